@@ -25,7 +25,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo unit test test-long check bench bench-table bench-spark bench-kv bench-repo bench-fleet simulate mutations mutate clean
+.PHONY: help demo unit test test-long check docs bench bench-table bench-spark bench-kv bench-repo bench-fleet simulate mutations mutate clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -53,6 +53,10 @@ check: $(VENV)/.ready ## lint, format and types
 	@$(RUN) -m ruff check --quiet .
 	@$(RUN) -m ruff format --quiet --check . || { echo "Some files are not formatted: run $(RUN) -m ruff format ."; exit 1; }
 	@$(RUN) -m mypy --no-error-summary
+
+docs: $(VENV)/.ready ## the site of the documents, in build/site; broken links and missing names are errors
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
+	@echo "The site is in build/site: open build/site/index.html."
 
 bench: bench-table bench-spark bench-kv bench-repo bench-fleet ## all benchmarks; SCALE=0.1 for a quick look
 

@@ -74,7 +74,7 @@ class _Loop:
     seconds: list[float] = field(default_factory=list)
 
     def run(self, ends_s: float) -> None:
-        control = HttpControl(self.url, patience_s=30)
+        control = HttpControl(self.url, retry_s=30)
         self.granted, self.seconds = 0, []
         while time.perf_counter() < ends_s:
             requests = [_request(tenant, *txn) for tenant, txn in self.txns.items()]
@@ -151,7 +151,7 @@ def _grants(
 @contextmanager
 def _node(url: str) -> Iterator[HttpControl]:
     """A node that is alive until the end of the ``with``; the control plane."""
-    control = HttpControl(url, patience_s=30)
+    control = HttpControl(url, retry_s=30)
     record = NodeRecord("bench", "http://127.0.0.1:9", "bench-1", "bench-disk", 0)
     control.register(record)
     control.attached(NodeReport("bench", record.incarnation, record.local_id))

@@ -21,6 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from plots import write_page
+
 RESULTS = Path(__file__).parent / "results"
 SAMPLE_COUNT_MIN = 5
 WARM_S = 5.0
@@ -169,7 +171,7 @@ def commit_id() -> str:
 
 
 def write_results(suite: str, results: list[Result], *, scale: float, versions: Mapping[str, str]) -> Path:
-    """Write ``bench/results/<suite>.json`` and rewrite ``bench/RESULTS.md``.
+    """Write ``bench/results/<suite>.json``, and rewrite ``bench/RESULTS.md`` and ``docs/performance.md``.
 
     Workloads of an earlier run at the same scale stay, in their place, unless `results` has them anew: ``--only``
     measures a part again.
@@ -192,6 +194,7 @@ def write_results(suite: str, results: list[Result], *, scale: float, versions: 
     }
     path.write_text(json.dumps(document, indent=1) + "\n")
     write_tables()
+    write_page()
     return path
 
 

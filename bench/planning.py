@@ -26,11 +26,11 @@ from harness import Result, alternate
 from inputs import rows_of
 from lakebed.objects import open_store
 from lakebed.objects.port import RequestCounts
-from lakebed.table.manifest import files_of
-from lakebed.table.manifest_cache import PROCESS_CACHE
-from lakebed.table.model import BucketChange, DataFile
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.tag_files import TAG_CACHE
+from lakebed.table.codec.manifest import files_of
+from lakebed.table.model.model import BucketChange, DataFile
 from lakebed.table.table import Table
-from lakebed.table.tag_files import TAG_CACHE
 
 FILES_PER_COMMIT = 1000
 SETTLED_S = 60

@@ -37,8 +37,8 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.model import ROW_SCHEMA
 from lakebed.objects import open_store
 from lakebed.repo import Branch, Entry, Repositories, Repository, RepositoryOptions
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import encode_entries
+from lakebed.repo.model.entry import encode_entries
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.runtime import Environment
 
 WORKLOADS = ("stage", "read", "commit", "diff", "memory", "server")

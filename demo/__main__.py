@@ -31,8 +31,8 @@ from demo.upstream import deliver_year
 from lakebed.clock import SystemClock
 from lakebed.errors import InvalidRequest, LakebedError, Rejected
 from lakebed.lake.lake import open_lake
+from lakebed.pipeline import Check, RunSummary, console_progress, run_file, write_report
 from lakebed.spark.jar import find_jar
-from lakebed.spark.pipeline import Check, RunSummary, console_progress, run_file, write_report
 from lakebed.table.table import Table
 
 HERE = Path(os.path.relpath(Path(__file__).parent))

@@ -1,4 +1,4 @@
-"""lakebed: pin, fork, roll back and clean data on object storage.
+"""lakebed: versioned tables, databases, repositories and tenants on object storage.
 
 The names below are all that most programs need. `open`, `Lake`, `Table`, `kv` and `repo` are loaded on first use, so
 that importing the package (which the command line and Spark's workers do) costs a few milliseconds.

@@ -17,5 +17,5 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module("pyarrow.compute")
-    globals().update({there: value for there, value in vars(module).items() if not there.startswith("_")})
+    globals().update({attribute: value for attribute, value in vars(module).items() if not attribute.startswith("_")})
     return getattr(module, name)

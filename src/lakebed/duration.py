@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.texts import LONG_MAX, shown
+from lakebed.texts import LONG_MAX, format_value
 
 _UNIT_MS: Final[dict[str, Decimal]] = {
     alias: Decimal(factor)
@@ -61,14 +61,14 @@ def parse_duration_ms(text: str) -> int:
         total = _iso_ms(trimmed) if trimmed[:1] in ("P", "p") else _parts_ms(trimmed)
     if total is None:
         raise InvalidRequest(
-            f"{shown(text)} is not a duration: write a number and a unit such as '7 d', '1h', '30min 10s', "
+            f"{format_value(text)} is not a duration: write a number and a unit such as '7 d', '1h', '30min 10s', "
             "or ISO 8601 such as 'P7D'.",
             kind="invalid_duration",
             text=text,
         )
     if total > _DURATION_MS_MAX:
         raise InvalidRequest(
-            f"Duration {shown(text)} is too long for 64 bits of milliseconds.", kind="invalid_duration"
+            f"Duration {format_value(text)} is too long for 64 bits of milliseconds.", kind="invalid_duration"
         )
     return int(total)
 
@@ -127,11 +127,11 @@ def parse_size_bytes(text: str) -> int:
     match = _PART.fullmatch(text.strip().lower()) if len(text) <= _TEXT_LENGTH_MAX else None
     if match is None or (match[2] or "b") not in _UNIT_BYTES:
         raise InvalidRequest(
-            f"{shown(text)} is not a size: write a number and a unit such as '128 mb', '1 gb' or '4096'.",
+            f"{format_value(text)} is not a size: write a number and a unit such as '128 mb', '1 gb' or '4096'.",
             kind="invalid_size",
             text=text,
         )
     size_bytes = int(Decimal(match[1]) * _UNIT_BYTES[match[2] or "b"])
     if size_bytes > LONG_MAX:
-        raise InvalidRequest(f"Size {shown(text)} is too large for 64 bits of bytes.", kind="invalid_size")
+        raise InvalidRequest(f"Size {format_value(text)} is too large for 64 bits of bytes.", kind="invalid_size")
     return size_bytes

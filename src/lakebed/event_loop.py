@@ -40,10 +40,10 @@ class EventLoopThread:
     def run_all(self, coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R | BaseException]:
         """The results, or errors, of coroutines that run at the same time."""
 
-        async def gathered() -> list[R | BaseException]:
+        async def gather_all() -> list[R | BaseException]:
             return await asyncio.gather(*coroutines, return_exceptions=True)
 
-        return self.run(gathered())
+        return self.run(gather_all())
 
     def call(self, function: Callable[[], object]) -> None:
         """Let the loop call a function soon. Raises `RuntimeError` after `close`."""
@@ -59,13 +59,13 @@ class EventLoopThread:
                 return
             self._is_closed = True
 
-        async def cancelled() -> None:
+        async def cancel_all() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(cancelled(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(cancel_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -97,7 +97,7 @@ class Handed(Generic[T, R]):
             self._error, self.is_over = error, True
             self._answered.release()
 
-    def _waited(self, timeout_s: float) -> R:
+    def _wait(self, timeout_s: float) -> R:
         if not self._answered.acquire(timeout=timeout_s):
             self.is_over = True
             raise TimeoutError
@@ -133,15 +133,15 @@ class Handover(Generic[T, R]):
             self._items.append(handed)
             if len(self._items) == 1:
                 self._loop.call(self._arrived.set)
-        return handed._waited(timeout_s)
+        return handed._wait(timeout_s)
 
     def close(self) -> None:
         """Refuse further items, and fail those that were not taken. Before the loop is closed."""
         with self._lock:
             self._is_closed = True
             left, self._items = self._items, []
-        for one in left:
-            one.fail(RuntimeError("the event loop is closed"))
+        for item in left:
+            item.fail(RuntimeError("the event loop is closed"))
 
     async def _begin(self) -> None:
         self._arrived = asyncio.Event()
@@ -157,7 +157,7 @@ class Handover(Generic[T, R]):
                 await self._take(taken)
             except BaseException as error:
                 failure = error if isinstance(error, Exception) else RuntimeError("the event loop is closed")
-                for one in taken:
-                    one.fail(failure)
+                for item in taken:
+                    item.fail(failure)
                 if failure is not error:
                     raise

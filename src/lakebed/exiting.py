@@ -57,20 +57,20 @@ _stoppers: Final[list[_Stopper]] = []
 """One, once there is a thread to be stopped."""
 
 
-def joined_before_exit(thread: threading.Thread, stop: Callable[[], None]) -> None:
+def join_before_exit(thread: threading.Thread, stop: Callable[[], None]) -> None:
     """Let the end of the interpreter stop a daemon thread and wait for it.
 
     Args:
         stop: makes it end soon, without waiting for it; may be called after its end.
     """
-    for ended in [one for one in list(_stops) if not one.is_alive()]:
+    for ended in [candidate for candidate in list(_stops) if not candidate.is_alive()]:
         _stops.pop(ended, None)
     if not _stoppers:
         _stoppers.append(_Stopper())
     _stops[thread] = stop
 
 
-def freed_before_exit(held: object) -> None:
+def free_before_exit(resource: object) -> None:
     """Let the end of the interpreter wait until an object is freed.
 
     Args:
@@ -78,8 +78,8 @@ def freed_before_exit(held: object) -> None:
 
     Cost: 1 us.
     """
-    key = id(held)
-    _held[key] = weakref.ref(held, lambda _: _held.pop(key, None))
+    key = id(resource)
+    _held[key] = weakref.ref(resource, lambda _: _held.pop(key, None))
 
 
 def _wait() -> None:

@@ -23,7 +23,7 @@ def on_first_use(
         renamed: the names of some of them in the package, with their names in their modules.
     """
     renamed = renamed or {}
-    module_of = {name: f"lakebed.{module}" for module, found in names.items() for name in found}
+    module_of = {name: f"lakebed.{module}" for module, exports in names.items() for name in exports}
 
     def load(name: str) -> Any:
         if name in modules:

@@ -70,7 +70,7 @@ def warn(line: str) -> None:
             sys.stderr.flush()
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """A text without the users, passwords and queries of its URLs, and without values that are named as secrets."""
     return _SECRET.sub(r"\1***", _QUERY.sub(r"\1?***", _USER.sub(r"\1***@", text)))
 
@@ -104,7 +104,7 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         fields = [f"{name}={_cell(value)}" for name, value in getattr(record, "fields", {}).items()]
-        return redacted(" ".join([time, record.name, record.getMessage(), *fields]))
+        return redact(" ".join([time, record.name, record.getMessage(), *fields]))
 
 
 class _Json(logging.Formatter):
@@ -113,14 +113,14 @@ class _Json(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
         fields = {
-            name: redacted(value) if isinstance(value, str) else value
+            name: redact(value) if isinstance(value, str) else value
             for name, value in getattr(record, "fields", {}).items()
         }
         line = {
             "time_ms": int(record.created * 1000),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redacted(record.getMessage()),
+            "message": redact(record.getMessage()),
             **fields,
         }
         return msgspec.json.encode({"log": line}, enc_hook=str).decode()

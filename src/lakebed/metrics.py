@@ -50,7 +50,7 @@ class _Numbers:
         """The family as Prometheus text; without names those series are left out that name something of a user's."""
         with self._lock:
             values = sorted(self._values.items())
-        values = [one for one in values if with_names or not _names_something(self.label_names, one[0])]
+        values = [entry for entry in values if with_names or not _names_something(self.label_names, entry[0])]
         head = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} {self.kind}"]
         return head + [f"{self.name}{_labels(self.label_names, labels)} {_number(value)}" for labels, value in values]
 
@@ -114,7 +114,7 @@ class Histogram:
         """The family as Prometheus text: cumulative buckets, sum and count; names as those of `Counter.lines`."""
         with self._lock:
             families = sorted((labels, list(counts)) for labels, counts in self._counts.items())
-        families = [one for one in families if with_names or not _names_something(self.label_names, one[0])]
+        families = [entry for entry in families if with_names or not _names_something(self.label_names, entry[0])]
         text = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} histogram"]
         names = (*self.label_names, "le")
         for labels, counts in families:
@@ -136,11 +136,11 @@ class Registry:
 
     def counter(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Counter:
         """The counter of that name, made on first use."""
-        return self._named(Counter, name, help_text, label_names)
+        return self._register(Counter, name, help_text, label_names)
 
     def gauge(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Gauge:
         """The gauge of that name, made on first use."""
-        return self._named(Gauge, name, help_text, label_names)
+        return self._register(Gauge, name, help_text, label_names)
 
     def histogram(
         self,
@@ -151,9 +151,9 @@ class Registry:
         bounds: Sequence[float] = LATENCY_BOUNDS_S,
     ) -> Histogram:
         """The histogram of that name, made on first use; `bounds` are the upper bounds of its buckets."""
-        return self._named(Histogram, name, help_text, label_names, bounds=bounds)
+        return self._register(Histogram, name, help_text, label_names, bounds=bounds)
 
-    def _named(self, kind: type[M], name: str, help_text: str, label_names: Sequence[str], **settings: Any) -> M:
+    def _register(self, kind: type[M], name: str, help_text: str, label_names: Sequence[str], **settings: Any) -> M:
         with self._lock:
             metric = self._metrics.get(name)
             if metric is None:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
 from lakebed.clock import Clock, SystemClock
-from lakebed.exiting import joined_before_exit
+from lakebed.exiting import join_before_exit
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -118,11 +118,11 @@ class ThreadRuntime:
         thread = threading.Thread(target=function, name=name, daemon=True)
         thread.start()
         if stop is not None:
-            joined_before_exit(thread, stop)
+            join_before_exit(thread, stop)
         return thread.join
 
 
-def mapped(runtime: Runtime, function: Callable[[T], R], items: Sequence[T], *, worker_count_max: int) -> list[R]:
+def map_in_pool(runtime: Runtime, function: Callable[[T], R], items: Sequence[T], *, worker_count_max: int) -> list[R]:
     """Call a function for each item and return the results in the order of the items; several run on a pool.
 
     Raises: the first error of a call.

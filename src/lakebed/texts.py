@@ -34,7 +34,7 @@ def whole_number(text: str, *, minimum: int = 0, maximum: int = LONG_MAX) -> int
     return number if minimum <= number <= maximum else None
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as an error quotes it: its `repr`, shortened."""
     try:
         text = repr(value[: _SHOWN_MAX + 1] if isinstance(value, str) else value)
@@ -43,12 +43,12 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def format_count(number: int, noun: str, plural: str | None = None) -> str:
     """``1 file``, ``1,234 files``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def sized(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """``1.4 MB`` (powers of 1000)."""
     number = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB", "TB"):

@@ -54,7 +54,7 @@ SECRETS = [
 @pytest.mark.parametrize("text", SECRETS)
 def test_no_secret_is_logged(text: str) -> None:
     """Neither in a message nor in a field, in neither form."""
-    assert "hunter2" not in log.redacted(text)
+    assert "hunter2" not in log.redact(text)
     record = logging.LogRecord("lakebed.x", logging.INFO, "", 0, text, None, None)
     record.fields = {"url": text}
     for formatter in (log._Json(), log._Text()):

@@ -123,7 +123,7 @@ LOADED: list[tuple[str, set[str]]] = [
     ("kv get LAKE serving k", {"pyarrow.compute", "pyarrow.parquet", "obstore", "urllib3", "fastavro", "rich", "ssl"}),
     ("kv get LAKE serving k", {"lakebed.table.table", "lakebed.repo.repositories", "lakebed.lake.lake"}),
     ("repo list LAKE", {"pyarrow.parquet", "obstore", "urllib3", "ssl", "lakebed.table.table"}),
-    ("table tags LAKE db.events", {"pyarrow.parquet", "obstore", "urllib3", "lakebed.table.commit"}),
+    ("table tags LAKE db.events", {"pyarrow.parquet", "obstore", "urllib3", "lakebed.table.commit.commit"}),
     (
         "ls LAKE",
         {
@@ -133,7 +133,7 @@ LOADED: list[tuple[str, set[str]]] = [
             "pyarrow.acero",
             "obstore",
             "urllib3",
-            "lakebed.table.compact",
+            "lakebed.table.compaction.compact",
         },
     ),
 ]
@@ -164,7 +164,7 @@ LISTING_MODULES_MAX = 136
 """Modules of lakebed that a listing of tables loads at most: each costs a third of a millisecond."""
 NOT_LISTED = {
     *("pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset", "numpy.ma", "fastavro", "pyspark", "pandas", "obstore"),
-    *("lakebed.table.deletion", "lakebed.table.orphans", "lakebed.table.commit"),
+    *("lakebed.table.collect.deletion", "lakebed.table.collect.orphans", "lakebed.table.commit.commit"),
     *("lakebed.table.engines.deduplicate", "lakebed.table.engines.functions"),
     *("lakebed.kv.database", "lakebed.repo.repositories"),
 }
@@ -238,7 +238,8 @@ def test_a_library_loads_no_data_frames() -> None:
     script = (
         "import sys\n"
         "import lakebed.fsck.check, lakebed.kv.database, lakebed.lake.lake, lakebed.repo.repositories\n"
-        "import lakebed.table.compact, lakebed.table.incremental, lakebed.table.orphans, lakebed.table.system\n"
+        "import lakebed.table.compaction.compact, lakebed.table.changes.incremental, lakebed.table.collect.orphans, "
+        "lakebed.table.versions.system\n"
         "sys.exit(sorted({'pandas', 'pyspark'} & sys.modules.keys()) or None)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

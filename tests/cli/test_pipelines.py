@@ -15,12 +15,12 @@ import pytest
 
 import lakebed
 from lakebed.cli import exits
+from lakebed.pipeline import Pipeline
+from lakebed.pipeline.ledger import Ledger
+from lakebed.pipeline.model import StepRecord
+from lakebed.pipeline.progress import describe
 from lakebed.runtime import Environment
 from lakebed.spark.messages import first_line
-from lakebed.spark.pipeline import Pipeline
-from lakebed.spark.pipeline.ledger import Ledger
-from lakebed.spark.pipeline.model import StepRecord
-from lakebed.spark.pipeline.progress import describe
 
 Cli = Callable[..., Any]
 

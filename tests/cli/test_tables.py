@@ -73,6 +73,15 @@ def test_create_refuses(
     assert unchanged()
 
 
+def test_create_refuses_a_key_whose_name_a_list_cannot_say(cli: Cli, lake: str) -> None:
+    """A column with a comma in its name is not taken for the columns of its parts."""
+    for setting in ("--primary-key", "--partition-by"):
+        columns = [part for name in ("a,b", "a", "b", "v") for part in ("-c", f"{name} BIGINT")]
+        answer = cli("table", "create", lake, "new", *columns, setting, "a,b", "--json")
+        assert answer.code == exits.USAGE
+        assert "cannot name the column" in answer.error["message"]
+
+
 def test_create_if_not_exists(cli: Cli, lake: str) -> None:
     """--if-not-exists is content with the table that is there."""
     assert cli("table", "create", lake, "flights", "-c", "id BIGINT", "--if-not-exists").code == exits.OK

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakebed.table.dynamic_bucket import encode_hashes
-from lakebed.table.index_manifest import DELETION_VECTORS, IndexEntry, encode_index_manifest
-from lakebed.table.manifest import encode_manifest, encode_manifest_list, entries_of_changes
-from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot, Stats
-from lakebed.table.schema import add_column, encode_schema, new_schema
-from lakebed.table.snapshot_json import encode_snapshot, encode_tag
-from lakebed.table.stats import EMPTY_STATS
-from lakebed.table.vectors import encode_vectors
+from lakebed.table.codec.index_manifest import DELETION_VECTORS, IndexEntry, encode_index_manifest
+from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.codec.snapshot_json import encode_snapshot, encode_tag
+from lakebed.table.codec.stats import EMPTY_STATS
+from lakebed.table.files.dynamic_bucket import encode_hashes
+from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Snapshot, Stats
+from lakebed.table.read.vectors import encode_vectors
+from lakebed.table.schema.schema import add_column, encode_schema, new_schema
 from worlds.binary_rows import encode_row
 
 COLUMNS = pa.schema(

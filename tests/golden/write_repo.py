@@ -12,10 +12,10 @@ import msgspec
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects import open_store
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.entry import encode_entry
-from lakebed.repo.model import Entry
-from lakebed.repo.options import RangeOptions
-from lakebed.repo.rows import rows_of
+from lakebed.repo.model.entry import encode_entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import RangeOptions
+from lakebed.repo.model.rows import rows_of
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 

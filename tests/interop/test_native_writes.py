@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import lakebed
 import lakebed.spark
-from lakebed.spark.reading import local_frame
+from lakebed.spark.dataframe.reading import local_frame
 
 if TYPE_CHECKING:
     from conftest import Peers

@@ -11,10 +11,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.table.binary_row import decode_rows, encode_rows
-from lakebed.table.bucket import bucket_of
-from lakebed.table.file_stats import may_match
-from lakebed.table.manifest import (
+from lakebed.table.codec.binary_row import decode_rows, encode_rows
+from lakebed.table.codec.manifest import (
     decode_manifest,
     decode_manifest_list,
     encode_manifest,
@@ -23,14 +21,16 @@ from lakebed.table.manifest import (
     files_of,
     fold,
 )
-from lakebed.table.model import BucketChange, DataField, DataFile, ManifestMeta, Snapshot, Stats
-from lakebed.table.predicate import to_arrow
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.predicate_tree import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith
-from lakebed.table.schema import decode_schema, encode_schema, new_schema
-from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_snapshot, encode_tag
-from lakebed.table.stats import EMPTY_STATS, compute_stats
-from lakebed.table.types import arrow_type, json_of_type, parse_type, type_of_json
+from lakebed.table.codec.snapshot_json import decode_snapshot, decode_tag, encode_snapshot, encode_tag
+from lakebed.table.codec.stats import EMPTY_STATS, compute_stats
+from lakebed.table.files.bucket import bucket_of
+from lakebed.table.model.model import BucketChange, DataField, DataFile, ManifestMeta, Snapshot, Stats
+from lakebed.table.model.predicate import to_arrow
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.model.predicate_tree import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith
+from lakebed.table.model.types import arrow_type, json_of_type, parse_type, type_of_json
+from lakebed.table.read.file_stats import may_match
+from lakebed.table.schema.schema import decode_schema, encode_schema, new_schema
 from worlds.binary_rows import encode_row
 
 BRIEF = settings(max_examples=60, deadline=None)

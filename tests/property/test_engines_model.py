@@ -17,7 +17,7 @@ import pytest
 
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
-from lakebed.table.read import read_split, read_split_table
+from lakebed.table.read.read import read_split, read_split_table
 from lakebed.table.table import Table
 from worlds.table.row_by_row import Column, Groups, Row, aggregated, updated
 from worlds.table.world import InlineRuntime

@@ -18,12 +18,13 @@ import pytest
 from msgspec import structs
 
 from lakebed.errors import LakebedError
-from lakebed.table import deletion, expire, reachability, referenced_files, rollback
-from lakebed.table.live_versions import LiveVersions
-from lakebed.table.manifest import ENTRY_SCHEMA
-from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.model import BucketChange
-from lakebed.table.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
+from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.branch.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
+from lakebed.table.codec.manifest import ENTRY_SCHEMA
+from lakebed.table.collect import deletion, expire, reachability, referenced_files
+from lakebed.table.collect.live_versions import LiveVersions
+from lakebed.table.model.model import BucketChange
+from lakebed.table.versions import rollback
 from worlds.table import world as table_world
 from worlds.table.histories import Histories, run_histories
 from worlds.table.world import TableWorld
@@ -152,7 +153,7 @@ def no_next_neighbour(patch: pytest.MonkeyPatch) -> None:
 
 def no_interval_test(patch: pytest.MonkeyPatch) -> None:
     """Tags protect nothing of known birth."""
-    patch.setattr(reachability, "needed_by_interval", lambda born, dead, versions: np.zeros(len(born), np.bool_))
+    patch.setattr(reachability, "find_needed_files", lambda born, dead, versions: np.zeros(len(born), np.bool_))
 
 
 def no_manifests_in_the_walk(patch: pytest.MonkeyPatch) -> None:
@@ -195,7 +196,7 @@ def branch_pins_are_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 def carried_files_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Expiry leaves index manifests, index files and statistics."""
-    patch.setattr(referenced_files.ReferencedFiles, "_carried_left", lambda self, walk: [])
+    patch.setattr(referenced_files.ReferencedFiles, "_candidates_carried_on", lambda self, walk: [])
 
 
 def index_files_are_not_read(patch: pytest.MonkeyPatch) -> None:

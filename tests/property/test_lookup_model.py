@@ -25,8 +25,8 @@ from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
-from lakebed.table.stream import StreamBatch, StreamOffset, StreamSettings, TableStream
-from lakebed.table.stream_limits import Limits
+from lakebed.table.changes.stream import StreamBatch, StreamOffset, StreamSettings, TableStream
+from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.table.world import InlineRuntime

@@ -23,7 +23,7 @@ from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.merge import merge_windows
 from lakebed.lsm.model import ROW_SCHEMA, FileSet, Kind, Row, Run
 from lakebed.lsm.operators import MergeOperator, find_operator
-from lakebed.lsm.resolve import compacted, visible
+from lakebed.lsm.resolve import compact_rows, visible
 from lakebed.lsm.row_merge import merge_rows
 from lakebed.lsm.view import View
 from lakebed.objects import open_store
@@ -196,7 +196,7 @@ def test_compaction_changes_no_read() -> None:
         operator = rng.choice([*OPERATORS, *[find_operator("append")] * 4])
         known = rng.choice([None, operator, operator])
 
-        compact = partial(compacted, now_ms=NOW_MS, bottom=not below, retain_since_sequence=retain, operator=known)
+        compact = partial(compact_rows, now_ms=NOW_MS, bottom=not below, retain_since_sequence=retain, operator=known)
         kept = rows_of(compact(merged([source(inside[::2], 3), source(inside[1::2], 2)])))
         assert kept == ordered(kept), seed
         assert len({(row.key, row.sequence) for row in kept}) == len(kept) <= len(inside), seed

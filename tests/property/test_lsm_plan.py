@@ -93,10 +93,10 @@ def test_plans_keep_recency_end_and_bound_what_is_left(file_set: FileSet, run_co
         oldest = (file_set.runs[-1].id,) if file_set.runs else ()
         assert task.bottom == (task.run_ids[-1:] == oldest)
         assert len(l0) + len(runs) > 1 or (len(l0) == 1 and not runs and L0_COUNT == 1)
-        applied = task.applied(file_set, merged(task, file_set, f"out{step}"))
-        assert applied is not None
-        assert len(applied.l0) + len(applied.runs) < len(file_set.l0) + len(file_set.runs)
-        file_set = applied
+        result = task.apply_to(file_set, merged(task, file_set, f"out{step}"))
+        assert result is not None
+        assert len(result.l0) + len(result.runs) < len(file_set.l0) + len(file_set.runs)
+        file_set = result
         check_order(file_set)
     else:
         raise AssertionError("the plans never end")
@@ -121,9 +121,9 @@ class Load:
         while task := plan_compaction(self.file_set, l0_compaction_count=L0_COUNT, run_compaction_count=self.run_count):
             output = merged(task, self.file_set, f"r{age}")
             self.rewritten += output.size_bytes
-            applied = task.applied(self.file_set, output)
-            assert applied is not None
-            self.file_set = applied
+            result = task.apply_to(self.file_set, output)
+            assert result is not None
+            self.file_set = result
         self.sources_max = max(self.sources_max, len(self.file_set.l0) + len(self.file_set.runs))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.table.engines.deduplicate import Deduplicate
-from lakebed.table.merge import encode_keys, group_by_key
+from lakebed.table.engines.merge import encode_keys, group_by_key
 
 
 @st.composite

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.model import DataFile, Split, Stats
-from lakebed.table.read import ReadPlan, merged_windows, read_split, read_split_table
-from lakebed.table.row_kinds import ADD_KINDS
-from lakebed.table.schema import new_schema
-from lakebed.table.splits import merge_rank, sorted_runs
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.files.splits import merge_rank, sort_into_runs
+from lakebed.table.model.model import DataFile, Split, Stats
+from lakebed.table.model.row_kinds import ADD_KINDS
+from lakebed.table.read.read import ReadPlan, merge_windows, read_split, read_split_table
+from lakebed.table.schema.schema import new_schema
 from worlds.binary_rows import encode_row
 
 Row = tuple[str, int, int]
@@ -88,7 +88,7 @@ def test_whole_and_windowed_merges_equal_a_dictionary(
     ordered = tuple(sorted(described, key=merge_rank))
     split = Split(EMPTY_ROW, {}, 0, "bucket-0", ordered, needs_merge=True, schema_id=0, row_count=0)
     newest: dict[str, tuple[int, int, str]] = {}
-    for run in sorted_runs(ordered, schema=SCHEMA):
+    for run in sort_into_runs(ordered, schema=SCHEMA):
         for file in run:
             for position, (key, number, kind) in enumerate(rows_of[file.file_name]):
                 if number >= newest.get(key, (-1, 0, ""))[0]:
@@ -101,7 +101,7 @@ def test_whole_and_windowed_merges_equal_a_dictionary(
     in_order = sorted(expected.items(), key=lambda item: item[0].encode())
     assert sorted(pairs(whole), key=lambda item: item[0].encode()) == in_order
     assert pairs(windowed) == in_order
-    kept = merged_windows(store, split, plan=plan, fields=SCHEMA.fields, keep_deletes=True)
+    kept = merge_windows(store, split, plan=plan, fields=SCHEMA.fields, keep_deletes=True)
     assert sum(window.num_rows for window in kept) == len(newest)
 
 

@@ -16,15 +16,22 @@ import pytest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.layout import Layout
-from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes, files_of
-from lakebed.table.manifest_cache import ManifestCache
-from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot
-from lakebed.table.schema import new_schema
-from lakebed.table.splits import plan_splits
-from lakebed.table.stats import EMPTY_STATS
+from lakebed.table.branch.manifest_cache import ManifestCache
+from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import (
+    ADD,
+    DELETE,
+    encode_manifest,
+    encode_manifest_list,
+    entries_of_changes,
+    files_of,
+)
+from lakebed.table.codec.stats import EMPTY_STATS
+from lakebed.table.files.splits import plan_splits
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Snapshot
+from lakebed.table.schema.schema import new_schema
 from lakebed.table.table import Table
 from worlds.binary_rows import encode_row
 from worlds.table.foreign import foreign_commit

@@ -14,10 +14,10 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.objects import open_store
 from lakebed.repo.committed.apply import Applied, Changes, apply_changes
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
-from lakebed.repo.model import TOMBSTONE, Entry, MetarangeRef
-from lakebed.repo.options import RangeOptions
-from lakebed.repo.rows import rows_of
+from lakebed.repo.model.entry import IDENTITY_BYTES, encode_entry
+from lakebed.repo.model.model import TOMBSTONE, Entry, MetarangeRef
+from lakebed.repo.model.options import RangeOptions
+from lakebed.repo.model.rows import rows_of
 from lakebed.runtime import Environment
 
 Rows = dict[bytes, bytes]

@@ -16,9 +16,9 @@ from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.committed.diff import diff_metaranges, has_difference
 from lakebed.repo.committed.merge import merge_metaranges
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.model import ROWS_SCHEMA, TOMBSTONE, DiffKind, MetarangeRef
-from lakebed.repo.options import RangeOptions
-from lakebed.repo.rows import rows_of
+from lakebed.repo.model.model import ROWS_SCHEMA, TOMBSTONE, DiffKind, MetarangeRef
+from lakebed.repo.model.options import RangeOptions
+from lakebed.repo.model.rows import rows_of
 from worlds.repo.states import SMALL_RANGES, TINY_RANGES, entry_value, open_committed, write_state
 
 State = dict[bytes, bytes]

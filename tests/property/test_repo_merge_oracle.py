@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.entry import IDENTITY_BYTES
-from lakebed.repo.options import RangeOptions
+from lakebed.repo.model.entry import IDENTITY_BYTES
+from lakebed.repo.model.options import RangeOptions
 from worlds.repo.model import merged
 from worlds.repo.states import (
     SMALL_RANGES,

@@ -12,7 +12,7 @@ from lakebed.repo.committed import merge as merging
 from lakebed.repo.committed import windows
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
 from lakebed.repo.committed.units import outermost, parse_root
-from lakebed.repo.options import RangeOptions
+from lakebed.repo.model.options import RangeOptions
 from worlds.repo.model import below, merged
 from worlds.repo.states import (
     SMALL_RANGES,

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.objects import open_store
 from lakebed.repo import RangeOptions, Repositories, RepositoryOptions
-from lakebed.repo.catalog import LocalCatalog
+from lakebed.repo.transport.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.memory_key_value import MemoryKeyValue

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from lakebed.errors import AlreadyExists
-from lakebed.repo.options import RangeOptions, RepositoryOptions
+from lakebed.repo.heads.write import stage_if_absent, stage_many
+from lakebed.repo.model.options import RangeOptions, RepositoryOptions
 from lakebed.repo.staging.uncommitted import is_dirty
-from lakebed.repo.staging.write import stage_if_absent, stage_many
 from worlds.repo.staging import BRANCH, StagedBranch
 
 PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab", "é/") for name in ("x", "y", "z", "x/y")]

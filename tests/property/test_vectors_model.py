@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
-from lakebed.table.commit import Basis
-from lakebed.table.position_deletes import delete_positions
-from lakebed.table.rows import new_writer
+from lakebed.table.commit.commit import Basis
+from lakebed.table.rows.position_deletes import delete_positions
+from lakebed.table.rows.rows import new_writer
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.table.world import InlineRuntime

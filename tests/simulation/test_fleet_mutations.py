@@ -58,11 +58,11 @@ def grant_always(patch: Patch) -> None:
     """Repair 4: every request of a transaction that is not over is granted."""
 
     def commit(record: Any, request: Any, *, finished: Any, now_ms: int) -> Any:
-        found = machine.unfinished(record, request.txn)
+        found = machine.find_unfinished(record, request.txn)
         if found is None:
             return decide(record, request, finished=finished, now_ms=now_ms)
         opened = replace(found, state=machine.OPEN)
-        return machine._granted(record, opened, request, now_ms=now_ms)
+        return machine._grant(record, opened, request, now_ms=now_ms)
 
     decide = machine.commit
     patch.setattr(machine, "commit", commit)
@@ -74,13 +74,13 @@ def no_base_is_compared(patch: Patch) -> None:
     decide = machine.commit
 
     def commit(record: Any, request: Any, *, finished: Any, now_ms: int) -> Any:
-        found = machine.unfinished(record, request.txn)
+        found = machine.find_unfinished(record, request.txn)
         if found is None or found.state is not machine.OPEN:
             return decide(record, request, finished=finished, now_ms=now_ms)
-        return machine._granted(record, found, request, now_ms=now_ms)
+        return machine._grant(record, found, request, now_ms=now_ms)
 
     patch.setattr(machine, "commit", commit)
-    patch.setattr(machine, "doomed", lambda transactions, **more: transactions)
+    patch.setattr(machine, "doom", lambda transactions, **more: transactions)
 
 
 @undone_in("relocation")
@@ -90,7 +90,7 @@ def relocation_dooms(patch: Patch) -> None:
 
     def doom(record: Any, target: Any, *, now_ms: int) -> Any:
         doomed = tuple(
-            machine.moved(one, machine.Move.DOOM, now_ms=now_ms) if one.state is machine.OPEN else one
+            machine.apply_move(one, machine.Move.DOOM, now_ms=now_ms) if one.state is machine.OPEN else one
             for one in record.transactions
         )
         step = relocate(record, target, now_ms=now_ms)
@@ -266,7 +266,7 @@ def prefixes_of_pending_transactions_are_deleted(patch: Patch) -> None:
     def attach(record: Any, node: Any, *, now_ms: int) -> Any:
         step = give(record, node, now_ms=now_ms)
         pending = tuple(one for one in step.record.transactions if one.state is machine.PENDING)
-        over = machine.acknowledged(step.record, pending, machine.Move.FORCE, now_ms=now_ms)
+        over = machine.acknowledge(step.record, pending, machine.Move.FORCE, now_ms=now_ms)
         return machine.Step(step.reply, over.record, over.finished, over.tasks)
 
     patch.setattr(machine, "attach", attach)
@@ -301,13 +301,13 @@ def a_control_plane_trusts_its_clock(patch: Patch) -> None:
 @undone_in("restores")
 def a_restore_drops_what_was(patch: Patch) -> None:
     """R28: what a restored timeline was is not kept."""
-    changed = attached.changed
+    changed = attached.change_timelines
 
     def dropping(timelines: Any, committed: Any, change: Any, *, now_ms: int) -> Any:
         after = changed(timelines, committed, change, now_ms=now_ms)
         return {id: one for id, one in after.items() if not change.kept_as or one.name != change.kept_as}
 
-    patch.setattr(attached, "changed", dropping)
+    patch.setattr(attached, "change_timelines", dropping)
 
 
 @undone_in("deeper_branches")

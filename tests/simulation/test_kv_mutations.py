@@ -189,16 +189,16 @@ def linearizable_by_hearsay(patch: Patch) -> None:
 @undone_in("roles")
 def compactions_by_any_process(patch: Patch) -> None:
     """A compaction is published although the compactor or its job has changed."""
-    replaced = publisher.CompactorPublisher.replaced
+    replace_inputs = publisher.CompactorPublisher.replace_inputs
 
     def anyhow(self: Any, manifest: Manifest, job: Any, task: Any, run: Any) -> Manifest | None:
         there = [one for one in manifest.jobs if one.id == job.id]
         if not there:
             owner = publisher.Job(job.id, "compaction", job._last_id, manifest.compactor_epoch, 0)
             manifest = msgspec.structs.replace(manifest, jobs=(*manifest.jobs, owner))
-        return replaced(self, manifest, job, task, run)
+        return replace_inputs(self, manifest, job, task, run)
 
-    patch.setattr(publisher.CompactorPublisher, "replaced", anyhow)
+    patch.setattr(publisher.CompactorPublisher, "replace_inputs", anyhow)
     patch.setattr(publisher.CompactorPublisher, "check_epoch", lambda self, manifest: None)
 
 
@@ -277,13 +277,13 @@ def rows_cached_too_late(patch: Patch) -> None:
 @undone_in("scans")
 def scans_hold_nothing(patch: Patch) -> None:
     """The writer's checkpoint moves on under open scans."""
-    needed_ids = CheckpointRefs.needed_ids
+    ids_in_use = CheckpointRefs.ids_in_use
 
     def newest_only(self: CheckpointRefs) -> frozenset[str]:
-        needed_ids(self)
+        ids_in_use(self)
         return frozenset(ref.checkpoint_id for _, ref in self._recent)
 
-    patch.setattr(CheckpointRefs, "needed_ids", newest_only)
+    patch.setattr(CheckpointRefs, "ids_in_use", newest_only)
 
 
 @undone_in("threads")
@@ -314,10 +314,10 @@ def nothing_is_replayed(patch: Patch) -> None:
 @undone_in("endings")
 def what_ended_leaves_no_trace(patch: Patch) -> None:
     """Repair 13: compaction drops expired rows, also where older versions lie below."""
-    compacted = resolve.compacted
+    compact = resolve.compact_rows
 
     def dropping(window: pa.Table, *, now_ms: int, **facts: Any) -> pa.Table:
-        kept = compacted(window, now_ms=now_ms, **facts)
+        kept = compact(window, now_ms=now_ms, **facts)
         sequences = pc.if_else(
             pc.fill_null(pc.less_equal(window["expires_at_ms"], now_ms), False), window["sequence"], None
         )
@@ -328,7 +328,7 @@ def what_ended_leaves_no_trace(patch: Patch) -> None:
         return kept.filter(pc.invert(gone))
 
     for module in (resolve, lsm_compact, lsm_flush):
-        patch.setattr(module, "compacted", dropping)
+        patch.setattr(module, "compact_rows", dropping)
 
 
 # ---- checkpoints

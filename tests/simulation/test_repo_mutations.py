@@ -17,12 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.repo import branches, collect, compact, heads, importing, tags
-from lakebed.repo import merge as merge_module
+from lakebed.repo.collect import collect
 from lakebed.repo.committed.merge import MergeOutcome
-from lakebed.repo.model import DIFF_SCHEMA, DiffKind
-from lakebed.repo.rows import rows_of
-from lakebed.repo.staging import changes, cleanup, protocol, uncommitted, view, write
+from lakebed.repo.heads import compact, heads, importing, write
+from lakebed.repo.heads import merge as merge_module
+from lakebed.repo.model.model import DIFF_SCHEMA, DiffKind
+from lakebed.repo.model.rows import rows_of
+from lakebed.repo.references import branches, tags
+from lakebed.repo.staging import changes, cleanup, protocol, uncommitted, view
 from lakebed.repo.verbs import commit, pick, rebase, reset
 from lakebed.repo.verbs import merge as merge_verb
 from worlds.repo.model import merged
@@ -132,7 +134,7 @@ def rivals_are_not_expected(patch: Patch) -> None:
         patch,
         write,
         "_stage_unless",
-        ("expected={**precondition.on_both, staged: own}", "expected=precondition.on_both"),
+        ("expected={**precondition.on_both, staged: newest}", "expected=precondition.on_both"),
     )
 
 
@@ -150,7 +152,7 @@ def entries_are_removed_anyway(patch: Patch) -> None:
 @undone_in("deleters")
 def only_the_newest_layer_is_deleted(patch: Patch) -> None:
     """A staged entry is removed without a tombstone although an older layer has the path."""
-    replace_source(patch, write, "delete_many", ("if below is None:", "if own is not None:"))
+    replace_source(patch, write, "delete_many", ("if below is None:", "if newest is not None:"))
 
 
 @undone_in("prefixes")
@@ -176,9 +178,9 @@ def clears_hide_their_own_token(patch: Patch) -> None:
         "token_sources",
         (
             "        sources.append(_of_ranges(of_token(token), left))\n        if token.clears is not None:\n"
-            "            clearing.append(token)\n            left = left_of(start, end, cleared_by(clearing))\n",
+            "            clearing.append(token)\n            left = cut_intervals(start, end, clears_of(clearing))\n",
             "        if token.clears is not None:\n            clearing.append(token)\n"
-            "            left = left_of(start, end, cleared_by(clearing))\n"
+            "            left = cut_intervals(start, end, clears_of(clearing))\n"
             "        sources.append(_of_ranges(of_token(token), left))\n",
         ),
     )
@@ -261,14 +263,14 @@ def publishes_compare_the_head_alone(patch: Patch) -> None:
 @undone_in("prefixes")
 def commits_drop_what_they_did_not_see(patch: Patch) -> None:
     """A publish drops every sealed token."""
-    replace_source(patch, heads, "_moved", ("sealed=gained", "sealed=()"))
+    replace_source(patch, heads, "_move_record", ("sealed=gained", "sealed=()"))
 
 
 @undone_in("prefixes")
 def compactions_drop_what_they_did_not_see(patch: Patch) -> None:
     """A compaction, and it alone, drops every sealed token."""
-    moved = recompiled(heads, "_moved", ("sealed=gained", "sealed=()"))
-    patch.setattr(compact, "publish", recompiled(heads, "publish", _moved=moved))
+    moved = recompiled(heads, "_move_record", ("sealed=gained", "sealed=()"))
+    patch.setattr(compact, "publish", recompiled(heads, "publish", _move_record=moved))
 
 
 @undone_in("staging")
@@ -393,7 +395,7 @@ def deletions_forget_sealed_tokens(patch: Patch) -> None:
 @undone_in("crowd")
 def named_tokens_are_orphans(patch: Patch) -> None:
     """The cleanup does not look which tokens branches name."""
-    patch.setattr(cleanup, "_named_tokens", lambda context, snapshot: set())
+    patch.setattr(cleanup, "_find_tokens", lambda context, snapshot: set())
 
 
 @undone_in("expiry")
@@ -465,14 +467,14 @@ def publishes_do_not_expect_the_boundary(patch: Patch) -> None:
 @undone_in("garbage")
 def what_is_staged_is_garbage(patch: Patch) -> None:
     """Only what is committed is needed."""
-    patch.setattr(collect, "_staged", lambda context, marked, snapshot: pa.chunked_array([], pa.string()))
+    patch.setattr(collect, "_read_staged", lambda context, marked, snapshot: pa.chunked_array([], pa.string()))
 
 
 @undone_in("garbage")
 def what_is_compacted_is_garbage(patch: Patch) -> None:
     """A compacted metarange does not count as needed."""
-    for name in ("kept_metaranges", "metaranges_with_objects"):
-        which = "remembered" if name == "kept_metaranges" else "active"
+    for name in ("metaranges_to_keep", "metaranges_with_objects"):
+        which = "remembered" if name == "metaranges_to_keep" else "active"
         patch.setattr(
             collect.Marked,
             name,
@@ -492,7 +494,7 @@ def replaced_states_have_no_grace(patch: Patch) -> None:
 @undone_in("replaced")
 def compactions_note_nothing(patch: Patch) -> None:
     """A move of a branch does not say what compacted state it gives up."""
-    patch.setattr(heads, "superseded_compaction", lambda *facts, **more: [])
+    patch.setattr(heads, "supersede_compaction", lambda *facts, **more: [])
 
 
 @undone_in("replaced")

@@ -24,18 +24,20 @@ from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import ReclaimReport
 from lakebed.runtime import Environment
-from lakebed.table import deletion, expire, orphans, recovery, rollback, tags
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.layout import Layout, parse_snapshot
-from lakebed.table.live_versions import LiveVersions, TableBranch, read_live_versions
-from lakebed.table.manifest import files_of
-from lakebed.table.manifest_cache import ManifestCache
-from lakebed.table.model import BucketChange, Snapshot
-from lakebed.table.reachability import Judgement
-from lakebed.table.referenced_files import ReferencedFiles
-from lakebed.table.snapshot_json import decode_snapshot
+from lakebed.table.branch import tags
+from lakebed.table.branch.manifest_cache import ManifestCache
+from lakebed.table.branch.unfinished import Deletion
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import files_of
+from lakebed.table.codec.snapshot_json import decode_snapshot
+from lakebed.table.collect import deletion, expire, orphans, recovery
+from lakebed.table.collect.live_versions import LiveVersions, TableBranch, read_live_versions
+from lakebed.table.collect.reachability import Judgement
+from lakebed.table.collect.referenced_files import ReferencedFiles
+from lakebed.table.model.layout import Layout, parse_snapshot
+from lakebed.table.model.model import BucketChange, Snapshot
 from lakebed.table.table import Table
-from lakebed.table.unfinished import Deletion
+from lakebed.table.versions import rollback
 from lakebed.testing import FaultRates, ManualClock, Scheduler, seed_count
 from worlds.table.made_up import data_file
 from worlds.table.world import InlineRuntime

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from lakebed.objects import open_store
-from lakebed.table.model import DataField
+from lakebed.table.model.model import DataField
 from lakebed.table.table import Table
 
 HERE = Path(__file__).parent

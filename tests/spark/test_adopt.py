@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from lakebed.spark.reading import local_frame
-from lakebed.table.adopt import AdoptedFile, describe_file
-from lakebed.table.binary_row import EMPTY_ROW, decode_rows
-from lakebed.table.model import BucketChange
+from lakebed.spark.dataframe.reading import local_frame
+from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows
+from lakebed.table.files.adopt import AdoptedFile, describe_file
+from lakebed.table.model.model import BucketChange
 from lakebed.table.table import Table
 from worlds.nasty import NASTY
 

@@ -19,11 +19,12 @@ import lakebed.repo
 import lakebed.spark
 from lakebed import Table
 from lakebed.errors import Conflict, InvalidRequest, NotFound, Rejected, Unavailable
+from lakebed.pipeline import run_file
 from lakebed.repo import CollectionOptions, Repository, RepositoryOptions
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
-from lakebed.spark import jobs, tasks
-from lakebed.spark.pipeline import run_file
+from lakebed.spark import jobs
+from lakebed.spark.tasks import tasks
 
 TRIPS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 READINGS = pa.schema([("day", pa.string()), ("value", pa.int64())])

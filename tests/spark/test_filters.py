@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession, functions
 
-from lakebed.spark.filters import from_json, translate
-from lakebed.spark.reading import local_frame
+from lakebed.spark.dataframe.reading import local_frame
+from lakebed.spark.plan.filters import from_json, translate
+from lakebed.table.model.types import arrow_schema
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_schema
 from worlds.nasty import NASTY
 
 MakeTable = Callable[..., Table]

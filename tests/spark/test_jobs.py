@@ -14,7 +14,7 @@ import lakebed.spark
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectMeta
 from lakebed.spark import jobs
-from lakebed.spark.shipping import packed
+from lakebed.spark.plan.shipping import pack_units
 from lakebed.table.table import Table
 
 MakeTable = Callable[..., Table]
@@ -222,9 +222,9 @@ def test_packing_keeps_every_unit() -> None:
     """Every unit is in exactly one task, in order; large ones alone, and small ones do not end up in one task."""
     sizes = [1, 300 << 20, 5, 5, 200 << 20, 1, 2, 3]
     units = [ObjectMeta(str(number), size, 0) for number, size in enumerate(sizes)]
-    packs = packed(units, size_bytes=lambda unit: unit.size_bytes, task_count_min=2)
+    packs = pack_units(units, size_bytes=lambda unit: unit.size_bytes, task_count_min=2)
     assert [unit for pack in packs for unit in pack] == units
     assert [units[1]] in packs
     assert [units[4]] in packs
     small = [ObjectMeta(str(number), 1, 0) for number in range(100)]
-    assert 2 <= len(packed(small, size_bytes=lambda unit: unit.size_bytes, task_count_min=2)) <= 10
+    assert 2 <= len(pack_units(small, size_bytes=lambda unit: unit.size_bytes, task_count_min=2)) <= 10

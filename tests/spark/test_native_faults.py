@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import lakebed.spark
 from lakebed.lake.lake import open_lake
-from lakebed.spark import writing
+from lakebed.spark.dataframe import writing
 from lakebed.table.table import Table
 
 PROGRAM = Path(__file__).parent / "native_faults.py"

@@ -20,11 +20,11 @@ from lakebed.errors import InvalidRequest
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
 from lakebed.objects import open_store
-from lakebed.spark.reading import local_frame
-from lakebed.table.binary_row import decode_rows
-from lakebed.table.bucket import bucket_of
-from lakebed.table.model import DataFile
-from lakebed.table.scan import scan_snapshot
+from lakebed.spark.dataframe.reading import local_frame
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.files.bucket import bucket_of
+from lakebed.table.model.model import DataFile
+from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.table import Table
 from worlds.nasty import NASTY, random_predicate
 from worlds.waiting import wait_until
@@ -77,7 +77,7 @@ def written_by(table: Table) -> set[str]:
 @pytest.fixture
 def by_lakebed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From its call on, rows cross into Python."""
-    return lambda: monkeypatch.setattr("lakebed.spark.writing.write_files", lambda *_, **__: None)
+    return lambda: monkeypatch.setattr("lakebed.spark.dataframe.writing.write_files", lambda *_, **__: None)
 
 
 def bounds(table: Table, file: DataFile) -> Iterator[tuple[str, Any, Any, Any]]:

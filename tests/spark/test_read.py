@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 import lakebed.spark
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects import open_store
-from lakebed.table.model import DataField
-from lakebed.table.predicate_tree import column
+from lakebed.table.model.model import DataField
+from lakebed.table.model.predicate_tree import column
+from lakebed.table.model.types import arrow_schema
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_schema
 
 MakeTable = Callable[..., Table]
 SortedRows = Callable[[Any], list[tuple[Any, ...]]]

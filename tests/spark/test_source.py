@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions
 
-from lakebed.spark.reading import local_frame
+from lakebed.spark.dataframe.reading import local_frame
 from lakebed.table.table import Table
 
 MakeTable = Callable[..., Table]

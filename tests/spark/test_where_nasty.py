@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import lakebed.spark
-from lakebed.table.predicate_tree import column
+from lakebed.table.model.predicate_tree import column
 from lakebed.table.table import Table
 from worlds.nasty import NASTY, random_predicate, truth
 

@@ -15,12 +15,12 @@ from pyspark.sql import functions as sql
 
 import lakebed.spark
 from lakebed.errors import InvalidRequest
-from lakebed.spark import writing
-from lakebed.spark.committing import commit_changes
-from lakebed.spark.shipping import ship
-from lakebed.spark.tasks import collect_changes
-from lakebed.spark.write_tasks import write_task
-from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, DataField
+from lakebed.spark.dataframe import writing
+from lakebed.spark.plan.shipping import ship
+from lakebed.spark.tasks.committing import commit_changes
+from lakebed.spark.tasks.tasks import collect_changes
+from lakebed.spark.tasks.write_tasks import write_task
+from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, DataField
 from lakebed.table.table import Table
 
 MakeTable = Callable[..., Table]
@@ -254,7 +254,7 @@ def test_deletes_and_merges_that_lose_a_race_are_made_again(
                 change()
             return commit_changes(*args, **more)
 
-        monkeypatch.setattr("lakebed.spark.writing.commit_changes", commit)
+        monkeypatch.setattr("lakebed.spark.dataframe.writing.commit_changes", commit)
         return tries
 
     table.upsert(whole([1, 2, 3], "a", "old"))

@@ -22,7 +22,7 @@ def hold(one, seconds):
     time.sleep(seconds)
 
 one = Held()
-exiting.freed_before_exit(one)
+exiting.free_before_exit(one)
 start_s = time.monotonic()
 threading.Thread(target=hold, args=(one, float(sys.argv[1])), daemon=True).start()
 del one
@@ -62,7 +62,7 @@ def work(name):
 def start(name, stop):
     thread = threading.Thread(target=work, args=(name,), daemon=True)
     thread.start()
-    exiting.joined_before_exit(thread, stop)
+    exiting.join_before_exit(thread, stop)
 
 def stop_with_lock():
     with lock:

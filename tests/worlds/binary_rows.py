@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
-from lakebed.table.types import arrow_type
+from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows, encode_rows
+from lakebed.table.model.types import arrow_type
 
 
 def encode_row(values: Sequence[Any], types: Sequence[str]) -> bytes:

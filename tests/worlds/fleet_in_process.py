@@ -99,7 +99,7 @@ class FleetInProcess:
         lose: what a call of a client to a part raises after it had its effect, by the name of the call.
     """
 
-    def __init__(self, *, nodes: int = 2, seed: int = 0, patience_s: float = 30.0) -> None:
+    def __init__(self, *, nodes: int = 2, seed: int = 0, retry_s: float = 30.0) -> None:
         self.clock = ManualClock()
         self.rng = random.Random(seed)
         self.environment = Environment(clock=self.clock, rng=self.rng)
@@ -115,7 +115,7 @@ class FleetInProcess:
         self.stopped: set[str] = set()
         """Nodes that neither work nor answer, but are not dead."""
         self.locals: dict[str, LocalState] = {}
-        self.options = ClientOptions(patience_s=patience_s)
+        self.options = ClientOptions(retry_s=retry_s)
         self.control = self.make_control()
         self.reachable = Lossy(self.control, lost=self._lost)
         self.reachable_log = Lossy(self.log, lost=self._lost)

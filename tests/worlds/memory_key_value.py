@@ -22,11 +22,11 @@ from lakebed.key_value.port import (
     KeyValue,
     KeyValueSnapshot,
     check_key,
-    checked_bounds,
-    checked_change,
-    checked_columns,
     pair_batch,
     unexpected_value,
+    validate_bounds,
+    validate_change,
+    validate_columns,
 )
 from lakebed.runtime import Environment
 
@@ -170,7 +170,7 @@ class MemorySnapshot(KeyValueSnapshot):
         return [find(check_key(key)) for key in keys]
 
     def _parts(self, start: bytes | None, end: bytes | None) -> Iterator[_Block]:
-        bounds = checked_bounds(start, end)
+        bounds = validate_bounds(start, end)
         rows = self._opened()
         return iter(()) if bounds is None else rows.parts(*bounds)
 
@@ -232,11 +232,11 @@ class MemoryKeyValue(KeyValue):
         *,
         expected: Mapping[bytes, bytes | None] = {},
     ) -> None:
-        self._open().apply(checked_change(puts, deletes, expected))
+        self._open().apply(validate_change(puts, deletes, expected))
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
         """Cost: about 1 us a row."""
-        new_keys, new_values = checked_columns(keys, values, expected)
+        new_keys, new_values = validate_columns(keys, values, expected)
         self._open().apply(Change(dict(zip(new_keys, new_values, strict=True)), (), expected))
 
     def maintain(self) -> None:

@@ -53,7 +53,7 @@ class MemoryPublisher:
         self._last_id = mint_file_id(self._last_id, environment=self._environment)
         return self._last_id
 
-    def flushed(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
+    def publish_flush(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
         """See `VersionPublisher.flushed`."""
         self.at("before flushed")
         self._check()
@@ -71,12 +71,12 @@ class MemoryPublisher:
         self.jobs = [_Job(self)]
         return self.jobs[0]
 
-    def compacted(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
+    def publish_compaction(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
         """See `VersionPublisher.compacted`."""
         self.at("before compacted")
         self._check()
         if run is None or run not in self.file_set.runs:
-            file_set = task.applied(self.file_set, run)
+            file_set = task.apply_to(self.file_set, run)
             if file_set is None or job not in self.jobs:
                 raise Conflict("the inputs are gone")
             self.file_set = file_set
@@ -87,7 +87,7 @@ class MemoryPublisher:
         """See `VersionPublisher.abandon`."""
         self.jobs = [one for one in self.jobs if one is not job]
 
-    def refreshed(self) -> FileSet:
+    def publish_refresh(self) -> FileSet:
         """See `VersionPublisher.refreshed`."""
         self._check()
         return self._answered("after refreshed")

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakebed.table.predicate_tree import And, Compare, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
+from lakebed.table.model.predicate_tree import And, Compare, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
 
 NAN: Final = math.nan
 INF: Final = math.inf

@@ -42,7 +42,7 @@ class ListKeys(RepositoriesCommand, name="list"):
 
     def run(self) -> None:
         with self.reading_all() as repositories:
-            found: list[dict[str, Any]] = [
+            records: list[dict[str, Any]] = [
                 {
                     "id": key.id,
                     "role": key.role,
@@ -53,17 +53,17 @@ class ListKeys(RepositoriesCommand, name="list"):
                 for key in _access_keys(repositories).list()
             ]
         self.grid(
-            found,
+            records,
             ("access key", "role", "repositories", "created", "what for"),
             [
                 (
-                    one["id"],
-                    one["role"],
-                    "all" if one["repositories"] is None else ", ".join(one["repositories"]),
-                    output.ago(one["created_ms"]),
-                    one["description"] or "-",
+                    record["id"],
+                    record["role"],
+                    "all" if record["repositories"] is None else ", ".join(record["repositories"]),
+                    output.ago(record["created_ms"]),
+                    record["description"] or "-",
                 )
-                for one in found
+                for record in records
             ],
             less=("created",),
             sentences=("repositories", "what for"),
@@ -91,10 +91,10 @@ class RevokeKey(Deletion, RepositoriesCommand, name="revoke"):
         if self.dry_run:
             with self.reading_all() as repositories:
                 keys = _access_keys(repositories)
-                found = keys.get(self.key)
-                check_revocable(found, every=keys.list)
-            text = f"Would revoke the access key {self.key} (role {found.role})."
-            self.result({"id": self.key, "role": found.role, "dry_run": True}, text)
+                access_key = keys.get(self.key)
+                check_revocable(access_key, every=keys.list)
+            text = f"Would revoke the access key {self.key} (role {access_key.role})."
+            self.result({"id": self.key, "role": access_key.role, "dry_run": True}, text)
             return
         self.ask(f"Revoke the access key {self.key}?")
         with self.writing_all(create=True) as repositories:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from lakebed.cli.grammar import argument, option
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 LAKE_HELP: Final = "Where the lake is: a folder or a URL such as s3://bucket/lake."
 Lake = Annotated[str, argument("LAKE", help=LAKE_HELP, is_lake=True)]
@@ -41,7 +41,7 @@ def duration_ms(text: str | None) -> int | None:
     bare = text.strip()
     if bare.isdecimal() and bare.strip("0"):  # milliseconds in stored options; a user who types 7 means days
         raise InvalidRequest(
-            f"{shown(text)} has no unit: write '{bare[:20]} d', '{bare[:20]}h' or '{bare[:20]}min'.",
+            f"{format_value(text)} has no unit: write '{bare[:20]} d', '{bare[:20]}h' or '{bare[:20]}min'.",
             kind="invalid_duration",
             text=text,
         )
@@ -54,7 +54,8 @@ def duration(text: str) -> timedelta:
         return timedelta(milliseconds=duration_ms(text) or 0)
     except OverflowError:
         raise InvalidRequest(
-            f"{shown(text)} is longer than a duration can be: use at most {timedelta.max.days} d, or leave it out "
+            f"{format_value(text)} is longer than a duration can be: use at most {timedelta.max.days} d, or leave it "
+            f"out "
             "where that means no limit.",
             kind="invalid_duration",
             text=text,

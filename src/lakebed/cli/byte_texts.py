@@ -32,7 +32,7 @@ Coding = Annotated[Encoding, option("--encoding", help="How keys and values are 
 def print_value(key: str, value: bytes | None, *, encoding: Encoding, raw: bool, json: bool) -> None:
     """Print the value of a key. Raises `NotFound` (``key_not_found``) for None."""
     if value is None:
-        raise NotFound(f"There is no key {quoted(key)}.", kind="key_not_found", key=key)
+        raise NotFound(f"There is no key {quote(key)}.", kind="key_not_found", key=key)
     if raw:
         standard.binary_output().write(value)
     elif json:
@@ -52,10 +52,10 @@ def print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding:
             output.json_line(row)
     elif format == "tsv":
         for key, value in rows:
-            line = f"{_escaped(key, encoding, _FIELD)}\t{_escaped(value, encoding, _FIELD)}\n"
+            line = f"{_escape(key, encoding, _FIELD)}\t{_escape(value, encoding, _FIELD)}\n"
             standard.binary_output().write(line.encode())  # exact, whatever the terminal's encoding
     else:
-        cells = ((_escaped(key, encoding, _CELL), _escaped(value, encoding, _CELL)) for key, value in rows)
+        cells = ((_escape(key, encoding, _CELL), _escape(value, encoding, _CELL)) for key, value in rows)
         output.grid(("key", "value"), cells, sentences=("value",), empty="No keys.")
 
 
@@ -68,7 +68,7 @@ def bytes_of(text: str, encoding: Encoding) -> bytes:
             return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error) as error:
         raise InvalidRequest(
-            f"{quoted(text)} is not written as {encoding}: write it so, or choose another --encoding.",
+            f"{quote(text)} is not written as {encoding}: write it so, or choose another --encoding.",
             kind="invalid_encoding",
         ) from error
     return text.encode("utf-8", "surrogateescape")
@@ -92,7 +92,7 @@ def check_json(body: bytes, encoding: Encoding) -> None:
     except UnicodeDecodeError as error:
         shown = body if len(body) <= _SHOWN_BYTES_MAX else body[:_SHOWN_BYTES_MAX] + b"..."
         raise InvalidRequest(
-            f"JSON was asked for, and '{_escaped(shown, encoding, _FIELD)}' is not UTF-8: add --encoding hex or "
+            f"JSON was asked for, and '{_escape(shown, encoding, _FIELD)}' is not UTF-8: add --encoding hex or "
             "--encoding base64.",
             kind="not_utf8",
         ) from error
@@ -103,7 +103,7 @@ def _json_text(body: bytes, encoding: Encoding) -> str:
     return text_of(body, encoding)
 
 
-def quoted(argument: str) -> str:
+def quote(argument: str) -> str:
     """An argument, in quotes, as it can be printed."""
     return f"'{output.printable(argument)}'"
 
@@ -123,7 +123,7 @@ _CELL: dict[int, str] = {
 _FIELD: dict[int, str] = {**_CELL, ord("\\"): "\\\\"}
 
 
-def _escaped(body: bytes, encoding: Encoding, escapes: dict[int, str]) -> str:
+def _escape(body: bytes, encoding: Encoding, escapes: dict[int, str]) -> str:
     if encoding != "utf8":
         return text_of(body, encoding)
     return body.decode("utf-8", "surrogateescape").translate(escapes)

@@ -133,7 +133,7 @@ class Deletion(Confirmed):
             super().ask(question)
 
 
-COMMON: Final = tuple(one for one in parameters_of(Command) if one.name != "json")
+COMMON: Final = tuple(parameter for parameter in parameters_of(Command) if parameter.name != "json")
 """Options that may stand before a command too."""
 
 
@@ -157,7 +157,7 @@ class CommandSpec:
     def help(self) -> str:
         """What it does: its paragraphs, each in one line."""
         paragraphs = (self.command.__doc__ or "").split("\n\n")
-        return "\n\n".join(" ".join(one.split()) for one in paragraphs)
+        return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
     @property
     def summary(self) -> str:
@@ -172,16 +172,16 @@ class CommandSpec:
     @property
     def arguments(self) -> list[Parameter]:
         """Its positional arguments, in order."""
-        return [one for one in self.parameters if one.is_argument]
+        return [parameter for parameter in self.parameters if parameter.is_argument]
 
     @property
     def options(self) -> list[Parameter]:
         """Its options, in order."""
-        return [one for one in self.parameters if not one.is_argument]
+        return [parameter for parameter in self.parameters if not parameter.is_argument]
 
     @property
     def usage(self) -> str:
         """``LAKE TABLE [TAG] --where WHERE``: required and optional arguments, and required options."""
-        pieces = [one.usage for one in self.arguments]
-        pieces += [f"{one.names[0]} {one.metavar}" for one in self.options if one.is_required]
+        pieces = [parameter.usage for parameter in self.arguments]
+        pieces += [f"{parameter.names[0]} {parameter.metavar}" for parameter in self.options if parameter.is_required]
         return " ".join(pieces)

@@ -118,7 +118,7 @@ _GROUPS: Final = (
 
 ROOT: Final = Group(
     "",
-    "Pin, fork, roll back and clean data on object storage.\n\n"
+    "Versioned tables, databases, repositories and tenants on object storage.\n\n"
     "A command is lakebed STORE VERB LAKE NAME ...: the kind of store, what to do, the lake, the store's name. "
     f"Commands without a lake use the one in the environment variable {LAKE_VARIABLE}. Exit codes:\n\n{_CODES}",
     {
@@ -138,5 +138,5 @@ ROOT: Final = Group(
         "version": "Print lakebed's version.",
         "completion": 'Print the completion script of a shell: `eval "$(lakebed completion bash)"`.',
     },
-    groups={one.name: one for one in _GROUPS},
+    groups={group.name: group for group in _GROUPS},
 )

@@ -33,8 +33,8 @@ def candidates(root: Group, line: str) -> list[str]:
     except ValueError:  # a quote that is not closed yet
         words = line.split()
     current = "" if line[-1:].isspace() or len(words) < 2 else words.pop()
-    found = _candidates(root, parser.in_order(root, words[1:]), current)
-    return [f"{name}\t{meaning[:_MEANING_CHARACTERS_MAX]}" for name, meaning in found if name.startswith(current)]
+    choices = _candidates(root, parser.in_order(root, words[1:]), current)
+    return [f"{name}\t{meaning[:_MEANING_CHARACTERS_MAX]}" for name, meaning in choices if name.startswith(current)]
 
 
 def _candidates(root: Group, words: Sequence[str], current: str) -> Iterable[tuple[str, str]]:
@@ -47,11 +47,11 @@ def _candidates(root: Group, words: Sequence[str], current: str) -> Iterable[tup
         return _of_command(command, list(words[used:]), current)
     if current.startswith("-"):
         return _options(COMMON)
-    return [*group.listed(), *((name, one.help) for name, one in group.groups.items())]
+    return [*group.list_commands(), *((name, inner.help) for name, inner in group.groups.items())]
 
 
 def _of_command(command: CommandSpec, words: list[str], current: str) -> Iterable[tuple[str, str]]:
-    by_name = {name: one for one in command.options for name in one.names}
+    by_name = {name: option for option in command.options for name in option.names}
     texts: list[str] = []
     waiting: Parameter | None = None
     for word in words:
@@ -76,14 +76,16 @@ def _of_command(command: CommandSpec, words: list[str], current: str) -> Iterabl
 
 
 def _options(parameters: Iterable[Parameter]) -> list[tuple[str, str]]:
-    return [(name, one.spec.help) for one in parameters for name in one.names if name.startswith("--")]
+    return [
+        (name, parameter.spec.help) for parameter in parameters for name in parameter.names if name.startswith("--")
+    ]
 
 
-def _values(one: Parameter, texts: Sequence[str], kind: str = "") -> Iterable[tuple[str, str]]:
+def _values(parameter: Parameter, texts: Sequence[str], kind: str = "") -> Iterable[tuple[str, str]]:
     """The values that a parameter may have, as far as the arguments before it determine them."""
-    if one.choices:
-        return [(choice, "") for choice in one.choices]
-    wanted = one.metavar if one.is_argument else f"--{one.name.replace('_', '-')}"
+    if parameter.choices:
+        return [(choice, "") for choice in parameter.choices]
+    wanted = parameter.metavar if parameter.is_argument else f"--{parameter.name.replace('_', '-')}"
     source = _SOURCES.get((kind, wanted)) or _SOURCES.get(("", wanted))
     if source is None or not texts:
         return []
@@ -128,22 +130,22 @@ def _databases(texts: Sequence[str]) -> list[str]:
 
 def _checkpoints(texts: Sequence[str]) -> list[str]:
     database = load("lakebed.cli.kv_context").DatabaseCommand({"lake": texts[0], "name": texts[1]}).database()
-    return [one.name or one.id for one in database.list_checkpoints()]
+    return [checkpoint.name or checkpoint.id for checkpoint in database.list_checkpoints()]
 
 
 def _repositories(texts: Sequence[str]) -> list[str]:
     with load("lakebed.cli.repo_context").RepositoriesCommand({"lake": texts[0]}).reading_all() as repositories:
-        return [one.name for one in repositories.list()]
+        return [repository.name for repository in repositories.list()]
 
 
 def _repository_branches(texts: Sequence[str]) -> list[str]:
     with load("lakebed.cli.repo_context").RepositoryCommand(_repository(texts)).reading() as repository:
-        return [one.name for one in repository.branches()]
+        return [branch.name for branch in repository.branches()]
 
 
 def _repository_tags(texts: Sequence[str]) -> list[str]:
     with load("lakebed.cli.repo_context").RepositoryCommand(_repository(texts)).reading() as repository:
-        return [one.name for one in repository.tags()]
+        return [tag.name for tag in repository.tags()]
 
 
 def _repository(texts: Sequence[str]) -> dict[str, str]:

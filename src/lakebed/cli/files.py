@@ -26,6 +26,7 @@ import pyarrow.parquet
 from lakebed.cli import output, standard
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.path import local_path
+from lakebed.whole_file import write_whole
 
 Format = Literal["table", "json", "csv", "parquet"]
 
@@ -82,9 +83,9 @@ def read_file(
         else:
             # The footer comes last: a stream is held whole.
             file = pa.parquet.ParquetFile(pa.BufferReader(source.read()) if path == "-" else source)
-            batches = _counted_rows(file.iter_batches(), file.metadata.num_rows, progress)
+            batches = _report_progress(file.iter_batches(), file.metadata.num_rows, progress)
             reader = pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
-    return pa.RecordBatchReader.from_batches(reader.schema, _translated(reader, path, source))
+    return pa.RecordBatchReader.from_batches(reader.schema, _translate_errors(reader, path, source))
 
 
 class _Watched:
@@ -111,7 +112,7 @@ class _Watched:
         return self._file.closed
 
 
-def _counted_rows(
+def _report_progress(
     batches: Iterator[pa.RecordBatch], total: int, progress: Callable[[Loaded], None] | None
 ) -> Iterator[pa.RecordBatch]:
     done = 0
@@ -182,7 +183,7 @@ def write_rows(
     Returns:
         How many rows were written.
     """
-    written = _Counted(_limited(batches, limit))
+    written = _Counted(_limit_rows(batches, limit))
     rows: Iterator[pa.RecordBatch] = iter(written)
     head = next(rows, None)
     if head is not None:
@@ -199,13 +200,8 @@ def write_rows(
         raise InvalidRequest(f"{file} is a folder: name a file in it.", kind="not_a_file", path=file)
     if not target.parent.is_dir():
         raise NotFound(f"There is no folder {target.parent} for {target.name}.", kind="no_folder", path=file)
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    try:
-        with unfinished.open("wb") as sink:
-            _write(rows, schema, format, sink)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with write_whole(target) as sink:
+        _write(rows, schema, format, sink)
     return written.row_count
 
 
@@ -219,7 +215,7 @@ def print_rows(rows: pa.Table, *, json: bool) -> None:
 
 def _write(rows: Iterator[pa.RecordBatch], schema: pa.Schema, format: Format, sink: IO[bytes]) -> None:
     if format == "table":
-        _shown(rows, schema)
+        _show(rows, schema)
     elif format == "json":
         _write_json(rows, sink)
     elif format == "csv":
@@ -248,7 +244,7 @@ def _write_json(rows: Iterator[pa.RecordBatch], sink: IO[bytes]) -> None:
     sink.write(b"[]\n" if separator == b"[\n" else b"\n]\n")
 
 
-def _shown(rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+def _show(rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
     first: list[pa.RecordBatch] = []
     total = 0
     for batch in rows:
@@ -290,7 +286,7 @@ class _Counted:
             yield batch
 
 
-def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+def _limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     rest = limit
     if rest == 0:
         return
@@ -307,10 +303,10 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[p
 def _format_of(path: str, format: str | None) -> Format:
     if format in ("csv", "json", "parquet"):
         return format  # type: ignore[return-value]  # narrowed by the line above
-    found = _BY_SUFFIX.get(Path(path).suffix.lower())
-    if format is not None or found is None:
+    suffix_format = _BY_SUFFIX.get(Path(path).suffix.lower())
+    if format is not None or suffix_format is None:
         raise InvalidRequest(f"Of what format is {path}? Say --format csv, json or parquet.", kind="unknown_format")
-    return found
+    return suffix_format
 
 
 def _source_of(path: str) -> Any:
@@ -321,7 +317,7 @@ def _source_of(path: str) -> Any:
     return local_path(path)
 
 
-def _translated(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:
+def _translate_errors(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:
     try:
         with _translating(path):
             yield from reader

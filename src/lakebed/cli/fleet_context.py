@@ -52,7 +52,7 @@ class TenantCommand(FleetCommand):
         if problem.kind != "tenant_not_found":
             return
         with suppress(LakebedError), self.fleet() as fleet:
-            near = nearest_names(self.tenant, [one.tenant for one in fleet.tenants()])
+            near = nearest_names(self.tenant, [tenant.tenant for tenant in fleet.tenants()])
             if near:
                 yield f"Did you mean {' or '.join(near)}?"
 
@@ -86,6 +86,6 @@ class StorageCommand(Command):
     @property
     def url(self) -> str:
         """Of the storage."""
-        found = self.storage if self.storage is not None else self.lake
-        assert found is not None
-        return found
+        storage = self.storage if self.storage is not None else self.lake
+        assert storage is not None
+        return storage

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lakebed.cli import output, standard
 from lakebed.cli.arguments import Limit
-from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, print_value, quoted
+from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, print_value, quote
 from lakebed.cli.command import Deletion
 from lakebed.cli.fleet_context import TenantCommand, TimelineOption
 from lakebed.cli.grammar import argument, option
@@ -42,7 +42,7 @@ class Put(TenantCommand, name="put"):
             check_json(key, self.encoding)
         with self.open_tenant() as tenant:
             lsn = tenant.timeline(self.timeline).put(key, body, expected=self.expected)
-        text = f"Wrote {quoted(self.key)} ({output.size(len(body))}) at LSN {lsn}."
+        text = f"Wrote {quote(self.key)} ({output.size(len(body))}) at LSN {lsn}."
         self.result({"key": self.key, "bytes": len(body), "lsn": lsn}, text)
 
 
@@ -67,13 +67,13 @@ class Delete(Deletion, TenantCommand, name="delete"):
                         kind="read_only",
                     )
                 timeline.catch_up()
-                there = timeline.get(key) is not None
-                text = f"Would delete {quoted(self.key)}." if there else f"There is no key {quoted(self.key)}."
-                self.result({"key": self.key, "dry_run": True, "there": there}, text)
+                exists = timeline.get(key) is not None
+                text = f"Would delete {quote(self.key)}." if exists else f"There is no key {quote(self.key)}."
+                self.result({"key": self.key, "dry_run": True, "there": exists}, text)
                 return
-            self.ask(f"Delete the key {quoted(self.key)} of the tenant {self.tenant}?")
+            self.ask(f"Delete the key {quote(self.key)} of the tenant {self.tenant}?")
             lsn = timeline.delete(key, expected=self.expected)
-        self.result({"key": self.key, "dry_run": False, "lsn": lsn}, f"Deleted {quoted(self.key)} at LSN {lsn}.")
+        self.result({"key": self.key, "dry_run": False, "lsn": lsn}, f"Deleted {quote(self.key)} at LSN {lsn}.")
 
 
 class Reading(TenantCommand):

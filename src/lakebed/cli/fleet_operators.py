@@ -37,7 +37,7 @@ class Status(FleetCommand, name="status"):
             control = fleet.url
         waiting = sum(record.preferred is None and not record.is_deleted for record in tenants)
         moving = sum(record.relocation is not None for record in tenants)
-        pending = [(record.tenant, one) for record in tenants for one in pending_of(record)]
+        pending = [(record.tenant, transaction) for record in tenants for transaction in pending_of(record)]
         if self.json:
             output.document(
                 {
@@ -48,9 +48,10 @@ class Status(FleetCommand, name="status"):
                     "tenants": len(tenants),
                     "waiting": waiting,
                     "moving": moving,
-                    "nodes": [of_node(one) for one in nodes],
+                    "nodes": [of_node(node) for node in nodes],
                     "not_acknowledged": [
-                        {"tenant": tenant, "transaction": one.id, "node": one.node} for tenant, one in pending
+                        {"tenant": tenant, "transaction": transaction.id, "node": transaction.node}
+                        for tenant, transaction in pending
                     ],
                 }
             )
@@ -69,14 +70,14 @@ class Status(FleetCommand, name="status"):
             ("node", "state", "tenants", "silent for", "not flushed", "url"),
             [
                 (
-                    one.node,
-                    one.state,
-                    f"{one.tenant_count:,}",
-                    output.span(one.silent_ms),
-                    output.size(one.unflushed_bytes),
-                    one.url,
+                    node.node,
+                    node.state,
+                    f"{node.tenant_count:,}",
+                    output.span(node.silent_ms),
+                    output.size(node.unflushed_bytes),
+                    node.url,
                 )
-                for one in nodes
+                for node in nodes
             ],
             right=("tenants", "silent for", "not flushed"),
             less=("not flushed", "url", "silent for"),
@@ -87,7 +88,7 @@ class Status(FleetCommand, name="status"):
 
     def _explain(self, pending: list[tuple[str, Transaction]]) -> None:
         """Say which rejected transactions wait for their nodes, and what to do where that is for good."""
-        names = ", ".join(sorted({one.node for _, one in pending}))
+        names = ", ".join(sorted({transaction.node for _, transaction in pending}))
         tenant, first = pending[0]
         output.sentence(
             f"\n{output.count(len(pending), 'rejected transaction')} of {names} not acknowledged, and what was written "
@@ -102,14 +103,14 @@ class Txns(TenantCommand, name="txns"):
 
     def run(self) -> None:
         with self.fleet() as fleet:
-            found = fleet.operator.transactions(self.tenant)
-        unfinished = sorted(found.unfinished, key=lambda one: one.id, reverse=True)
-        due = set(found.to_collect)
+            transactions = fleet.operator.transactions(self.tenant)
+        unfinished = sorted(transactions.unfinished, key=lambda one: one.id, reverse=True)
+        due = set(transactions.to_collect)
         if self.json:
             output.document(
                 {
-                    "unfinished": [_of_transaction(one, due) for one in unfinished],
-                    "finished": [_of_transaction(one, due) for one in found.finished],
+                    "unfinished": [_of_transaction(transaction, due) for transaction in unfinished],
+                    "finished": [_of_transaction(transaction, due) for transaction in transactions.finished],
                 }
             )
             return
@@ -117,16 +118,16 @@ class Txns(TenantCommand, name="txns"):
             ("transaction", "base", "state", "node", "generation", "begun", "ended", "collection"),
             [
                 (
-                    str(one.id),
-                    str(one.base),
-                    str(one.state).replace("_", " "),
-                    one.node,
-                    str(one.generation),
-                    output.ago(one.begun_ms),
-                    output.ago(one.ended_ms),
-                    "due" if one.id in due else "-",
+                    str(transaction.id),
+                    str(transaction.base),
+                    str(transaction.state).replace("_", " "),
+                    transaction.node,
+                    str(transaction.generation),
+                    output.ago(transaction.begun_ms),
+                    output.ago(transaction.ended_ms),
+                    "due" if transaction.id in due else "-",
                 )
-                for one in (*unfinished, *found.finished)
+                for transaction in (*unfinished, *transactions.finished)
             ],
             right=("transaction", "base", "generation"),
             less=("generation", "collection", "ended", "begun"),
@@ -253,15 +254,15 @@ class Events(FleetCommand, name="events"):
             output.flush()
             fleet.environment.clock.sleep(_FOLLOW_S)
             try:
-                found = list(_every_event(fleet.operator, after=last))
+                events = list(_every_event(fleet.operator, after=last))
             except Unavailable as problem:
                 if not is_away:
                     output.notes([f"{problem.message} Events are shown when it does."], json=self.json)
-                found, is_away = [], True
+                events, is_away = [], True
             else:
                 is_away = False
-            last = found[-1][0] if found else last
-            shown = [event for _, event in found if self._is_shown(event)]
+            last = events[-1][0] if events else last
+            shown = [event for _, event in events if self._is_shown(event)]
 
     def _is_shown(self, event: Event) -> bool:
         return self.only is None or event.tenant == self.only
@@ -325,8 +326,12 @@ def _of_scrub(report: ScrubReport) -> dict[str, Any]:
     return {
         "dry_run": report.dry_run,
         "found": {
-            str(reason): {"objects": one.object_count, "bytes": one.size_bytes, "examples": list(one.examples)}
-            for reason, one in report.found.items()
+            str(reason): {
+                "objects": finding.object_count,
+                "bytes": finding.size_bytes,
+                "examples": list(finding.examples),
+            }
+            for reason, finding in report.found.items()
         },
         "needless": report.needless_count,
         "missing": list(report.missing),
@@ -340,8 +345,8 @@ def _print_scrub(report: ScrubReport) -> None:
     output.grid(
         ("objects are", "count", "size"),
         [
-            (str(reason).replace("_", " "), f"{one.object_count:,}", output.size(one.size_bytes))
-            for reason, one in report.found.items()
+            (str(reason).replace("_", " "), f"{finding.object_count:,}", output.size(finding.size_bytes))
+            for reason, finding in report.found.items()
         ],
         right=("count", "size"),
         empty="The tenants have no object.",
@@ -359,24 +364,24 @@ def _print_scrub(report: ScrubReport) -> None:
         )
 
 
-def of_node(one: NodeStatus) -> dict[str, Any]:
+def of_node(node: NodeStatus) -> dict[str, Any]:
     """A node's facts."""
-    return {name: getattr(one, name) for name in one.__struct_fields__}
+    return {name: getattr(node, name) for name in node.__struct_fields__}
 
 
-def _of_transaction(one: Transaction, due: set[int]) -> dict[str, Any]:
+def _of_transaction(transaction: Transaction, due: set[int]) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "base": one.base,
-        "state": str(one.state),
-        "node": one.node,
-        "generation": one.generation,
-        "begun_ms": one.begun_ms,
-        "ended_ms": one.ended_ms,
-        "manifest": None if one.manifest is None else one.manifest.path,
-        "has_deadlist": one.has_deadlist,
-        "lsn": one.main_lsn,
-        "collection_is_due": one.id in due,
+        "id": transaction.id,
+        "base": transaction.base,
+        "state": str(transaction.state),
+        "node": transaction.node,
+        "generation": transaction.generation,
+        "begun_ms": transaction.begun_ms,
+        "ended_ms": transaction.ended_ms,
+        "manifest": None if transaction.manifest is None else transaction.manifest.path,
+        "has_deadlist": transaction.has_deadlist,
+        "lsn": transaction.main_lsn,
+        "collection_is_due": transaction.id in due,
     }
 
 

@@ -100,25 +100,25 @@ class Timelines(TenantCommand, name="timelines"):
 
     def run(self) -> None:
         with self.open_tenant() as tenant:
-            found = tenant.timelines()
+            timelines = tenant.timelines()
         if self.json:
-            output.document([of_timeline(one) for one in found])
+            output.document([of_timeline(timeline) for timeline in timelines])
             return
-        names = {one.id: one.name for one in found}
+        names = {timeline.id: timeline.name for timeline in timelines}
         output.grid(
             ("timeline", "kind", "newest", "committed", "readable from", "branched at", "size", "expires"),
             [
                 (
-                    one.name,
-                    "pin" if one.is_read_only else "branch" if one.parent else "timeline",
-                    str(one.lsn),
-                    str(one.committed_lsn),
-                    str(one.cutoff),
-                    f"{names.get(one.parent, one.parent)}@{one.branch_lsn}" if one.parent else "-",
-                    output.size(one.size_bytes),
-                    output.ago(one.expires_ms),
+                    timeline.name,
+                    "pin" if timeline.is_read_only else "branch" if timeline.parent else "timeline",
+                    str(timeline.lsn),
+                    str(timeline.committed_lsn),
+                    str(timeline.cutoff),
+                    f"{names.get(timeline.parent, timeline.parent)}@{timeline.branch_lsn}" if timeline.parent else "-",
+                    output.size(timeline.size_bytes),
+                    output.ago(timeline.expires_ms),
                 )
-                for one in found
+                for timeline in timelines
             ],
             right=("newest", "committed", "readable from", "size"),
             less=("expires", "size", "committed"),
@@ -200,8 +200,8 @@ class DropTimeline(Deletion, TenantCommand, name="drop-timeline"):
 
     def run(self) -> None:
         with self.open_tenant() as tenant:
-            found = tenant.timeline(self.name).status()
-            facts = {**of_timeline(found), "dry_run": self.dry_run}
+            timeline = tenant.timeline(self.name).status()
+            facts = {**of_timeline(timeline), "dry_run": self.dry_run}
             if self.dry_run:
                 self.result(facts, f"Would drop the timeline {self.name}.")
                 return
@@ -250,7 +250,8 @@ def of_tenant(record: TenantRecord) -> dict[str, Any]:
         "lsn": _main_lsn(record),
         "timelines": len(record.timelines),
         "attachments": [
-            {"node": one.node, "generation": one.generation, "mode": str(one.mode)} for one in record.attachments
+            {"node": attachment.node, "generation": attachment.generation, "mode": str(attachment.mode)}
+            for attachment in record.attachments
         ],
         "open_transactions": len(record.transactions),
         "relocation": None if relocation is None else {"source": relocation.source, "target": relocation.target},
@@ -259,9 +260,9 @@ def of_tenant(record: TenantRecord) -> dict[str, Any]:
     }
 
 
-def of_timeline(one: TimelineInfo) -> dict[str, Any]:
+def of_timeline(timeline: TimelineInfo) -> dict[str, Any]:
     """A timeline's facts."""
-    return {name: getattr(one, name) for name in one.__struct_fields__}
+    return {name: getattr(timeline, name) for name in timeline.__struct_fields__}
 
 
 def _main_lsn(record: TenantRecord) -> int:

@@ -77,7 +77,7 @@ class Up(StorageCommand, name="up"):
         if settings.log is not None:
             check_log_url(settings.log)
         lake = lakebed.open(self.url, storage_options=self.storage_options)
-        with _interrupted_by_signals():
+        with _interrupt_on_signals():
             try:
                 self._say(f"Starting a log, a control plane and {output.count(self.nodes, 'node')} ...")
                 with LocalFleet(settings, say=self._say, check=partial(self._check_alone, lake.store)) as fleet:
@@ -101,7 +101,7 @@ class Up(StorageCommand, name="up"):
         environment = Environment()
         ends_s = environment.clock.monotonic_s() + _KILLED_S
         token = os.environ.get(TOKEN_VARIABLE) or None
-        with closing(HttpControl(known.url, token=token, environment=environment, patience_s=0)) as other:
+        with closing(HttpControl(known.url, token=token, environment=environment, retry_s=0)) as other:
             while environment.clock.monotonic_s() < ends_s:
                 try:
                     answer = other.address()
@@ -146,15 +146,15 @@ class Up(StorageCommand, name="up"):
                     "url": fleet.control_url,
                     "storage": self.url,
                     "parts": [
-                        {"name": one.name, "pid": one.pid, "url": one.url, "log_file": str(one.log_file)}
-                        for one in fleet.parts
+                        {"name": part.name, "pid": part.pid, "url": part.url, "log_file": str(part.log_file)}
+                        for part in fleet.parts
                     ],
                 }
             )
         else:
             output.grid(
                 ("part", "process", "url", "prints to"),
-                [(one.name, str(one.pid), one.url, str(one.log_file)) for one in fleet.parts],
+                [(part.name, str(part.pid), part.url, str(part.log_file)) for part in fleet.parts],
                 right=("process",),
                 empty="",
             )
@@ -164,7 +164,7 @@ class Up(StorageCommand, name="up"):
 
 
 @contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
+def _interrupt_on_signals() -> Iterator[None]:
     """Make each signal an interruption. A second one does not wait for the parts, which end by themselves then.
 
     SIGHUP is ignored still where this process was started so, as `nohup` does. A shell that starts a process in the
@@ -175,13 +175,13 @@ def _interrupted_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal sends it several times
         raise KeyboardInterrupt
 
-    before = {one: signal.getsignal(one) for one in _ENDS}
+    before = {signal_number: signal.getsignal(signal_number) for signal_number in _ENDS}
     if before[signal.SIGHUP] is signal.SIG_IGN:
         del before[signal.SIGHUP]
-    for one in before:
-        signal.signal(one, end)
+    for signal_number in before:
+        signal.signal(signal_number, end)
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)

@@ -150,15 +150,15 @@ def parameters_of(command: type) -> tuple[Parameter, ...]:
         Arguments first, those of the bases before the class's own; then options, the class's own before those of the
         bases. A declaration of a class replaces one of the same name in a base.
     """
-    bases = [list(_declared(base, command)) for base in command.__mro__]
-    arguments = {one.name: one for base in reversed(bases) for one in base if one.is_argument}
+    bases = [list(_read_parameters(base, command)) for base in command.__mro__]
+    arguments = {parameter.name: parameter for base in reversed(bases) for parameter in base if parameter.is_argument}
     options: dict[str, Parameter] = {}
-    for one in (one for base in bases for one in base if not one.is_argument):
-        options.setdefault(one.name, one)
+    for parameter in (entry for base in bases for entry in base if not entry.is_argument):
+        options.setdefault(parameter.name, parameter)
     return (*arguments.values(), *options.values())
 
 
-def _declared(base: type, command: type) -> Iterator[Parameter]:
+def _read_parameters(base: type, command: type) -> Iterator[Parameter]:
     """The parameters that one class declares itself; defaults are those of `command`."""
     names = vars(sys.modules[base.__module__])
     # Without the class's own attributes as local names: an attribute `option` would hide the function.
@@ -167,7 +167,7 @@ def _declared(base: type, command: type) -> Iterator[Parameter]:
         kind, spec = (*typing.get_args(hint), None, None)[:2]
         if not isinstance(spec, Argument | Option):
             continue
-        kinds = [one for one in typing.get_args(kind) if one is not NoneType]
+        kinds = [member for member in typing.get_args(kind) if member is not NoneType]
         if NoneType in typing.get_args(kind):
             (kind,) = kinds
         is_list = typing.get_origin(kind) is list
@@ -179,13 +179,13 @@ def _declared(base: type, command: type) -> Iterator[Parameter]:
 
 def pairs(texts: Sequence[str] | None, *, like: str = "bucket=4") -> dict[str, str]:
     """``["a=1", "b=2"]`` as a dictionary. Raises `InvalidRequest` for a text without ``=``; `like` is the example."""
-    found = {}
+    values = {}
     for text in texts or []:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise InvalidRequest(f"{text!r} has no value: write KEY=VALUE, such as {like}.", kind="invalid_option")
-        found[key.strip()] = value.strip()
-    return found
+        values[key.strip()] = value.strip()
+    return values
 
 
 def options_of(text: str | None) -> dict[str, str]:

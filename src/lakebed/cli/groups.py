@@ -39,7 +39,7 @@ class Group:
 
     def command(self, word: str) -> CommandSpec:
         """The command of this word."""
-        return next(one for one in self._commands_of(self.words[word]) if one.path[-1] == word)
+        return next(spec for spec in self._commands_of(self.words[word]) if spec.path[-1] == word)
 
     def former(self, words: str) -> CommandSpec | None:
         """The command that older releases called so; None: no command."""
@@ -47,15 +47,15 @@ class Group:
         if first in self.words and first == words:
             return None
         modules = [self.words[first]] if first in self.words else self.modules
-        found = (one for module in modules for one in self._commands_of(module, retired=True))
-        return next((one for one in found if words in one.command.formerly), None)
+        specs = (spec for module in modules for spec in self._commands_of(module, retired=True))
+        return next((spec for spec in specs if words in spec.command.formerly), None)
 
     def old_words(self) -> list[str]:
         """Every spelling of older releases."""
-        every = (one for module in self.modules for one in self._commands_of(module, retired=True))
-        return [old for one in every for old in one.command.formerly]
+        every = (spec for module in self.modules for spec in self._commands_of(module, retired=True))
+        return [old for spec in every for old in spec.command.formerly]
 
-    def listed(self) -> list[tuple[str, str]]:
+    def list_commands(self) -> list[tuple[str, str]]:
         """The commands' words and summaries, in the order of the help page."""
         return [(word, self.summaries.get(word) or self.command(word).summary) for word in self.words]
 
@@ -67,8 +67,8 @@ class Group:
 
     def _commands_of(self, module: str, *, retired: bool = False) -> Iterator[CommandSpec]:
         """The commands that a module declares; `retired`: also those with a successor."""
-        for found in vars(load(f"lakebed.cli.{module}")).values():
-            if not isinstance(found, type) or not issubclass(found, Command) or not found.word:
+        for member in vars(load(f"lakebed.cli.{module}")).values():
+            if not isinstance(member, type) or not issubclass(member, Command) or not member.word:
                 continue
-            if found.__module__.endswith(f".{module}") and (retired or not found.successor):
-                yield CommandSpec((*filter(None, (self.name,)), found.word), found)
+            if member.__module__.endswith(f".{module}") and (retired or not member.successor):
+                yield CommandSpec((*filter(None, (self.name,)), member.word), member)

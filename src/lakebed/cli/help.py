@@ -24,16 +24,16 @@ Entry = tuple[str, str]
 
 def page_of_command(command: CommandSpec) -> str:
     """The page of a command."""
-    arguments = [(_term(one), one.spec.help) for one in command.arguments]
-    options = [(_term(one), _meaning(one)) for one in command.options]
+    arguments = [(_term(parameter), parameter.spec.help) for parameter in command.arguments]
+    options = [(_term(parameter), _meaning(parameter)) for parameter in command.options]
     options.append(("-h, --help", "Show this page."))
     return _page(f"{command.name} [OPTIONS] {command.usage}", command.help, Arguments=arguments, Options=options)
 
 
 def page_of_group(group: Group) -> str:
     """The page of a group of commands."""
-    commands = [*group.listed(), *((name, inner.help) for name, inner in group.groups.items())]
-    options = [] if group.name else [(_term(one), _meaning(one)) for one in COMMON]
+    commands = [*group.list_commands(), *((name, inner.help) for name, inner in group.groups.items())]
+    options = [] if group.name else [(_term(parameter), _meaning(parameter)) for parameter in COMMON]
     options += [] if group.name else [("--version", "Show lakebed's version.")]
     options.append(("-h, --help", "Show this page."))
     name = " ".join(filter(None, ("lakebed", group.name)))
@@ -45,7 +45,7 @@ def _page(usage: str, text: str, **lists: Sequence[Entry]) -> str:
     lines = textwrap.wrap(f"Usage: {usage}", width, subsequent_indent=" " * 7, break_on_hyphens=False)
     for paragraph in text.split("\n\n"):
         is_list = paragraph.startswith("  ")
-        lines += ["", *(paragraph.splitlines() if is_list else _filled(paragraph, width - 2, indent="  "))]
+        lines += ["", *(paragraph.splitlines() if is_list else _fill(paragraph, width - 2, indent="  "))]
     for title, entries in lists.items():
         if entries:
             lines += ["", f"{title}:", *_list(entries, width)]
@@ -59,7 +59,7 @@ def _list(entries: Sequence[Entry], width: int) -> list[str]:
     margin = " " * (column + 4)
     lines = []
     for term, meaning in entries:
-        wrapped = _filled(meaning, width, indent=margin)
+        wrapped = _fill(meaning, width, indent=margin)
         if len(term) <= column and wrapped:
             wrapped[0] = f"  {term:<{column}}  {wrapped[0].lstrip()}"
             lines += wrapped
@@ -68,22 +68,26 @@ def _list(entries: Sequence[Entry], width: int) -> list[str]:
     return lines
 
 
-def _filled(text: str, width: int, *, indent: str) -> list[str]:
+def _fill(text: str, width: int, *, indent: str) -> list[str]:
     return textwrap.wrap(
         text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _term(one: Parameter) -> str:
-    if one.is_argument:
-        return one.metavar if one.is_required else f"[{one.metavar}]"
-    names = ", ".join(sorted(one.names, key=len))
-    return names if one.is_flag else f"{names} {one.metavar}"
+def _term(parameter: Parameter) -> str:
+    if parameter.is_argument:
+        return parameter.metavar if parameter.is_required else f"[{parameter.metavar}]"
+    names = ", ".join(sorted(parameter.names, key=len))
+    return names if parameter.is_flag else f"{names} {parameter.metavar}"
 
 
-def _meaning(one: Parameter) -> str:
-    assert isinstance(one.spec, Option)
-    default: Any = getattr(one.default, "value", one.default)
-    if one.is_required:
-        return f"{one.spec.help} (required)"
-    return one.spec.help if one.is_flag or default in (None, "") else f"{one.spec.help} (default: {default})"
+def _meaning(parameter: Parameter) -> str:
+    assert isinstance(parameter.spec, Option)
+    default: Any = getattr(parameter.default, "value", parameter.default)
+    if parameter.is_required:
+        return f"{parameter.spec.help} (required)"
+    return (
+        parameter.spec.help
+        if parameter.is_flag or default in (None, "")
+        else f"{parameter.spec.help} (default: {default})"
+    )

@@ -110,7 +110,7 @@ def print_reports(reports: Sequence[ReclaimReport], *, json: bool) -> None:
 
 def _deletion_lines(hide: Iterable[str], doomed: Iterable[Any]) -> list[str]:
     lines = [f"{path}  (a version or tag)" for path in hide]
-    lines += [f"{one.path}  {output.size(one.size_bytes)}  {one.why}" for one in doomed]
+    lines += [f"{deletable.path}  {output.size(deletable.size_bytes)}  {deletable.why}" for deletable in doomed]
     rest = len(lines) - _DELETIONS_SHOWN_MAX
     return lines if rest <= 1 else [*lines[:_DELETIONS_SHOWN_MAX], f"... and {rest} more (--json lists all)"]
 

@@ -58,9 +58,9 @@ class RefreshTag(DatabaseCommand, name="refresh-tag", formerly=("refresh-checkpo
     force: Annotated[bool, option("--force", help="Also one that a clone or writer holds.")] = False
 
     def run(self) -> None:
-        found = self.database().refresh_checkpoint(self.checkpoint, _lifetime(self.lifetime), force=self.force)
-        ends = "never ends" if found.expires_at_ms is None else f"ends {output.ago(found.expires_at_ms)}"
-        self.result(of_checkpoint(found), f"The checkpoint {found.name or found.id} {ends}.")
+        checkpoint = self.database().refresh_checkpoint(self.checkpoint, _lifetime(self.lifetime), force=self.force)
+        ends = "never ends" if checkpoint.expires_at_ms is None else f"ends {output.ago(checkpoint.expires_at_ms)}"
+        self.result(of_checkpoint(checkpoint), f"The checkpoint {checkpoint.name or checkpoint.id} {ends}.")
 
 
 class DropTag(Deletion, DatabaseCommand, name="drop-tag", formerly=("delete-checkpoint",)):
@@ -72,10 +72,10 @@ class DropTag(Deletion, DatabaseCommand, name="drop-tag", formerly=("delete-chec
     def run(self) -> None:
         admin = self.database()
         if self.dry_run:
-            found = checkpoint_to_delete(admin.location, admin.show_manifest(), self.checkpoint, force=self.force)
-            version = admin.show_manifest(found.manifest_id).content_since
-            text = f"Would drop the checkpoint {found.name or found.id} of version {version}."
-            self.result({**of_checkpoint(found), "dry_run": True}, text)
+            checkpoint = checkpoint_to_delete(admin.location, admin.show_manifest(), self.checkpoint, force=self.force)
+            version = admin.show_manifest(checkpoint.manifest_id).content_since
+            text = f"Would drop the checkpoint {checkpoint.name or checkpoint.id} of version {version}."
+            self.result({**of_checkpoint(checkpoint), "dry_run": True}, text)
             return
         self.ask(f"Drop the checkpoint {self.checkpoint} of {admin.location.url}?")
         gone = admin.delete_checkpoint(self.checkpoint, force=self.force)
@@ -89,21 +89,21 @@ class Tags(DatabaseCommand, name="tags", formerly=("list-checkpoints",)):
 
     def run(self) -> None:
         admin = self.database()
-        found = admin.list_checkpoints(self.only)
-        versions = versions_of(admin.location, found)
+        checkpoints = admin.list_checkpoints(self.only)
+        versions = versions_of(admin.location, checkpoints)
         self.grid(
-            [{**of_checkpoint(one), "version": versions[one.id]} for one in found],
+            [{**of_checkpoint(checkpoint), "version": versions[checkpoint.id]} for checkpoint in checkpoints],
             ("id", "name", "version", "owner", "created", "expires"),
             [
                 (
-                    one.id,
-                    one.name or "-",
-                    versions[one.id],
-                    str(one.owner),
-                    output.ago(one.created_at_ms),
-                    "never" if one.expires_at_ms is None else output.ago(one.expires_at_ms),
+                    checkpoint.id,
+                    checkpoint.name or "-",
+                    versions[checkpoint.id],
+                    str(checkpoint.owner),
+                    output.ago(checkpoint.created_at_ms),
+                    "never" if checkpoint.expires_at_ms is None else output.ago(checkpoint.expires_at_ms),
                 )
-                for one in found
+                for checkpoint in checkpoints
             ],
             right=("version",),
             less=("owner", "created", "expires"),

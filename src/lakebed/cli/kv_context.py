@@ -84,7 +84,7 @@ def url_of(lake: str, name: str) -> str:
 def names_of(lake: str, storage_options: dict[str, str] | None) -> list[str]:
     """Names of the databases of a lake, sorted. Raises `NotFound`. Cost: 1 LIST."""
     folders = open_store(lake, storage_options=storage_options, create=False).list_with_delimiter("").folders
-    return sorted(one.removesuffix(DATABASE_SUFFIX) for one in folders if one.endswith(DATABASE_SUFFIX))
+    return sorted(folder.removesuffix(DATABASE_SUFFIX) for folder in folders if folder.endswith(DATABASE_SUFFIX))
 
 
 def database_at(url: str, storage_options: dict[str, str] | None) -> DatabaseAdmin:

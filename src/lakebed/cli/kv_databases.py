@@ -152,18 +152,18 @@ class Manifests(DatabaseCommand, name="manifests", formerly=("list-manifests",))
     """List the manifests, oldest first, and what pins them."""
 
     def run(self) -> None:
-        found = self.database().list_manifests()
+        manifests = self.database().list_manifests()
         self.grid(
-            [of_entry(one) for one in found],
+            [of_entry(manifest) for manifest in manifests],
             ("manifest", "created", "size", "pinned by"),
             [
                 (
-                    str(one.id),
-                    output.ago(one.created_ms),
-                    output.size(one.size_bytes),
-                    ", ".join(one.pinned_by) or _state(one),
+                    str(manifest.id),
+                    output.ago(manifest.created_ms),
+                    output.size(manifest.size_bytes),
+                    ", ".join(manifest.pinned_by) or _state(manifest),
                 )
-                for one in found
+                for manifest in manifests
             ],
             right=("manifest", "size"),
             less=("size", "created"),

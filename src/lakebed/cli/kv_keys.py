@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from lakebed.cli import arguments, output, standard
 from lakebed.cli.arguments import AfterDestroy, Limit, TakeOver
-from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, print_value, quoted
+from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, print_value, quote
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.kv_context import SHORT_LIVED, DatabaseCommand
@@ -80,7 +80,7 @@ class Put(DatabaseCommand, name="put"):
             opened.put(named, body, ttl=ttl)
             level_0_count = opened.stats().l0_count
         _compact_if_alone(admin, level_0_count)
-        self.result({"key": self.key, "bytes": len(body)}, f"Wrote {quoted(self.key)} ({output.size(len(body))}).")
+        self.result({"key": self.key, "bytes": len(body)}, f"Wrote {quote(self.key)} ({output.size(len(body))}).")
 
 
 class Delete(Deletion, DatabaseCommand, name="delete"):
@@ -91,23 +91,23 @@ class Delete(Deletion, DatabaseCommand, name="delete"):
     take_over: TakeOver = False
 
     def run(self) -> None:
-        found = check_key(bytes_of(self.key, self.encoding))
+        key = check_key(bytes_of(self.key, self.encoding))
         if self.json:
-            check_json(found, self.encoding)
+            check_json(key, self.encoding)
         admin = self.database()
         if self.dry_run:
             with _reader(admin, None) as reader:
                 check_not_owned(admin.location, take_over=self.take_over)
-                there = reader.get(found) is not None
-            text = f"Would delete {quoted(self.key)}." if there else f"There is no key {quoted(self.key)}."
-            self.result({"key": self.key, "dry_run": True, "there": there}, text)
+                exists = reader.get(key) is not None
+            text = f"Would delete {quote(self.key)}." if exists else f"There is no key {quote(self.key)}."
+            self.result({"key": self.key, "dry_run": True, "there": exists}, text)
             return
-        self.ask(f"Delete the key {quoted(self.key)} of {admin.location.url}?")
+        self.ask(f"Delete the key {quote(self.key)} of {admin.location.url}?")
         with admin.open(options=SHORT_LIVED, take_over=self.take_over, create=False) as opened:
-            opened.delete(found)
+            opened.delete(key)
             level_0_count = opened.stats().l0_count
         _compact_if_alone(admin, level_0_count)
-        self.result({"key": self.key, "dry_run": False}, f"Deleted {quoted(self.key)}.")
+        self.result({"key": self.key, "dry_run": False}, f"Deleted {quote(self.key)}.")
 
 
 class Scan(DatabaseCommand, name="scan"):
@@ -129,10 +129,10 @@ class Scan(DatabaseCommand, name="scan"):
         with _reader(self.database(), self.checkpoint) as reader:
             if self.count and self.limit is None:
                 keys = self._range()
-                found = reader.scan_arrow(keys.get("start"), keys.get("end"), prefix=keys.get("prefix"))
-                number = sum(batch.num_rows for batch in found)
+                batches = reader.scan_arrow(keys.get("start"), keys.get("end"), prefix=keys.get("prefix"))
+                number = sum(batch.num_rows for batch in batches)
             else:
-                rows = islice(self._scanned(reader), self.limit)
+                rows = islice(self._scan(reader), self.limit)
                 if not self.count:
                     print_rows(rows, format=self.format, encoding=self.encoding, json=self.json)
                     return
@@ -144,7 +144,7 @@ class Scan(DatabaseCommand, name="scan"):
         texts = {"prefix": self.prefix} if self.prefix is not None else {"start": self.start, "end": self.end}
         return {name: None if text is None else bytes_of(text, self.encoding) for name, text in texts.items()}
 
-    def _scanned(self, reader: DatabaseReader) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, reader: DatabaseReader) -> Iterator[tuple[bytes, bytes]]:
         keys = self._range()
         if self.prefix is not None:
             return reader.scan_prefix(keys["prefix"] or b"", reverse=self.reverse)
@@ -159,7 +159,7 @@ class Stats(DatabaseCommand, name="stats"):
         manifest = admin.show_manifest()
         owner = read_lease(admin.location, process=this_process()).owner
         files, log = manifest.file_set, WalLog(admin.location).entries(manifest.replay_after_wal_id)
-        found = {
+        facts = {
             "url": admin.location.url,
             "version": manifest.content_since,
             "manifest": manifest.manifest_id,
@@ -177,17 +177,19 @@ class Stats(DatabaseCommand, name="stats"):
             "writer_epoch": manifest.writer_epoch,
             "compactor_epoch": manifest.compactor_epoch,
             "checkpoints": len(live_checkpoints(manifest, admin.location.environment.clock.now_ms())),
-            "ancestors": ", ".join(one.url for one in manifest.external_databases) or None,
+            "ancestors": ", ".join(ancestor.url for ancestor in manifest.external_databases) or None,
             "merge_operator": manifest.merge_operator,
             "destroyed_ms": manifest.destroyed_at_ms,
         }
         if self.json:
-            output.document(found)
+            output.document(facts)
             return
-        output.facts([(key.removesuffix("_ms").replace("_", " "), _shown(key, value)) for key, value in found.items()])
+        output.facts(
+            [(key.removesuffix("_ms").replace("_", " "), _format_fact(key, value)) for key, value in facts.items()]
+        )
 
 
-def _shown(name: str, value: Any) -> str:
+def _format_fact(name: str, value: Any) -> str:
     if name.endswith("_ms"):
         return output.ago(value)
     if name.endswith("bytes"):

@@ -64,7 +64,7 @@ class Collect(Deletion, name="collect"):
                 done = collector.collect_once(progress)
             for url, collection in done.items():
                 _print_collection(url, collection, watch=self.watch, json=self.json)
-            failed = [one.error for one in done.values() if one.error is not None]
+            failed = [collection.error for collection in done.values() if collection.error is not None]
             # A watch continues after faults, which may be temporary; a path that never was a database is a mistake.
             failures += [error for error in failed if not self.watch or error.kind == "database_not_found"]
             if not self.watch or not collector.urls:

@@ -94,7 +94,7 @@ class History(LakeCommand, name="history"):
 
     def run(self) -> None:
         opened = self.open_lake()
-        names = [self.store] if self.store else [str(found) for found in opened.stores()]
+        names = [self.store] if self.store else [str(store) for store in opened.stores()]
         versions = [version for name in names for version in opened.history(name)]
         if self.json:
             output.document([json_output.of_version(version) for version in versions])
@@ -118,10 +118,10 @@ class Pins(LakeCommand, name="pins"):
     store: SomeStore = None
 
     def run(self) -> None:
-        found = self.open_lake().pins(self.store)
-        owned = any(pin.owner for pin in found)
+        pins = self.open_lake().pins(self.store)
+        owned = any(pin.owner for pin in pins)
         self.grid(
-            [json_output.of_pin(pin) for pin in found],
+            [json_output.of_pin(pin) for pin in pins],
             ("store", "kind", "name", "version", *(["owner"] if owned else []), "created", "expires", "alone"),
             [
                 (
@@ -134,7 +134,7 @@ class Pins(LakeCommand, name="pins"):
                     "never" if pin.expires_ms is None else output.ago(pin.expires_ms),
                     output.size(pin.bytes_alone),
                 )
-                for pin in found
+                for pin in pins
             ],
             right=("version", "alone"),
             less=("owner", "created", "expires", "alone"),

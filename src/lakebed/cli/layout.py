@@ -32,12 +32,12 @@ def width_of(text: str) -> int:
     return int(load("rich.cells").cell_len(text))  # a character may be two columns wide
 
 
-def wrapped(text: str, width: int | None) -> list[str]:
+def wrap(text: str, width: int | None) -> list[str]:
     """The lines of a text, each at most `width` columns wide unless one word is wider; indented as the text is."""
-    return [line for part in text.split("\n") for line in _wrapped_line(part, width)]
+    return [line for part in text.split("\n") for line in _wrap_line(part, width)]
 
 
-def _wrapped_line(text: str, width: int | None) -> list[str]:
+def _wrap_line(text: str, width: int | None) -> list[str]:
     if width is None or width_of(text) <= width:
         return [text]
     indent = text[: len(text) - len(text.lstrip(" "))]
@@ -128,11 +128,11 @@ def fit(
         shown = [position for position in every if headings[position] not in less[:count]]
         spare = width - sum(least[position] for position in shown) - _GAPS[1] * (len(shown) - 1)
         if spare >= 0:
-            return Columns(headings, shown, _shared_out(shown, least, natural, spare), _GAPS[1], right, wraps=True)
+            return Columns(headings, shown, _share_out(shown, least, natural, spare), _GAPS[1], right, wraps=True)
     return None
 
 
-def _shared_out(shown: Sequence[int], least: Sequence[int], natural: Sequence[int], spare: int) -> list[int]:
+def _share_out(shown: Sequence[int], least: Sequence[int], natural: Sequence[int], spare: int) -> list[int]:
     """The widths of the shown columns: what each needs at least, and the spare room from the last column on."""
     widths = {}
     for position in reversed(shown):
@@ -172,7 +172,7 @@ def records(headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: in
 
 
 def _cell_lines(cell: str, width: int | None) -> list[str]:
-    return wrapped(visible(cell), width)
+    return wrap(visible(cell), width)
 
 
 def _widest_line(cell: str) -> int:

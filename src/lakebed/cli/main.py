@@ -25,7 +25,7 @@ from lakebed.cli.parser import Parsed
 from lakebed.cli.shells import COMPLETE
 from lakebed.clock import SystemClock
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, Unavailable
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 
 class _WithoutPandas:
@@ -100,7 +100,7 @@ def _report(problem: Exception, *, json: bool) -> int:
         output.error(Unavailable(f"{problem.strerror or problem}{where}."), json=json)
         return exits.UNAVAILABLE
     if isinstance(problem, UnicodeEncodeError) and problem.encoding == "utf-8":  # only an argument can have such bytes
-        what = f"{shown(problem.object)} has bytes that are not UTF-8, which no name or text of a lake has."
+        what = f"{format_value(problem.object)} has bytes that are not UTF-8, which no name or text of a lake has."
         output.error(InvalidRequest(what, kind="not_utf8"), json=json)
         return exits.USAGE
     if json:
@@ -155,7 +155,7 @@ def _run_parsed(parsed: Parsed, *, json: bool) -> None:
     command = parsed.command()
     notes = [*parsed.notes, *command.warnings()]
     verbosity = len(command.verbose or ())
-    with _logged(detailed=verbosity > 1, json=json) if verbosity else nullcontext():
+    with _log_to_stderr(detailed=verbosity > 1, json=json) if verbosity else nullcontext():
         if not json:
             output.notes(notes, json=False)
         started_s = _CLOCK.monotonic_s()
@@ -173,7 +173,7 @@ def _run_parsed(parsed: Parsed, *, json: bool) -> None:
 
 
 @contextmanager
-def _logged(*, detailed: bool, json: bool) -> Iterator[None]:
+def _log_to_stderr(*, detailed: bool, json: bool) -> Iterator[None]:
     """Log to standard error while the block runs."""
     handler = log.write_to(sys.stderr, detailed=detailed, json=json)
     try:

@@ -22,9 +22,9 @@ from lakebed.cli import exits, layout, standard
 from lakebed.cli.loading import load
 from lakebed.clock import SystemClock
 from lakebed.errors import LakebedError
-from lakebed.texts import counted, sized
+from lakebed.texts import format_count, format_size
 
-count = counted
+count = format_count
 
 _COMMIT_ID: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
@@ -44,7 +44,7 @@ def document(value: Any) -> None:
 
 def sentence(text: str) -> None:
     """Print one line for a person; a terminal wraps it at words."""
-    sys.stdout.write(_wrapped(text, sys.stdout) + "\n")
+    sys.stdout.write(_wrap(text, sys.stdout) + "\n")
 
 
 def page(text: str) -> None:
@@ -74,7 +74,7 @@ def notes(texts: Iterable[str], *, json: bool) -> None:
         if json:
             _say_json({"note": text})
         else:
-            say(_wrapped(f"lakebed: note: {text}", sys.stderr))
+            say(_wrap(f"lakebed: note: {text}", sys.stderr))
 
 
 def flush() -> None:
@@ -146,19 +146,19 @@ def grid(
         sentence(empty)
         return
     width = _width(sys.stdout)
-    chosen = layout.fit(columns, measured, width=width, right=right, less=less, sentences=sentences)
+    arrangement = layout.fit(columns, measured, width=width, right=right, less=less, sentences=sentences)
     every = chain(measured, coming)
-    if chosen is None:
+    if arrangement is None:
         _print_records(columns, every, width=width)
         return
-    first, *rest = chosen.head()
+    first, *rest = arrangement.head()
     *more, rule = rest
     _print_lines(map(_bold, (first, *more)))
     _print_lines([rule])
     for row in every:
-        _print_lines(chosen.row(row))
-    if chosen.left_out:
-        left_out = f"Columns left out, as the terminal is narrow: {', '.join(chosen.left_out)}. --json prints all."
+        _print_lines(arrangement.row(row))
+    if arrangement.left_out:
+        left_out = f"Columns left out, as the terminal is narrow: {', '.join(arrangement.left_out)}. --json prints all."
         sentence(f"\n{left_out}")
 
 
@@ -209,8 +209,8 @@ def _width(stream: TextIO) -> int | None:
     return max(columns or _COLUMNS, _COLUMNS_MIN)
 
 
-def _wrapped(text: str, stream: TextIO) -> str:
-    return "\n".join(layout.wrapped(layout.visible(printable(text)), _width(stream)))
+def _wrap(text: str, stream: TextIO) -> str:
+    return "\n".join(layout.wrap(layout.visible(printable(text)), _width(stream)))
 
 
 def error(problem: LakebedError, *, json: bool) -> None:
@@ -220,7 +220,7 @@ def error(problem: LakebedError, *, json: bool) -> None:
         body = {"error": {"kind": problem.kind, "message": message, "facts": problem.facts}}
         _say_json(body)
     else:
-        say(_wrapped(f"lakebed: {message}", sys.stderr))
+        say(_wrap(f"lakebed: {message}", sys.stderr))
 
 
 def _say_json(value: Any) -> None:
@@ -277,7 +277,7 @@ def span(duration_ms: int) -> str:
 
 def size(size_bytes: int | None) -> str:
     """``1.4 MB`` (powers of 1000); ``-`` for None."""
-    return "-" if size_bytes is None else sized(size_bytes)
+    return "-" if size_bytes is None else format_size(size_bytes)
 
 
 def options_text(options: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from lakebed.cli.command import Command, CommandSpec
 from lakebed.cli.grammar import LAKE_VARIABLE, Argument, Option, Parameter, either
 from lakebed.cli.groups import Group
 from lakebed.errors import InvalidRequest
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 _VALUED_BEFORE: Final = ("--storage-option", "--path")
 """Options with a value that may stand before a command."""
@@ -70,13 +70,13 @@ def find(root: Group, words: Sequence[str]) -> tuple[Group, CommandSpec | None, 
         return group, None, used, None
     for count in (2, 1):
         old = " ".join(rest[:count])
-        if len(rest) >= count and (found := group.former(old)) is not None:
-            return group, found, used + count, old
+        if len(rest) >= count and (spec := group.former(old)) is not None:
+            return group, spec, used + count, old
     if rest[0] in group.words:
         return group, group.command(rest[0]), used + 1, None
     name = " ".join(filter(None, ("lakebed", group.name)))
     near = difflib.get_close_matches(rest[0], [*group.words, *group.groups, *group.old_words()], n=2)
-    hint = f" Did you mean {either([repr(one) for one in near])}?" if near else ""
+    hint = f" Did you mean {either([repr(word) for word in near])}?" if near else ""
     raise usage_error(f"{name} has no command {rest[0]!r}.{hint}", name)
 
 
@@ -97,19 +97,25 @@ def parse(spec: CommandSpec, words: Sequence[str], *, old: str | None = None) ->
         taken.notes.insert(0, f"`{spelled}` is now `{spec.command.successor or spec.name}`.")
     replaced = {
         name
-        for one in spec.options
-        if isinstance(one.spec, Option) and one.name in taken.values
-        for name in one.spec.replaces
+        for parameter in spec.options
+        if isinstance(parameter.spec, Option) and parameter.name in taken.values
+        for name in parameter.spec.replaces
     }
-    unset = [one for one in spec.arguments if one.name not in taken.values and one.name not in replaced]
+    unset = [
+        parameter
+        for parameter in spec.arguments
+        if parameter.name not in taken.values and parameter.name not in replaced
+    ]
     lake_from = _assign(spec, unset, taken)
     values: dict[str, Any] = dict.fromkeys(replaced)
-    for one in spec.parameters:
-        if one.name in taken.values:
-            found = [_converted(spec, one, text) for text in taken.values[one.name]]
-            values[one.name] = found if one.is_list else found[-1]
-        elif one.is_required and one.name not in replaced:
-            raise usage_error(f"{spec.name} needs {one.usage if one.is_argument else one.names[0]}.", spec.name)
+    for parameter in spec.parameters:
+        if parameter.name in taken.values:
+            items = [_convert(spec, parameter, text) for text in taken.values[parameter.name]]
+            values[parameter.name] = items if parameter.is_list else items[-1]
+        elif parameter.is_required and parameter.name not in replaced:
+            raise usage_error(
+                f"{spec.name} needs {parameter.usage if parameter.is_argument else parameter.names[0]}.", spec.name
+            )
     return Parsed(spec, values, tuple(dict.fromkeys(taken.notes)), lake_from)
 
 
@@ -137,9 +143,16 @@ def usage_error(message: str, name: str) -> InvalidRequest:
 
 def _take(spec: CommandSpec, words: Sequence[str]) -> _Taken:
     """Separate options from arguments."""
-    by_name = {name: one for one in spec.parameters if not one.is_argument for name in one.names}
-    former = {name: one for one in spec.parameters if isinstance(one.spec, Argument) for name in one.spec.formerly}
-    flags = {name for name, one in by_name.items() if one.is_flag}
+    by_name = {
+        name: parameter for parameter in spec.parameters if not parameter.is_argument for name in parameter.names
+    }
+    former = {
+        name: parameter
+        for parameter in spec.parameters
+        if isinstance(parameter.spec, Argument)
+        for name in parameter.spec.formerly
+    }
+    flags = {name for name, parameter in by_name.items() if parameter.is_flag}
     taken = _Taken()
     rest = iter(words)
     for word in rest:
@@ -155,22 +168,24 @@ def _take(spec: CommandSpec, words: Sequence[str]) -> _Taken:
                 taken.values.setdefault(by_name[f"-{letter}"].name, []).append(True)
         else:
             name, inline = _split(word, by_name.keys() | former.keys())
-            one = by_name.get(name) or former.get(name)
-            if one is None:
+            parameter = by_name.get(name) or former.get(name)
+            if parameter is None:
                 raise _unknown(spec, name, by_name)
             if name in former:
-                taken.notes.append(f"`{name}` is now the argument {one.metavar}: {spec.name} {spec.usage}")
-            if one.is_flag:
+                taken.notes.append(f"`{name}` is now the argument {parameter.metavar}: {spec.name} {spec.usage}")
+            if parameter.is_flag:
                 if inline is not None:
                     raise usage_error(f"{name} takes no value.", spec.name)
-                clears = any(text.endswith(f"/{name}") for text in getattr(one.spec, "names", ()))
-                taken.values.setdefault(one.name, []).append(not clears)
+                clears = any(text.endswith(f"/{name}") for text in getattr(parameter.spec, "names", ()))
+                taken.values.setdefault(parameter.name, []).append(not clears)
             else:
                 value = inline if inline is not None else next(rest, None)
                 if value is None:
                     raise usage_error(f"{name} needs a value.", spec.name)
-                taken.values.setdefault(one.name, []).append(value)
-                note = one.spec.note(value) if isinstance(one.spec, Option) and one.spec.note else None
+                taken.values.setdefault(parameter.name, []).append(value)
+                note = (
+                    parameter.spec.note(value) if isinstance(parameter.spec, Option) and parameter.spec.note else None
+                )
                 taken.notes += [note] if note else []
     return taken
 
@@ -200,18 +215,18 @@ def _assign(spec: CommandSpec, slots: list[Parameter], taken: _Taken) -> str | N
     lake_from = _lake_left_out(slots, texts)
     if lake_from is not None:
         texts.insert(0, lake_from)
-    for position, one in enumerate(slots):
-        if one.is_list:
+    for position, slot in enumerate(slots):
+        if slot.is_list:
             after = len(slots) - position - 1
             share = texts[: len(texts) - after] if after else texts
             texts = texts[len(share) :]
             if share:
-                taken.values[one.name] = list(share)
+                taken.values[slot.name] = list(share)
         elif texts:
-            taken.values[one.name] = [texts.pop(0)]
+            taken.values[slot.name] = [texts.pop(0)]
     if texts:
         raise usage_error(
-            f"One argument too many: {shown(texts[0])}. The command is {spec.name} {spec.usage}.", spec.name
+            f"One argument too many: {format_value(texts[0])}. The command is {spec.name} {spec.usage}.", spec.name
         )
     return lake_from
 
@@ -225,8 +240,8 @@ def _lake_left_out(slots: list[Parameter], texts: list[str]) -> str | None:
     lake = os.environ.get(LAKE_VARIABLE)
     if not lake or not slots or not isinstance(slots[0].spec, Argument) or not slots[0].spec.is_lake:
         return None
-    least = sum(one.is_required for one in slots)
-    most = len(slots) if not any(one.is_list for one in slots) else None
+    least = sum(slot.is_required for slot in slots)
+    most = len(slots) if not any(slot.is_list for slot in slots) else None
     if len(texts) < least:
         return lake
     if most is not None and len(texts) >= most:
@@ -235,11 +250,11 @@ def _lake_left_out(slots: list[Parameter], texts: list[str]) -> str | None:
     return None if "/" in first or "\\" in first or first in (".", "..") else lake
 
 
-def _converted(spec: CommandSpec, one: Parameter, text: Any) -> Any:
+def _convert(spec: CommandSpec, parameter: Parameter, text: Any) -> Any:
     if isinstance(text, bool):
         return text
     try:
-        return one.convert(text)
+        return parameter.convert(text)
     except ValueError as wrong:
-        what = one.metavar if one.is_argument else one.names[0]
-        raise usage_error(f"{what} {shown(text)} is invalid: {wrong}.", spec.name) from wrong
+        what = parameter.metavar if parameter.is_argument else parameter.names[0]
+        raise usage_error(f"{what} {format_value(text)} is invalid: {wrong}.", spec.name) from wrong

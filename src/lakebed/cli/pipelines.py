@@ -8,12 +8,12 @@ from typing import Annotated
 import msgspec
 from rich.console import Console
 
+from lakebed import pipeline
 from lakebed.cli import output
 from lakebed.cli.command import Command
 from lakebed.cli.context import LakeCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
-from lakebed.spark import pipeline
 
 PipelineFile = Annotated[Path, argument("FILE", help="A pipeline in YAML.")]
 Variables = Annotated[list[str] | None, option("--var", metavar="NAME=VALUE", help="A variable of the pipeline.")]
@@ -88,26 +88,26 @@ class Status(LakeCommand, name="status"):
         output.grid(
             ("run", "pipeline", "state", "steps", "started"),
             [
-                (one.run_id, one.pipeline, one.state, f"{one.steps_done}/{one.steps_total}", output.ago(one.started_ms))
-                for one in runs
+                (run.run_id, run.pipeline, run.state, f"{run.steps_done}/{run.steps_total}", output.ago(run.started_ms))
+                for run in runs
             ],
             right=("steps",),
             less=("started", "steps"),
             empty=f"No pipeline ever ran in {self.lake}.",
         )
-        for one in runs:
-            if one.error:
-                output.sentence(f"\n{one.run_id}: {one.error}")
-            if one.rows_dropped:
-                by_step = sorted(one.rows_dropped.items(), key=lambda item: -item[1])
+        for run in runs:
+            if run.error:
+                output.sentence(f"\n{run.run_id}: {run.error}")
+            if run.rows_dropped:
+                by_step = sorted(run.rows_dropped.items(), key=lambda item: -item[1])
                 listed = ", ".join(f"{name} ({count:,})" for name, count in by_step[:_STEPS_SHOWN_MAX])
                 more = (
                     f" and {output.count(len(by_step) - _STEPS_SHOWN_MAX, 'more step')}"
                     if by_step[_STEPS_SHOWN_MAX:]
                     else ""
                 )
-                dropped = output.count(sum(one.rows_dropped.values()), "bad row")
-                output.sentence(f"\n{one.run_id}: {dropped} dropped, by {listed}{more}.")
+                dropped = output.count(sum(run.rows_dropped.values()), "bad row")
+                output.sentence(f"\n{run.run_id}: {dropped} dropped, by {listed}{more}.")
 
 
 class Report(LakeCommand, name="report"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lakebed.repo.branches import check_not_default
-from lakebed.repo.heads import dirty
-from lakebed.repo.names import check_tag_name
-from lakebed.repo.protection import Blocked, check_rules, read_only
+from lakebed.repo.heads.heads import dirty
+from lakebed.repo.model.names import check_tag_name
+from lakebed.repo.records.protection import Blocked, check_rules, read_only
+from lakebed.repo.references.branches import check_not_default
+from lakebed.repo.references.tags import missing_tag
 from lakebed.repo.repository import Repository
-from lakebed.repo.tags import missing_tag
 from lakebed.repo.verbs.references import NamedCommit
 
 
@@ -43,7 +43,7 @@ def tag_to_drop(repository: Repository, name: str) -> NamedCommit:
     """
     check_change(repository)
     check_tag_name(name)
-    found = next((one for one in repository.tags(prefix=name) if one.name == name), None)
-    if found is None:
-        raise missing_tag(repository.name, name, there=(one.name for one in repository.tags()))
-    return found
+    tag = next((entry for entry in repository.tags(prefix=name) if entry.name == name), None)
+    if tag is None:
+        raise missing_tag(repository.name, name, names=(entry.name for entry in repository.tags()))
+    return tag

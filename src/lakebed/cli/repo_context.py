@@ -142,11 +142,11 @@ def of_entry(path: str, entry: Any) -> dict[str, Any]:
 
 def of_difference(difference: Any) -> dict[str, Any]:
     """A path that differs."""
-    there = difference.left if difference.right is None else difference.right
+    entry = difference.left if difference.right is None else difference.right
     return {
         "path": difference.path,
         "change": difference.kind.name.lower(),
-        "bytes": None if there is None else there.size_bytes,
+        "bytes": None if entry is None else entry.size_bytes,
     }
 
 
@@ -155,9 +155,9 @@ _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-", "conflict": "!"}
 
 def print_differences(differences: Iterable[Any], *, json: bool, empty: str) -> None:
     """Paths that differ: a table, or one JSON document."""
-    found = (of_difference(one) for one in differences)
+    records = (of_difference(difference) for difference in differences)
     if json:
-        output.document(list(found))
+        output.document(list(records))
         return
-    rows = ((_SIGNS[one["change"]], one["path"], output.size(one["bytes"])) for one in found)
+    rows = ((_SIGNS[record["change"]], record["path"], output.size(record["bytes"])) for record in records)
     output.grid(("", "path", "size"), rows, right=("size",), less=("size",), empty=empty)

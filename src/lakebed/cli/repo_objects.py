@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -22,7 +21,8 @@ from lakebed.cli.repo_context import (
     of_listed,
 )
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
-from lakebed.repo.importing import ImportSource
+from lakebed.repo.heads.importing import ImportSource
+from lakebed.whole_file import write_whole
 
 _CHUNK_BYTES = 1 << 20
 
@@ -52,8 +52,8 @@ class Put(RepositoryCommand, name="put"):
                 entry = target.put(
                     self.path, source, content_type=self.content_type, metadata=named, only_if_absent=self.if_absent
                 )
-        found = {"path": self.path, "bytes": entry.size_bytes, "checksum": entry.checksum}
-        self.result(found, f"Wrote {self.path} ({output.size(entry.size_bytes)}) to {self.branch}, uncommitted.")
+        facts = {"path": self.path, "bytes": entry.size_bytes, "checksum": entry.checksum}
+        self.result(facts, f"Wrote {self.path} ({output.size(entry.size_bytes)}) to {self.branch}, uncommitted.")
 
 
 class Get(RepositoryCommand, name="get"):
@@ -77,21 +77,15 @@ class Get(RepositoryCommand, name="get"):
             )
         if not to_stdout and not self.file.parent.is_dir():
             raise InvalidRequest(f"There is no folder {self.file.parent}: create it first.", kind="folder_not_found")
-        if not to_stdout and self.file.exists() and not self.force:
+        if not to_stdout and self.file.is_file() and not self.force:
             raise AlreadyExists(f"{self.file} already exists: name another file, or give --force.", kind="file_exists")
         with self.reading() as repository, repository.ref(self.reference).open(self.path) as body:
             if to_stdout:
                 shutil.copyfileobj(body, standard.binary_output(), _CHUNK_BYTES)
                 return
-            # Whole or not at all, under the name that was asked for.
-            unfinished = self.file.with_name(f".{self.file.name}.{os.getpid()}")
-            try:
-                with unfinished.open("wb") as target:
-                    shutil.copyfileobj(body, target, _CHUNK_BYTES)
-                unfinished.replace(self.file)
-            finally:
-                unfinished.unlink(missing_ok=True)
-        size_bytes = self.file.stat().st_size
+            with write_whole(self.file) as target:
+                shutil.copyfileobj(body, target, _CHUNK_BYTES)
+            size_bytes = body.tell()
         self.result(
             {"path": self.path, "file": str(self.file), "bytes": size_bytes},
             f"Read {self.path} ({output.size(size_bytes)}).",
@@ -109,15 +103,20 @@ class Ls(RepositoryCommand, name="ls"):
     def run(self) -> None:
         with self.reading() as repository:
             listed = repository.ref(self.reference).list(self.prefix, delimiter="" if self.recursive else "/")
-            found = (of_listed(one) for one in islice(listed, self.limit))
+            records = (of_listed(entry) for entry in islice(listed, self.limit))
             rows = (
-                (one["path"], "", "")
-                if one["kind"] == "prefix"
-                else (one["path"], output.size(one["bytes"]), output.ago(one["changed_ms"]))
-                for one in found
+                (record["path"], "", "")
+                if record["kind"] == "prefix"
+                else (record["path"], output.size(record["bytes"]), output.ago(record["changed_ms"]))
+                for record in records
             )
             self.grid(
-                found, ("path", "size", "changed"), rows, right=("size",), less=("changed", "size"), empty="No objects."
+                records,
+                ("path", "size", "changed"),
+                rows,
+                right=("size",),
+                less=("changed", "size"),
+                empty="No objects.",
             )
 
 
@@ -154,9 +153,9 @@ class Rm(Deletion, RepositoryCommand, name="rm"):
 
     def run(self) -> None:
         with self.reading() as repository:
-            there = repository.ref(self.branch)
-            below = sum(1 for _ in islice(there.list(self.path), None if self.dry_run else 1))
-            count = below if self.recursive else int(there.exists(self.path))
+            reference = repository.ref(self.branch)
+            below = sum(1 for _ in islice(reference.list(self.path), None if self.dry_run else 1))
+            count = below if self.recursive else int(reference.exists(self.path))
             if self.dry_run and count:
                 check_change(repository, self.branch)
         if not count:
@@ -196,11 +195,11 @@ class ImportObjects(RepositoryCommand, name="import"):
             target = repository.branch(self.branch)
             before = target.commit_id
             done = target.import_objects([origin], message=self.message or f"Import {self.source}")
-            found = of_commit(repository.ref(str(done.commit_id)).head())
+            facts = of_commit(repository.ref(str(done.commit_id)).head())
         where = f"as {self.destination}" if self.single else f"below {self.destination or 'the root'}"
         objects = output.count(done.ingested_count, "object")
         if done.commit_id == before:
             text = f"Nothing changed, no commit: {self.branch} already has the {objects} of {self.source} {where}."
         else:
-            text = f"Imported {objects} of {self.source} {where} on {self.branch}: commit {found['id'][:12]}."
-        self.result({**found, "imported": done.ingested_count, "changed": done.commit_id != before}, text)
+            text = f"Imported {objects} of {self.source} {where} on {self.branch}: commit {facts['id'][:12]}."
+        self.result({**facts, "imported": done.ingested_count, "changed": done.commit_id != before}, text)

@@ -22,18 +22,21 @@ class ListBranches(RepositoryCommand, name="branches", formerly=("branch list",)
     def run(self) -> None:
         with self.reading() as repository:
             rules = [rule.pattern for rule in repository.protected()]
-            found: list[dict[str, Any]] = [
+            records: list[dict[str, Any]] = [
                 {
-                    "branch": one.name,
-                    "commit": one.commit_id,
-                    "protected": any(fnmatchcase(one.name, pattern) for pattern in rules),
+                    "branch": branch.name,
+                    "commit": branch.commit_id,
+                    "protected": any(fnmatchcase(branch.name, pattern) for pattern in rules),
                 }
-                for one in repository.branches(prefix=self.prefix)
+                for branch in repository.branches(prefix=self.prefix)
             ]
         self.grid(
-            found,
+            records,
             ("branch", "commit", ""),
-            [(one["branch"], one["commit"][:12], "protected" if one["protected"] else "") for one in found],
+            [
+                (record["branch"], record["commit"][:12], "protected" if record["protected"] else "")
+                for record in records
+            ],
             empty="No branch with such a name.",
         )
 
@@ -49,8 +52,8 @@ class CreateBranch(RepositoryCommand, name="branch", formerly=("branch create",)
     def run(self) -> None:
         with self.writing() as repository:
             made = repository.create_branch(self.name, source=self.source)
-            found = {"branch": made.name, "commit": made.commit_id}
-        self.result(found, f"Created the branch {self.name} at {found['commit'][:12]}.")
+            facts = {"branch": made.name, "commit": made.commit_id}
+        self.result(facts, f"Created the branch {self.name} at {facts['commit'][:12]}.")
 
 
 class DropBranch(Deletion, RepositoryCommand, name="drop-branch", formerly=("branch delete",)):
@@ -80,8 +83,8 @@ class UndeleteBranch(RepositoryCommand, name="undelete-branch", formerly=("branc
     def run(self) -> None:
         with self.writing() as repository:
             made = repository.undelete_branch(self.name)
-            found = {"branch": made.name, "commit": made.commit_id}
-        self.result(found, f"The branch {self.name} is back at {found['commit'][:12]}.")
+            facts = {"branch": made.name, "commit": made.commit_id}
+        self.result(facts, f"The branch {self.name} is back at {facts['commit'][:12]}.")
 
 
 class Protect(RepositoryCommand, name="protect", formerly=("branch protect",)):
@@ -96,9 +99,9 @@ class Protect(RepositoryCommand, name="protect", formerly=("branch protect",)):
                 repository.unprotect(self.pattern)
             else:
                 repository.protect(self.pattern)
-            found = [rule.pattern for rule in repository.protected()]
-        text = f"Protected: {', '.join(found)}." if found else "No branch is protected."
-        self.result({"protected": found}, text)
+            patterns = [rule.pattern for rule in repository.protected()]
+        text = f"Protected: {', '.join(patterns)}." if patterns else "No branch is protected."
+        self.result({"protected": patterns}, text)
 
 
 class ListTags(RepositoryCommand, name="tags", formerly=("tag list",)):
@@ -106,9 +109,11 @@ class ListTags(RepositoryCommand, name="tags", formerly=("tag list",)):
 
     def run(self) -> None:
         with self.reading() as repository:
-            found = [{"tag": one.name, "commit": one.commit_id} for one in repository.tags()]
+            records = [{"tag": tag.name, "commit": tag.commit_id} for tag in repository.tags()]
         empty = f"No tag. Create one: lakebed repo tag {self.lake} {self.repository} TAG"
-        self.grid(found, ("tag", "commit"), [(one["tag"], one["commit"][:12]) for one in found], empty=empty)
+        self.grid(
+            records, ("tag", "commit"), [(record["tag"], record["commit"][:12]) for record in records], empty=empty
+        )
 
 
 class CreateTag(RepositoryCommand, name="tag", formerly=("tag create",)):
@@ -122,8 +127,8 @@ class CreateTag(RepositoryCommand, name="tag", formerly=("tag create",)):
     def run(self) -> None:
         with self.writing() as repository:
             made = repository.create_tag(self.name, ref=self.reference)
-            found = {"tag": self.name, "commit": made.commit_id}
-        self.result(found, f"The tag {self.name} pins {found['commit'][:12]}.")
+            facts = {"tag": self.name, "commit": made.commit_id}
+        self.result(facts, f"The tag {self.name} pins {facts['commit'][:12]}.")
 
 
 class DropTag(Deletion, RepositoryCommand, name="drop-tag", formerly=("tag delete",)):
@@ -134,10 +139,10 @@ class DropTag(Deletion, RepositoryCommand, name="drop-tag", formerly=("tag delet
     def run(self) -> None:
         if self.dry_run:
             with self.reading() as repository:
-                found = tag_to_drop(repository, self.name).commit_id
+                commit_id = tag_to_drop(repository, self.name).commit_id
             self.result(
-                {"tag": self.name, "dry_run": True, "commit": found},
-                f"Would drop the tag {self.name}, which pins {found[:12]}.",
+                {"tag": self.name, "dry_run": True, "commit": commit_id},
+                f"Would drop the tag {self.name}, which pins {commit_id[:12]}.",
             )
             return
         self.ask(f"Drop the tag {self.name} of {self.repository}?")

@@ -10,11 +10,11 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.repo_context import RepositoriesCommand, RepositoryCommand
 from lakebed.errors import InvalidRequest
-from lakebed.repo.catalog import refused_deletion
-from lakebed.repo.names import check_branch_name, check_repository_name
-from lakebed.repo.options import CollectionOptions
+from lakebed.repo.model.names import check_branch_name, check_repository_name
+from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.repository import Repository
-from lakebed.texts import shown, whole_number
+from lakebed.repo.transport.catalog import read_only_error
+from lakebed.texts import format_value, whole_number
 
 
 class Create(RepositoryCommand, name="create"):
@@ -30,8 +30,8 @@ class Create(RepositoryCommand, name="create"):
         check_branch_name(self.default_branch)
         with self.writing_all(create=True) as repositories:
             made = repositories.create(self.repository, namespace=self.namespace, default_branch=self.default_branch)
-            found = _facts(made)
-        self.result(found, f"Created the repository {self.repository} with the branch {self.default_branch}.")
+            facts = _facts(made)
+        self.result(facts, f"Created the repository {self.repository} with the branch {self.default_branch}.")
 
 
 class ListRepositories(RepositoriesCommand, name="list"):
@@ -39,11 +39,14 @@ class ListRepositories(RepositoriesCommand, name="list"):
 
     def run(self) -> None:
         with self.reading_all() as repositories:
-            found = [_facts(one) for one in repositories.list()]
+            records = [_facts(repository) for repository in repositories.list()]
         self.grid(
-            found,
+            records,
             ("repository", "default branch", "created", "where"),
-            [(one["name"], one["default_branch"], output.ago(one["created_ms"]), one["url"]) for one in found],
+            [
+                (record["name"], record["default_branch"], output.ago(record["created_ms"]), record["url"])
+                for record in records
+            ],
             less=("created", "default branch"),
             empty=f"No repository. Create one: lakebed repo create {self.lake} NAME",
         )
@@ -58,7 +61,7 @@ class Drop(Deletion, RepositoryCommand, name="drop", formerly=("delete",)):
         if self.dry_run:
             with self.reading() as repository:
                 if repository.is_read_only and not self.force:
-                    raise refused_deletion(self.repository)
+                    raise read_only_error(self.repository)
                 counts = {"branches": len(list(repository.branches())), "tags": len(list(repository.tags()))}
             text = f"Would drop {self.repository} with {output.count(counts['branches'], 'branch', 'branches')} and "
             self.result(
@@ -78,13 +81,13 @@ class ShowRetention(RepositoryCommand, name="retention", formerly=("retention sh
     def run(self) -> None:
         with self.reading() as repository:
             rules = repository.retention()
-        found: dict[str, Any] = {"default_days": None, "branch_days": {}}
+        facts: dict[str, Any] = {"default_days": None, "branch_days": {}}
         if rules is not None:
-            found = {"default_days": rules.default_days, "branch_days": dict(rules.branch_days)}
+            facts = {"default_days": rules.default_days, "branch_days": dict(rules.branch_days)}
         if self.json:
-            output.document(found)
+            output.document(facts)
             return
-        rows = [(one, output.count(days, "day")) for one, days in sorted(found["branch_days"].items())]
+        rows = [(branch, output.count(days, "day")) for branch, days in sorted(facts["branch_days"].items())]
         rows.append(("(others)", "without a limit" if rules is None else output.count(rules.default_days, "day")))
         output.grid(("branch", "commits keep their objects"), rows, empty="")
 
@@ -101,10 +104,12 @@ class SetRetention(RepositoryCommand, name="set-retention", formerly=("retention
         days = _days_of(self.branch_days)
         with self.writing() as repository:
             repository.set_retention(default_days=self.default_days, branch_days=days)
-        found = {"default_days": self.default_days, "branch_days": days}
+        facts = {"default_days": self.default_days, "branch_days": days}
         text = f"Commits of {self.repository} keep their objects for {output.count(self.default_days, 'day')}"
-        text += "".join(f", on {one} for {output.count(own, 'day')}" for one, own in sorted(days.items()))
-        self.result(found, f"{text}.")
+        text += "".join(
+            f", on {branch} for {output.count(day_count, 'day')}" for branch, day_count in sorted(days.items())
+        )
+        self.result(facts, f"{text}.")
 
 
 class DropRetention(Deletion, RepositoryCommand, name="drop-retention", formerly=("retention delete",)):
@@ -146,12 +151,13 @@ def _facts(repository: Repository) -> dict[str, Any]:
 
 def _days_of(texts: list[str] | None) -> dict[str, int]:
     """``["main=30"]`` as a dictionary. Raises `InvalidRequest`."""
-    found: dict[str, int] = {}
+    by_branch: dict[str, int] = {}
     for name, days in pairs(texts, like="main=30").items():
         number = whole_number(days, minimum=1)
         if number is None:
             raise InvalidRequest(
-                f"{shown(days)} is not a valid number of days: write --branch-days {name}=30.", kind="invalid_days"
+                f"{format_value(days)} is not a valid number of days: write --branch-days {name}=30.",
+                kind="invalid_days",
             )
-        found[name] = number
-    return found
+        by_branch[name] = number
+    return by_branch

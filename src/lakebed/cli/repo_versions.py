@@ -85,13 +85,18 @@ class Log(RepositoryCommand, name="log"):
         paths, prefixes = _split(self.path)
         with self.reading() as repository:
             history = repository.log(self.reference, paths=paths, prefixes=prefixes, first_parent=self.first_parent)
-            found = (of_commit(one) for one in islice(history, self.limit))
+            records = (of_commit(commit) for commit in islice(history, self.limit))
             rows = (
-                (one["id"][:12], output.ago(one["created_ms"]), one["committer"] or "-", output.brief(one["message"]))
-                for one in found
+                (
+                    record["id"][:12],
+                    output.ago(record["created_ms"]),
+                    record["committer"] or "-",
+                    output.brief(record["message"]),
+                )
+                for record in records
             )
             self.grid(
-                found,
+                records,
                 ("commit", "created", "by", "message"),
                 rows,
                 less=("by", "created"),
@@ -107,18 +112,18 @@ class Show(RepositoryCommand, name="show"):
 
     def run(self) -> None:
         with self.reading() as repository:
-            found = of_commit(repository.ref(self.reference).head())
+            facts = of_commit(repository.ref(self.reference).head())
         if self.json:
-            output.document(found)
+            output.document(facts)
             return
         rows = [
-            ("commit", found["id"]),
-            ("parents", ", ".join(one[:12] for one in found["parents"]) or "-"),
-            ("message", found["message"]),
-            ("by", found["committer"] or "-"),
-            ("created", f"{utc(found['created_ms'])} ({output.ago(found['created_ms'])})"),
-            ("objects", f"{found['objects']:,} ({output.size(found['bytes'])})"),
-            ("metadata", output.options_text(found["metadata"])),
+            ("commit", facts["id"]),
+            ("parents", ", ".join(parent[:12] for parent in facts["parents"]) or "-"),
+            ("message", facts["message"]),
+            ("by", facts["committer"] or "-"),
+            ("created", f"{utc(facts['created_ms'])} ({output.ago(facts['created_ms'])})"),
+            ("objects", f"{facts['objects']:,} ({output.size(facts['bytes'])})"),
+            ("metadata", output.options_text(facts["metadata"])),
         ]
         output.facts(rows)
 
@@ -143,11 +148,11 @@ class Diff(RepositoryCommand, name="diff"):
     def run(self) -> None:
         with self.reading() as repository:
             if self.right is None and ".." not in self.left:
-                found = repository.branch(self.left).status(self.prefix)
+                differences = repository.branch(self.left).status(self.prefix)
             else:
                 kind: Literal["two_dot"] | None = "two_dot" if self.two_dot else None
-                found = repository.diff(self.left, self.right, kind=kind, prefix=self.prefix)
-            print_differences(found, json=self.json, empty="No difference.")
+                differences = repository.diff(self.left, self.right, kind=kind, prefix=self.prefix)
+            print_differences(differences, json=self.json, empty="No difference.")
 
 
 class Status(RepositoryCommand, name="status"):
@@ -157,8 +162,8 @@ class Status(RepositoryCommand, name="status"):
 
     def run(self) -> None:
         with self.reading() as repository:
-            found = repository.branch(self.branch).status()
-            print_differences(found, json=self.json, empty=f"Nothing is uncommitted on {self.branch}.")
+            differences = repository.branch(self.branch).status()
+            print_differences(differences, json=self.json, empty=f"Nothing is uncommitted on {self.branch}.")
 
 
 class Merge(RepositoryCommand, name="merge"):
@@ -236,15 +241,15 @@ class Reset(Deletion, RepositoryCommand, name="reset"):
                     every = repository.diff(self.hard, self.branch, kind="two_dot")
                 else:
                     every = repository.branch(self.branch).status(self.path or "")
-                found = (one for one in every if _meant(self.path, one.path))
-                print_differences(found, json=self.json, empty="Nothing would be discarded.")
+                differences = (difference for difference in every if _is_selected(self.path, difference.path))
+                print_differences(differences, json=self.json, empty="Nothing would be discarded.")
             return
         self.ask(
             f"Move {self.branch} to {self.hard}?" if self.hard else f"Discard uncommitted changes on {self.branch}?"
         )
         with self.writing() as repository:
             target = repository.branch(self.branch)
-            changed = any(_meant(self.path, one.path) for one in target.status(self.path or ""))
+            changed = any(_is_selected(self.path, difference.path) for difference in target.status(self.path or ""))
             if self.hard is not None:
                 target.hard_reset(self.hard)
             elif self.path is not None and self.path.endswith("/"):
@@ -290,20 +295,20 @@ class Blame(RepositoryCommand, name="blame"):
 
     def run(self) -> None:
         with self.reading() as repository:
-            found = of_commit(repository.ref(self.reference).blame(self.path))
-        text = f"{found['id'][:12]} {output.ago(found['created_ms'])} by {found['committer'] or '-'}: "
-        self.result(found, text + output.brief(found["message"]))
+            facts = of_commit(repository.ref(self.reference).blame(self.path))
+        text = f"{facts['id'][:12]} {output.ago(facts['created_ms'])} by {facts['committer'] or '-'}: "
+        self.result(facts, text + output.brief(facts["message"]))
 
 
 def _split(texts: list[str] | None) -> tuple[list[str], list[str]]:
     """``--path`` as paths and prefixes: a text that ends with a slash is a prefix."""
     every = texts or []
-    return [one for one in every if not one.endswith("/")], [one for one in every if one.endswith("/")]
+    return [text for text in every if not text.endswith("/")], [text for text in every if text.endswith("/")]
 
 
-def _meant(path: str | None, found: str) -> bool:
+def _is_selected(path: str | None, candidate: str) -> bool:
     """Whether ``--path`` means this path: PREFIX/ means all below."""
-    return path is None or path.endswith("/") or found == path
+    return path is None or path.endswith("/") or candidate == path
 
 
 def _at(path: str | None) -> str:

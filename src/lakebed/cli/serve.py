@@ -8,7 +8,7 @@ from lakebed.cli import arguments, exits, output
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.loading import load
 from lakebed.cli.repo_context import RepositoriesCommand
-from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.model.options import RepositoryOptions
 
 
 class Serve(RepositoriesCommand, name="serve"):

@@ -87,10 +87,10 @@ class Import(LakeCommand, name="import"):
             )
         self.result(_facts_of_history(report), report.sentence)
         if not self.json:
-            for one in report.versions:
-                tags = f" ({', '.join(one.tags)})" if one.tags else ""
-                new = output.count(one.taken_count + one.rewritten_count, "new file")
-                output.sentence(f"  Version {one.version}{tags}: {new}, {one.removed_count:,} removed.")
+            for version in report.versions:
+                tags = f" ({', '.join(version.tags)})" if version.tags else ""
+                new = output.count(version.taken_count + version.rewritten_count, "new file")
+                output.sentence(f"  Version {version.version}{tags}: {new}, {version.removed_count:,} removed.")
             for note in report.notes:
                 output.sentence(f"  {note}")
 
@@ -167,15 +167,15 @@ def _facts_of_history(report: HistoryReport) -> dict[str, Any]:
         "in_place": report.in_place,
         "versions": [
             {
-                "version": one.version,
-                "tags": list(one.tags),
-                "snapshot": one.snapshot_id,
-                "bytes": one.size_bytes,
-                "files_taken": one.taken_count,
-                "files_rewritten": one.rewritten_count,
-                "files_removed": one.removed_count,
+                "version": version.version,
+                "tags": list(version.tags),
+                "snapshot": version.snapshot_id,
+                "bytes": version.size_bytes,
+                "files_taken": version.taken_count,
+                "files_rewritten": version.rewritten_count,
+                "files_removed": version.removed_count,
             }
-            for one in report.versions
+            for version in report.versions
         ],
         "notes": list(report.notes),
     }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import output
-from lakebed.table.model import Snapshot, TableSchema, Tag
-from lakebed.table.versions import rollback_target
+from lakebed.table.branch.inherited import rollback_target
+from lakebed.table.model.model import Snapshot, TableSchema, Tag
 
 if TYPE_CHECKING:
-    from lakebed.table.compact import CompactReport
+    from lakebed.table.compaction.compact import CompactReport
 
 
 def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
@@ -27,15 +27,15 @@ def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def of_tag(tag: Tag, *, written_ms: int | None = None) -> dict[str, Any]:
-    """A tag's facts; `written_ms` says when its file was written, for tags that do not say when they were made."""
+def of_tag(tag: Tag, *, write_time_ms: int | None = None) -> dict[str, Any]:
+    """A tag's facts; `write_time_ms` says when its file was written, for tags that do not say when they were made."""
     created, retained = tag.create_time_ms, tag.time_retained_ms
     return {
         "tag": tag.name,
         "snapshot": tag.snapshot.id,
         "time_ms": tag.snapshot.time_ms,
         "rows": tag.snapshot.total_record_count,
-        "created_ms": written_ms if created is None else created,
+        "created_ms": write_time_ms if created is None else created,
         "lifetime_ms": retained,
         "expires_ms": created + retained if created is not None and retained is not None else None,
     }

@@ -16,11 +16,11 @@ from lakebed.cli.context import BranchTableCommand
 from lakebed.cli.files import print_rows, read_file, write_rows
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
-from lakebed.table.incremental import TableDiff
-from lakebed.table.model import Snapshot
-from lakebed.table.options import DELETION_VECTORS
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.scan import scan_snapshot
+from lakebed.table.changes.incremental import TableDiff
+from lakebed.table.model.model import Snapshot
+from lakebed.table.model.options import DELETION_VECTORS
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.table import Table
 
 Columns = Annotated[str | None, option("--columns", help="Only these columns, comma-separated.")]
@@ -151,15 +151,15 @@ class Delete(Deletion, BranchTableCommand, name="delete"):
 
     def run(self) -> None:
         opened = self.open_branch()
-        chosen = parse_predicate(self.where)
+        predicate = parse_predicate(self.where)
         if self.dry_run:
-            number = scan_snapshot(opened.context, opened.latest(), merges_new=True, where=chosen).count()
+            number = scan_snapshot(opened.context, opened.latest(), merges_new=True, where=predicate).count()
             self.result(
                 {"dry_run": True, "rows": number}, f"Would delete {output.count(number, 'row')} of {self.table}."
             )
             return
         self.ask(f"Delete the rows of {self.table} where {self.where}?")
-        made = opened.delete(chosen)
+        made = opened.delete(predicate)
         if made is None:
             self.result(
                 {"table": self.table, "snapshot": None}, f"No row of {self.table} matches; nothing was written."
@@ -187,8 +187,8 @@ class Diff(BranchTableCommand, name="diff"):
     limit: Limit = 20
 
     def run(self) -> None:
-        found = self.open_branch().diff(self.start, self.end, keys=_names(self.keys))
-        _print_diff(found, limit=self.limit, json=self.json)
+        diff = self.open_branch().diff(self.start, self.end, keys=_names(self.keys))
+        _print_diff(diff, limit=self.limit, json=self.json)
 
 
 class Changes(_Printing, name="changes"):
@@ -200,8 +200,8 @@ class Changes(_Printing, name="changes"):
 
     def run(self) -> None:
         _output_format(self.format, self.output, json=self.json)  # a mistake there reads nothing
-        found = self.open_branch().changes(self.start, self.end)
-        self.print_rows(iter(found.to_batches()), schema=found.schema, limit=self.limit)
+        changes = self.open_branch().changes(self.start, self.end)
+        self.print_rows(iter(changes.to_batches()), schema=changes.schema, limit=self.limit)
 
 
 class System(BranchTableCommand, name="system"):
@@ -229,13 +229,13 @@ def _print_written(command: BranchTableCommand, opened: Table, made: Snapshot) -
     )
 
 
-def _print_diff(found: TableDiff, *, limit: int | None, json: bool) -> None:
-    parts = {"added": found.added, "removed": found.removed, "before": found.before, "after": found.after}
+def _print_diff(diff: TableDiff, *, limit: int | None, json: bool) -> None:
+    parts = {"added": diff.added, "removed": diff.removed, "before": diff.before, "after": diff.after}
     if json:
         rows = {name: part.slice(0, limit).to_pylist() for name, part in parts.items()}
-        output.document({**found.counts, "keys": list(found.keys), "rows": rows})
+        output.document({**diff.counts, "keys": list(diff.keys), "rows": rows})
         return
-    output.sentence(", ".join(f"{number:,} {name}" for name, number in found.counts.items()) + ".")
+    output.sentence(", ".join(f"{number:,} {name}" for name, number in diff.counts.items()) + ".")
     for name, rows in parts.items():
         if rows.num_rows and limit != 0:
             output.sentence("")
@@ -268,12 +268,12 @@ def _output_format(format: str | None, file: str | None, *, json: bool) -> Any:
         raise InvalidRequest(
             f"--format table is for a terminal; {file} can be csv, json or parquet.", kind="unknown_format"
         )
-    found = format or _FILE_FORMATS.get(os.path.splitext(file)[1].lower())
-    if found is None and not os.path.isdir(file):
+    file_format = format or _FILE_FORMATS.get(os.path.splitext(file)[1].lower())
+    if file_format is None and not os.path.isdir(file):
         raise InvalidRequest(
             f"Files are written as csv, json or parquet, and the name {file} says none of them: name it .csv, .json "
             "or .parquet, or add --format.",
             kind="unknown_format",
             output=file,
         )
-    return found
+    return file_format

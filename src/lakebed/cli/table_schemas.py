@@ -11,8 +11,9 @@ from lakebed.cli.context import BranchTableCommand, TableCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.loading import load
 from lakebed.errors import InvalidRequest
-from lakebed.table.model import DataField, TableSchema
-from lakebed.table.types import parse_type
+from lakebed.table.model.model import DataField, TableSchema
+from lakebed.table.model.option_values import check_listed
+from lakebed.table.model.types import parse_type
 
 Column = Annotated[str, argument("COLUMN", help="The column's name.")]
 Type = Annotated[str, argument("TYPE", help="Such as BIGINT, STRING, 'DECIMAL(10, 2)', 'TIMESTAMP(6)'.")]
@@ -44,6 +45,8 @@ class Create(TableCommand, name="create"):
     def run(self) -> None:
         # Before the lake is created: a mistake creates none.
         columns, options = _columns(self.column, self.like), pairs(self.option)
+        for text, what in ((self.primary_key, "--primary-key"), (self.partition_by, "--partition-by")):
+            check_listed(text or "", [column.name for column in columns], what=what)
         made = self.open_lake(create=True).create_table(
             self.table,
             columns,
@@ -130,7 +133,7 @@ class AddColumn(TableCommand, name="add-column"):
     def run(self) -> None:
         opened = self.open_table()
         opened.add_column(self.column, self.type, comment=self.comment)
-        _changed(opened, f"Added the column {self.column}.", json=self.json)
+        _report_change(opened, f"Added the column {self.column}.", json=self.json)
 
 
 class DropColumn(Confirmed, TableCommand, name="drop-column"):
@@ -142,7 +145,7 @@ class DropColumn(Confirmed, TableCommand, name="drop-column"):
         opened = self.open_table()
         self.ask(f"Remove the column {self.column} from {self.table}?")
         opened.drop_column(self.column)
-        _changed(opened, f"Removed the column {self.column}.", json=self.json)
+        _report_change(opened, f"Removed the column {self.column}.", json=self.json)
 
 
 class RenameColumn(TableCommand, name="rename-column"):
@@ -154,7 +157,7 @@ class RenameColumn(TableCommand, name="rename-column"):
     def run(self) -> None:
         opened = self.open_table()
         opened.rename_column(self.column, self.new)
-        _changed(opened, f"Renamed the column {self.column} to {self.new}.", json=self.json)
+        _report_change(opened, f"Renamed the column {self.column} to {self.new}.", json=self.json)
 
 
 class WidenColumn(TableCommand, name="widen-column"):
@@ -166,7 +169,7 @@ class WidenColumn(TableCommand, name="widen-column"):
     def run(self) -> None:
         opened = self.open_table()
         opened.widen_column(self.column, self.type)
-        _changed(opened, f"The column {self.column} is {self.type} now.", json=self.json)
+        _report_change(opened, f"The column {self.column} is {self.type} now.", json=self.json)
 
 
 class SetOption(TableCommand, name="set-option"):
@@ -177,7 +180,7 @@ class SetOption(TableCommand, name="set-option"):
     def run(self) -> None:
         opened = self.open_table()
         opened.set_options(pairs(self.options))
-        _changed(opened, f"Set {', '.join(self.options)}.", json=self.json)
+        _report_change(opened, f"Set {', '.join(self.options)}.", json=self.json)
 
 
 class UnsetOption(TableCommand, name="unset-option"):
@@ -188,10 +191,10 @@ class UnsetOption(TableCommand, name="unset-option"):
     def run(self) -> None:
         opened = self.open_table()
         opened.remove_options(self.names)
-        _changed(opened, f"Removed {', '.join(self.names)}.", json=self.json)
+        _report_change(opened, f"Removed {', '.join(self.names)}.", json=self.json)
 
 
-def _changed(opened: Any, text: str, *, json: bool) -> None:
+def _report_change(opened: Any, text: str, *, json: bool) -> None:
     schema = opened.refresh()
     output.result(
         json,

@@ -9,7 +9,7 @@ from lakebed.cli.arguments import Timestamp
 from lakebed.cli.command import Deletion
 from lakebed.cli.context import BranchTableCommand
 from lakebed.cli.grammar import argument, option
-from lakebed.table.travel import parse_time_ms
+from lakebed.table.branch.travel import parse_time_ms
 
 TagName = Annotated[str, argument("TAG", help="The tag's name.", formerly=["--name"])]
 Lifetime = Annotated[
@@ -24,10 +24,10 @@ class Tags(BranchTableCommand, name="tags"):
 
     def run(self) -> None:
         opened = self.open_branch()
-        written = opened.context.tags.written_ms()
-        found = [table_output.of_tag(tag, written_ms=written.get(tag.name)) for tag in opened.tags()]
+        written = opened.context.tags.write_time_ms()
+        records = [table_output.of_tag(tag, write_time_ms=written.get(tag.name)) for tag in opened.tags()]
         self.grid(
-            found,
+            records,
             ("tag", "snapshot", "committed", "stored", "created", "expires"),
             [
                 (
@@ -38,7 +38,7 @@ class Tags(BranchTableCommand, name="tags"):
                     output.ago(tag["created_ms"]),
                     "never" if tag["expires_ms"] is None else output.ago(tag["expires_ms"]),
                 )
-                for tag in found
+                for tag in records
             ],
             right=("snapshot", "stored"),
             less=("created", "stored", "committed"),

@@ -10,10 +10,10 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.context import BranchTableCommand, TableCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
-from lakebed.table.branches import branch_exists, branch_not_found, check_branch_name
-from lakebed.table.model import Snapshot
-from lakebed.table.travel import parse_time_ms
-from lakebed.table.versions import rollback_target
+from lakebed.table.branch.branches import branch_exists, branch_not_found, check_branch_name
+from lakebed.table.branch.inherited import rollback_target
+from lakebed.table.branch.travel import parse_time_ms
+from lakebed.table.model.model import Snapshot
 
 if TYPE_CHECKING:
     from lakebed.table.table import Table
@@ -31,9 +31,9 @@ class History(BranchTableCommand, name="history"):
         tags: dict[int, list[str]] = {}
         for tag in opened.tags():
             tags.setdefault(tag.snapshot.id, []).append(tag.name)
-        found = list(opened.snapshots())[-self.limit if self.limit else 0 :]
+        snapshots = list(opened.snapshots())[-self.limit if self.limit else 0 :]
         self.grid(
-            [{**table_output.of_snapshot(snapshot), "tags": tags.get(snapshot.id, [])} for snapshot in found],
+            [{**table_output.of_snapshot(snapshot), "tags": tags.get(snapshot.id, [])} for snapshot in snapshots],
             ("snapshot", "committed", "kind", "stored", "change", "tags"),
             [
                 (
@@ -45,7 +45,7 @@ class History(BranchTableCommand, name="history"):
                     "0" if snapshot.commit_kind == "COMPACT" else f"{snapshot.delta_record_count:+,}",
                     ", ".join(tags.get(snapshot.id, [])),
                 )
-                for snapshot in found
+                for snapshot in snapshots
             ],
             right=("snapshot", "stored", "change"),
             less=("stored", "change"),
@@ -63,11 +63,14 @@ class Branches(TableCommand, name="branches"):
     """List the branches."""
 
     def run(self) -> None:
-        found = self.open_table().branches()
+        branches = self.open_table().branches()
         self.grid(
-            [{"branch": one.name, "snapshot": one.fork_snapshot_id, "created_ms": one.created_ms} for one in found],
+            [
+                {"branch": branch.name, "snapshot": branch.fork_snapshot_id, "created_ms": branch.created_ms}
+                for branch in branches
+            ],
             ("branch", "from snapshot", "created"),
-            [(one.name, str(one.fork_snapshot_id or "-"), output.ago(one.created_ms)) for one in found],
+            [(branch.name, str(branch.fork_snapshot_id or "-"), output.ago(branch.created_ms)) for branch in branches],
             right=("from snapshot",),
             less=("created",),
             empty=f"The table {self.table} has no branch.",
@@ -177,7 +180,10 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
                 "dry_run": True,
                 **table_output.of_snapshot(goal),
                 "versions": list(hidden),
-                "objects": [{"path": one.path, "bytes": one.size_bytes, "why": one.why} for one in plan.doomed]
+                "objects": [
+                    {"path": deletable.path, "bytes": deletable.size_bytes, "why": deletable.why}
+                    for deletable in plan.doomed
+                ]
                 if plan
                 else [],
                 "bytes": freed,

@@ -62,21 +62,21 @@ def read_address(store: ObjectStore) -> StoredAddress | None:
     except NotFound:
         return None
     try:
-        found = msgspec.json.decode(body, type=StoredAddress)
+        address = msgspec.json.decode(body, type=StoredAddress)
     except msgspec.DecodeError as broken:
         raise Corruption(
             f"{store.root_url}/{ADDRESS_PATH} is not the address of a control plane ({broken}): delete it, and start "
             "the fleet again.",
             path=ADDRESS_PATH,
         ) from broken
-    if found.format != _FORMAT:
+    if address.format != _FORMAT:
         raise UnsupportedFormat(
-            f"{store.root_url}/{ADDRESS_PATH} has format {found.format}, which this lakebed does not know: upgrade "
+            f"{store.root_url}/{ADDRESS_PATH} has format {address.format}, which this lakebed does not know: upgrade "
             "lakebed.",
             path=ADDRESS_PATH,
-            format=found.format,
+            format=address.format,
         )
-    return found
+    return address
 
 
 def control_url(store: ObjectStore, url: str | None = None) -> str:
@@ -85,18 +85,19 @@ def control_url(store: ObjectStore, url: str | None = None) -> str:
     Raises:
         NotFound: ``fleet_not_found``: the storage never had a fleet.
     """
-    chosen = url or os.environ.get(CONTROL_VARIABLE, "").strip()
-    if chosen:
-        return chosen.rstrip("/")
-    found = read_address(store)
-    if found is None:
+    setting = url or os.environ.get(CONTROL_VARIABLE, "").strip()
+    if setting:
+        return setting.rstrip("/")
+    address = read_address(store)
+    if address is None:
         raise NotFound(
-            f"No fleet has served {store.root_url} yet: start one with lakebed fleet up {shown(store)}, or name its "
+            f"No fleet has served {store.root_url} yet: start one with lakebed fleet up {display_url(store)}, or "
+            f"name its "
             f"control plane in {CONTROL_VARIABLE}.",
             kind="fleet_not_found",
             url=store.root_url,
         )
-    return found.url
+    return address.url
 
 
 def check_ledger_url(url: str | None) -> str | None:
@@ -110,6 +111,6 @@ def check_ledger_url(url: str | None) -> str | None:
     return url
 
 
-def shown(store: ObjectStore) -> str:
+def display_url(store: ObjectStore) -> str:
     """A store's URL as a person writes it: a folder as its path."""
     return store.root_url.removeprefix("file://")

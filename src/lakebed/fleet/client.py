@@ -81,28 +81,30 @@ class Tenant:
             Unavailable: ``tenant_unavailable``.
         """
         attempts = self._router.attempts(f"create the tenant {self.name}")
-        while True:
+        for _ in attempts:
             try:
                 return self._router.control.create_tenant(self.name, policy)
             except AlreadyExists:
-                if attempts.is_unknown or if_not_exists:
+                if attempts.unclear is not None or if_not_exists:
                     return self.record()
                 raise
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def drop(self) -> None:
         """Delete the tenant with everything it has. Raises `NotFound` (``tenant_not_found``)."""
         attempts = self._router.attempts(f"drop the tenant {self.name}")
-        while True:
+        for _ in attempts:
             try:
                 return self._router.control.delete_tenant(self.name)
             except NotFound:
-                if attempts.is_unknown:
+                if attempts.unclear is not None:
                     return None
                 raise
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def record(self) -> TenantRecord:
         """What the control plane knows of the tenant. Raises `NotFound`."""
@@ -123,8 +125,8 @@ class Tenant:
     def timelines(self) -> list[TimelineInfo]:
         """All timelines, by name. Cost: 1 request."""
         attempts = self._router.attempts(f"read the tenant {self.name}")
-        found = self._router.ask(attempts, lambda node: node.timelines(self.name))
-        return Listing(sorted(found, key=lambda one: one.name))
+        timelines = self._router.ask(attempts, lambda node: node.timelines(self.name))
+        return Listing(sorted(timelines, key=lambda one: one.name))
 
     def create_timeline(self, name: str) -> Timeline:
         """Create an empty timeline. Raises `AlreadyExists` (``timeline_exists``). Cost: 1 commit."""
@@ -148,8 +150,8 @@ class Tenant:
             NotFound: ``version_not_found``.
             InvalidRequest: ``below_cutoff``.
         """
-        found = self.state().find(str(version))
-        return TimelineView(self._router, by_id(found.timeline), lsn=found.lsn)
+        position = self.state().find(str(version))
+        return TimelineView(self._router, by_id(position.timeline), lsn=position.lsn)
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
         """Keep a version of ``main`` readable under a name; None: everything that was written.
@@ -164,7 +166,7 @@ class Tenant:
         check_timeline(name)
         timeline, lsn = self._source(version)
         timeline.pin(name, lsn=lsn, lifetime_ms=lifetime_ms)
-        return self._made(name)
+        return self._require_pin(name)
 
     def pins(self) -> list[Pin]:
         """Pins, branches and further timelines, by name; then the holds of read-only attachments. Cost: 3 requests."""
@@ -172,10 +174,10 @@ class Tenant:
 
     def unpin(self, name: str) -> None:
         """Remove a pin. Raises `NotFound` (``pin_not_found``), also for a branch, which `Timeline.drop` deletes."""
-        found = self.state().pin(name)
-        if found is None or found.kind != "pin":
-            there = f"{name} is a {found.kind}" if found is not None else f"There is no {name}"
-            raise NotFound(f"The tenant {self.name} has no pin {name}. {there}.", kind="pin_not_found", pin=name)
+        pin = self.state().pin(name)
+        if pin is None or pin.kind != "pin":
+            reason = f"{name} is a {pin.kind}" if pin is not None else f"There is no {name}"
+            raise NotFound(f"The tenant {self.name} has no pin {name}. {reason}.", kind="pin_not_found", pin=name)
         Timeline(self._router, self._log, name).drop()
 
     def fork(self, name: str, *, version: str | None = None) -> Timeline:
@@ -196,10 +198,10 @@ class Tenant:
         Cost: 1 commit, no layer.
         """
         state = self.state()
-        found = state.find(str(version))
-        source = Timeline(self._router, self._log, by_id(found.timeline))
+        position = state.find(str(version))
+        source = Timeline(self._router, self._log, by_id(position.timeline))
         kept_as = f"{MAIN}-until-{state.record.next_txn}"
-        source.change("restore", name=MAIN, lsn=found.lsn, kept_as=kept_as)
+        source.change("restore", name=MAIN, lsn=position.lsn, kept_as=kept_as)
         return self.state().versions()[-1]
 
     def plan_reclaim(self) -> ReclaimPlan:
@@ -238,19 +240,20 @@ class Tenant:
         """The timeline to branch, and the LSN."""
         if version is None:
             return self.main, None
-        found: Position = self.state().find(str(version))
-        return Timeline(self._router, self._log, by_id(found.timeline)), found.lsn
+        position: Position = self.state().find(str(version))
+        return Timeline(self._router, self._log, by_id(position.timeline)), position.lsn
 
-    def _made(self, name: str) -> Pin:
-        found = self.state().pin(name)
-        if found is None:
+    def _require_pin(self, name: str) -> Pin:
+        pin = self.state().pin(name)
+        if pin is None:
             raise NotFound(f"The pin {name} was removed by another client meanwhile.", kind="pin_not_found", pin=name)
-        return found
+        return pin
 
     def _from_control(self, call: Callable[[OperatorPort], T]) -> T:
         attempts = self._router.attempts(f"ask for the tenant {self.name}")
-        while True:
+        for _ in attempts:
             try:
                 return call(self._router.control)
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason

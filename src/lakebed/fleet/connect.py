@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from lakebed.errors import InvalidRequest, Unavailable
-from lakebed.fleet.address import CONTROL_VARIABLE, LOG_VARIABLE, control_url, read_address, shown
+from lakebed.fleet.address import CONTROL_VARIABLE, LOG_VARIABLE, control_url, display_url, read_address
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.http_ports import HttpControl, HttpNode
 from lakebed.fleet.log.open import open_log
@@ -32,7 +32,7 @@ node's own wait for an LSN (`NodeOptions.read_wait_ms`)."""
 _START_S: Final = 2.0
 """How long a fleet that does not run is asked."""
 _CALL_S: Final = 0.5
-"""How long one call of a tenant to the control plane is repeated: the tenant repeats its calls itself."""
+"""How long one call of a tenant to the control plane is retried: the tenant retries its calls itself."""
 _LOG_S: Final = 2.0
 """The same for the log."""
 
@@ -137,13 +137,13 @@ def connect(
     token = os.environ.get(TOKEN_VARIABLE) or None
 
     def find() -> str:
-        found = read_address(storage)  # another control plane may have taken over and written its URL
-        return url if found is None else found.url
+        address = read_address(storage)  # another control plane may have taken over and written its URL
+        return url if address is None else address.url
 
     is_named = bool(control or os.environ.get(CONTROL_VARIABLE))
     operator = HttpControl(url, token=token, environment=environment, find=None if is_named else find)
     try:
-        address = operator.with_patience(_START_S).address()
+        address = operator.retry_for(_START_S).address()
     except Unavailable as problem:
         raise _not_answering(storage, url, problem) from problem
     except InvalidRequest as problem:
@@ -159,7 +159,7 @@ def connect(
         os.environ.get(LOG_VARIABLE) or address.log,
         token=token,
         environment=environment,
-        patience_s=_LOG_S,
+        retry_s=_LOG_S,
     )
     known: dict[str, HttpNode] = {}
 
@@ -176,7 +176,7 @@ def connect(
 
     fleet = Fleet(
         operator=operator,
-        control=operator.with_patience(_CALL_S),
+        control=operator.retry_for(_CALL_S),
         nodes=nodes,
         log=log,
         storage=storage,
@@ -199,7 +199,7 @@ def _not_answering(storage: ObjectStore, url: str, problem: Unavailable) -> Unav
         )
     return Unavailable(
         f"The fleet of {storage.root_url} does not run: its control plane was at {url} and does not answer. Start it "
-        f"with lakebed fleet up {shown(storage)}.",
+        f"with lakebed fleet up {display_url(storage)}.",
         kind="fleet_not_running",
         url=url,
     )

@@ -1,7 +1,7 @@
 """The ports of a fleet over HTTP: for its parts among each other, and for clients.
 
 Owns: `Asker`, which sends requests to one part of the fleet at one or several URLs, and `HttpControl`. A call whose
-repetition gives the same answer is repeated, within bounds, when no process answered it; errors come back as they were
+repetition gives the same answer is retried, within bounds, when no process answered it; errors come back as they were
 raised. Invariants: the token is in no error, log or `repr`.
 
 Does not know: what the parts do.
@@ -63,16 +63,16 @@ from lakebed.http.asking import (
     REPLY_S_MAX,
     Servers,
     check_endpoint,
-    encoded,
     error_of,
+    quote_segment,
     read_reply,
 )
 from lakebed.runtime import Environment
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 8.0
-"""How long a call is repeated: longer than the lease of a control plane that was killed."""
+RETRY_S: Final = 8.0
+"""How long a call is retried: longer than the lease of a control plane that was killed."""
 _HEARTBEAT_S: Final = 1.0
 """How long all processes together may keep a heartbeat: with the pause before the next one, less than the time after
 which the others take the node for silent (`ControlOptions.silent_ms`)."""
@@ -86,7 +86,7 @@ _COMMIT_S_MAX: Final = 4.0
 """Longest time of a request to commit: a worker of the node waits for it, and it can be made again."""
 _CONNECTIONS_MAX: Final = 64
 _PAGE: Final = 1_000
-_REPEATED: Final = {
+_RETRIED: Final = {
     "unavailable",
     "control_standby",
     "outcome_unknown",
@@ -105,7 +105,7 @@ class Asker:
         urls: of its processes, several with commas between them: the one that answered last is asked first.
         token: of the fleet; None: it needs none.
         environment: clock and randomness.
-        patience_s: how long a call is repeated.
+        retry_s: how long a call is retried.
         find: other URLs, asked for when no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
@@ -117,13 +117,13 @@ class Asker:
         *,
         token: str | None = None,
         environment: Environment | None = None,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
         find: Callable[[], str] | None = None,
     ) -> None:
         endpoints = _endpoints(urls)
         if not endpoints:
             raise InvalidRequest("There is no URL: write http://host:port.", kind="invalid_url")
-        self.patience_s = patience_s
+        self.retry_s = retry_s
         self.servers = Servers(
             endpoints,
             headers={
@@ -176,8 +176,8 @@ class Asker:
 
         reply = self.servers.ask(
             request,
-            patience_s=self.patience_s,
-            is_repeated=_may_be_repeated if again else _had_no_effect,
+            retry_s=self.retry_s,
+            is_retried=_may_be_retried if again else _had_no_effect,
         )
         return None if kind is None else read_reply(reply.data, kind)
 
@@ -219,15 +219,15 @@ class Asker:
 def _endpoints(urls: str | Sequence[str]) -> list[str]:
     """URLs, checked. Raises `InvalidRequest` (``invalid_url``)."""
     listed = urls.split(",") if isinstance(urls, str) else urls
-    return [check_endpoint(one.strip()) for one in listed if one.strip()]
+    return [check_endpoint(url.strip()) for url in listed if url.strip()]
 
 
-def _may_be_repeated(error: LakebedError) -> bool:
-    return isinstance(error, Unavailable | OutcomeUnknown) and error.kind in _REPEATED
+def _may_be_retried(error: LakebedError) -> bool:
+    return isinstance(error, Unavailable | OutcomeUnknown) and error.kind in _RETRIED
 
 
 def _had_no_effect(error: LakebedError) -> bool:
-    return isinstance(error, Unavailable) and error.kind in _REPEATED
+    return isinstance(error, Unavailable) and error.kind in _RETRIED
 
 
 def _text(value: Any) -> str:
@@ -241,7 +241,7 @@ class HttpControl(ControlPort, OperatorPort):
         urls: of its processes, several with commas between them; heartbeats go to all of them.
         token: of the fleet; None: it needs none.
         environment: clock and randomness.
-        patience_s: how long a call is repeated while no process answers.
+        retry_s: how long a call is retried while no process answers.
         find: other URLs, asked for when no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
@@ -253,19 +253,19 @@ class HttpControl(ControlPort, OperatorPort):
         *,
         token: str | None = None,
         environment: Environment | None = None,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
         find: Callable[[], str] | None = None,
     ) -> None:
-        self._asker = Asker(urls, token=token, environment=environment, patience_s=patience_s, find=find)
+        self._asker = Asker(urls, token=token, environment=environment, retry_s=retry_s, find=find)
 
     def __repr__(self) -> str:
         return f"HttpControl({', '.join(self._asker.servers.endpoints)})"
 
-    def with_patience(self, patience_s: float) -> HttpControl:
-        """The same, over the same connections, with another patience."""
+    def retry_for(self, retry_s: float) -> HttpControl:
+        """The same, over the same connections, with calls that are retried for another time."""
         other = copy(self)
         other._asker = copy(self._asker)
-        other._asker.patience_s = patience_s
+        other._asker.retry_s = retry_s
         return other
 
     def close(self) -> None:
@@ -296,17 +296,17 @@ class HttpControl(ControlPort, OperatorPort):
         if not replies:
             raise Unavailable("No control plane answers a heartbeat.", kind="no_answer") from failure
         return HeartbeatReply(
-            is_known=all(one.is_known for one in replies),
-            report=tuple(dict.fromkeys(tenant for one in replies for tenant in one.report)),
-            pause=tuple(dict.fromkeys(tenant for one in replies for tenant in one.pause)),
+            is_known=all(answer.is_known for answer in replies),
+            report=tuple(dict.fromkeys(tenant for answer in replies for tenant in answer.report)),
+            pause=tuple(dict.fromkeys(tenant for answer in replies for tenant in answer.pause)),
         )
 
     def attached(self, report: NodeReport) -> list[Location]:
         return cast(list[Location], self._asker.ask("POST", "/upcall/v1/attached", list[Location], report))
 
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
-        found = self._asker.ask("POST", "/upcall/v1/commit", list[CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
-        return cast(list[CommitReply], found)
+        replies = self._asker.ask("POST", "/upcall/v1/commit", list[CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
+        return cast(list[CommitReply], replies)
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
         return cast(list[AckReply], self._asker.ask("POST", "/upcall/v1/ack", list[AckReply], requests))
@@ -318,62 +318,62 @@ class HttpControl(ControlPort, OperatorPort):
         return self._one(TenantRecord, "POST", "/v1/tenant", asked, again=False, reply_s=_CHANGE_S)
 
     def delete_tenant(self, tenant: str) -> None:
-        self._asker.ask("DELETE", f"/v1/tenant/{encoded(tenant)}", again=False, reply_s=_CHANGE_S)
+        self._asker.ask("DELETE", f"/v1/tenant/{quote_segment(tenant)}", again=False, reply_s=_CHANGE_S)
 
     def tenants(self) -> list[TenantRecord]:
         """Cost: 1 request a thousand tenants."""
-        found: list[TenantRecord] = []
+        records: list[TenantRecord] = []
         while True:
-            query = {"limit": _PAGE, "after": found[-1].tenant if found else ""}
+            query = {"limit": _PAGE, "after": records[-1].tenant if records else ""}
             page = self._asker.ask("GET", "/v1/tenant", list[TenantRecord], query=query)
-            found += page
+            records += page
             if len(page) < _PAGE:
-                return found
+                return records
 
     def tenant(self, tenant: str) -> TenantRecord:
-        return self._one(TenantRecord, "GET", f"/v1/tenant/{encoded(tenant)}")
+        return self._one(TenantRecord, "GET", f"/v1/tenant/{quote_segment(tenant)}")
 
     def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
-        return self._one(TenantRecord, "PUT", f"/control/v1/tenant/{encoded(tenant)}/policy", policy)
+        return self._one(TenantRecord, "PUT", f"/control/v1/tenant/{quote_segment(tenant)}/policy", policy)
 
     def route(self, tenant: str) -> Route:
-        found = self._asker.ask("GET", f"/v1/tenant/{encoded(tenant)}/route", Route, reply_s_max=_ROUTE_S_MAX)
-        return cast(Route, found)
+        route = self._asker.ask("GET", f"/v1/tenant/{quote_segment(tenant)}/route", Route, reply_s_max=_ROUTE_S_MAX)
+        return cast(Route, route)
 
     def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
-        path = f"/v1/tenant/{encoded(tenant)}/timeline"
+        path = f"/v1/tenant/{quote_segment(tenant)}/timeline"
         return cast(
             TimelineInfo, self._asker.ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
         )
 
     def manifest(self, tenant: str) -> Manifest:
-        return self._one(Manifest, "GET", f"/v1/tenant/{encoded(tenant)}/manifest")
+        return self._one(Manifest, "GET", f"/v1/tenant/{quote_segment(tenant)}/manifest")
 
     def transactions(self, tenant: str) -> TransactionList:
-        return self._one(TransactionList, "GET", f"/control/v1/tenant/{encoded(tenant)}/txns")
+        return self._one(TransactionList, "GET", f"/control/v1/tenant/{quote_segment(tenant)}/txns")
 
     def nodes(self) -> list[NodeStatus]:
         return cast(list[NodeStatus], self._asker.ask("GET", "/control/v1/node", list[NodeStatus]))
 
     def migrate(self, tenant: str, node: str) -> None:
-        self._asker.ask("POST", f"/control/v1/tenant/{encoded(tenant)}/migrate", query={"node": node})
+        self._asker.ask("POST", f"/control/v1/tenant/{quote_segment(tenant)}/migrate", query={"node": node})
 
     def attach_reader(self, tenant: str, node: str) -> None:
-        self._asker.ask("POST", f"/control/v1/tenant/{encoded(tenant)}/reader", query={"node": node})
+        self._asker.ask("POST", f"/control/v1/tenant/{quote_segment(tenant)}/reader", query={"node": node})
 
     def drain(self, node: str, *, undo: bool = False) -> None:
-        self._asker.ask("POST", f"/control/v1/node/{encoded(node)}/drain", query={"undo": undo})
+        self._asker.ask("POST", f"/control/v1/node/{quote_segment(node)}/drain", query={"undo": undo})
 
     def decommission(self, node: str) -> None:
-        self._asker.ask("POST", f"/control/v1/node/{encoded(node)}/decommission")
+        self._asker.ask("POST", f"/control/v1/node/{quote_segment(node)}/decommission")
 
     def force_ack(self, tenant: str, txn: int) -> AckReply:
-        return self._one(AckReply, "POST", f"/control/v1/txn/{encoded(tenant)}/{txn}/force_ack")
+        return self._one(AckReply, "POST", f"/control/v1/txn/{quote_segment(tenant)}/{txn}/force_ack")
 
     def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
         query = {"after": after, "limit": limit}
-        found = self._asker.ask("GET", "/control/v1/event", list[PlacedEvent], query=query)
-        return [(one.position, one.event) for one in found]
+        events = self._asker.ask("GET", "/control/v1/event", list[PlacedEvent], query=query)
+        return [(entry.position, entry.event) for entry in events]
 
     def address(self) -> FleetAddress:
         return self._one(FleetAddress, "GET", "/v1/fleet")
@@ -381,8 +381,8 @@ class HttpControl(ControlPort, OperatorPort):
     def _one(
         self, kind: type[T], method: str, path: str, body: Any = None, *, again: bool = True, reply_s: float = REPLY_S
     ) -> T:
-        found: T = self._asker.ask(method, path, kind, body, again=again, reply_s=reply_s)
-        return found
+        value: T = self._asker.ask(method, path, kind, body, again=again, reply_s=reply_s)
+        return value
 
 
 COMPACT_S: Final = 600.0
@@ -408,7 +408,7 @@ class HttpNode(NodePort):
     def __init__(
         self, url: str, *, token: str | None = None, read_s: float = 30.0, environment: Environment | None = None
     ) -> None:
-        self._asker = Asker(url, token=token, environment=environment, patience_s=0)
+        self._asker = Asker(url, token=token, environment=environment, retry_s=0)
         self._url = self._asker.servers.endpoints[0]
         self._read_s = read_s
 
@@ -453,7 +453,7 @@ class HttpNode(NodePort):
             )
 
         try:
-            return self._asker.servers.ask(request, patience_s=0, is_repeated=_may_be_repeated)
+            return self._asker.servers.ask(request, retry_s=0, is_retried=_may_be_retried)
         except OutcomeUnknown as error:
             raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
 
@@ -550,15 +550,15 @@ class _Body(io.RawIOBase):
 
     @override
     def read(self, size: int = -1) -> bytes:
-        held = self._held
-        if size < 0 or size > len(held):
-            missing = None if size < 0 else max(size - len(held), _PIECE_BYTES)
-            found = self._reply.read(missing)
-            self.last = (self.last + found[-8:])[-8:]
-            held = memoryview(b"".join((held, found)) if len(held) else found)
-        size = len(held) if size < 0 else min(size, len(held))
-        self._held = held[size:]
-        return bytes(held[:size])
+        rest = self._held
+        if size < 0 or size > len(rest):
+            missing = None if size < 0 else max(size - len(rest), _PIECE_BYTES)
+            piece = self._reply.read(missing)
+            self.last = (self.last + piece[-8:])[-8:]
+            rest = memoryview(b"".join((rest, piece)) if len(rest) else piece)
+        size = len(rest) if size < 0 else min(size, len(rest))
+        self._held = rest[size:]
+        return bytes(rest[:size])
 
 
 def _batches(reply: urllib3.BaseHTTPResponse, url: str) -> Iterator[pa.RecordBatch]:
@@ -579,8 +579,8 @@ def _batches(reply: urllib3.BaseHTTPResponse, url: str) -> Iterator[pa.RecordBat
 
 
 def _tenant(tenant: str) -> str:
-    return f"{NODE_API}/tenants/{encoded(tenant)}"
+    return f"{NODE_API}/tenants/{quote_segment(tenant)}"
 
 
 def _timeline(tenant: str, timeline: str) -> str:
-    return f"{_tenant(tenant)}/timelines/{encoded(timeline)}"
+    return f"{_tenant(tenant)}/timelines/{quote_segment(timeline)}"

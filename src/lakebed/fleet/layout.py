@@ -123,7 +123,7 @@ def node_key(node: str) -> bytes:
     return NODES + node.encode()
 
 
-def done_key(tenant: str, txn: int) -> bytes:
+def transaction_key(tenant: str, txn: int) -> bytes:
     """Ledger key of a finished `Transaction`."""
     return DONE + f"{tenant}/{txn:0{_TXN_DIGITS}}".encode()
 
@@ -133,7 +133,7 @@ def collect_key(tenant: str, txn: int) -> bytes:
     return COLLECT + f"{tenant}/{txn:0{_TXN_DIGITS}}".encode()
 
 
-def gone_key(tenant: str) -> bytes:
+def floor_key(tenant: str) -> bytes:
     """Ledger key of a `Floor`."""
     return GONE + tenant.encode()
 

@@ -80,9 +80,15 @@ class _Write:
         key, tenant, body = layout.tenant_key(step.record.tenant), step.record.tenant, _ENCODE(step.record)
         self.expected[key] = before
         self.puts.append((key, body))
-        self.puts += ((layout.done_key(tenant, one.id), _ENCODE(one)) for one in step.finished)
-        self.deletes += (layout.done_key(tenant, one.id - DONE_MAX) for one in step.finished if one.id > DONE_MAX)
-        self.puts += ((layout.collect_key(tenant, one.txn), _ENCODE(one)) for one in step.tasks)
+        self.puts += (
+            (layout.transaction_key(tenant, transaction.id), _ENCODE(transaction)) for transaction in step.finished
+        )
+        self.deletes += (
+            layout.transaction_key(tenant, transaction.id - DONE_MAX)
+            for transaction in step.finished
+            if transaction.id > DONE_MAX
+        )
+        self.puts += ((layout.collect_key(tenant, task.txn), _ENCODE(task)) for task in step.tasks)
         return body
 
 
@@ -140,7 +146,7 @@ class Ledger:
     def tenants(self, *, after: str = "") -> Iterator[TenantRecord]:
         """All tenants behind a name, by name, as of one moment. Cost: a scan; about 15 us a tenant."""
         start = layout.tenant_key(after) + b"\0" if after else None
-        for key, raw in self._scanned(layout.TENANTS, start=start):
+        for key, raw in self._scan(layout.TENANTS, start=start):
             record = _read(_TENANT, raw, key.decode())
             self._learn(record.tenant, raw)
             yield record
@@ -158,16 +164,16 @@ class Ledger:
         tenant = step.record.tenant
         write = _Write()
         write.add(None, step)
-        write.expected[layout.gone_key(tenant)] = None if floor is None else _ENCODE(floor)
+        write.expected[layout.floor_key(tenant)] = None if floor is None else _ENCODE(floor)
         try:
             self.key_value.write(write.puts, write.deletes, expected=write.expected)
         except (Conflict, OutcomeUnknown) as error:
-            found, is_unclear = self.key_value.get(layout.tenant_key(tenant)), isinstance(error, OutcomeUnknown)
-            if found is None:
+            raw, is_unclear = self.key_value.get(layout.tenant_key(tenant)), isinstance(error, OutcomeUnknown)
+            if raw is None:
                 changes = f"A tenant {tenant!r} was created and deleted meanwhile: try again."
                 raise error if is_unclear else Unavailable(changes, kind="contention") from error
-            if not is_unclear or found != write.puts[0][1]:
-                raise _exists(_read(_TENANT, found, tenant)) from error
+            if not is_unclear or raw != write.puts[0][1]:
+                raise _exists(_read(_TENANT, raw, tenant)) from error
         self._learn(tenant, write.puts[0][1])
         return step.reply
 
@@ -195,14 +201,14 @@ class Ledger:
         parts = [_Change(tenant, decide) for tenant, decide in changes]
         pending = parts
         for _ in range(TRIES_MAX):
-            pending = [one for one in pending if not one.is_over]
+            pending = [change for change in pending if not change.is_over]
             if not pending:
                 break
             self._try(_first_of_each(pending))
-        for one in pending:
-            if not one.is_over:
-                one.end(Unavailable(f"Tenant {one.tenant!r} changes all the time: try again.", kind="contention"))
-        return [cast(R | LakebedError, one.outcome) for one in parts]
+        for change in pending:
+            if not change.is_over:
+                change.end(Unavailable(f"Tenant {change.tenant!r} changes all the time: try again.", kind="contention"))
+        return [cast(R | LakebedError, change.outcome) for change in parts]
 
     def _try(self, parts: Sequence[_Change[R]]) -> None:
         """One round: decide all, write what changes. What is not over after it is tried again."""
@@ -210,87 +216,87 @@ class Ledger:
         write = _Write()
         written: list[_Change[R]] = []
         unsure: list[_Change[R]] = []
-        for one in parts:
-            self._decide(one)
-            if one.is_over:
+        for change in parts:
+            self._decide(change)
+            if change.is_over:
                 continue
-            assert one.step is not None
-            if one.step.record is not one.before and one.step.record != one.before:
-                one.body = write.add(one.raw, one.step)
-                written.append(one)
-            elif one.is_fresh:
-                one.end(one.step.reply)
+            assert change.step is not None
+            if change.step.record is not change.before and change.step.record != change.before:
+                change.body = write.add(change.raw, change.step)
+                written.append(change)
+            elif change.is_fresh:
+                change.end(change.step.reply)
             else:
-                unsure.append(one)
+                unsure.append(change)
         if written:
             self._apply(write, written)
-        for one in unsure:  # decided from what may be old: look before answering
-            self._known.pop(one.tenant, None)
+        for change in unsure:  # decided from what may be old: look before answering
+            self._known.pop(change.tenant, None)
 
     def _load(self, parts: Sequence[_Change[R]]) -> None:
         unknown = []
-        for one in parts:
-            one.raw, one.is_fresh = self._known.get(one.tenant), False
-            if one.raw is None:
-                unknown.append(one)
+        for change in parts:
+            change.raw, change.is_fresh = self._known.get(change.tenant), False
+            if change.raw is None:
+                unknown.append(change)
         if len(unknown) == 1:
             values = [self.key_value.get(layout.tenant_key(unknown[0].tenant))]
         elif unknown:
             with self.key_value.snapshot() as now:
-                values = now.get_many([layout.tenant_key(one.tenant) for one in unknown])
+                values = now.get_many([layout.tenant_key(change.tenant) for change in unknown])
         else:
             return
-        for one, raw in zip(unknown, values, strict=True):
-            one.raw, one.is_fresh = raw, True
-            self._learn(one.tenant, raw)
+        for change, raw in zip(unknown, values, strict=True):
+            change.raw, change.is_fresh = raw, True
+            self._learn(change.tenant, raw)
 
-    def _decide(self, one: _Change[R]) -> None:
-        if one.raw is None:
-            one.end(no_tenant(one.tenant))
+    def _decide(self, change: _Change[R]) -> None:
+        if change.raw is None:
+            change.end(no_tenant(change.tenant))
             return
         try:
-            one.before = _read(_TENANT, one.raw, one.tenant)
-            one.step = one.decide(one.before)
+            change.before = _read(_TENANT, change.raw, change.tenant)
+            change.step = change.decide(change.before)
         except (Unavailable, OutcomeUnknown):
             raise
         except LakebedError as error:
-            if one.is_fresh:
-                one.end(error)
+            if change.is_fresh:
+                change.end(error)
                 return
-            self._known.pop(one.tenant, None)
-            self._load([one])
-            self._decide(one)
+            self._known.pop(change.tenant, None)
+            self._load([change])
+            self._decide(change)
 
     def _apply(self, write: _Write, written: Sequence[_Change[R]]) -> None:
         try:
             self.key_value.write(write.puts, write.deletes, expected=write.expected)
         except Conflict:
-            for one in written:
-                self._known.pop(one.tenant, None)
+            for change in written:
+                self._known.pop(change.tenant, None)
             return
         except OutcomeUnknown:
             self._settle(written)
             return
         except LakebedError:
-            for one in written:
-                self._known.pop(one.tenant, None)
+            for change in written:
+                self._known.pop(change.tenant, None)
             raise
-        for one in written:
-            assert one.step is not None
-            self._learn(one.tenant, one.body)
-            one.end(one.step.reply)
+        for change in written:
+            assert change.step is not None
+            self._learn(change.tenant, change.body)
+            change.end(change.step.reply)
 
     def _settle(self, written: Sequence[_Change[R]]) -> None:
         """After a lost reply: what is there now is what was written, or is decided anew."""
-        for one in written:
-            self._known.pop(one.tenant, None)
+        for change in written:
+            self._known.pop(change.tenant, None)
         with self.key_value.snapshot() as now:
-            values = now.get_many([layout.tenant_key(one.tenant) for one in written])
-        for one, raw in zip(written, values, strict=True):
-            assert one.step is not None
-            self._learn(one.tenant, raw)
-            if raw == one.body:
-                one.end(one.step.reply)
+            values = now.get_many([layout.tenant_key(change.tenant) for change in written])
+        for change, raw in zip(written, values, strict=True):
+            assert change.step is not None
+            self._learn(change.tenant, raw)
+            if raw == change.body:
+                change.end(change.step.reply)
 
     def remove(self, record: TenantRecord, floor: Floor) -> None:
         """Remove the record of a deleted tenant, with its finished transactions. Raises `Conflict`."""
@@ -300,41 +306,41 @@ class Ledger:
         key = layout.tenant_key(record.tenant)
         self._known.pop(record.tenant, None)
         self.key_value.write(
-            [(layout.gone_key(record.tenant), _ENCODE(floor))], [key, *done], expected={key: _ENCODE(record)}
+            [(layout.floor_key(record.tenant), _ENCODE(floor))], [key, *done], expected={key: _ENCODE(record)}
         )
 
     def floor(self, tenant: str) -> Floor | None:
         """Where a new tenant of the name begins; None: there never was one."""
-        raw = self.key_value.get(layout.gone_key(tenant))
+        raw = self.key_value.get(layout.floor_key(tenant))
         return None if raw is None else _read(_FLOOR, raw, tenant)
 
     # ---- finished transactions, tasks
 
     def finished(self, tenant: str, txn: int) -> Transaction | None:
         """A finished transaction. Cost: as `KeyValue.get`."""
-        raw = self.key_value.get(layout.done_key(tenant, txn))
+        raw = self.key_value.get(layout.transaction_key(tenant, txn))
         return None if raw is None else _read(_DONE, raw, tenant)
 
-    def finished_all(self, tenant: str) -> list[Transaction]:
+    def list_finished(self, tenant: str) -> list[Transaction]:
         """The finished transactions of a tenant, oldest first."""
         prefix = layout.DONE + f"{tenant}/".encode()
-        return [_read(_DONE, raw, tenant) for _, raw in self._scanned(prefix)]
+        return [_read(_DONE, raw, tenant) for _, raw in self._scan(prefix)]
 
     def tasks(self) -> Iterator[CollectTask]:
         """The collector's tasks, by tenant and transaction."""
-        return (_read(_TASK, raw, key.decode()) for key, raw in self._scanned(layout.COLLECT))
+        return (_read(_TASK, raw, key.decode()) for key, raw in self._scan(layout.COLLECT))
 
     def tasks_of(self, tenant: str) -> Generator[CollectTask, None, None]:
         """The collector's tasks of a tenant, by transaction, read as they are asked for."""
         prefix = layout.COLLECT + f"{tenant}/".encode()
-        return (_read(_TASK, raw, tenant) for _, raw in self._scanned(prefix))
+        return (_read(_TASK, raw, tenant) for _, raw in self._scan(prefix))
 
     def replace_task(self, task: CollectTask, new: CollectTask | None, *, finished: Transaction | None = None) -> None:
         """Change or remove a task, with its transaction; a no-op when another has done it meanwhile."""
         key = layout.collect_key(task.tenant, task.txn)
         puts = [] if new is None else [(key, _ENCODE(new))]
         if finished is not None:
-            puts.append((layout.done_key(task.tenant, finished.id), _ENCODE(finished)))
+            puts.append((layout.transaction_key(task.tenant, finished.id), _ENCODE(finished)))
         with suppress(Conflict):
             self.key_value.write(puts, [key] if new is None else [], expected={key: _ENCODE(task)})
 
@@ -347,7 +353,7 @@ class Ledger:
 
     def nodes(self) -> list[NodeRecord]:
         """All nodes, by name."""
-        return [_read(_NODE, raw, key.decode()) for key, raw in self._scanned(layout.NODES)]
+        return [_read(_NODE, raw, key.decode()) for key, raw in self._scan(layout.NODES)]
 
     def change_node(self, node: str, decide: Callable[[NodeRecord | None], NodeRecord]) -> NodeRecord:
         """Change a node's record, which may not exist yet. Raises as `decide`, and `Unavailable` (``contention``)."""
@@ -375,16 +381,16 @@ class Ledger:
     def events(self, *, after: str = "", limit: int) -> list[tuple[str, Event]]:
         """Events behind a position, oldest first."""
         start = layout.event_key(after) + b"\0" if after else layout.EVENTS
-        found: list[tuple[str, Event]] = []
-        for key, raw in self._scanned(layout.EVENTS, start=start):
-            if len(found) == limit:
+        events: list[tuple[str, Event]] = []
+        for key, raw in self._scan(layout.EVENTS, start=start):
+            if len(events) == limit:
                 break
-            found.append((key.removeprefix(layout.EVENTS).decode(), _read(_EVENT, raw, key.decode())))
-        return found
+            events.append((key.removeprefix(layout.EVENTS).decode(), _read(_EVENT, raw, key.decode())))
+        return events
 
     # ---- inside
 
-    def _scanned(self, prefix: bytes, *, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, prefix: bytes, *, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         with self.key_value.snapshot() as now:
             yield from now.scan(start or prefix, layout.prefix_end(prefix))
 
@@ -412,7 +418,7 @@ def _exists(record: TenantRecord) -> LakebedError:
             kind="tenant_exists",
             tenant=tenant,
         )
-    nodes = ", ".join(sorted({one.node for one in record.transactions}))
+    nodes = ", ".join(sorted({transaction.node for transaction in record.transactions}))
     waits = f" It waits until {nodes} has acknowledged that it writes no more." if nodes else ""
     return Conflict(
         f"The tenant {tenant!r} that was dropped is still being deleted: choose another name, or wait until lakebed "
@@ -424,7 +430,7 @@ def _exists(record: TenantRecord) -> LakebedError:
 
 def _first_of_each(parts: Sequence[_Change[R]]) -> list[_Change[R]]:
     """Of each tenant the first change: one write has one step a tenant."""
-    return list({one.tenant: one for one in reversed(parts)}.values())[::-1]
+    return list({change.tenant: change for change in reversed(parts)}.values())[::-1]
 
 
 def _read(decoder: msgspec.json.Decoder[S], raw: bytes, what: str) -> S:

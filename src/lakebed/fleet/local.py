@@ -25,6 +25,7 @@ from typing import Final, Self
 
 import msgspec
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, Unavailable
 from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url
 from lakebed.fleet.log.open import check_log_url
@@ -35,7 +36,7 @@ READY_S: Final = 60.0
 """How long a process may take until it answers."""
 
 _END_S: Final = 20.0
-_POLL_S: Final = 0.05
+_PAUSES: Final = Pauses(0.05, 0.05)
 _TAIL_LINES: Final = 5
 _DECOMMISSIONED: Final = "node_decommissioned"
 _NODE_RESTART_S: Final = 10.0
@@ -163,10 +164,10 @@ class LocalFleet:
 
     def part(self, name: str) -> Part:
         """A part by its name: ``log``, ``control``, ``node-1``. Raises `InvalidRequest`."""
-        for one in self.parts:
-            if one.name == name:
-                return one
-        names = ", ".join(one.name for one in self.parts)
+        for part in self.parts:
+            if part.name == name:
+                return part
+        names = ", ".join(part.name for part in self.parts)
         raise InvalidRequest(f"The fleet has no part {name}: it has {names}.", kind="part_not_found", name=name)
 
     def start(self) -> None:
@@ -212,7 +213,7 @@ class LocalFleet:
             _wait(node)
             self._given_up.add(node.name)
             self.parts.remove(node)
-            taken = {one.name for one in self.parts} | self._given_up
+            taken = {part.name for part in self.parts} | self._given_up
             name = next(f"node-{number}" for number in count(1) if f"node-{number}" not in taken)
             self.say(f"{node.name} was decommissioned: {name} is started in its place.")
             node = self._launch_node(name)
@@ -253,33 +254,31 @@ class LocalFleet:
         part.due_s = None
 
     def _await(self, part: Part) -> None:
-        clock = self.environment.clock
-        end_s = clock.monotonic_s() + READY_S
-        while not self._is_ready(part):
+        for _ in Backoff(self.environment, _PAUSES, retry_s=READY_S):
+            if self._is_ready(part):
+                return
             if part.process is not None and part.process.poll() is not None:
                 raise self._not_started(part, f"ended with {part.process.returncode}")
-            if clock.monotonic_s() > end_s:
-                raise self._not_started(part, f"did not answer within {READY_S:g} s")
-            clock.sleep(_POLL_S)
+        raise self._not_started(part, f"did not answer within {READY_S:g} s")
 
     def _is_ready(self, part: Part) -> bool:
         """Whether the part's process has printed where it answers; remembers it."""
-        found = _READY.search(self._printed(part))
-        if found is None:
+        match = _READY.search(self._read_output(part))
+        if match is None:
             return False
         try:
-            part.url = msgspec.json.decode(found[0], type=_Ready).url
+            part.url = msgspec.json.decode(match[0], type=_Ready).url
         except msgspec.DecodeError:
             return False
         return True
 
-    def _printed(self, part: Part) -> str:
+    def _read_output(self, part: Part) -> str:
         with part.log_file.open("rb") as output:
             output.seek(part.log_from)
             return output.read().decode(errors="replace")
 
     def _lines(self, part: Part) -> list[str]:
-        return [line for line in self._printed(part).splitlines() if line.strip()]
+        return [line for line in self._read_output(part).splitlines() if line.strip()]
 
     def _problem_of(self, part: Part) -> _Problem | None:
         """The error with which a part's process ended; None if it printed none."""
@@ -322,7 +321,7 @@ class LocalFleet:
                     continue
                 wait_s = min(part.restart_s * max(1, part.start_count), _RESTART_S_MAX)
                 part.due_s = now_s + wait_s
-                yield f"{part.name} (process {part.pid}) {_ended(code)}; it is started again in {wait_s:g} s."
+                yield f"{part.name} (process {part.pid}) {_exit_text(code)}; it is started again in {wait_s:g} s."
             elif code is not None and part.due_s is not None and now_s >= part.due_s:
                 self._launch(part, port=_port_of(part.url))
                 yield f"{part.name} is process {part.pid} now, on the same port."
@@ -335,8 +334,8 @@ class LocalFleet:
 
     def stop(self) -> None:
         """End every process: nodes first, the log last. Stopping twice is a no-op."""
-        nodes = [one for one in self.parts if one.name.startswith("node")]
-        groups = (nodes, *([one] for one in reversed(self.parts) if one not in nodes))
+        nodes = [other for other in self.parts if other.name.startswith("node")]
+        groups = (nodes, *([other] for other in reversed(self.parts) if other not in nodes))
         for group in groups:
             for part in group:
                 if part.process is not None and part.process.poll() is None:
@@ -361,7 +360,7 @@ def _wait(part: Part) -> None:
         part.process.stdin.close()
 
 
-def _ended(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return f"ended with {code}"
     return f"was killed by {signal.Signals(-code).name}"

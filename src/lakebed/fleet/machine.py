@@ -50,19 +50,19 @@ from lakebed.fleet.records import (
     PENDING,
     Move,
     Step,
-    acknowledged,
+    acknowledge,
+    apply_move,
     attachment_of,
-    begun,
-    doomed,
-    exchanged,
+    begin_transaction,
+    doom,
+    find_unfinished,
     has_moved,
     location_of,
-    moved,
     open_of,
     reader_hold,
+    replace_transaction,
     running_holds,
     target_attached,
-    unfinished,
     without,
 )
 
@@ -117,8 +117,8 @@ def delete(record: TenantRecord, *, now_ms: int) -> Step[None]:
         preferred=None,
         relocation=None,
         home=None,
-        sealing=tuple(dict.fromkeys((*record.sealing, *_lost_names(record, {}, {})))),
-        transactions=doomed(record.transactions, now_ms=now_ms),
+        sealing=tuple(dict.fromkeys((*record.sealing, *_timelines_to_seal(record, {}, {})))),
+        transactions=doom(record.transactions, now_ms=now_ms),
     )
     return Step(None, after)
 
@@ -129,7 +129,7 @@ def note_sealed(record: TenantRecord, timelines: Collection[str]) -> Step[None]:
     return Step(None, record if left == record.sealing else replace(record, sealing=left))
 
 
-def _lost_names(record: TenantRecord, timelines: Collection[str], names: Mapping[str, str]) -> tuple[str, ...]:
+def _timelines_to_seal(record: TenantRecord, timelines: Collection[str], names: Mapping[str, str]) -> tuple[str, ...]:
     """Timelines of a record that take rows, and are not in a later state or have lost their name there."""
     renamed = {id for name, id in record.names.items() if names.get(name) != id}
     return tuple(
@@ -145,45 +145,49 @@ def _lost_names(record: TenantRecord, timelines: Collection[str], names: Mapping
 def attach(record: TenantRecord, node: NodeRecord, *, now_ms: int) -> Step[Location]:
     """Give the tenant to a node alone: doom what is open, new generation, begin."""
     _refuse_deleted(record)
-    readers = tuple(one for one in record.attachments if one.mode is AttachmentMode.READER and one.node != node.node)
-    own = Attachment(node.node, record.next_generation, AttachmentMode.SINGLE)
+    readers = tuple(
+        attachment
+        for attachment in record.attachments
+        if attachment.mode is AttachmentMode.READER and attachment.node != node.node
+    )
+    new = Attachment(node.node, record.next_generation, AttachmentMode.SINGLE)
     after = replace(
         record,
         next_generation=record.next_generation + 1,
-        attachments=(*readers, own),
+        attachments=(*readers, new),
         preferred=node.node,
         relocation=None,
-        transactions=doomed(record.transactions, now_ms=now_ms),
+        transactions=doom(record.transactions, now_ms=now_ms),
         holds=running_holds(record.holds, now_ms=now_ms),
     )
-    after = begun(after, own, local_id=node.local_id, now_ms=now_ms)
-    return Step(location_of(after, own), after)
+    after = begin_transaction(after, new, local_id=node.local_id, now_ms=now_ms)
+    return Step(location_of(after, new), after)
 
 
 def attach_reader(record: TenantRecord, node: NodeRecord, *, now_ms: int) -> Step[Location]:
     """Give the tenant to a further node, read-only. Raises `Conflict` (``attached``)."""
     _refuse_deleted(record)
-    own = attachment_of(record, node.node)
-    if own is not None and own.mode is AttachmentMode.READER:
-        return Step(location_of(record, own), record)
-    if own is not None:
+    attachment = attachment_of(record, node.node)
+    if attachment is not None and attachment.mode is AttachmentMode.READER:
+        return Step(location_of(record, attachment), record)
+    if attachment is not None:
         raise Conflict(
             f"Tenant {record.tenant!r} is attached to {node.node!r} already: choose another node.", kind="attached"
         )
-    own = Attachment(node.node, record.next_generation, AttachmentMode.READER)
+    attachment = Attachment(node.node, record.next_generation, AttachmentMode.READER)
     after = replace(
         record,
         next_generation=record.next_generation + 1,
-        attachments=(*record.attachments, own),
-        holds=(*running_holds(record.holds, now_ms=now_ms), reader_hold(own, record.committed, now_ms=now_ms)),
+        attachments=(*record.attachments, attachment),
+        holds=(*running_holds(record.holds, now_ms=now_ms), reader_hold(attachment, record.committed, now_ms=now_ms)),
     )
-    return Step(location_of(after, own), after)
+    return Step(location_of(after, attachment), after)
 
 
 def detach(record: TenantRecord, node: str, *, now_ms: int) -> Step[None]:
     """Take the tenant from a node; what it has open is doomed."""
     after = without(record, node)
-    return Step(None, replace(after, transactions=doomed(after.transactions, of=node, now_ms=now_ms)))
+    return Step(None, replace(after, transactions=doom(after.transactions, of=node, now_ms=now_ms)))
 
 
 def restart(record: TenantRecord, node: NodeRecord, resumed: Resumed | None, *, now_ms: int) -> Step[Location | None]:
@@ -192,39 +196,39 @@ def restart(record: TenantRecord, node: NodeRecord, resumed: Resumed | None, *, 
     What it resumes and may still commit continues. Otherwise an attachment that may commit gets a new generation and
     transaction. What the same local state had before, and is not resumed, has no writer any more: it is acknowledged.
     """
-    own = attachment_of(record, node.node)
-    kept = None if own is None else open_of(record, own)
+    current = attachment_of(record, node.node)
+    kept = None if current is None else open_of(record, current)
     if resumed is None or kept is None or (resumed.generation, resumed.txn) != (kept.generation, kept.id):
         kept = None
     after = record
-    if own is not None and own.mode is AttachmentMode.STALE:  # what it served from memory is gone
-        after, own = without(record, node.node), None
-    elif own is not None and own.may_commit and kept is None:
-        new = replace(own, generation=record.next_generation)
+    if current is not None and current.mode is AttachmentMode.STALE:  # what it served from memory is gone
+        after, current = without(record, node.node), None
+    elif current is not None and current.may_commit and kept is None:
+        new = replace(current, generation=record.next_generation)
         after = replace(
             record,
             next_generation=record.next_generation + 1,
-            attachments=tuple(new if one is own else one for one in record.attachments),
-            transactions=doomed(record.transactions, of=node.node, now_ms=now_ms),
+            attachments=tuple(new if attachment is current else attachment for attachment in record.attachments),
+            transactions=doom(record.transactions, of=node.node, now_ms=now_ms),
         )
-        after, own = begun(after, new, local_id=node.local_id, now_ms=now_ms), new
+        after, current = begin_transaction(after, new, local_id=node.local_id, now_ms=now_ms), new
     over = tuple(
-        one
-        for one in after.transactions
-        if one.node == node.node
-        and one.state is PENDING
-        and one.local_id == node.local_id
-        and (resumed is None or one.id != resumed.txn)
+        transaction
+        for transaction in after.transactions
+        if transaction.node == node.node
+        and transaction.state is PENDING
+        and transaction.local_id == node.local_id
+        and (resumed is None or transaction.id != resumed.txn)
     )
-    step = acknowledged(after, over, Move.ACK, now_ms=now_ms)
-    reply = None if own is None else location_of(step.record, own)
+    step = acknowledge(after, over, Move.ACK, now_ms=now_ms)
+    reply = None if current is None else location_of(step.record, current)
     return Step(reply, step.record, step.finished, step.tasks)
 
 
 def decommission(record: TenantRecord, node: str, *, now_ms: int) -> Step[None]:
     """The node will never write again: its transactions are acknowledged, its attachment ends."""
-    own = tuple(one for one in record.transactions if one.node == node)
-    return acknowledged(without(record, node), own, Move.DECOMMISSION, now_ms=now_ms)
+    transactions = tuple(transaction for transaction in record.transactions if transaction.node == node)
+    return acknowledge(without(record, node), transactions, Move.DECOMMISSION, now_ms=now_ms)
 
 
 # ---- relocation
@@ -245,12 +249,12 @@ def relocate(record: TenantRecord, target: NodeRecord, *, now_ms: int) -> Step[L
             kind="relocation_running",
         )
     if record.relocation is not None or source.node == target.node:
-        own = attachment_of(record, target.node)
-        return Step(location_of(record, own or source), record)
+        attachment = attachment_of(record, target.node)
+        return Step(location_of(record, attachment or source), record)
     others = tuple(
-        replace(one, mode=AttachmentMode.MULTI) if one is source else one
-        for one in record.attachments
-        if one.node != target.node
+        replace(other, mode=AttachmentMode.MULTI) if other is source else other
+        for other in record.attachments
+        if other.node != target.node
     )
     before = replace(record, attachments=others)
     after = target_attached(before, target.node, local_id=target.local_id, now_ms=now_ms)
@@ -260,8 +264,8 @@ def relocate(record: TenantRecord, target: NodeRecord, *, now_ms: int) -> Step[L
             source.node, target.node, now_ms, source_waits_until_ms=now_ms + record.policy.relocation_wait_max_ms
         ),
     )
-    own = after.attachments[-1]
-    return Step(location_of(after, own), after)
+    attachment = after.attachments[-1]
+    return Step(location_of(after, attachment), after)
 
 
 def hand_over(record: TenantRecord, *, now_ms: int) -> Step[None]:
@@ -270,8 +274,8 @@ def hand_over(record: TenantRecord, *, now_ms: int) -> Step[None]:
     target = attachment_of(record, None if running is None else running.target)
     if running is None or has_moved(record) or target is None or open_of(record, target) is None:
         return Step(None, record)
-    after = replace(record, transactions=doomed(record.transactions, of=running.source, now_ms=now_ms))
-    return Step(None, _taken_over(after, running, record.committed, now_ms=now_ms))
+    after = replace(record, transactions=doom(record.transactions, of=running.source, now_ms=now_ms))
+    return Step(None, _take_over(after, running, record.committed, now_ms=now_ms))
 
 
 def finish_relocation(record: TenantRecord) -> Step[None]:
@@ -300,13 +304,13 @@ def commit(
     Args:
         finished: the transaction from ``done/``, when `may_be_finished`.
     """
-    transaction = unfinished(record, request.txn)
+    transaction = find_unfinished(record, request.txn)
     if transaction is None:
         return Step(_again(record, request, finished), record)
     if (transaction.node, transaction.generation) != (request.node, request.generation):
-        return Step(_rejected("the transaction is another attachment's"), record)
+        return Step(_reject("the transaction is another attachment's"), record)
     if transaction.state is not OPEN:
-        return Step(_rejected("another transaction was granted, or the tenant is attached elsewhere"), record)
+        return Step(_reject("another transaction was granted, or the tenant is attached elsewhere"), record)
     attachment = attachment_of(record, request.node)
     reason = ""
     if transaction.base != record.committed:
@@ -314,55 +318,58 @@ def commit(
     elif attachment is None or attachment.generation != request.generation or not attachment.may_commit:
         reason = "the attachment may not commit"
     elif any(
-        one.lsn < record.timelines[name].lsn for name, one in request.timelines.items() if name in record.timelines
+        progress.lsn < record.timelines[name].lsn
+        for name, progress in request.timelines.items()
+        if name in record.timelines
     ):
         reason = "a timeline would go backwards"
     if reason:
-        doomed = moved(transaction, Move.DOOM, now_ms=now_ms)
-        return Step(_rejected(reason), replace(record, transactions=exchanged(record.transactions, doomed)))
+        replacement = apply_move(transaction, Move.DOOM, now_ms=now_ms)
+        return Step(
+            _reject(reason), replace(record, transactions=replace_transaction(record.transactions, replacement))
+        )
     running = record.relocation
     if running is not None and request.node == running.source and now_ms < running.source_waits_until_ms:
         return Step(CommitReply(WAIT), record)
-    return _granted(record, transaction, request, now_ms=now_ms)
+    return _grant(record, transaction, request, now_ms=now_ms)
 
 
 def _again(record: TenantRecord, request: CommitRequest, finished: Transaction | None) -> CommitReply:
     """The answer for a transaction that is over."""
     if finished is None or (finished.node, finished.generation) != (request.node, request.generation):
-        return _rejected("there is no such transaction of this attachment")
+        return _reject("there is no such transaction of this attachment")
     if finished.state is not COMMITTED:
-        return _rejected("the transaction was rejected")
+        return _reject("the transaction was rejected")
     if finished.manifest != request.manifest:
-        return _rejected("the transaction was committed with another manifest")
+        return _reject("the transaction was committed with another manifest")
     following = next(
         (
-            one.id
-            for one in record.transactions
-            if (one.node, one.generation, one.base) == (request.node, request.generation, request.txn)
+            transaction.id
+            for transaction in record.transactions
+            if (transaction.node, transaction.generation, transaction.base)
+            == (request.node, request.generation, request.txn)
         ),
         None,
     )
     return CommitReply(GRANTED, txn=following, generation=request.generation)
 
 
-def _granted(
-    record: TenantRecord, transaction: Transaction, request: CommitRequest, *, now_ms: int
-) -> Step[CommitReply]:
+def _grant(record: TenantRecord, transaction: Transaction, request: CommitRequest, *, now_ms: int) -> Step[CommitReply]:
     main = request.names.get(MAIN, "")
     done = replace(
-        moved(transaction, Move.GRANT, now_ms=now_ms),
+        apply_move(transaction, Move.GRANT, now_ms=now_ms),
         manifest=request.manifest,
         has_deadlist=request.has_deadlist,
         main=main,
         main_lsn=request.timelines[main].lsn if main in request.timelines else 0,
     )
     holds = [
-        reader_hold(one, transaction.base, now_ms=now_ms)
-        for one in record.attachments
-        if one.mode is AttachmentMode.READER
+        reader_hold(reader, transaction.base, now_ms=now_ms)
+        for reader in record.attachments
+        if reader.mode is AttachmentMode.READER
     ]
-    held = {one.id for one in holds}
-    lost = _lost_names(record, request.timelines, request.names)
+    hold_ids = {hold.id for hold in holds}
+    lost = _timelines_to_seal(record, request.timelines, request.names)
     after = replace(
         record,
         committed=transaction.id,
@@ -372,14 +379,14 @@ def _granted(
         names=request.names,
         sealed=tuple(id for id in (*record.sealed, *lost) if id in request.timelines),
         sealing=(*record.sealing, *(id for id in lost if id not in record.sealing)),
-        transactions=doomed((one for one in record.transactions if one is not transaction), now_ms=now_ms),
-        holds=(*(one for one in running_holds(record.holds, now_ms=now_ms) if one.id not in held), *holds),
+        transactions=doom((other for other in record.transactions if other is not transaction), now_ms=now_ms),
+        holds=(*(hold for hold in running_holds(record.holds, now_ms=now_ms) if hold.id not in hold_ids), *holds),
     )
     attachment = Attachment(transaction.node, transaction.generation, AttachmentMode.SINGLE)
     txn = None
     if request.begin:
         txn = after.next_txn
-        after = begun(after, attachment, local_id=transaction.local_id, now_ms=now_ms)
+        after = begin_transaction(after, attachment, local_id=transaction.local_id, now_ms=now_ms)
     if record.relocation is not None:
         after = _relocation_granted(after, record, transaction, now_ms=now_ms)
     reply = CommitReply(GRANTED, txn=txn, generation=request.generation)
@@ -393,10 +400,10 @@ def _relocation_granted(
     running = before.relocation
     assert running is not None
     if transaction.node == running.target and not has_moved(before):
-        return _taken_over(after, running, transaction.base, now_ms=now_ms)
+        return _take_over(after, running, transaction.base, now_ms=now_ms)
     if transaction.node == running.source:
-        old = next((one for one in reversed(before.transactions) if one.node == running.target), None)
-        others = tuple(one for one in after.attachments if one.node != running.target)
+        old = next((other for other in reversed(before.transactions) if other.node == running.target), None)
+        others = tuple(attachment for attachment in after.attachments if attachment.node != running.target)
         after = replace(
             after,
             attachments=others,
@@ -406,13 +413,14 @@ def _relocation_granted(
     return after
 
 
-def _taken_over(record: TenantRecord, running: Relocation, base: int, *, now_ms: int) -> TenantRecord:
+def _take_over(record: TenantRecord, running: Relocation, base: int, *, now_ms: int) -> TenantRecord:
     """Clients are sent to the target; the source serves reads of `base` until they have gone over."""
     return replace(
         record,
         preferred=running.target,
         attachments=tuple(
-            replace(one, mode=AttachmentMode.STALE) if one.node == running.source else one for one in record.attachments
+            replace(attachment, mode=AttachmentMode.STALE) if attachment.node == running.source else attachment
+            for attachment in record.attachments
         ),
         holds=(*record.holds, Hold(f"relocation:{running.source}", base, now_ms + HOLD_MS)),
     )
@@ -423,7 +431,9 @@ def _tasks_of(before: TenantRecord, after: TenantRecord, txn: int, *, now_ms: in
     unneeded = [] if before.manifest is None else [before.manifest.path]
     if before.deadlist is not None:
         unneeded.append(before.deadlist)
-    gone = tuple(name for name, one in before.timelines.items() if name not in after.timelines and not one.is_read_only)
+    gone = tuple(
+        name for name, timeline in before.timelines.items() if name not in after.timelines and not timeline.is_read_only
+    )
     if not unneeded and not gone and after.deadlist is None:
         return ()
     return (
@@ -441,42 +451,42 @@ def _tasks_of(before: TenantRecord, after: TenantRecord, txn: int, *, now_ms: in
 
 def ack(record: TenantRecord, request: AckRequest, *, finished: Transaction | None, now_ms: int) -> Step[AckReply]:
     """The node has stopped all writes of a transaction; of an open one this is a clean detach."""
-    found = unfinished(record, request.txn) or finished
-    if found is None:
+    transaction = find_unfinished(record, request.txn) or finished
+    if transaction is None:
         return Step(AckReply("", is_accepted=False, reason="there is no such transaction"), record)
-    if (found.node, found.generation) != (request.node, request.generation):
+    if (transaction.node, transaction.generation) != (request.node, request.generation):
         reason = "the transaction is another attachment's"
-        return Step(AckReply(found.state.value, is_accepted=False, reason=reason), record)
-    if found.state in (ACKNOWLEDGED, COLLECTED):
-        return Step(AckReply(found.state.value), record)
-    if found.state is COMMITTED:
-        return Step(AckReply(found.state.value, is_accepted=False, reason="it was committed"), record)
-    own = attachment_of(record, request.node)
-    is_current = own is not None and own.generation == request.generation
-    before = without(record, request.node) if found.state is OPEN and is_current else record
-    step = acknowledged(before, (found,), Move.ACK, now_ms=now_ms)
+        return Step(AckReply(transaction.state.value, is_accepted=False, reason=reason), record)
+    if transaction.state in (ACKNOWLEDGED, COLLECTED):
+        return Step(AckReply(transaction.state.value), record)
+    if transaction.state is COMMITTED:
+        return Step(AckReply(transaction.state.value, is_accepted=False, reason="it was committed"), record)
+    attachment = attachment_of(record, request.node)
+    is_current = attachment is not None and attachment.generation == request.generation
+    before = without(record, request.node) if transaction.state is OPEN and is_current else record
+    step = acknowledge(before, (transaction,), Move.ACK, now_ms=now_ms)
     return Step(AckReply(ACKNOWLEDGED.value), step.record, step.finished, step.tasks)
 
 
 def force_ack(record: TenantRecord, txn: int, *, finished: Transaction | None, now_ms: int) -> Step[AckReply]:
     """A person acknowledges a rejected transaction for its node. An open one is refused: it may still be granted."""
-    found = unfinished(record, txn) or finished
-    if found is None:
+    transaction = find_unfinished(record, txn) or finished
+    if transaction is None:
         return Step(AckReply("", is_accepted=False, reason="there is no such transaction"), record)
-    if found.state in (ACKNOWLEDGED, COLLECTED):
-        return Step(AckReply(found.state.value), record)
-    if (found.state, Move.FORCE) not in MOVES:
-        reason = "it was committed" if found.state is COMMITTED else "it is open, and may still be granted"
-        return Step(AckReply(found.state.value, is_accepted=False, reason=reason), record)
-    step = acknowledged(record, (found,), Move.FORCE, now_ms=now_ms)
+    if transaction.state in (ACKNOWLEDGED, COLLECTED):
+        return Step(AckReply(transaction.state.value), record)
+    if (transaction.state, Move.FORCE) not in MOVES:
+        reason = "it was committed" if transaction.state is COMMITTED else "it is open, and may still be granted"
+        return Step(AckReply(transaction.state.value, is_accepted=False, reason=reason), record)
+    step = acknowledge(record, (transaction,), Move.FORCE, now_ms=now_ms)
     return Step(AckReply(ACKNOWLEDGED.value), step.record, step.finished, step.tasks)
 
 
-def collected(finished: Transaction, *, now_ms: int) -> Transaction:
+def collect(finished: Transaction, *, now_ms: int) -> Transaction:
     """A finished transaction after its collection; again is a no-op. Of a committed one its deadlist is done."""
     if finished.state in (COMMITTED, COLLECTED):
         return finished
-    return replace(moved(finished, Move.COLLECT, now_ms=now_ms), ended_ms=finished.ended_ms)
+    return replace(apply_move(finished, Move.COLLECT, now_ms=now_ms), ended_ms=finished.ended_ms)
 
 
 def check_request(request: CommitRequest) -> None:
@@ -489,7 +499,7 @@ def check_request(request: CommitRequest) -> None:
             "path that it was written to.",
             kind="invalid_manifest",
         )
-    numbers = [lsn for one in request.timelines.values() for lsn in (one.lsn, one.cutoff)]
+    numbers = [lsn for progress in request.timelines.values() for lsn in (progress.lsn, progress.cutoff)]
     if not all(0 <= number <= NUMBER_MAX for number in (*numbers, request.manifest.size_bytes)):
         raise InvalidRequest(
             "A number of the request is not in range: send what the manifest has.", kind="invalid_manifest"
@@ -510,12 +520,12 @@ def check_policy(policy: Policy) -> None:
 
 def _refuse_deleted(record: TenantRecord) -> None:
     if record.is_deleted:
-        _gone(record.tenant)
+        _raise_deleted(record.tenant)
 
 
-def _gone(tenant: str) -> NoReturn:
+def _raise_deleted(tenant: str) -> NoReturn:
     raise Conflict(f"Tenant {tenant!r} is being deleted: wait, then create it anew.", kind="tenant_deleted")
 
 
-def _rejected(reason: str) -> CommitReply:
+def _reject(reason: str) -> CommitReply:
     return CommitReply(REJECTED, reason=reason)

@@ -27,21 +27,21 @@ def plan_collection(storage: ObjectStore, state: TenantState) -> ReclaimPlan:
 
     Cost: 1 GET and 1 HEAD an object of a committed transaction, 1 LIST of a rejected one.
     """
-    finished = {one.id: one for one in state.transactions.finished}
+    finished = {transaction.id: transaction for transaction in state.transactions.finished}
     doomed: list[Deletable] = []
     for txn in sorted(state.transactions.to_collect):
         done = finished.get(txn)
         if done is None:
             continue
         if done.state is TransactionState.COMMITTED:
-            doomed += _unneeded(storage, done, finished.get(done.base))
+            doomed += _find_unneeded(storage, done, finished.get(done.base))
         else:
             why = f"of the rejected transaction {txn}"
             doomed += (Deletable(meta.path, meta.size_bytes, why) for meta in storage.list(txn_folder(state.name, txn)))
     return ReclaimPlan(store=state.name, hide=(), doomed=tuple(doomed))
 
 
-def _unneeded(storage: ObjectStore, done: Transaction, base: Transaction | None) -> list[Deletable]:
+def _find_unneeded(storage: ObjectStore, done: Transaction, base: Transaction | None) -> list[Deletable]:
     """What a commit made unneeded, as far as it is still there: what its deadlist names, and the files of its base."""
     paths: list[str] = []
     if done.manifest is not None and done.has_deadlist:
@@ -52,8 +52,8 @@ def _unneeded(storage: ObjectStore, done: Transaction, base: Transaction | None)
         paths.append(base.manifest.path)
         if base.has_deadlist:
             paths.append(deadlist_of(base.manifest.path))
-    found = []
+    deletables = []
     for path in paths:
         with suppress(NotFound):
-            found.append(Deletable(path, storage.head(path).size_bytes, f"replaced by transaction {done.id}"))
-    return found
+            deletables.append(Deletable(path, storage.head(path).size_bytes, f"replaced by transaction {done.id}"))
+    return deletables

@@ -79,7 +79,7 @@ class Step(Generic[R]):
     """For ``collect/``."""
 
 
-def moved(transaction: Transaction, move: Move, *, now_ms: int) -> Transaction:
+def apply_move(transaction: Transaction, move: Move, *, now_ms: int) -> Transaction:
     """The transaction after a move. Raises `Conflict` (``illegal_move``)."""
     state = MOVES.get((transaction.state, move))
     if state is None:
@@ -97,35 +97,39 @@ def moved(transaction: Transaction, move: Move, *, now_ms: int) -> Transaction:
 
 def attachment_of(record: TenantRecord, node: str | None) -> Attachment | None:
     """A node's attachment."""
-    return next((one for one in record.attachments if one.node == node), None)
+    return next((attachment for attachment in record.attachments if attachment.node == node), None)
 
 
 def open_of(record: TenantRecord, attachment: Attachment) -> Transaction | None:
     """The open transaction of an attachment."""
-    for one in record.transactions:
-        if (one.node, one.generation, one.state) == (attachment.node, attachment.generation, OPEN):
-            return one
+    for transaction in record.transactions:
+        if (transaction.node, transaction.generation, transaction.state) == (
+            attachment.node,
+            attachment.generation,
+            OPEN,
+        ):
+            return transaction
     return None
 
 
-def unfinished(record: TenantRecord, txn: int) -> Transaction | None:
+def find_unfinished(record: TenantRecord, txn: int) -> Transaction | None:
     """A transaction that is open or rejected and not acknowledged."""
-    return next((one for one in record.transactions if one.id == txn), None)
+    return next((transaction for transaction in record.transactions if transaction.id == txn), None)
 
 
 def pending_of(record: TenantRecord) -> tuple[Transaction, ...]:
     """Rejected transactions that their nodes have not acknowledged, by id."""
-    return tuple(one for one in record.transactions if one.state is PENDING)
+    return tuple(transaction for transaction in record.transactions if transaction.state is PENDING)
 
 
 def nodes_of(record: TenantRecord) -> set[str]:
     """Nodes that have the tenant, or a transaction of it that is not finished."""
-    return {one.node for one in record.attachments} | {one.node for one in record.transactions}
+    return {member.node for member in record.attachments} | {member.node for member in record.transactions}
 
 
 def may_be_finished(record: TenantRecord, txn: int) -> bool:
     """Whether a transaction is one that ``done/`` may have."""
-    return 0 < txn < record.next_txn and unfinished(record, txn) is None
+    return 0 < txn < record.next_txn and find_unfinished(record, txn) is None
 
 
 def location_of(record: TenantRecord, attachment: Attachment) -> Location:
@@ -156,13 +160,13 @@ def has_moved(record: TenantRecord) -> bool:
 
 def is_held(record: TenantRecord, task: CollectTask, *, now_ms: int) -> bool:
     """Whether someone may still read a state from before a committed transaction."""
-    return any(one.txn < task.txn and one.expires_ms > now_ms for one in record.holds)
+    return any(hold.txn < task.txn and hold.expires_ms > now_ms for hold in record.holds)
 
 
 # ---- parts of steps
 
 
-def begun(record: TenantRecord, attachment: Attachment, *, local_id: str, now_ms: int) -> TenantRecord:
+def begin_transaction(record: TenantRecord, attachment: Attachment, *, local_id: str, now_ms: int) -> TenantRecord:
     """Begin a transaction of an attachment, with the last committed one as its base."""
     new = Transaction(
         record.next_txn,
@@ -178,56 +182,64 @@ def begun(record: TenantRecord, attachment: Attachment, *, local_id: str, now_ms
 
 def target_attached(record: TenantRecord, node: str, *, local_id: str, now_ms: int) -> TenantRecord:
     """Attach the target of a relocation, without dooming, and begin its transaction."""
-    own = Attachment(node, record.next_generation, AttachmentMode.MULTI)
-    after = replace(record, next_generation=record.next_generation + 1, attachments=(*record.attachments, own))
-    return begun(after, own, local_id=local_id, now_ms=now_ms)
+    attachment = Attachment(node, record.next_generation, AttachmentMode.MULTI)
+    after = replace(record, next_generation=record.next_generation + 1, attachments=(*record.attachments, attachment))
+    return begin_transaction(after, attachment, local_id=local_id, now_ms=now_ms)
 
 
 def without(record: TenantRecord, node: str) -> TenantRecord:
     """Without a node's attachment. A relocation that it was part of ends, and its other node has the tenant alone."""
-    attachments = tuple(one for one in record.attachments if one.node != node)
+    attachments = tuple(attachment for attachment in record.attachments if attachment.node != node)
     preferred = None if record.preferred == node else record.preferred
     running = record.relocation
     if running is not None and node in (running.source, running.target):
         other = running.target if node == running.source else running.source
         attachments = tuple(
-            replace(one, mode=AttachmentMode.SINGLE) if one.node == other and one.may_commit else one
-            for one in attachments
+            replace(attachment, mode=AttachmentMode.SINGLE)
+            if attachment.node == other and attachment.may_commit
+            else attachment
+            for attachment in attachments
         )
-        preferred = next((one.node for one in attachments if one.node == other and one.may_commit), None)
+        preferred = next(
+            (attachment.node for attachment in attachments if attachment.node == other and attachment.may_commit), None
+        )
         running = None
     return replace(record, attachments=attachments, preferred=preferred, relocation=running)
 
 
-def doomed(transactions: Iterable[Transaction], *, of: str | None = None, now_ms: int) -> tuple[Transaction, ...]:
+def doom(transactions: Iterable[Transaction], *, of: str | None = None, now_ms: int) -> tuple[Transaction, ...]:
     """The transactions, of which the open ones (of a node) can never be granted."""
     return tuple(
-        moved(one, Move.DOOM, now_ms=now_ms) if one.state is OPEN and of in (None, one.node) else one
-        for one in transactions
+        apply_move(transaction, Move.DOOM, now_ms=now_ms)
+        if transaction.state is OPEN and of in (None, transaction.node)
+        else transaction
+        for transaction in transactions
     )
 
 
-def exchanged(transactions: tuple[Transaction, ...], new: Transaction) -> tuple[Transaction, ...]:
+def replace_transaction(transactions: tuple[Transaction, ...], new: Transaction) -> tuple[Transaction, ...]:
     """The transactions with a new state of one."""
-    return tuple(new if one.id == new.id else one for one in transactions)
+    return tuple(new if transaction.id == new.id else transaction for transaction in transactions)
 
 
-def acknowledged(record: TenantRecord, over: tuple[Transaction, ...], move: Move, *, now_ms: int) -> Step[None]:
+def acknowledge(record: TenantRecord, over: tuple[Transaction, ...], move: Move, *, now_ms: int) -> Step[None]:
     """Rejected transactions leave the record, each with a task."""
     if not over:
         return Step(None, record)
-    gone = {one.id for one in over}
+    gone = {transaction.id for transaction in over}
     return Step(
         None,
-        replace(record, transactions=tuple(one for one in record.transactions if one.id not in gone)),
-        tuple(moved(one, move, now_ms=now_ms) for one in over),
-        tuple(CollectTask(record.tenant, one.id, ACKNOWLEDGED, since_ms=now_ms) for one in over),
+        replace(
+            record, transactions=tuple(transaction for transaction in record.transactions if transaction.id not in gone)
+        ),
+        tuple(apply_move(transaction, move, now_ms=now_ms) for transaction in over),
+        tuple(CollectTask(record.tenant, transaction.id, ACKNOWLEDGED, since_ms=now_ms) for transaction in over),
     )
 
 
 def running_holds(holds: tuple[Hold, ...], *, now_ms: int) -> tuple[Hold, ...]:
     """Holds that have not ended."""
-    return tuple(one for one in holds if one.expires_ms > now_ms)
+    return tuple(hold for hold in holds if hold.expires_ms > now_ms)
 
 
 def reader_hold(attachment: Attachment, txn: int, *, now_ms: int) -> Hold:

@@ -1,8 +1,8 @@
-"""Where a tenant is, as a client knows it: the route, calls to its node, and patience.
+"""Where a tenant is, as a client knows it: the route, calls to its node, and retries.
 
-Owns: `Router`, which calls the node that the control plane names, asks again when a call fails, and follows relocations
-and failovers. Invariants: a call ends with its result, with an error that a repetition cannot mend, or, after
-`ClientOptions.patience_s`, with one `Unavailable` (``tenant_unavailable``) that says what the last attempt met. While
+Owns: `Router`, which calls the node that the control plane names, retries a call that fails, and follows relocations
+and failovers. Invariants: a call ends with its result, with an error that a retry cannot mend, or, after
+`ClientOptions.retry_s`, with one `Unavailable` (``tenant_unavailable``) that says what the last attempt met. While
 the control plane is away, the last route is used.
 
 Does not know: keys, timelines' contents, the log.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Closed, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.layout import ID_MARK
 from lakebed.fleet.model import MAIN
@@ -31,14 +32,14 @@ _ROUTE_S_MAX: Final = 30.0
 class ClientOptions:
     """Settings of a client. All times are in seconds."""
 
-    patience_s: float = 30.0
-    """How long a call is repeated before it fails. A failover takes seconds: with less than 10, callers see some. The
+    retry_s: float = 30.0
+    """How long a call is retried before it fails. A failover takes seconds: with less than 10, callers see some. The
     last attempt begins before this time is over, so a call ends at most one attempt later (for a log that is away, the
-    patience of `lakebed.fleet.connect` for the log, and one request)."""
-    change_patience_s: float = 120.0
-    """How long a change of the set of timelines is repeated: each waits for a commit, a detach for a compaction."""
+    time for which `lakebed.fleet.connect` retries the log, and one request)."""
+    change_retry_s: float = 120.0
+    """How long a change of the set of timelines is retried: each waits for a commit, a detach for a compaction."""
     pause_s: float = 0.02
-    """Before the first repetition; doubled before each further one."""
+    """Before the first retry; doubled before each further one."""
     pause_s_max: float = 0.5
     route_s: float = 1.0
     """How long a route is used before it is asked for again. Smaller: more requests to the control plane."""
@@ -52,43 +53,29 @@ class ClientOptions:
 DEFAULTS: Final = ClientOptions()
 
 
-class Attempts:
-    """The repetitions of one call: pauses, and the end of patience.
+class Attempts(Backoff):
+    """The attempts of one call of a client.
 
     Args:
         what: the call, as the error names it: ``read the tenant orders``.
-        patience_s: how long it is repeated.
+        retry_s: how long it is retried.
     """
 
+    __slots__ = ("_tenant", "_wait", "_what")
+
     def __init__(
-        self, what: str, *, tenant: str, options: ClientOptions, environment: Environment, patience_s: float
+        self, what: str, *, tenant: str, options: ClientOptions, environment: Environment, retry_s: float
     ) -> None:
+        super().__init__(environment, Pauses(options.pause_s, options.pause_s_max, jitter=0.5), retry_s=retry_s)
         self._what = what
-        self._patience_s = patience_s
+        self._wait = f"{retry_s:g} s"
         self._tenant = tenant
-        self._options = options
-        self._clock = environment.clock
-        self._rng = environment.rng
-        self._end_s = self._clock.monotonic_s() + patience_s
-        self._pause_s = options.pause_s
-        self.is_unknown = False
-        """Whether an attempt ended with `OutcomeUnknown`."""
 
-    def pause(self, problem: LakebedError) -> None:
-        """Wait before the next attempt. Raises `Unavailable` or `OutcomeUnknown` when there is no time for one."""
-        self.is_unknown |= isinstance(problem, OutcomeUnknown)
-        left_s = self._end_s - self._clock.monotonic_s()
-        if left_s <= 0:
-            raise self._given_up(problem) from problem
-        # Clients that lost the same node do not ask in step.
-        self._clock.sleep(min(self._pause_s * (0.5 + self._rng.random() / 2), left_s))
-        self._pause_s = min(self._pause_s * 2, self._options.pause_s_max)
-
-    def _given_up(self, problem: LakebedError) -> LakebedError:
-        waited = f"{self._patience_s:g} s"
-        last = problem.message.rstrip(".")
-        facts = {"tenant": self._tenant, "last_kind": problem.kind}
-        if self.is_unknown:
+    def failure(self) -> LakebedError:
+        """The error of the call, after its last attempt."""
+        waited, last = self._wait, self.reason.message.rstrip(".")
+        facts = {"tenant": self._tenant, "last_kind": self.reason.kind}
+        if self.unclear is not None:
             return OutcomeUnknown(
                 f"Cannot {self._what}: no reply within {waited}, so it may have happened or not. The last attempt: "
                 f"{last}. Read before you repeat it.",
@@ -128,14 +115,14 @@ class Router:
         self._asked_s = 0.0
         self._wait_s = options.route_s
 
-    def attempts(self, what: str, *, patience_s: float | None = None) -> Attempts:
-        """Begin a call that may be repeated, for `ClientOptions.patience_s` unless another time is given."""
+    def attempts(self, what: str, *, retry_s: float | None = None) -> Attempts:
+        """Begin a call that may be retried, for `ClientOptions.retry_s` unless another time is given."""
         return Attempts(
             what,
             tenant=self.tenant,
             options=self.options,
             environment=self.environment,
-            patience_s=self.options.patience_s if patience_s is None else patience_s,
+            retry_s=self.options.retry_s if retry_s is None else retry_s,
         )
 
     def route(self, *, fresh: bool = False) -> Route:
@@ -166,23 +153,24 @@ class Router:
 
     def ask_route(self, attempts: Attempts) -> Route:
         """As `route`, but from the control plane alone: what is known here is too old. Repeated within attempts."""
-        while True:
+        for _ in attempts:
             try:
                 return self._load_route()
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def _load_route(self) -> Route:
         try:
-            found = self.control.route(self.tenant)
+            route = self.control.route(self.tenant)
         except NotFound:
             with self._lock:
                 self._route = None
             raise
         with self._lock:
-            self._route = found
+            self._route = route
             self._wait_s = self.options.route_s
-        return found
+        return route
 
     def timeline_id(self, name: str, *, attempts: Attempts, fresh: bool = False) -> str:
         """The id of a committed timeline, by its name, its id, or ``@<id>``.
@@ -211,11 +199,12 @@ class Router:
         )
 
     def _route_within(self, attempts: Attempts, *, fresh: bool) -> Route:
-        while True:
+        for _ in attempts:
             try:
                 return self.route(fresh=fresh)
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def ask(self, attempts: Attempts, call: Callable[[NodePort], T]) -> T:
         """Call the tenant's node until it answers.
@@ -229,12 +218,13 @@ class Router:
             LakebedError: what the node answers, other than that it cannot now.
         """
         fresh = False
-        while True:
+        for _ in attempts:
             try:
                 return self.once(call, fresh=fresh)
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
                 fresh = True
+        raise attempts.failure() from attempts.reason
 
     def once(self, call: Callable[[NodePort], T], *, fresh: bool = False) -> T:
         """Call the tenant's node one time. Raises what it raises; `Unavailable` when the tenant is attached nowhere."""
@@ -251,7 +241,7 @@ class Router:
     def stream(self, attempts: Attempts, start: Callable[[NodePort], Iterator[T]]) -> Iterator[T]:
         """The items that the tenant's node gives; until the first one is there, as `ask`."""
         fresh, begun = False, False
-        while True:
+        for _ in attempts:
             try:
                 for item in self.once(start, fresh=fresh):
                     begun = True
@@ -260,8 +250,9 @@ class Router:
             except (Unavailable, OutcomeUnknown) as problem:
                 if begun:
                     raise
-                attempts.pause(problem)
+                attempts.note(problem)
                 fresh = True
+        raise attempts.failure() from attempts.reason
 
     def slow_down(self) -> None:
         """Wait before an append when the tenant's node cannot keep up: back-pressure. Needs a route."""

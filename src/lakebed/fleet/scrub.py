@@ -137,7 +137,7 @@ class ScrubReport:
     @property
     def needless_count(self) -> int:
         """Objects that nothing can reach, of any age. Zero after every collection."""
-        return sum(self.found[one].object_count for one in (*NEEDLESS, Reason.YOUNG) if one in self.found)
+        return sum(self.found[reason].object_count for reason in (*NEEDLESS, Reason.YOUNG) if reason in self.found)
 
     @property
     def is_clean(self) -> bool:
@@ -180,13 +180,13 @@ class _Tally:
 
     def report(self, *, dry_run: bool) -> ScrubReport:
         """What was found so far."""
-        found = {
+        by_reason = {
             reason: Found(int(self.counts[code]), int(self.sizes[code]), tuple(self.examples[reason]))
             for reason, code in _CODES.items()
             if self.counts[code]
         }
         return ScrubReport(
-            found, tuple(self.missing), tuple(self.problems), self.deleted_count, self.deleted_bytes, dry_run
+            by_reason, tuple(self.missing), tuple(self.problems), self.deleted_count, self.deleted_bytes, dry_run
         )
 
 
@@ -201,8 +201,8 @@ class _Page:
     def txns(self) -> npt.NDArray[np.int64]:
         """The transaction in each path; -1 where there is none."""
         parts = pc.extract_regex(self.paths, r"^[^/]+/(?P<txn>\d{16})/(?:timelines/.+|manifest\.\d+|deadlist\.\d+)$")
-        found = pc.cast(pc.struct_field(parts, "txn"), pa.int64())
-        numbers: npt.NDArray[np.int64] = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+        txns = pc.cast(pc.struct_field(parts, "txn"), pa.int64())
+        numbers: npt.NDArray[np.int64] = pc.fill_null(txns, -1).to_numpy(zero_copy_only=False)
         return numbers
 
 
@@ -212,16 +212,16 @@ class _References:
     def __init__(self, record: TenantRecord, tasks: Iterable[CollectTask], storage: ObjectStore) -> None:
         self.record = record
         mine = list(tasks)
-        named = iter(()) if record.manifest is None else _named_by(read_manifest(record, storage), record)
+        named = iter(()) if record.manifest is None else _paths_of(read_manifest(record, storage), record)
         self.named = pa.array(named, pa.string()).unique()
         self.is_seen = np.zeros(len(self.named), np.bool_)
         collectable: list[str] = []
         for task in mine:
             if task.kind is TransactionState.COMMITTED:
                 collectable += task.unneeded
-                collectable += _deadlisted(task, storage)
+                collectable += _deadlist_paths(task, storage)
         self.collectable = pa.array(collectable, pa.string())
-        unfinished = [one.id for one in record.transactions]
+        unfinished = [transaction.id for transaction in record.transactions]
         self.unfinished = np.array(unfinished, np.int64)
         listed = [task.txn for task in mine if task.kind is not TransactionState.COMMITTED]
         self.listed = np.array(listed, np.int64)
@@ -279,7 +279,7 @@ class Scrubber:
         Cost: 1 LIST a 1000 objects, 1 GET a tenant, 1 GET a deadlist that waits for its collection; 1 DELETE a 1000.
         The reads of a tenant once more where something is needless or missing, or was collected meanwhile.
         """
-        records = {tenant_folder(one.tenant): one for one in self._ledger.tenants()}
+        records = {tenant_folder(tenant_record.tenant): tenant_record for tenant_record in self._ledger.tenants()}
         tasks: dict[str, list[CollectTask]] = {}
         for task in self._ledger.tasks():
             tasks.setdefault(tenant_folder(task.tenant), []).append(task)
@@ -310,8 +310,8 @@ class Scrubber:
         *,
         dry_run: bool,
     ) -> None:
-        found = self._count_sound(record, tasks, metas)
-        tally.merge(found or self._judge_again(record.tenant, dry_run=dry_run))
+        sound = self._count_sound(record, tasks, metas)
+        tally.merge(sound or self._judge_again(record.tenant, dry_run=dry_run))
 
     def _count_sound(
         self, record: TenantRecord, tasks: Iterable[CollectTask], metas: Iterable[ObjectMeta]
@@ -321,39 +321,39 @@ class Scrubber:
             references = _References(record, tasks, self._storage)
         except LakebedError:
             return None
-        found = _Tally()
+        tally = _Tally()
         for page in _pages(metas):
             codes = references.judge(page)
             if (codes == _CODES[Reason.UNREFERENCED]).any():
                 return None
-            found.add(codes, page)
-        return None if references.missing() else found
+            tally.add(codes, page)
+        return None if references.missing() else tally
 
     def _judge_again(self, tenant: str, *, dry_run: bool) -> _Tally:
         """Judge a tenant by its newest state, and its folder after that; without `dry_run`, delete what is needless."""
-        found = _Tally()
+        tally = _Tally()
         folder = tenant_folder(tenant)
         try:
             references = self._newest(tenant)
         except NotFound as error:
             if error.kind == "tenant_not_found":  # it was deleted meanwhile
-                self._judge_gone(folder, self._storage.list(f"{folder}/"), found, dry_run=dry_run)
-                return found
-            found.missing.append(str(error.facts.get("path", error.message)))
-            found.problems.append(f"tenant {tenant}: {error.message}")
-            return found
+                self._judge_gone(folder, self._storage.list(f"{folder}/"), tally, dry_run=dry_run)
+                return tally
+            tally.missing.append(str(error.facts.get("path", error.message)))
+            tally.problems.append(f"tenant {tenant}: {error.message}")
+            return tally
         except LakebedError as error:
-            found.problems.append(f"tenant {tenant}: {error.message}")
-            return found
+            tally.problems.append(f"tenant {tenant}: {error.message}")
+            return tally
         for page in _pages(self._storage.list(f"{folder}/")):
             codes = references.judge(page)
             self._tell_left(tenant, page, codes)
-            self._settle(page, codes, found, dry_run=dry_run)
+            self._settle(page, codes, tally, dry_run=dry_run)
         try:
-            found.missing += self._still_missing(references.record, references.missing())
+            tally.missing += self._still_missing(references.record, references.missing())
         except LakebedError as error:
-            found.problems.append(f"tenant {tenant}: {error.message}")
-        return found
+            tally.problems.append(f"tenant {tenant}: {error.message}")
+        return tally
 
     def _newest(self, tenant: str) -> _References:
         """What refers to objects of a tenant now.
@@ -384,7 +384,7 @@ class Scrubber:
                     return []
                 if newest.manifest == record.manifest:
                     return gone
-                named = set(() if newest.manifest is None else _named_by(read_manifest(newest, self._storage), newest))
+                named = set(() if newest.manifest is None else _paths_of(read_manifest(newest, self._storage), newest))
             except NotFound as error:
                 if error.kind == "tenant_not_found":
                     return []
@@ -425,12 +425,12 @@ class Scrubber:
 
     def _settle(self, page: _Page, codes: npt.NDArray[np.int8], tally: _Tally, *, dry_run: bool) -> None:
         """Count a page, and delete what is to be deleted."""
-        needless = np.isin(codes, [_CODES[one] for one in NEEDLESS])
+        needless = np.isin(codes, [_CODES[reason] for reason in NEEDLESS])
         codes[needless & (page.times_ms > self._clock.now_ms() - self._grace_ms)] = _CODES[Reason.YOUNG]
         tally.add(codes, page)
         if dry_run:
             return
-        doomed = np.flatnonzero(np.isin(codes, [_CODES[one] for one in NEEDLESS]))
+        doomed = np.flatnonzero(np.isin(codes, [_CODES[reason] for reason in NEEDLESS]))
         if not len(doomed):
             return
         whys = [_REASONS[code].value for code in codes[doomed]]
@@ -466,7 +466,7 @@ def read_manifest(record: TenantRecord, storage: ObjectStore) -> Manifest:
     return decode_referenced(storage.get(record.manifest.path), record.manifest)
 
 
-def _named_by(manifest: Manifest, record: TenantRecord) -> Iterator[str]:
+def _paths_of(manifest: Manifest, record: TenantRecord) -> Iterator[str]:
     """Every path that a committed state consists of; files that branches share, once a branch."""
     for index in manifest.timelines:
         for origin, file_ids in index.origins.items():
@@ -485,7 +485,7 @@ def _is_busy(tenant: str) -> Unavailable:
     )
 
 
-def _deadlisted(task: CollectTask, storage: ObjectStore) -> tuple[str, ...]:
+def _deadlist_paths(task: CollectTask, storage: ObjectStore) -> tuple[str, ...]:
     """What a task's deadlist names, and the deadlist itself. One that is gone was processed before."""
     if task.deadlist is None:
         return ()

@@ -44,8 +44,10 @@ class TenantState:
 
     def timeline(self, name: str) -> TimelineIndex | None:
         """A timeline by name or id."""
-        named = (one for one in self.manifest.timelines if one.name == name)
-        return next(named, None) or next((one for one in self.manifest.timelines if one.id == name), None)
+        named = (timeline for timeline in self.manifest.timelines if timeline.name == name)
+        return next(named, None) or next(
+            (timeline for timeline in self.manifest.timelines if timeline.id == name), None
+        )
 
     # ---- versions
 
@@ -65,7 +67,11 @@ class TenantState:
 
     def _changes(self) -> list[Transaction]:
         """The first transaction of each position of `MAIN`, oldest first."""
-        committed = [one for one in self.transactions.finished if one.state is TransactionState.COMMITTED and one.main]
+        committed = [
+            transaction
+            for transaction in self.transactions.finished
+            if transaction.state is TransactionState.COMMITTED and transaction.main
+        ]
         first: dict[Position, Transaction] = {}
         for txn in sorted(committed, key=lambda one: one.id):
             first.setdefault(Position(txn.main, txn.main_lsn), txn)
@@ -73,12 +79,16 @@ class TenantState:
 
     def place(self, position: Position) -> Position | None:
         """Where a state can be read; None when it cannot any more."""
-        for one in self.manifest.timelines:
-            if one.id == position.timeline and one.cutoff <= position.lsn <= one.lsn:
+        for timeline in self.manifest.timelines:
+            if timeline.id == position.timeline and timeline.cutoff <= position.lsn <= timeline.lsn:
                 return position
-        for one in self.manifest.timelines:
-            if one.parent == position.timeline and one.branch_lsn == position.lsn and one.cutoff <= position.lsn:
-                return Position(one.id, position.lsn)
+        for timeline in self.manifest.timelines:
+            if (
+                timeline.parent == position.timeline
+                and timeline.branch_lsn == position.lsn
+                and timeline.cutoff <= position.lsn
+            ):
+                return Position(timeline.id, position.lsn)
         return None
 
     def find(self, version: str) -> Position:
@@ -89,7 +99,7 @@ class TenantState:
             InvalidRequest: ``below_cutoff``, for an LSN that is written out.
         """
         if version.isdigit():
-            txn = next((one for one in self._changes() if one.id == int(version)), None)
+            txn = next((transaction for transaction in self._changes() if transaction.id == int(version)), None)
             place = None if txn is None else self.place(Position(txn.main, txn.main_lsn))
             if place is not None:
                 return place
@@ -99,13 +109,13 @@ class TenantState:
             timeline = self.timeline(name)
             if timeline is None:
                 raise self._absent(version)
-            return self._checked(timeline, int(lsn))
+            return self._check_position(timeline, int(lsn))
         timeline = self.timeline(version)
         if timeline is None:
             raise self._absent(version)
         return Position(timeline.id, timeline.lsn)
 
-    def _checked(self, timeline: TimelineIndex, lsn: int) -> Position:
+    def _check_position(self, timeline: TimelineIndex, lsn: int) -> Position:
         place = self.place(Position(timeline.id, lsn))
         if place is None and lsn < timeline.cutoff:
             raise InvalidRequest(
@@ -117,8 +127,8 @@ class TenantState:
         return place or Position(timeline.id, lsn)
 
     def _absent(self, version: str) -> NotFound:
-        there = self.versions()
-        shown = f"It has {there[0].id} to {there[-1].id}" if there else "It has none yet"
+        versions = self.versions()
+        shown = f"It has {versions[0].id} to {versions[-1].id}" if versions else "It has none yet"
         return NotFound(
             f"The tenant {self.name} has no version {version}. {shown}; lakebed history lists them.",
             kind="version_not_found",
@@ -128,9 +138,12 @@ class TenantState:
 
     def version_of(self, position: Position) -> str:
         """The version of a state: a number, or ``<timeline>@<LSN>``."""
-        found = next((one for one in self._changes() if (one.main, one.main_lsn) == position), None)
-        if found is not None:
-            return str(found.id)
+        change = next(
+            (transaction for transaction in self._changes() if (transaction.main, transaction.main_lsn) == position),
+            None,
+        )
+        if change is not None:
+            return str(change.id)
         timeline = self.timeline(position.timeline)
         return f"{position.timeline if timeline is None else timeline.name}@{position.lsn}"
 
@@ -139,12 +152,12 @@ class TenantState:
     def pins(self) -> list[Pin]:
         """Pins and branches, by name, with the bytes of layers that each alone names; then holds of readers."""
         alone = self._bytes_alone()
-        found = [self._pin_of(one, alone) for one in self.manifest.timelines if one.name != MAIN]
-        found.sort(key=lambda pin: pin.name)
+        pins = [self._pin_of(timeline, alone) for timeline in self.manifest.timelines if timeline.name != MAIN]
+        pins.sort(key=lambda pin: pin.name)
         holds = (
             Pin(self.name, "hold", hold.id, str(hold.txn), "", None, hold.expires_ms) for hold in self.record.holds
         )
-        return [*found, *holds]
+        return [*pins, *holds]
 
     def pin(self, name: str) -> Pin | None:
         """A pin or branch by name."""
@@ -169,15 +182,15 @@ class TenantState:
         """Bytes of the layers that only one timeline names, by its id."""
         holders: dict[str, list[str]] = {}
         sizes: dict[str, int] = {}
-        for one in self.manifest.timelines:
-            for file in one.files.files():
-                holders.setdefault(file.id, []).append(one.id)
+        for timeline in self.manifest.timelines:
+            for file in timeline.files.files():
+                holders.setdefault(file.id, []).append(timeline.id)
                 sizes[file.id] = file.size_bytes
-        found: dict[str, int] = {}
+        bytes_alone: dict[str, int] = {}
         for file_id, named_by in holders.items():
             if len(named_by) == 1:
-                found[named_by[0]] = found.get(named_by[0], 0) + sizes[file_id]
-        return found
+                bytes_alone[named_by[0]] = bytes_alone.get(named_by[0], 0) + sizes[file_id]
+        return bytes_alone
 
     # ---- objects
 
@@ -186,12 +199,19 @@ class TenantState:
         whole = f"{tenant_folder(self.name)}/{path}"
         layer = parse_layer_path(whole)
         if layer is not None:
-            held = [one for one in self.manifest.timelines if any(f.id == layer.file_id for f in one.files.files())]
-            if held:
-                names = ", ".join(sorted(one.name for one in held))
+            holders = [
+                timeline
+                for timeline in self.manifest.timelines
+                if any(f.id == layer.file_id for f in timeline.files.files())
+            ]
+            if holders:
+                names = ", ".join(sorted(timeline.name for timeline in holders))
                 alone = self._bytes_alone()
-                pins = tuple(self._pin_of(one, alone) if one.name != MAIN else self._main(one) for one in held)
-                word, need = ("timeline", "needs") if len(held) == 1 else ("timelines", "need")
+                pins = tuple(
+                    self._pin_of(timeline, alone) if timeline.name != MAIN else self._main(timeline)
+                    for timeline in holders
+                )
+                word, need = ("timeline", "needs") if len(holders) == 1 else ("timelines", "need")
                 sentence = (
                     f"The {word} {names} of the tenant {self.name} {need} it: it is a layer of transaction {layer.txn}."
                 )
@@ -209,7 +229,7 @@ class TenantState:
         """What becomes of an object that the newest committed state does not name."""
         number = whole.partition("/")[2].partition("/")[0]
         txn = int(number) if number.isdigit() and f"{txn_folder(self.name, int(number))}/" in whole else None
-        unfinished = next((one for one in self.transactions.unfinished if one.id == txn), None)
+        unfinished = next((transaction for transaction in self.transactions.unfinished if transaction.id == txn), None)
         if unfinished is not None and unfinished.state is TransactionState.OPEN:
             return f"Transaction {txn} of the node {unfinished.node} is open, and wrote it: its commit decides."
         if unfinished is not None:

@@ -187,10 +187,10 @@ class Tenure(Generic[T]):
             self.report_defect(error)
         return None
 
-    def _note_owner(self, found: Conflict) -> None:
-        if self._watched is None or not _are_one(found, self._watched):
-            self._watched, self._is_watched, self._silences = found, False, 0
-        self._owner, self._asked_s = found, self._clock.monotonic_s()
+    def _note_owner(self, conflict: Conflict) -> None:
+        if self._watched is None or not _are_one(conflict, self._watched):
+            self._watched, self._is_watched, self._silences = conflict, False, 0
+        self._owner, self._asked_s = conflict, self._clock.monotonic_s()
 
     def _hangs(self) -> bool:
         """Ask the owner for its health; whether it hangs. Cost: 1 request to it, none to the store."""

@@ -7,7 +7,7 @@ its node is lost. Invariants:
 - A write that returns is durable in the log. A lost reply is settled by asking again with the same write id.
 - A write goes to the timeline that has the name when it is made: the log of one that has lost the name takes no rows,
   says so, and the control plane is asked which timeline it is now.
-- A read or write meets a failover or relocation as a delay, not as an error, within `ClientOptions.patience_s`.
+- A read or write meets a failover or relocation as a delay, not as an error, within `ClientOptions.retry_s`.
 - A scan is of one LSN, also when it moves to another node on the way.
 
 Does not know: where a tenant is (`lakebed.fleet.routing`), versions and pins (`lakebed.fleet.client`).
@@ -16,9 +16,9 @@ Does not know: where a tenant is (`lakebed.fleet.routing`), versions and pins (`
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -32,6 +32,8 @@ from lakebed.fleet.rows import Rows, parse_rows, split_rows
 from lakebed.key_value.port import PAIR_SCHEMA
 from lakebed.kv.ranges import Bounds, check_prefix, check_range
 from lakebed.lsm.model import check_key
+
+T = TypeVar("T")
 
 _ANY_KEY: Final = b"\0"
 """Read to learn how far a node is."""
@@ -140,20 +142,24 @@ class Timeline:
         before = self._reads.known_id
         id = self._reads.id(attempts)
         self._router.slow_down()
-        while True:
+        for _ in attempts:
             if expected is not None and before not in (None, id):
-                raise self._replaced(expected)
+                raise self._restore_conflict(expected)
             try:
                 lsn = self._log.append(log_key(self.tenant, id), batch, write_id=write_id, expected=expected)
             except (NotFound, Conflict) as problem:
                 if problem.kind not in ("timeline_not_found", "timeline_sealed"):
                     raise
+                attempts.note(problem)
                 before, id = id, self._successor(id, problem, attempts)
+                if id != before:
+                    attempts.skip_pause()
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
             else:
                 self._reads.saw(id, lsn)
                 return lsn
+        raise attempts.failure() from attempts.reason
 
     def load(self, rows: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]) -> int:
         """Write many rows, as several appends of at most a megabyte; the last LSN. Not atomic. Raises as `write`."""
@@ -166,6 +172,8 @@ class Timeline:
     def _successor(self, id: str, problem: NotFound | Conflict, attempts: Attempts) -> str:
         """The timeline that has the name now, given one whose log takes no rows: it was sealed, dropped, or is a pin.
 
+        It is the same one while the control plane that answers has not seen the change.
+
         Raises `NotFound`: the tenant or the name is gone. `InvalidRequest` (``read_only``).
         """
         route = self._router.ask_route(attempts)
@@ -175,13 +183,11 @@ class Timeline:
         if id in route.sealed:
             raise self._read_only("what a restore has replaced")
         if isinstance(problem, NotFound):
-            found = next((one for one in self._infos(self._reads.attempts()) if one.id == id), None)
-            if found is None or not found.is_read_only:
+            successor = next((info for info in self._infos(self._reads.attempts()) if info.id == id), None)
+            if successor is None or not successor.is_read_only:
                 raise problem
-            raise self._read_only(f"a pin at LSN {found.lsn}")
-        # The control plane that answered does not know yet what the log does: it is an old owner of the ledger.
-        attempts.pause(Unavailable(problem.message, kind=problem.kind))
-        return id
+            raise self._read_only(f"a pin at LSN {successor.lsn}")
+        return id  # an old owner of the ledger does not know yet what the log does
 
     def _read_only(self, what: str) -> InvalidRequest:
         return InvalidRequest(
@@ -191,7 +197,7 @@ class Timeline:
             timeline=self.name,
         )
 
-    def _replaced(self, expected: int) -> Conflict:
+    def _restore_conflict(self, expected: int) -> Conflict:
         return Conflict(
             f"The timeline {self.name} of the tenant {self.tenant} was restored, so it is another one than that of "
             f"which LSN {expected} was expected: read again, and decide again.",
@@ -262,25 +268,26 @@ class Timeline:
 
     def _last_lsn(self, attempts: Attempts) -> int:
         self._router.timeline_id(self.name, attempts=attempts, fresh=True)  # a restore may have moved the name
-        while True:
+        for _ in attempts:
             id = self._reads.id(attempts)
             try:
                 return self._log.bounds(log_key(self.tenant, id)).last
             except NotFound as problem:
-                found = self.status()
-                if found.is_read_only:
-                    return found.lsn
+                info = self.status()
+                if info.is_read_only:
+                    return info.lsn
                 raise problem
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def status(self) -> TimelineInfo:
         """How far the timeline is on its node, and what can be read of it. Raises `NotFound`. Cost: 1 request."""
         attempts = self._reads.attempts()
         id = self._router.timeline_id(self.name, attempts=attempts, fresh=True)
-        for one in self._infos(attempts):
-            if one.id == id:
-                return one
+        for info in self._infos(attempts):
+            if info.id == id:
+                return info
         raise Unavailable(f"The timeline {self.name} was dropped this moment: ask again.", kind="timeline_changed")
 
     def _infos(self, attempts: Attempts) -> list[TimelineInfo]:
@@ -293,11 +300,11 @@ class Timeline:
         Raises `Unavailable`. Cost: 1 commit, if there is something to commit.
         """
         attempts = self._commit_attempts()
-        return self._commit(self._reads.id(attempts), self._reads.seen, attempts)
+        return self._reads.follow(attempts, lambda id: self._commit(id, self._reads.seen, attempts))
 
     def _commit_attempts(self) -> Attempts:
-        patience_s = self._router.options.change_patience_s  # a node that lags ingests everything first
-        return self._router.attempts(f"commit the tenant {self.tenant}", patience_s=patience_s)
+        retry_s = self._router.options.change_retry_s  # a node that lags ingests everything first
+        return self._router.attempts(f"commit the tenant {self.tenant}", retry_s=retry_s)
 
     def _commit(self, id: str, lsn: int, attempts: Attempts) -> int:
         """Commit the timeline at least up to an LSN; the last committed transaction."""
@@ -379,16 +386,16 @@ class Timeline:
         """
         makes = kind in ("branch", "pin", "restore")
         attempts = self._commit_attempts()
-        own = self._router.timeline_id(self.name if makes else name, attempts=attempts, fresh=True)
+        own_id = self._router.timeline_id(self.name if makes else name, attempts=attempts, fresh=True)
         if makes and lsn is None:
             last = self.catch_up()
             if last > self.status().committed_lsn:
-                self._commit(own, last, self._commit_attempts())
+                self._commit(own_id, last, self._commit_attempts())
         change = TimelineChange(
             kind=kind,
             name=check_timeline(name),
-            id=new_id(self._router) if makes else own,
-            parent=by_id(own) if makes else "",
+            id=new_id(self._router) if makes else own_id,
+            parent=by_id(own_id) if makes else "",
             lsn=None if lsn is None else check_lsn(lsn),
             kept_as=kept_as,
             expires_ms=expires_ms,
@@ -398,7 +405,7 @@ class Timeline:
         except InvalidRequest as problem:
             if problem.kind != "lsn_not_committed" or lsn is None or lsn > self.lsn():
                 raise
-            self._commit(own, lsn, self._commit_attempts())
+            self._commit(own_id, lsn, self._commit_attempts())
             made = change_timeline(self._router, change)
         self._router.route(fresh=True)
         return made
@@ -413,30 +420,32 @@ def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
     """Hand a change to the control plane until it answers; a repetition is the same change, or one that never was."""
     attempts = router.attempts(
         f"{change.kind} the timeline {change.name} of the tenant {router.tenant}",
-        patience_s=router.options.change_patience_s,
+        retry_s=router.options.change_retry_s,
     )
-    while True:
+    for _ in attempts:
         try:
             return router.control.change_timeline(router.tenant, change)
         except (Unavailable, OutcomeUnknown) as problem:
-            attempts.pause(problem)
+            attempts.note(problem)
         except AlreadyExists as problem:
             if "begun_after" not in problem.facts:
                 raise
             # A node that was lost before its commit has begun the log of this id, at the LSN that was the newest then.
             change = replace(change, id=new_id(router))
+            attempts.skip_pause()
+    raise attempts.failure() from attempts.reason
 
 
 def check_timeline(name: object) -> str:
     """The name of a timeline, if it is valid and does not read as a version. Raises `InvalidRequest`."""
-    found = check_name(name, what="timeline")
-    if found.isdigit():
+    timeline_name = check_name(name, what="timeline")
+    if timeline_name.isdigit():
         raise InvalidRequest(
-            f"The timeline name {found!r} reads as the number of a version: begin it with a letter.",
+            f"The timeline name {timeline_name!r} reads as the number of a version: begin it with a letter.",
             kind="invalid_timeline_name",
-            name=found,
+            name=timeline_name,
         )
-    return found
+    return timeline_name
 
 
 def check_lsn(lsn: object) -> int:
@@ -469,11 +478,11 @@ class _Reads:
 
     def id(self, attempts: Attempts) -> str:
         """The timeline's id. A restore moves the name to another one, and what was seen before does not count there."""
-        found = self._router.timeline_id(self._name, attempts=attempts)
+        timeline_id = self._router.timeline_id(self._name, attempts=attempts)
         with self._lock:
-            if self._id != found:
-                self._id, self._seen = found, 0
-        return found
+            if self._id != timeline_id:
+                self._id, self._seen = timeline_id, 0
+        return timeline_id
 
     def saw(self, id: str, lsn: int) -> None:
         """Remember an LSN of the timeline with this id."""
@@ -484,25 +493,33 @@ class _Reads:
     def get(self, key: bytes, *, lsn: int | None) -> bytes | None:
         check_key(key)
         attempts = self.attempts()
-        id, at_least = self._from(lsn, attempts)
-        found = self._router.ask(
-            attempts,
-            lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
-        )
-        if lsn is None:
-            self.saw(id, found.lsn)
-        return found.value
+
+        def read(id: str) -> bytes | None:
+            at_least = self._at_least(lsn)
+            found = self._router.ask(
+                attempts,
+                lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
+            )
+            if lsn is None:
+                self.saw(id, found.lsn)
+            return found.value
+
+        return self.follow(attempts, read)
 
     def get_many(self, keys: Iterable[bytes], *, lsn: int | None) -> list[bytes | None]:
         if isinstance(keys, bytes | str):
             raise InvalidRequest("keys is one key: give a list of keys.", kind="wrong_type")
         asked: Sequence[bytes] = [check_key(key) for key in keys]
         attempts = self.attempts()
-        id, at_least = self._from(lsn, attempts)
-        return self._router.ask(
-            attempts,
-            lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
-        )
+
+        def read(id: str) -> list[bytes | None]:
+            at_least = self._at_least(lsn)
+            return self._router.ask(
+                attempts,
+                lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
+            )
+
+        return self.follow(attempts, read)
 
     def scan(
         self, start: bytes | None, end: bytes | None, *, prefix: bytes | None, lsn: int | None
@@ -512,11 +529,17 @@ class _Reads:
             raise InvalidRequest("Give a prefix, or a start and an end, not both.", kind="two_ranges")
         bounds = check_prefix(prefix) if prefix is not None else check_range(start, end)
         attempts = self._scan_attempts()
-        id, at_least = self._from(lsn, attempts)
         if bounds is None:
+            self._at_least(lsn)
+            self.id(attempts)
             return pa.RecordBatchReader.from_batches(PAIR_SCHEMA, iter(()))
-        batches = self._batches(id, bounds, attempts, lsn=lsn, at_least=at_least)
-        first = next(batches, None)
+        whole = bounds
+
+        def begin(id: str) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
+            batches = self._batches(id, whole, attempts, lsn=lsn, at_least=self._at_least(lsn))
+            return next(batches, None), batches
+
+        first, batches = self.follow(attempts, begin)
 
         def every() -> Iterator[pa.RecordBatch]:
             if first is not None:
@@ -532,18 +555,38 @@ class _Reads:
     def _scan_attempts(self) -> Attempts:
         return self._router.attempts(f"scan the timeline {self._name} of the tenant {self.tenant}")
 
-    def _from(self, lsn: int | None, attempts: Attempts) -> tuple[str, int]:
-        """The timeline's id, and the LSN up to which a node must have ingested to answer."""
-        return self.id(attempts), self._seen if lsn is None else check_lsn(lsn)
+    def follow(self, attempts: Attempts, read: Callable[[str], T]) -> T:
+        """What a read of the timeline with an id gives.
+
+        When it is gone because another client has moved or dropped the name, the timeline that has the name now is
+        read. Raises `NotFound` (``timeline_not_found``): none has it.
+        """
+        for _ in attempts:
+            id = self.id(attempts)
+            try:
+                return read(id)
+            except NotFound as problem:
+                if problem.kind != "timeline_not_found":
+                    raise
+                if self._router.timeline_id(self._name, attempts=attempts, fresh=True) == id:
+                    raise
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
+
+    def _at_least(self, lsn: int | None) -> int:
+        """The LSN up to which a node must have ingested to answer."""
+        return self._seen if lsn is None else check_lsn(lsn)
 
     def _batches(
         self, id: str, bounds: Bounds, attempts: Attempts, *, lsn: int | None, at_least: int
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a range; after the node is lost, the rest of them from another one, at the same LSN."""
         start, end = bounds
-        at, has_rows = lsn, False
-        while True:
+        at, has_rows, is_interrupted = lsn, False, False
+        for _ in attempts:
             has_more = False
+            if is_interrupted:
+                self._router.route(fresh=True)
             try:
                 scan = partial(_scan, self.tenant, id, (start, end), at, at_least)
                 for batch in self._router.stream(attempts, scan):
@@ -558,10 +601,10 @@ class _Reads:
             except (Unavailable, OutcomeUnknown) as problem:
                 if problem.kind == "tenant_unavailable":
                     raise
-                if has_more:  # patience begins anew: a long scan takes longer than that by itself
-                    attempts = self._scan_attempts()
-                attempts.pause(problem)
-                self._router.route(fresh=True)
+                if has_more:  # a long scan takes longer than its retries may
+                    attempts.renew()
+                attempts.note(problem)
+                is_interrupted = True
             except InvalidRequest as problem:
                 if problem.kind != "below_cutoff" or lsn is not None:
                     raise
@@ -572,7 +615,9 @@ class _Reads:
                         kind="scan_interrupted",
                         cutoff=problem.facts.get("cutoff"),
                     ) from problem
-                at = None  # no row was seen: begin with the newest state
+                at, is_interrupted = None, False  # no row was seen: begin with the newest state
+                attempts.skip_pause()
+        raise attempts.failure() from attempts.reason
 
 
 def _scan(
@@ -582,8 +627,8 @@ def _scan(
 
 
 def _lsn_of(batch: pa.RecordBatch) -> int | None:
-    found = (batch.schema.metadata or {}).get(LSN_METADATA)
-    return None if found is None else int(found)
+    lsn = (batch.schema.metadata or {}).get(LSN_METADATA)
+    return None if lsn is None else int(lsn)
 
 
 def _pairs(reader: pa.RecordBatchReader) -> Iterator[tuple[bytes, bytes]]:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Conflict, Unavailable
 from lakebed.runtime import Environment
 
@@ -31,7 +32,7 @@ ORPHAN_S: Final = 2.0
 PARTS_S: Final = 20.0
 """How long a new fleet waits for the parts of the one before it."""
 
-_POLL_S: Final = 0.05
+_PAUSES: Final = Pauses(0.05, 0.05)
 _STANDARD_INPUT: Final = 0
 
 
@@ -51,7 +52,7 @@ class FolderLocks:
     """
 
     def __init__(self, folder: Path, *, environment: Environment, say: Callable[[str], None]) -> None:
-        self._fleet = _opened(folder / FLEET_LOCK)
+        self._fleet = _open_lock(folder / FLEET_LOCK)
         if not _is_locked(self._fleet):
             owner = (folder / FLEET_LOCK).read_text().strip() or "unknown"
             os.close(self._fleet)
@@ -63,7 +64,7 @@ class FolderLocks:
             )
         os.ftruncate(self._fleet, 0)
         os.write(self._fleet, f"{os.getpid()}\n".encode())
-        self.parts = _opened(folder / PARTS_LOCK)
+        self.parts = _open_lock(folder / PARTS_LOCK)
         try:
             self._wait(folder, environment, say)
         except BaseException:
@@ -71,20 +72,17 @@ class FolderLocks:
             raise
 
     def _wait(self, folder: Path, environment: Environment, say: Callable[[str], None]) -> None:
-        clock = environment.clock
-        began_s, is_said = clock.monotonic_s(), False
-        while not _is_locked(self.parts):
-            if not is_said:
+        for retry in Backoff(environment, _PAUSES, retry_s=PARTS_S):
+            if _is_locked(self.parts):
+                return
+            if not retry:
                 say("The fleet that ran with this folder before was killed: waiting until its processes have ended.")
-                is_said = True
-            if clock.monotonic_s() - began_s > PARTS_S:
-                raise Unavailable(
-                    f"Processes of the fleet that ran with the folder {folder} before do not end: their ids are in "
-                    f"{folder}/*.pid. Kill them, then start again.",
-                    kind="parts_run",
-                    folder=str(folder),
-                )
-            clock.sleep(_POLL_S)
+        raise Unavailable(
+            f"Processes of the fleet that ran with the folder {folder} before do not end: their ids are in "
+            f"{folder}/*.pid. Kill them, then start again.",
+            kind="parts_run",
+            folder=str(folder),
+        )
 
     def close(self) -> None:
         """Release the locks; parts that still run keep theirs."""
@@ -92,7 +90,7 @@ class FolderLocks:
         os.close(self.parts)
 
 
-def _opened(path: Path) -> int:
+def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 

@@ -74,21 +74,21 @@ def check_lake(
 ) -> CheckReport:
     """Check one store of a lake, or all of them and the remains of dropped ones. As `check_url`."""
     report = report or CheckReport(lake.url, deep)
-    for found in lake.stores() if store is None else [lake.find(store)]:
-        findings = Findings(report, store=found.name, progress=progress)
-        if found.kind == "database":
+    for store_name in lake.stores() if store is None else [lake.find(store)]:
+        findings = Findings(report, store=store_name.name, progress=progress)
+        if store_name.kind == "database":
             with findings.whole_store():
-                check_database(lake.database(found.name).location, findings)
-        elif found.kind == "repository":
-            _check_repository(lake, found.name, findings)
-        elif found.kind == "tenant":
+                check_database(lake.database(store_name.name).location, findings)
+        elif store_name.kind == "repository":
+            _check_repository(lake, store_name.name, findings)
+        elif store_name.kind == "tenant":
             report.tenant_count += 1
             with findings.whole_store():
-                check_tenant(lake, found.name, findings)
+                check_tenant(lake, store_name.name, findings)
         else:
-            folder = lake.store.sub(lake.folder_of(found.name))
+            folder = lake.store.sub(lake.folder_of(store_name.name))
             _check_table(folder, findings, environment=lake.environment)
-    for name in lake.dropped() if store is None else ():
+    for name in lake.list_dropped() if store is None else ():
         Findings(report, store=name).add(
             "warning", "dropped", "", "was dropped, but some of its files are left: clean the lake."
         )

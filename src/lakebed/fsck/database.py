@@ -61,8 +61,8 @@ class _Check:
 
     def run(self) -> None:
         newest = self._load(max(id for id in map(parse_manifest, self._listed) if id is not None), "the database")
-        found = Found(tuple(self._listed.values()), (), ())
-        if newest is None or not is_taken_apart(found, newest, now_ms=self._now_ms):
+        objects = Found(tuple(self._listed.values()), (), ())
+        if newest is None or not is_taken_apart(objects, newest, now_ms=self._now_ms):
             self._findings.report.database_count += 1  # a tombstone does not count as a database
         if newest is None:
             return
@@ -152,7 +152,7 @@ class _Check:
         owner = locations.owner(file.id)
         ours = owner == self._place.url
         shown = sst_path(file.id) if ours else f"{owner}/{sst_path(file.id)}"
-        there = (self._listed if ours else self._files_of(owner)).get(sst_path(file.id))
+        meta = (self._listed if ours else self._files_of(owner)).get(sst_path(file.id))
         report = self._findings.report
         report.file_count += 1
         report.size_bytes += file.size_bytes
@@ -162,7 +162,7 @@ class _Check:
                 shown,
                 f"holds sequence {file.max_sequence}, but {called} ends at {manifest.last_sequence}.",
             )
-        if self._findings.check_object(shown, there, size_bytes=file.size_bytes, needed_by=called) and report.deep:
+        if self._findings.check_object(shown, meta, size_bytes=file.size_bytes, needed_by=called) and report.deep:
             with self._findings.reading(shown, needed_by=called):
                 self._read_whole(file, locations, shown)
         self._findings.step(len(self._named))
@@ -192,9 +192,9 @@ class _Check:
             first, last = head if first is None else first, tail
             sequences = batch.column("sequence").to_numpy()
             smallest, largest = min(smallest, int(sequences.min())), max(largest, int(sequences.max()))
-        found = (rows, first, last, smallest, largest)
+        actual = (rows, first, last, smallest, largest)
         said = (file.row_count, file.first_key, file.last_key, file.min_sequence, file.max_sequence)
-        if found != said:
+        if actual != said:
             self._findings.error(
                 "wrong_count",
                 shown,

@@ -15,9 +15,9 @@ from lakebed.errors import NotFound
 from lakebed.fsck.model import Findings
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.port import ObjectMeta
-from lakebed.table.external import bucket_folders_below, is_marked, owner_of, roots_of
-from lakebed.table.layout import Layout
-from lakebed.table.placement import Placement
+from lakebed.table.files.external import bucket_folders_below, is_marked, owner_of, roots_of
+from lakebed.table.files.placement import Placement
+from lakebed.table.model.layout import Layout
 from lakebed.table.table import Table
 
 
@@ -32,19 +32,19 @@ def list_external(table: Table, listed: Iterable[str], used: Collection[str]) ->
     Cost: 1 GET a schema; for each root 1 LIST a folder of partitions and 1 a thousand files; 1 HEAD for each file of
     `used` that is elsewhere.
     """
-    schema, found = table.schema, dict[str, ObjectMeta]()
+    schema, metas = table.schema, dict[str, ObjectMeta]()
     for root in roots_of(table.store, listed).every:
         place = open_elsewhere(table.store, root)
         for folder in bucket_folders_below(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):
-            found.update((f"{root}/{meta.path}", meta) for meta in place.list(folder))
+            metas.update((f"{root}/{meta.path}", meta) for meta in place.list(folder))
     for url in used:
-        if url not in found:
+        if url not in metas:
             place, name = place_of(table.store, url)
             try:
-                found[url] = place.head(name)
+                metas[url] = place.head(name)
             except NotFound:
                 continue  # the check of sizes reports it
-    return found
+    return metas
 
 
 def report_unnamed(table: Table, outside: dict[str, ObjectMeta], used: Collection[str], findings: Findings) -> None:

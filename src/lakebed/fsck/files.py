@@ -15,12 +15,12 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.fsck.model import Findings
 from lakebed.objects.open import place_of
-from lakebed.table.binary_row import decode_rows
-from lakebed.table.data_file import open_data_file
-from lakebed.table.manifest import ENTRY_SCHEMA, files_of
-from lakebed.table.merge import encode_keys
-from lakebed.table.model import STATS_VERSION, DataField, DataFile, TableSchema
-from lakebed.table.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.manifest import ENTRY_SCHEMA, files_of
+from lakebed.table.engines.merge import encode_keys
+from lakebed.table.files.data_file import open_data_file
+from lakebed.table.model.model import STATS_VERSION, DataField, DataFile, TableSchema
+from lakebed.table.model.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN
 from lakebed.table.table import Table
 
 

@@ -68,7 +68,10 @@ class CheckReport:
         )
 
     def _repr_html_(self) -> str:
-        rows = [(one.severity, one.store, one.path, one.sentence) for one in self.findings[:HTML_ROWS_MAX]]
+        rows = [
+            (finding.severity, finding.store, finding.path, finding.sentence)
+            for finding in self.findings[:HTML_ROWS_MAX]
+        ]
         return html_table(("severity", "store", "path", "finding"), rows, title=repr(self))
 
     def count(self, severity: Severity) -> int:
@@ -119,7 +122,7 @@ class Findings:
         """Report a broken promise."""
         self.add("error", kind, path, sentence, **facts)
 
-    def check_object(self, path: str, there: ObjectMeta | None, *, size_bytes: int, needed_by: str) -> bool:
+    def check_object(self, path: str, meta: ObjectMeta | None, *, size_bytes: int, needed_by: str) -> bool:
         """Report an object that is missing, or whose size differs from the stated one. Return whether it is intact.
 
         Args:
@@ -127,11 +130,11 @@ class Findings:
             size_bytes: the size that `needed_by` states.
             needed_by: what refers to the object, such as ``snapshot 3``.
         """
-        if there is None:
+        if meta is None:
             self.missing(path, needed_by)
             return False
-        if there.size_bytes != size_bytes:
-            sentence = f"has {there.size_bytes:,} bytes; {needed_by} says {size_bytes:,}."
+        if meta.size_bytes != size_bytes:
+            sentence = f"has {meta.size_bytes:,} bytes; {needed_by} says {size_bytes:,}."
             self.error("wrong_size", path, sentence, needed_by=needed_by)
             return False
         return True

@@ -22,18 +22,18 @@ from lakebed.fsck.model import Progress
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
-from lakebed.table.binary_row import decode_rows
-from lakebed.table.commit import CommitRequest, StagedChange, commit
-from lakebed.table.data_file import OpenDataFile
-from lakebed.table.layout import MAIN_BRANCH
-from lakebed.table.manifest import ENTRY_SCHEMA, files_of
-from lakebed.table.model import STATS_VERSION, DataField, DataFile, Snapshot, Stats
-from lakebed.table.source_file import open_in_folders
-from lakebed.table.splits import bucket_groups
-from lakebed.table.stats import EMPTY_STATS, compute_stats, merge_stats
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.manifest import ENTRY_SCHEMA, files_of
+from lakebed.table.codec.stats import EMPTY_STATS, compute_stats, merge_stats
+from lakebed.table.commit.commit import CommitRequest, StagedChange, commit
+from lakebed.table.files.data_file import OpenDataFile
+from lakebed.table.files.splits import bucket_groups
+from lakebed.table.model.layout import MAIN_BRANCH
+from lakebed.table.model.model import STATS_VERSION, DataField, DataFile, Snapshot, Stats
+from lakebed.table.model.types import arrow_type
+from lakebed.table.read.source_file import open_in_folders
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_type
-from lakebed.table.write_settings import check_writable
+from lakebed.table.write.write_settings import check_writable
 
 _Key = tuple[bytes, int, str]
 """Partition, bucket and name: a file keeps them when a compaction moves it to another level."""
@@ -85,16 +85,16 @@ class RepairReport:
             "dry_run": self.dry_run,
             "branches": [
                 {
-                    "table": one.table,
-                    "branch": one.branch,
-                    "files": one.file_count,
-                    "described": one.described_count,
-                    "wrong": one.wrong_count,
-                    "bytes": one.read_bytes,
-                    "snapshot": one.snapshot_id,
-                    "skipped": [{"path": skipped.path, "sentence": skipped.sentence} for skipped in one.skipped],
+                    "table": branch.table,
+                    "branch": branch.branch,
+                    "files": branch.file_count,
+                    "described": branch.described_count,
+                    "wrong": branch.wrong_count,
+                    "bytes": branch.read_bytes,
+                    "snapshot": branch.snapshot_id,
+                    "skipped": [{"path": skipped.path, "sentence": skipped.sentence} for skipped in branch.skipped],
                 }
-                for one in self.branches
+                for branch in self.branches
             ],
         }
 
@@ -126,7 +126,9 @@ def repair_url(
     else:
         lake = Lake.open(folder, create=False, environment=environment, storage_options=storage_options)
         names = [
-            found.name for found in (lake.stores() if store is None else [lake.find(store)]) if found.kind == "table"
+            store_name.name
+            for store_name in (lake.stores() if store is None else [lake.find(store)])
+            if store_name.kind == "table"
         ]
         tables += [lake.table(name) for name in names]
     for table in tables:
@@ -205,7 +207,7 @@ class _BranchRepairer:
         schema = self._table.context.schemas.load(file.schema_id)
         keys = schema.key_fields
         names = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
-        values = schema.fields if names is None else schema.named(names)
+        values = schema.fields if names is None else schema.select_fields(names)
         wanted = {column.name: column for column in (*keys, *values)}
         parts: list[tuple[int, Stats, Stats]] = []
         opened = open_in_folders(self._table.store, file, folders=folders)
@@ -243,16 +245,16 @@ class _BranchRepairer:
 
     def _commit(self) -> Snapshot:
         """Commit a snapshot without rows of its own whose base has the new entries."""
-        return commit(self._table.context, CommitRequest(kind="COMPACT", derive=self._staged))
+        return commit(self._table.context, CommitRequest(kind="COMPACT", derive=self._stage))
 
-    def _staged(self, head: Snapshot | None) -> StagedChange:
+    def _stage(self, head: Snapshot | None) -> StagedChange:
         live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.manifests.live_entries(head)
         rows = zip(*(live[name].to_pylist() for name in ("partition", "bucket", "file_name")), strict=True)
-        found = [self._described.get(row) for row in rows]
+        files = [self._described.get(row) for row in rows]
         for stats in ("key_stats", "value_stats"):
             for part, member in (("min", "min_values"), ("max", "max_values"), ("null_counts", "null_counts")):
-                live = _with_column(live, f"{stats}_{part}", found, attrgetter(f"{stats}.{member}"))
-        live = _with_column(live, "stats_version", found, attrgetter("stats_version"))
+                live = _with_column(live, f"{stats}_{part}", files, attrgetter(f"{stats}.{member}"))
+        live = _with_column(live, "stats_version", files, attrgetter("stats_version"))
         return StagedChange(entries=ENTRY_SCHEMA.empty_table(), base=head, live=live)
 
 
@@ -275,15 +277,15 @@ def _leaves_rows_out(stated: Stats, true: Stats, fields: Sequence[DataField]) ->
 
 
 def _with_column(
-    entries: pa.Table, name: str, found: list[DataFile | None], member: Callable[[DataFile], Any]
+    entries: pa.Table, name: str, files: list[DataFile | None], member: Callable[[DataFile], Any]
 ) -> pa.Table:
     """Replace a column's values for the files with new statistics."""
     place = ENTRY_SCHEMA.get_field_index(name)
     kind = ENTRY_SCHEMA.field(place)
-    replaced = pa.array([None if file is None else member(file) for file in found], kind.type)
-    is_new = pa.array([file is not None for file in found])
+    replaced = pa.array([None if file is None else member(file) for file in files], kind.type)
+    is_new = pa.array([file is not None for file in files])
     old = entries.column(place).combine_chunks()
     whole = pa.concat_arrays([old, replaced]) if len(old) else replaced
-    count = len(found)
+    count = len(files)
     indices = pc.if_else(is_new, pa.array(range(count, 2 * count)), pa.array(range(count)))
     return entries.set_column(place, kind, whole.take(indices))

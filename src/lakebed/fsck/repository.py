@@ -31,19 +31,19 @@ from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectMeta
-from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.committed.content_hash import range_hash
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import address_ulid, decode_entry
-from lakebed.repo.foreign import is_foreign
-from lakebed.repo.intact import check_source, stream_object
-from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
-from lakebed.repo.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
-from lakebed.repo.options import DAY_MS
-from lakebed.repo.records import decode_record, read_records
-from lakebed.repo.reflog import reflog
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.entry import address_ulid, decode_entry
+from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
+from lakebed.repo.model.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
+from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.objects.intact import check_source, stream_object
+from lakebed.repo.outside.foreign import is_foreign
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import decode_record, read_records
+from lakebed.repo.records.reflog import reflog
+from lakebed.repo.references.commits import SHOWN_CHARACTERS
 
 R = TypeVar("R", Branch, Tag)
 
@@ -91,7 +91,7 @@ class _Check:
         for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER):
             self._listed.update((meta.path, meta) for meta in self._home.store.list(folder))
         heads = self._heads()
-        expired = self._expired()
+        expired = self._load_expired()
         for commit_id, called in heads:
             self._check_history(commit_id, called)
         for commit_id, commit in self._commits.items():
@@ -116,7 +116,11 @@ class _Check:
         with self._findings.reading("reflog", needed_by="undelete"):
             since_ms = self._home.now_ms() - self._home.options.undelete_days * DAY_MS
             for line in reflog(self._home, since_ms=since_ms, snapshot=self._snapshot):
-                heads += [(one, f"the reference log of {line.branch}") for one in (line.before, line.after) if one]
+                heads += [
+                    (commit_id, f"the reference log of {line.branch}")
+                    for commit_id in (line.before, line.after)
+                    if commit_id
+                ]
         if not any(called.startswith("the branch ") for _, called in heads):
             self._findings.error("missing", "branches", "has no branch.")
         return heads
@@ -125,19 +129,19 @@ class _Check:
         with self._findings.reading(prefix.decode(), needed_by="the repository"):
             yield from read_records(self._snapshot, prefix, kind)
 
-    def _expired(self) -> set[str]:
+    def _load_expired(self) -> set[str]:
         prefix = self._home.keys.expired()
         return {key[len(prefix) :].decode() for key, _ in self._snapshot.scan(*prefix_range(prefix))}
 
     def _check_history(self, commit_id: str, called: str) -> None:
         waiting = [(commit_id, called)]
         while waiting:
-            one, needed_by = waiting.pop()
-            if one in self._commits:
+            next_id, needed_by = waiting.pop()
+            if next_id in self._commits:
                 continue
-            commit = self._commits[one] = self._load(one, needed_by)
+            commit = self._commits[next_id] = self._load(next_id, needed_by)
             if commit is not None:
-                waiting += [(parent, f"the commit {one[:SHOWN_CHARACTERS]}") for parent in commit.parents]
+                waiting += [(parent, f"the commit {next_id[:SHOWN_CHARACTERS]}") for parent in commit.parents]
 
     def _load(self, commit_id: str, needed_by: str) -> Commit | None:
         key = self._home.keys.commit(commit_id)
@@ -161,29 +165,29 @@ class _Check:
             if self._is_there(path, ref.file, called):
                 with self._findings.reading(path, needed_by=called):
                     self._metaranges[ref.file.id] = self._committed.open(ref).ranges()
-        for one in self._metaranges[ref.file.id]:
-            self._check_range(one, ref, called, objects_there=objects_there)
+        for range_meta in self._metaranges[ref.file.id]:
+            self._check_range(range_meta, ref, called, objects_there=objects_there)
 
     def _is_there(self, path: str, file: FileMeta, called: str) -> bool:
         """Return whether an object exists; its size is checked, and the object counted, once."""
         if path in self._named:
             return True
         self._named.add(path)
-        there = self._listed.get(path)
+        meta = self._listed.get(path)
         self._findings.report.file_count += 1
         self._findings.report.size_bytes += file.size_bytes
         self._findings.step(len(self._listed))
-        self._findings.check_object(path, there, size_bytes=file.size_bytes, needed_by=called)
-        return there is not None
+        self._findings.check_object(path, meta, size_bytes=file.size_bytes, needed_by=called)
+        return meta is not None
 
-    def _check_range(self, one: RangeMeta, ref: MetarangeRef, called: str, *, objects_there: bool) -> None:
-        path = range_path(one.file.id)
-        if not self._is_there(path, one.file, called) or one.file.id in self._read or not objects_there:
+    def _check_range(self, range_meta: RangeMeta, ref: MetarangeRef, called: str, *, objects_there: bool) -> None:
+        path = range_path(range_meta.file.id)
+        if not self._is_there(path, range_meta.file, called) or range_meta.file.id in self._read or not objects_there:
             return
-        self._read.add(one.file.id)
+        self._read.add(range_meta.file.id)
         with self._findings.reading(path, needed_by=called):
-            batches = list(self._committed.open(ref).rows_of(one))
-            if self._findings.report.deep and range_hash(batches) != one.id:
+            batches = list(self._committed.open(ref).rows_of(range_meta))
+            if self._findings.report.deep and range_hash(batches) != range_meta.id:
                 raise Corruption(f"{path} does not match the hash in its name.", path=path)
             rows = (zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True) for batch in batches)
             self._check_objects(((key, decode_entry(value, where=path)) for key, value in chain(*rows)), called)
@@ -198,10 +202,10 @@ class _Check:
         if self._findings.report.deep and readable:
             pool = self._home.environment.runtime.pool(_READS_AT_ONCE)
             try:
-                for found in pool.map(lambda row: self._fault_of(*row, called), readable):
+                for fault in pool.map(lambda row: self._fault_of(*row, called), readable):
                     self._findings.step(len(self._listed))
-                    if found is not None:
-                        self._findings.error(*found)
+                    if fault is not None:
+                        self._findings.error(*fault)
             finally:
                 pool.close()
 
@@ -218,10 +222,8 @@ class _Check:
             return True
         self._findings.report.file_count += 1
         self._findings.report.size_bytes += entry.size_bytes
-        there, size_bytes = self._listed.get(entry.address), entry.size_bytes
-        return self._findings.check_object(
-            entry.address, there, size_bytes=size_bytes, needed_by=f"{shown} of {called}"
-        )
+        meta, size_bytes = self._listed.get(entry.address), entry.size_bytes
+        return self._findings.check_object(entry.address, meta, size_bytes=size_bytes, needed_by=f"{shown} of {called}")
 
     def _fault_of(self, shown: str, entry: Entry, called: str) -> tuple[str, str, str] | None:
         """Return what is wrong with an object's bytes: kind, path and sentence of a finding."""

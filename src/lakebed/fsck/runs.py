@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.fsck.model import Findings
-from lakebed.table.binary_row import decode_rows
-from lakebed.table.merge import encode_keys
-from lakebed.table.model import TableSchema
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.engines.merge import encode_keys
+from lakebed.table.model.model import TableSchema
 
 
 def check_runs(live: pa.Table, *, schema: TableSchema, called: str, findings: Findings) -> None:

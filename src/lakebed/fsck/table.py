@@ -29,18 +29,18 @@ from lakebed.fsck.runs import check_runs
 from lakebed.fsck.vectors import Seen, check_vectors
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectMeta
-from lakebed.table.external import OwnFiles
-from lakebed.table.layout import branch_of, parse_changelog, parse_schema, parse_snapshot, parse_tag
-from lakebed.table.manifest import ADD, fold
-from lakebed.table.manifest_cache import ManifestCache
-from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.model import ManifestMeta, Snapshot, Tag
-from lakebed.table.reclaim import Role, paths_of
-from lakebed.table.referenced_files import ReferencedFiles, folder_namer
-from lakebed.table.snapshot_json import decode_snapshot, decode_tag
+from lakebed.table.branch.manifest_cache import ManifestCache
+from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.branch.reclaim import Role, paths_of
+from lakebed.table.branch.unfinished import Deletion, load_deletions
+from lakebed.table.codec.manifest import ADD, fold
+from lakebed.table.codec.snapshot_json import decode_snapshot, decode_tag
+from lakebed.table.collect.referenced_files import ReferencedFiles, folder_namer
+from lakebed.table.files.external import OwnFiles
+from lakebed.table.model.layout import branch_of, parse_changelog, parse_schema, parse_snapshot, parse_tag
+from lakebed.table.model.model import ManifestMeta, Snapshot, Tag
+from lakebed.table.model.times import is_future
 from lakebed.table.table import Table
-from lakebed.table.times import is_future
-from lakebed.table.unfinished import Deletion, load_deletions
 
 _CACHE_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of decoded manifests cached between versions; beyond it shared manifests are read again."""
@@ -132,7 +132,7 @@ class _BranchCheck:
     # ---- versions
 
     def _versions(self) -> list[_Version]:
-        found: list[_Version] = []
+        versions: list[_Version] = []
         for path in self._ours:
             snapshot_id, tag = parse_snapshot(path), parse_tag(path)
             if snapshot_id is None and tag is None:
@@ -141,14 +141,14 @@ class _BranchCheck:
                 body = self._table.store.get(path)
                 if tag is not None:
                     decoded = decode_tag(body, name=tag, path=path)
-                    found.append(_Version(decoded.snapshot, f"tag {tag}"))
+                    versions.append(_Version(decoded.snapshot, f"tag {tag}"))
                     self._check_lifetime(decoded, path)
                     continue
                 snapshot = decode_snapshot(body, path=path)
                 if snapshot.id != snapshot_id:
                     self._findings.error("wrong_id", path, f"says that it is snapshot {snapshot.id}.")
-                found.append(_Version(snapshot, f"snapshot {snapshot.id}"))
-        return sorted(found, key=lambda version: (version.snapshot.id, version.called))
+                versions.append(_Version(snapshot, f"snapshot {snapshot.id}"))
+        return sorted(versions, key=lambda version: (version.snapshot.id, version.called))
 
     def _check_schema(self, schema_id: int, called: str) -> None:
         path = self._table.layout.schema(schema_id)
@@ -191,7 +191,7 @@ class _BranchCheck:
 
     def _entries(self, metas: Iterable[ManifestMeta], called: str) -> pa.Table | None:
         """Return the entries of manifests; None when one is unreadable."""
-        tables: list[pa.Table] | None = [self._reader.concatenated([])]
+        tables: list[pa.Table] | None = [self._reader.concat_entries([])]
         for meta in metas:
             path = self._table.layout.manifest(meta.file_name)
             self._used.paths.add(path)
@@ -327,9 +327,9 @@ class _BranchCheck:
     def _check_times(self, versions: list[_Version]) -> None:
         """Report commit times in the future, or before those of older snapshots: a writer's clock was wrong."""
         now_ms = self._table.environment.clock.now_ms()
-        snapshots = [one.snapshot for one in versions if one.called.startswith("snapshot ")]
+        snapshots = [version.snapshot for version in versions if version.called.startswith("snapshot ")]
         snapshots.sort(key=lambda snapshot: snapshot.id)
-        future = [one.id for one in snapshots if is_future(one.time_ms, now_ms=now_ms)]
+        future = [snapshot.id for snapshot in snapshots if is_future(snapshot.time_ms, now_ms=now_ms)]
         folder = self._table.layout.snapshot_folder
         if future:
             sentence = (

@@ -98,15 +98,17 @@ class _Check:
 
     def is_intact(self, path: str, *, size_bytes: int, needed_by: str) -> bool:
         """Whether an object is there with its size. What is not there and not needed any more is no finding."""
-        there = self._listed.get(path) or self._head(path)
-        if there is None and not self._is_named_still(path):
+        meta = self._listed.get(path) or self._head(path)
+        if meta is None and not self._is_named_still(path):
             return False
-        return self._findings.check_object(path, there, size_bytes=size_bytes, needed_by=needed_by)
+        return self._findings.check_object(path, meta, size_bytes=size_bytes, needed_by=needed_by)
 
     def orphans(self) -> None:
         """Report the objects that nothing refers to, and that were not collected since they were listed."""
         state = self._state
-        spoken_for = _named(state) | {one.path for one in module_of("tenant").plan_of(self._lake.root, state).doomed}
+        spoken_for = _paths_of(state) | {
+            deletable.path for deletable in module_of("tenant").plan_of(self._lake.root, state).doomed
+        }
         for path, meta in self._listed.items():
             if path not in spoken_for and not _is_spoken_for(state, path) and self._head(path) is not None:
                 self._findings.orphan(meta, "is referred to by nothing: lakebed fleet scrub deletes it.")
@@ -114,7 +116,7 @@ class _Check:
     def _is_named_still(self, path: str) -> bool:
         """Whether the newest state, read after an object was not there, names it too: then it is lost."""
         try:
-            return path in _named(self._records.state(self._state.name))
+            return path in _paths_of(self._records.state(self._state.name))
         except NotFound as problem:
             return problem.kind != "tenant_not_found"
 
@@ -125,7 +127,7 @@ class _Check:
             return None
 
 
-def _named(state: TenantState) -> set[str]:
+def _paths_of(state: TenantState) -> set[str]:
     """Every path that a state consists of."""
     named = {
         _path(state.name, timeline, file) for timeline in state.manifest.timelines for file in timeline.files.files()
@@ -147,8 +149,14 @@ def _path(tenant: str, timeline: TimelineIndex, file: FileMeta) -> str:
 
 def _is_spoken_for(state: TenantState, path: str) -> bool:
     """Whether an object belongs to a transaction that is not finished, or that was rejected and is not collected."""
-    rejected = {one.id for one in state.transactions.finished if one.state is not TransactionState.COMMITTED}
-    pending = {one.id for one in state.transactions.unfinished} | (rejected & set(state.transactions.to_collect))
+    rejected = {
+        transaction.id
+        for transaction in state.transactions.finished
+        if transaction.state is not TransactionState.COMMITTED
+    }
+    pending = {transaction.id for transaction in state.transactions.unfinished} | (
+        rejected & set(state.transactions.to_collect)
+    )
     return any(path.startswith(f"{txn_folder(state.name, txn)}/") for txn in pending)
 
 

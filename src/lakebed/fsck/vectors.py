@@ -9,9 +9,9 @@ from collections.abc import Container
 
 from lakebed.fsck.model import Findings
 from lakebed.objects.path import is_url
-from lakebed.table.context import TableBranch
-from lakebed.table.model import Snapshot
-from lakebed.table.vectors import load_positions, vectors_of
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.model.model import Snapshot
+from lakebed.table.read.vectors import load_positions, vectors_of
 
 Seen = set[tuple[str, int]]
 

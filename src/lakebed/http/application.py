@@ -31,8 +31,8 @@ def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]]) -> Gate[P,
     """The ASGI application that serves a site; `routes` by the prefix of their paths."""
     by_path: dict[str, dict[str, Route[C]]] = {}
     for prefix, declared in routes.items():
-        for one in declared:
-            by_path.setdefault(prefix + one.endpoint.path, {})[one.endpoint.method] = one
+        for route in declared:
+            by_path.setdefault(prefix + route.endpoint.path, {})[route.endpoint.method] = route
     router = Router(
         [
             StarletteRoute(path, EndpointApp(site, path, methods), methods=list(methods))
@@ -47,12 +47,12 @@ def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]]) -> Gate[P,
             await router(scope, receive, send)
         except HTTPException as refusal:
             where = f"{scope['method']} {scope['path']}"
-            await error_reply(_refused(where, refusal), request_id="")(scope, receive, send)
+            await error_reply(_router_error(where, refusal), request_id="")(scope, receive, send)
 
     return Gate(application, site=site)
 
 
-def _refused(where: str, refusal: HTTPException) -> LakebedError:
+def _router_error(where: str, refusal: HTTPException) -> LakebedError:
     """A refusal of the router as an error of ours."""
     if refusal.status_code == 405:
         allow = (refusal.headers or {}).get("Allow", "")

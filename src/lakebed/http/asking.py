@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -24,6 +24,7 @@ from urllib3.exceptions import (
 )
 
 from lakebed import errors
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.runtime import Environment
 
@@ -50,17 +51,23 @@ class Connections:
     def __init__(self, *, server_count: int, connection_count_max: int) -> None:
         self._counts = server_count, connection_count_max
         self._process = os.getpid()
-        self._pool = self._made()
+        self._pool = self._make()
 
-    def _made(self) -> urllib3.PoolManager:
+    def _make(self) -> urllib3.PoolManager:
         server_count, connection_count_max = self._counts
         return urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max)
 
-    def request(self, method: str, url: str, **options: Any) -> urllib3.BaseHTTPResponse:
-        """One request, as `urllib3.PoolManager.request`: not repeated, and no redirect is followed."""
+    def request(
+        self, method: str, url: str, *, retries: urllib3.Retry | Literal[False] = False, **options: Any
+    ) -> urllib3.BaseHTTPResponse:
+        """One request, as `urllib3.PoolManager.request`; no redirect is followed.
+
+        Args:
+            retries: whether, and how, it is repeated when its connection breaks.
+        """
         if self._process != os.getpid():
-            self._process, self._pool = os.getpid(), self._made()
-        return self._pool.request(method, url, retries=False, redirect=False, **options)
+            self._process, self._pool = os.getpid(), self._make()
+        return self._pool.request(method, url, retries=retries, redirect=False, **options)
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
@@ -79,8 +86,7 @@ _HEALTH_TRIES: Final = 3
 """After so many questions without an answer the time for one is doubled: a process that is busy answers in the end."""
 _LOOK_S: Final = 1.0
 """Between two questions to a process that is silent, and between two looks for other URLs, while others are asked."""
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 0.25
+_PAUSES: Final = Pauses(0.05, 0.25, jitter=0.5)
 _TIMES_MAX: Final = 256
 
 
@@ -133,7 +139,7 @@ class Servers:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """The URLs, in the order in which they are asked."""
-        return tuple(one.url for one in self._order())
+        return tuple(server.url for server in self._order())
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
@@ -143,48 +149,39 @@ class Servers:
         self,
         request: Callable[[str], T],
         *,
-        patience_s: float,
-        is_repeated: Callable[[LakebedError], bool],
+        retry_s: float,
+        is_retried: Callable[[LakebedError], bool],
     ) -> T:
         """Let one process after another answer a request, each at least once.
 
         Args:
-            request: asks the process at a URL; it may be called again after an error that `is_repeated`.
-            patience_s: how long all of them are asked again.
-            is_repeated: whether another process may answer after an error, or the same one later.
+            request: asks the process at a URL; it may be called again after an error that `is_retried`.
+            retry_s: how long the request is retried.
+            is_retried: whether another process may answer after an error, or the same one later.
 
         Raises:
             The last error; `OutcomeUnknown` when any process may have done what was asked, and none said since that
             it has or has not.
         """
-        clock, rng = self._environment.clock, self._environment.rng
-        ends_s = clock.monotonic_s() + patience_s
-        pause_s = _PAUSE_S
-        unclear: OutcomeUnknown | None = None
-        while True:
-            problem: LakebedError = _no_answer(self._servers[0].url)
+        clock = self._environment.clock
+        backoff = Backoff(self._environment, _PAUSES, retry_s=retry_s)
+        for _ in backoff:
             for server in self._order():
                 if not self._is_well(server):
-                    problem = _no_reply(server.url)
+                    backoff.note(_no_reply(server.url))
                     continue
                 try:
                     reply = request(server.url)
                 except LakebedError as error:
-                    if not is_repeated(error):
+                    if not is_retried(error):
                         raise
-                    problem = error
-                    if isinstance(error, OutcomeUnknown):
-                        unclear = error
+                    backoff.note(error)
                 else:
                     if server is not self._servers[0]:
-                        self._servers = (server, *(one for one in self._servers if one is not server))
+                        self._servers = (server, *(other for other in self._servers if other is not server))
                     return reply
-            now_s = clock.monotonic_s()
-            self._look_for_others(now_s)
-            if now_s + pause_s >= ends_s:
-                raise (unclear or problem) from problem
-            clock.sleep(pause_s * rng.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            self._look_for_others(clock.monotonic_s())
+        raise backoff.unclear or backoff.reason
 
     def send(
         self,
@@ -297,7 +294,7 @@ class Servers:
             urls = self._find()
         except LakebedError:
             return
-        known = {one.url: one for one in self._servers}
+        known = {server.url: server for server in self._servers}
         if set(urls) != set(known):
             self._servers = tuple(known.get(url) or _Server(url) for url in urls)
 
@@ -340,7 +337,7 @@ class _ErrorBody(msgspec.Struct):
     facts: dict[str, Any] = {}
 
 
-def encoded(segment: str) -> str:
+def quote_segment(segment: str) -> str:
     """One segment of a URL's path."""
     return quote(segment, safe="")
 
@@ -370,21 +367,21 @@ def error_of(reply: urllib3.BaseHTTPResponse, *, endpoint: str, again: bool) -> 
     """
     kind, name = reply.headers.get(KIND_HEADER), reply.headers.get(CLASS_HEADER, "")
     try:
-        found = msgspec.json.decode(reply.data, type=_ErrorBody)
+        body = msgspec.json.decode(reply.data, type=_ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        found = _ErrorBody(f"The server at {endpoint} answered with status {reply.status}.")
+        body = _ErrorBody(f"The server at {endpoint} answered with status {reply.status}.")
     made = getattr(errors, name) if name in errors.__all__ else None
     if made is None and kind is not None:
         made = InternalError  # a server of another version
     if made is None and reply.status in _UNCLEAR and not again:
         made = OutcomeUnknown
     if made is None:
-        found = _ErrorBody(
+        body = _ErrorBody(
             f"The reply of {endpoint} is not a lakebed server's, but perhaps a proxy's: status {reply.status}."
         )
         made = Unavailable if reply.status >= 500 else InvalidRequest
-    error: LakebedError = made(found.message, kind=kind)
-    error.facts.update(found.facts)
+    error: LakebedError = made(body.message, kind=kind)
+    error.facts.update(body.facts)
     return error
 
 

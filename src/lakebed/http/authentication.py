@@ -11,7 +11,7 @@ from base64 import b64decode
 from dataclasses import dataclass
 from typing import Final
 
-from lakebed.http.errors import unauthorized
+from lakebed.http.errors import authentication_error
 
 CREDENTIAL_BYTES_MAX: Final = 1_024
 """Longest ``Authorization`` header that is parsed."""
@@ -26,10 +26,10 @@ def parse_credential(header: bytes | None) -> tuple[str, str]:
         InvalidRequest: kind ``unauthorized``: it is missing, or has another form.
     """
     if header is None:
-        raise unauthorized(f"The request has no Authorization header: {_HOW}.")
+        raise authentication_error(f"The request has no Authorization header: {_HOW}.")
     scheme, _, value = header.strip().partition(b" ")
     if len(header) > CREDENTIAL_BYTES_MAX:
-        raise unauthorized(f"The Authorization header is too long: {_HOW}.")
+        raise authentication_error(f"The Authorization header is too long: {_HOW}.")
     try:
         if scheme.lower() == b"basic":
             access_key, mark, secret = b64decode(value.strip(), validate=True).decode().partition(":")
@@ -37,11 +37,11 @@ def parse_credential(header: bytes | None) -> tuple[str, str]:
             token = value.strip().decode()
             access_key, mark, secret = token.partition("." if "." in token else ":")
         else:
-            raise unauthorized(f"The Authorization scheme is not supported: {_HOW}.")
+            raise authentication_error(f"The Authorization scheme is not supported: {_HOW}.")
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise unauthorized(f"The Authorization header cannot be read: {_HOW}.") from error
+        raise authentication_error(f"The Authorization header cannot be read: {_HOW}.") from error
     if not (access_key and mark and secret):
-        raise unauthorized(f"The Authorization header lacks an access key or a secret: {_HOW}.")
+        raise authentication_error(f"The Authorization header lacks an access key or a secret: {_HOW}.")
     return access_key, secret
 
 
@@ -67,4 +67,4 @@ def check_token(header: bytes | None, token: str | None, *, service: str) -> Non
         return
     scheme, _, sent = (header or b"").strip().partition(b" ")
     if scheme.lower() != b"bearer" or not hmac.compare_digest(sent.strip(), token.encode()):
-        raise unauthorized(f"{service} needs its token: send Authorization: Bearer <token>.")
+        raise authentication_error(f"{service} needs its token: send Authorization: Bearer <token>.")

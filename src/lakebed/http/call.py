@@ -24,7 +24,7 @@ from lakebed.http.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest, page_of
 from lakebed.http.pools import run_in
 from lakebed.http.replies import json
 from lakebed.http.serving import Serving
-from lakebed.http.streaming import download, gathered, upload
+from lakebed.http.streaming import download, gather_chunks, upload
 
 B = TypeVar("B")
 P = ParamSpec("P")
@@ -87,7 +87,7 @@ class Call:
             self._query = dict(self._pairs())
         return self._query
 
-    def repeated(self, name: str) -> list[str]:
+    def all_values(self, name: str) -> list[str]:
         """All values of a repeatable parameter of the query."""
         return [value for key, value in self._pairs() if key == name]
 
@@ -154,8 +154,8 @@ class Call:
         page = self.page()
 
         def read() -> Response:
-            found = list(islice(rows(page), page.probe))
-            return json(page_of(found, amount=page.amount, key=key, row=row))
+            page_rows = list(islice(rows(page), page.probe))
+            return json(page_of(page_rows, amount=page.amount, key=key, row=row))
 
         return await self.heavy(read)
 
@@ -167,7 +167,7 @@ class Call:
         if not (text.isascii() and text.isdigit()):
             raise InvalidRequest("The Content-Length is not a number.", kind="invalid_header")
         if int(text) > bytes_max:
-            raise oversized_body(bytes_max)
+            raise body_size_error(bytes_max)
         return int(text)
 
     async def chunks(self, *, bytes_max: int) -> AsyncIterator[bytes]:
@@ -175,16 +175,18 @@ class Call:
 
         Raises:
             ClientGone: the client disconnected.
-            InvalidRequest: kind ``too_large``, beyond `bytes_max`; ``body_differs``, at its end: the body has not the
-                checksum that the header ``Content-MD5`` states.
+            InvalidRequest: kind ``too_large``, beyond `bytes_max`; ``stalled``: it comes too slowly
+                (`HttpOptions.stalled_s`); ``body_differs``, at its end: the body has not the checksum that the header
+                ``Content-MD5`` states.
         """
         self.content_length(bytes_max=bytes_max)
-        announced = self._announced_digests()
+        announced = self._content_digests()
         digest = hashlib.md5(usedforsecurity=False) if announced else None
         total = 0
+        waited_s = 0.0
         more = True
         while more:
-            message = await (self._next_message() if total else self.receive())
+            message, waited_s = await self._next_message(received_bytes=total, waited_s=waited_s)
             if message["type"] != "http.request":
                 raise ClientGone
             body: bytes = message.get("body", b"")
@@ -192,41 +194,52 @@ class Call:
             if body:
                 total += len(body)
                 if total > bytes_max:
-                    raise oversized_body(bytes_max)
+                    raise body_size_error(bytes_max)
                 if digest is not None:
                     digest.update(body)
-                if digest is not None and not more:
-                    _check_digest(digest.digest(), announced)
                 yield body
-        if digest is not None and not total:
+        if digest is not None:  # the end may come alone, behind the last bytes
             _check_digest(digest.digest(), announced)
 
-    def _announced_digests(self) -> list[bytes]:
+    def _content_digests(self) -> list[bytes]:
         """The checksums that ``Content-MD5`` states. Raises `InvalidRequest` for what is no MD5."""
-        found = []
+        digests = []
         for key, value in self.scope["headers"]:
             if key == b"content-md5":
                 try:
-                    found.append(b64decode(value.strip(), validate=True))
+                    digests.append(b64decode(value.strip(), validate=True))
                 except binascii.Error:
-                    found.append(b"")
-                if len(found[-1]) != _MD5_BYTES:
+                    digests.append(b"")
+                if len(digests[-1]) != _MD5_BYTES:
                     raise InvalidRequest(
                         "The Content-MD5 is not an MD5: send its 16 bytes as base64, or leave the header out.",
                         kind="invalid_header",
                     )
-        return found
+        return digests
 
-    async def _next_message(self) -> Message:
-        """The next piece of a body, within a limit of time: its reader holds a thread."""
-        stalled_s = self.serving.options.stalled_s
+    async def _next_message(self, *, received_bytes: int, waited_s: float) -> tuple[Message, float]:
+        """The next piece of a body, within a limit of time: its sender holds a connection, and perhaps a thread.
+
+        Args:
+            waited_s: for the pieces before. Only the time counts in which the sender is waited for: a store that is
+                slow, or an upload that waits for others, is no fault of the sender.
+
+        Returns:
+            The piece, and `waited_s` with the wait for it.
+        """
+        options, clock = self.serving.options, asyncio.get_running_loop()
+        began_s = clock.time()
+        left_s = options.stalled_s + received_bytes / options.body_bytes_per_s_min - waited_s
         try:
-            async with asyncio.timeout(stalled_s):
-                return await self.receive()
+            async with asyncio.timeout(min(left_s, options.stalled_s)):
+                message = await self.receive()
         except TimeoutError as error:
             raise InvalidRequest(
-                f"The body paused for more than {stalled_s:g} s: send it again.", kind="stalled"
+                f"The body was too slow: no piece of it came for {options.stalled_s:g} s, or less than "
+                f"{options.body_bytes_per_s_min:,} bytes a second of all of it. Send it again.",
+                kind="stalled",
             ) from error
+        return message, waited_s + clock.time() - began_s
 
     async def body(self, *, bytes_max: int) -> bytes:
         """The whole body."""
@@ -280,7 +293,7 @@ class Call:
 
     async def upload(self, chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R]) -> R:
         """Hand a large body to a call that takes an iterator: `lakebed.http.streaming.upload`."""
-        pieces = gathered(chunks, bytes_min=self.serving.options.chunk_bytes)
+        pieces = gather_chunks(chunks, bytes_min=self.serving.options.chunk_bytes)
         return await upload(pieces, into=into, slots=self.serving.pools.uploads)
 
     async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncIterator[memoryview]:
@@ -289,15 +302,16 @@ class Call:
 
 
 def _check_digest(digest: bytes, announced: Iterable[bytes]) -> None:
-    for one in announced:
-        if one != digest:
+    for header_digest in announced:
+        if header_digest != digest:
             raise InvalidRequest(
-                f"The body has the MD5 {digest.hex()}, but its Content-MD5 states {one.hex()}: it was changed on its "
-                "way, or the header is of another body. Send both again.",
+                f"The body has the MD5 {digest.hex()}, but its Content-MD5 states {header_digest.hex()}: it was "
+                f"changed "
+                "on its way, or the header is of another body. Send both again.",
                 kind="body_differs",
             )
 
 
-def oversized_body(bytes_max: int) -> InvalidRequest:
+def body_size_error(bytes_max: int) -> InvalidRequest:
     """The error of a body that is too large."""
     return InvalidRequest(f"The body is larger than {bytes_max:,} bytes, the limit of this call.", kind="too_large")

@@ -130,7 +130,7 @@ def _is_plain(fact: Any) -> bool:
     return fact is None or type(fact) in (str, int, float, bool)
 
 
-def unauthorized(message: str) -> LakebedError:
+def authentication_error(message: str) -> LakebedError:
     """Missing or invalid credentials."""
     return InvalidRequest(message, kind="unauthorized")
 

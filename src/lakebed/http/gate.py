@@ -65,7 +65,7 @@ class Gate(Generic[P, C]):
         scope[TRACE] = trace
         began = False
 
-        async def watched(message: Message) -> None:
+        async def watch_and_send(message: Message) -> None:
             nonlocal began
             if message["type"] == "http.response.start":
                 began = True
@@ -76,7 +76,7 @@ class Gate(Generic[P, C]):
 
         serving.running += 1
         try:
-            await self._inner(scope, receive, watched)
+            await self._inner(scope, receive, watch_and_send)
         except asyncio.CancelledError:
             trace.error = "cancelled"
             raise
@@ -85,7 +85,7 @@ class Gate(Generic[P, C]):
             if began:
                 raise  # half a reply is sent: the connection must end, so that it is not taken for a whole one
             reply = self._site.error_reply(error, request_id=trace.request_id, statuses={})
-            await reply(scope, receive, watched)
+            await reply(scope, receive, watch_and_send)
         finally:
             serving.running -= 1
             self._note(scope, trace, seconds=clock.monotonic_s() - started_s)
@@ -101,7 +101,7 @@ class Gate(Generic[P, C]):
         client = scope.get("client")
         log.add(
             AccessLine(
-                time=_shown_time(self._serving.environment.clock.now_ms()),
+                time=_format_time(self._serving.environment.clock.now_ms()),
                 request_id=trace.request_id,
                 client=client[0] if client else "",
                 method=scope["method"],
@@ -116,7 +116,7 @@ class Gate(Generic[P, C]):
         )
 
 
-def _shown_time(now_ms: int) -> str:
+def _format_time(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

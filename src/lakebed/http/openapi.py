@@ -60,17 +60,22 @@ class Service:
 
 def describe(service: Service, routes: Mapping[str, Iterable[Route[Any]]]) -> dict[str, Any]:
     """The OpenAPI description of an interface; `routes` by the prefix of their paths."""
-    listed = [(prefix, one) for prefix, declared in routes.items() for one in declared]
-    declared = [one.endpoint for _, one in listed]
-    kinds = [kind for one in declared for kind in (one.takes, *one.gives.values()) if kind not in (None, bytes, str)]
+    listed = [(prefix, route) for prefix, declared in routes.items() for route in declared]
+    declared = [route.endpoint for _, route in listed]
+    kinds = [
+        kind
+        for endpoint in declared
+        for kind in (endpoint.takes, *endpoint.gives.values())
+        if kind not in (None, bytes, str)
+    ]
     schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_SCHEMAS)
     for component in components.values():
         _loosen_arrays(component)
     by_kind = dict(zip([repr(kind) for kind in (*kinds, ErrorBody)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for prefix, one in listed:
-        shown = _PARAMETER.sub(r"{\1}", prefix + one.endpoint.path)
-        paths.setdefault(shown, {})[one.endpoint.method.lower()] = _operation(one, by_kind, service.path_parameters)
+    for prefix, route in listed:
+        shown = _PARAMETER.sub(r"{\1}", prefix + route.endpoint.path)
+        paths.setdefault(shown, {})[route.endpoint.method.lower()] = _operation(route, by_kind, service.path_parameters)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -98,28 +103,28 @@ def _loosen_arrays(component: dict[str, Any]) -> None:
     """
     elements = component.pop("prefixItems", None)
     if elements is not None:
-        component["items"] = {"anyOf": [one for at, one in enumerate(elements) if one not in elements[:at]]}
+        component["items"] = {"anyOf": [element for at, element in enumerate(elements) if element not in elements[:at]]}
 
 
 def _operation(route: Route[Any], by_kind: Mapping[str, Any], named: Mapping[str, PathParameter]) -> dict[str, Any]:
-    one = route.endpoint
+    endpoint = route.endpoint
     operation: dict[str, Any] = {
-        "operationId": one.name,
+        "operationId": endpoint.name,
         "summary": route.summary,
-        "tags": [one.tag],
+        "tags": [endpoint.tag],
         "parameters": [
-            *(_path_parameter(name, named.get(name)) for name in _PARAMETER.findall(one.path)),
-            *map(_parameter, one.parameters),
+            *(_path_parameter(name, named.get(name)) for name in _PARAMETER.findall(endpoint.path)),
+            *map(_parameter, endpoint.parameters),
         ],
-        "responses": {str(status): _reply(status, kind, by_kind) for status, kind in one.gives.items()},
+        "responses": {str(status): _reply(status, kind, by_kind) for status, kind in endpoint.gives.items()},
     }
     error = {"application/json": {"schema": by_kind[repr(ErrorBody)]}}
     for status, sentence in _ERRORS.items():
         operation["responses"].setdefault(str(status), {"description": sentence, "content": error})
     operation["responses"]["default"] = {"description": "The server failed.", "content": error}
-    if one.takes is not None:
-        operation["requestBody"] = {"required": one.body_required, "content": _body(one.takes, by_kind)}
-    if one.needs is None:
+    if endpoint.takes is not None:
+        operation["requestBody"] = {"required": endpoint.body_required, "content": _body(endpoint.takes, by_kind)}
+    if endpoint.needs is None:
         operation["security"] = []
     return operation
 
@@ -132,18 +137,18 @@ def _path_parameter(name: str, named: PathParameter | None) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema, "description": description}
 
 
-def _parameter(one: Parameter) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": one.kind}
-    if one.bounds is not None:
-        schema |= {"minimum": one.bounds[0], "maximum": one.bounds[1]}
-    if one.choices:
-        schema["enum"] = list(one.choices)
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": parameter.kind}
+    if parameter.bounds is not None:
+        schema |= {"minimum": parameter.bounds[0], "maximum": parameter.bounds[1]}
+    if parameter.choices:
+        schema["enum"] = list(parameter.choices)
     return {
-        "name": one.name,
-        "in": one.place,
-        "required": one.required,
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.required,
         "schema": schema,
-        "description": one.description,
+        "description": parameter.description,
     }
 
 

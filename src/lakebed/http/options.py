@@ -36,10 +36,15 @@ class HttpOptions:
     """While others wait, a large upload that has not delivered another `chunk_bytes` for this long is ended."""
 
     head_s: float = 60.0
-    """How long a head may take to arrive, and a new connection may stay silent."""
+    """How long a head may take to arrive, a new connection may stay silent, and the rest of a body whose request is
+    answered already may come slower than `body_bytes_per_s_min`."""
 
     stalled_s: float = 60.0
-    """How long a body that has begun may pause before its upload is given up."""
+    """How long a body may take to begin, and how long it may pause, before its request is given up."""
+
+    body_bytes_per_s_min: int = 500
+    """What a body must bring on average for each second that it takes longer than `stalled_s`; a slower one is given
+    up. A lower rate lets a client hold a connection for longer."""
 
     shutdown_s: float = 20.0
     """How long running requests may take after the process was asked to stop."""

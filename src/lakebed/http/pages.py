@@ -59,4 +59,4 @@ def page_of(rows: Sequence[R], *, amount: int, key: Callable[[R], str], row: Cal
     has_more = len(rows) > amount
     shown = rows[:amount] if has_more else rows
     following = key(shown[-1]) if has_more else ""
-    return Page(Pagination(has_more, following, len(shown), AMOUNT_MAX), [row(one) for one in shown])
+    return Page(Pagination(has_more, following, len(shown), AMOUNT_MAX), [row(item) for item in shown])

@@ -1,8 +1,8 @@
-"""HTTP on one connection, with two bounds that the parser lacks: the size of a head, and the time it may take.
+"""HTTP on one connection, with bounds that the parser lacks: the size of a head, and the time that reading may take.
 
 A head is everything before a request's body. Without these bounds a client without credentials could fill the memory
-with one endless header, or all connections with heads that never end. Does not know: requests; bodies have bounds of
-their own (`lakebed.http.call`).
+with one endless header, or all connections with heads that never end, or with bodies that go on behind a reply. Does
+not know: requests; a body has bounds of its own while its request is answered (`lakebed.http.call`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().__init__(*arguments, **settings)
         self._head_bytes = 0
         self._in_head = True
+        self._unread_bytes = 0  # that came behind a reply since the timer was started
         self._waiting: asyncio.TimerHandle | None = None
 
     @override
@@ -41,19 +42,25 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Count the bytes of a head; those of a body are bounded by its reader."""
+        """Count the bytes of a head, and those behind a reply; a body that is read is bounded by its reader."""
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > self.options.head_bytes_max:
             self._refuse(431, "Request Header Fields Too Large", _TOO_LARGE.format(self.options.head_bytes_max))
-        elif self._in_head and self._head_bytes and self._waiting is None:
+            return
+        cycle = self.cycle  # None after a head that was refused
+        is_unread = not self._in_head and cycle is not None and cycle.response_complete and not self.pipeline
+        if is_unread:
+            self._unread_bytes += len(data)
+        if self._waiting is None and (is_unread or (self._in_head and self._head_bytes)):
             self._wait()
 
     @override
     def on_message_begin(self) -> None:
-        """Note that a head begins."""
+        """Note that a head begins, which has a timer of its own."""
         super().on_message_begin()
+        self._stop_waiting()
         self._in_head = True
         self._head_bytes = max(self._head_bytes, 1)
 
@@ -72,6 +79,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _wait(self) -> None:
+        self._unread_bytes = 0
         self._waiting = self.loop.call_later(self.options.head_s, self._late)
 
     def _stop_waiting(self) -> None:
@@ -81,8 +89,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _late(self) -> None:
         self._waiting = None
-        if self._head_bytes:
+        if self._in_head and self._head_bytes:
             self._refuse(408, "Request Timeout", _TOO_LATE.format(self.options.head_s))
+        elif self._unread_bytes >= self.options.head_s * self.options.body_bytes_per_s_min:
+            self._wait()  # the rest of a large body whose request is answered: its sender reads the reply after it
         else:
             self.transport.close()
 

@@ -34,36 +34,36 @@ class _Ended:
         self.error = error
 
 
-async def gathered(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIterator[bytes]:
+async def gather_chunks(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIterator[bytes]:
     """The same bytes in pieces of at least `bytes_min`, except the last: fewer and larger steps."""
-    held: list[bytes] = []
+    pieces: list[bytes] = []
     size = 0
     async for chunk in chunks:
-        held.append(chunk)
+        pieces.append(chunk)
         size += len(chunk)
         if size >= bytes_min:
-            yield b"".join(held)
-            held, size = [], 0
-    if held:
-        yield b"".join(held)
+            yield b"".join(pieces)
+            pieces, size = [], 0
+    if pieces:
+        yield b"".join(pieces)
 
 
 async def whole_or_stream(chunks: AsyncIterator[bytes], *, bytes_max: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
     """A body of at most `bytes_max` whole; of a larger one nothing, and an iterator of all of it."""
-    held: list[bytes] = []
+    pieces: list[bytes] = []
     size = 0
     async for chunk in chunks:
-        held.append(chunk)
+        pieces.append(chunk)
         size += len(chunk)
         if size > bytes_max:
-            return b"", chained(held, chunks)
-    return held[0] if len(held) == 1 else b"".join(held), None
+            return b"", prepend(pieces, chunks)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces), None
 
 
-async def chained(held: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def prepend(pieces: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """What was read already, which is removed from `held`, then the rest."""
-    first = b"".join(held)
-    held.clear()
+    first = b"".join(pieces)
+    pieces.clear()
     if first:
         yield first
     del first
@@ -108,7 +108,7 @@ async def _upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buff
             if running.done():  # it failed: the rest of the body is of no use
                 break
             pieces.put(chunk)
-            slot.delivered()
+            slot.note_delivery()
     except BaseException as error:
         pieces.put(_Ended(error))
         await asyncio.wait([running])
@@ -119,9 +119,9 @@ async def _upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buff
     return await running
 
 
-async def _either(turn: Coroutine[Any, Any, bool], running: asyncio.Future[Any]) -> None:
+async def _either(capacity: Coroutine[Any, Any, bool], running: asyncio.Future[Any]) -> None:
     """Wait for capacity, or for the end of the call that frees it."""
-    waiting = asyncio.ensure_future(turn)
+    waiting = asyncio.ensure_future(capacity)
     await asyncio.wait([waiting, running], return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():
         waiting.cancel()

@@ -32,7 +32,7 @@ class UploadSlot:
         self.delivered_s: float | None = self._loop.time()
         """When its last piece came; None: it cannot be ended, because all of it is here, or it was ended already."""
 
-    def delivered(self) -> None:
+    def note_delivery(self) -> None:
         """Record that a piece was handed over."""
         if self.delivered_s is not None:
             self.delivered_s = self._loop.time()

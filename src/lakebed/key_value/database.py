@@ -17,9 +17,9 @@ from lakebed.key_value.port import (
     KeyValue,
     KeyValueSnapshot,
     check_key,
-    checked_bounds,
-    checked_change,
-    checked_columns,
+    validate_bounds,
+    validate_change,
+    validate_columns,
 )
 from lakebed.kv import Database, DatabaseOptions, DatabaseReader, Snapshot, WriteBatch
 from lakebed.kv.options import CollectorOptions
@@ -58,12 +58,12 @@ class DatabaseSnapshot(KeyValueSnapshot):
         return self._snapshot.get_many([check_key(key) for key in keys])
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        checked_bounds(start, end)
+        validate_bounds(start, end)
         return self._snapshot.scan(start, end)
 
     def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
         """The database's own batches, without a copy."""
-        checked_bounds(start, end)
+        validate_bounds(start, end)
         return (batch for batch in self._snapshot.scan_arrow(start, end) if batch.num_rows)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class DatabaseKeyValue(KeyValue):
         expected: Mapping[bytes, bytes | None] = {},
     ) -> None:
         """Cost: about 10 us, and 1 PUT shared by all that write at once."""
-        change = checked_change(puts, deletes, expected)
+        change = validate_change(puts, deletes, expected)
         batch = WriteBatch()
         for key, value in change.puts.items():
             batch.put(key, value)
@@ -122,7 +122,7 @@ class DatabaseKeyValue(KeyValue):
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
         """Cost: about 1 us a row, and one object of the log however many there are."""
         batch = WriteBatch()
-        batch.put_many(*checked_columns(keys, values, expected))
+        batch.put_many(*validate_columns(keys, values, expected))
         self.database.write_if(batch, expected=expected)
 
     def maintain(self) -> None:

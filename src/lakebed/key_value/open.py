@@ -81,11 +81,11 @@ def open_key_value(
             take_over=take_over,
         )
     except Conflict as error:
-        raise _explained(error, location.url) from error
+        raise _explain(error, location.url) from error
     return DatabaseKeyValue(database, is_local=parse_url(location.url).scheme in ("file", "memory"))
 
 
-def _explained(error: Conflict, url: str) -> Conflict:
+def _explain(error: Conflict, url: str) -> Conflict:
     """The error of an owned database in terms of repositories: who owns them, and what to do."""
     if error.kind != "owned":
         return error

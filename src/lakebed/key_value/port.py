@@ -187,7 +187,7 @@ def _check_value(value: object) -> bytes:
     return model.check_value(value, bytes_max=VALUE_BYTES_MAX, advice="put what is long into an object")
 
 
-def checked_change(
+def validate_change(
     puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], expected: Mapping[bytes, bytes | None]
 ) -> Change:
     """The change, if it is valid. Raises `InvalidRequest`. Cost: 1 us, and 0.3 us a row."""
@@ -207,10 +207,10 @@ def checked_change(
     return Change(new, gone, expected)
 
 
-def checked_columns(keys: Any, values: Any, expected: Mapping[bytes, bytes | None]) -> tuple[list[bytes], list[bytes]]:
+def validate_columns(keys: Any, values: Any, expected: Mapping[bytes, bytes | None]) -> tuple[list[bytes], list[bytes]]:
     """Two columns as lists, if they are a valid change. Raises `InvalidRequest`. Cost: about 0.15 us a row."""
     _check_expected(expected)
-    new_keys, new_values = batch.checked_columns(
+    new_keys, new_values = batch.validate_columns(
         keys, values, KEY_BYTES_MAX, VALUE_BYTES_MAX, check_key=check_key, check_value=_check_value
     )
     _check_size(sum(map(len, new_keys)) + sum(map(len, new_values)))
@@ -233,7 +233,7 @@ def _check_size(size: int) -> None:
         )
 
 
-def checked_bounds(start: object, end: object) -> Bounds | None:
+def validate_bounds(start: object, end: object) -> Bounds | None:
     """Both ends of ``[start, end)``; None for an empty range.
 
     Raises `InvalidRequest` for an end that is not bytes, or longer than `BOUND_BYTES_MAX`.

@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import (
     Closed,
     InvalidRequest,
@@ -41,11 +42,11 @@ from lakebed.key_value.port import (
     KeyValue,
     KeyValueSnapshot,
     check_key,
-    checked_bounds,
-    checked_change,
-    checked_columns,
     pair_batch,
     unexpected_value,
+    validate_bounds,
+    validate_change,
+    validate_columns,
 )
 from lakebed.key_value.postgres_connections import Connections, NumberedWrite, load_psycopg, raise_translated
 from lakebed.runtime import Environment
@@ -68,7 +69,9 @@ _PAGE_ROW_COUNT: Final = 500
 _PAGE_ROW_COUNT_MAX: Final = 20_000
 _PAGE_BYTES: Final = 4 << 20
 _TRIES_MAX: Final = 8
+_PAUSES: Final = Pauses(0.01, 1.0, jitter=1.0)
 _SETTLE_TRIES_MAX: Final = 40
+_SETTLE_PAUSES: Final = Pauses(0.005, 0.5)
 _RETRIED: Final = {"40001", "40P01"}  # serialization failure, deadlock
 
 _TABLES: Final = """
@@ -220,14 +223,14 @@ class PostgresSnapshot(KeyValueSnapshot):
         """Cost: 1 round trip a ten thousand keys."""
         wanted = [check_key(key) for key in keys]
         self._check_open()
-        found: dict[bytes, bytes] = {}
+        values: dict[bytes, bytes] = {}
         remaining = iter(dict.fromkeys(wanted))
         while some := list(islice(remaining, _STATEMENT_ROW_COUNT_MAX)):
-            found.update(self._rows(_GET_MANY, [some]))
-        return [found.get(key) for key in wanted]
+            values.update(self._rows(_GET_MANY, [some]))
+        return [values.get(key) for key in wanted]
 
     def _pages(self, start: bytes | None, end: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:
-        bounds = checked_bounds(start, end)
+        bounds = validate_bounds(start, end)
         self._check_open()
         return iter(()) if bounds is None else self._page_after_page(*bounds)
 
@@ -322,11 +325,11 @@ class PostgresKeyValue(KeyValue):
         expected: Mapping[bytes, bytes | None] = {},
     ) -> None:
         """Cost: 2 round trips; of many rows 1 more each ten thousand, or 8 MiB."""
-        self._write(checked_change(puts, deletes, expected))
+        self._write(validate_change(puts, deletes, expected))
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
         """Cost: as `write`."""
-        columns = checked_columns(keys, values, expected)
+        columns = validate_columns(keys, values, expected)
         self._write(Change(dict(zip(*columns, strict=True)), (), expected))
 
     def _write(self, change: Change) -> None:
@@ -335,11 +338,11 @@ class PostgresKeyValue(KeyValue):
         if not (change.puts or change.deletes or change.expected):
             return
         fresh, failure = False, None
-        for turn in range(_TRIES_MAX):
+        for _ in Backoff(self._environment, _PAUSES, attempts_max=_TRIES_MAX):
             with self._connections.lent(fresh=fresh) as (connection, was_used):
                 try:
                     numbered = self._next_number(connection)
-                    wrong = _written(connection, change, numbered)
+                    wrong = _write_change(connection, change, numbered)
                 except self._psycopg.Error as error:
                     fresh = was_used and connection.closed
                     if not fresh and error.sqlstate not in _RETRIED:
@@ -350,7 +353,6 @@ class PostgresKeyValue(KeyValue):
                         raise unexpected_value(wrong)
                     self._commit(connection, numbered)
                     return
-            self._environment.clock.sleep(self._environment.rng.random() * 0.01 * 2**turn)
         raise Unavailable(
             f"A write to {self._connections.shown} met others {_TRIES_MAX} times: try again.", kind="contention"
         ) from failure
@@ -374,7 +376,7 @@ class PostgresKeyValue(KeyValue):
         with self._lock:
             self._unresolved |= {numbered}
         try:
-            is_committed = self._ended(numbered)
+            is_committed = self._wait_for_outcome(numbered)
         except LakebedError as unanswered:
             raise OutcomeUnknown(
                 f"The connection to {self._connections.shown} was lost during a commit, and the server cannot be asked "
@@ -384,21 +386,20 @@ class PostgresKeyValue(KeyValue):
         if not is_committed:
             raise_translated(lost, shown=self._connections.shown)
 
-    def _ended(self, numbered: NumberedWrite) -> bool:
+    def _wait_for_outcome(self, numbered: NumberedWrite) -> bool:
         """Whether a transaction was committed. Raises `Unavailable` if that is not known now."""
-        for turn in range(_SETTLE_TRIES_MAX):
+        for _ in Backoff(self._environment, _SETTLE_PAUSES, attempts_max=_SETTLE_TRIES_MAX):
             is_committed = self._connections.became_of(numbered)
             if is_committed is not None:
                 with self._lock:
                     self._unresolved -= {numbered}
                 return is_committed
-            self._environment.clock.sleep(min(0.5, 0.005 * 2**turn))
         raise Unavailable(f"A commit to {self._connections.shown} does not end: try again later.", kind="slow_commit")
 
     def _resolve_outcomes(self) -> None:
         """Before a read: resolve the outcome of commits whose replies were lost. Raises `Unavailable`."""
         for numbered in self._unresolved:
-            self._ended(numbered)
+            self._wait_for_outcome(numbered)
 
     def maintain(self) -> None:
         """The server of the database vacuums by itself."""
@@ -412,7 +413,7 @@ class PostgresKeyValue(KeyValue):
         return f"PostgresKeyValue({self._connections.shown!r})"
 
 
-def _written(connection: Connection, change: Change, numbered: NumberedWrite) -> bytes | None:
+def _write_change(connection: Connection, change: Change, numbered: NumberedWrite) -> bytes | None:
     """Begin a transaction, make the change, store its number: the first key that is not as expected, if any."""
     news: dict[bytes, bytes | None] = {**dict.fromkeys(change.deletes), **change.puts}
     expected = change.expected

@@ -110,7 +110,7 @@ class Connections:
         self, url: str | Mapping[str, Any], *, environment: Environment, count_max: int = CONNECTIONS_MAX
     ) -> None:
         self._psycopg = load_psycopg()
-        self._settings = _parsed(url) if isinstance(url, str) else dict(url)
+        self._settings = _parse_url(url) if isinstance(url, str) else dict(url)
         host, port = self._settings.get("host", "localhost"), self._settings.get("port", "5432")
         self.shown = f"postgresql://{host_in_url(host)}:{port}/{self._settings.get('dbname', '')}"
         """The place, without user and password."""
@@ -255,7 +255,7 @@ class Connections:
             self._changed.notify_all()
 
 
-def _parsed(url: str) -> dict[str, Any]:
+def _parse_url(url: str) -> dict[str, Any]:
     """The settings in a URL. Raises `InvalidRequest`, whose words are ours: libpq's would show the URL."""
     conninfo = importlib.import_module("psycopg.conninfo")
     try:

@@ -29,7 +29,7 @@ Url = str | os.PathLike[str]
 class DatabaseAdmin(DatabaseVerbs):
     """A database by its location: open it, or use the verbs that need no open one. Thread-safe.
 
-    Example:
+    Examples:
         >>> from lakebed.kv import DatabaseAdmin
         >>> from lakebed.kv.database_location import DatabaseLocation
         >>> orders = DatabaseAdmin(DatabaseLocation.at("memory://shop/orders"))
@@ -121,8 +121,8 @@ def destroy(
     **where: Unpack[Where],
 ) -> ReclaimReport:
     """Destroy a database: softly, or at once. As `lakebed.kv.destroy.destroy`."""
-    found = _at(url, where)
-    return found.destroy(soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
+    database = _at(url, where)
+    return database.destroy(soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
 
 
 def collect_garbage(

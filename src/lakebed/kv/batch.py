@@ -90,7 +90,7 @@ class WriteBatch:
             InvalidRequest: the lengths differ, or a row is invalid; then none was added.
         Cost: about 0.1 us a row.
         """
-        new_keys, new_values = checked_columns(
+        new_keys, new_values = validate_columns(
             keys, values, KEY_BYTES_MAX, VALUE_BYTES_MAX, check_key=check_key, check_value=check_value
         )
         self.keys += new_keys
@@ -123,7 +123,7 @@ class WriteBatch:
         check_batch_size(self.keys, self.values, what="batch")
 
 
-def checked_columns(
+def validate_columns(
     keys: Any,
     values: Any,
     key_bytes_max: int,

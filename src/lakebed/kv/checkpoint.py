@@ -127,20 +127,20 @@ def find_checkpoint(manifest: Manifest, id_or_name: str, *, now_ms: int, url: st
     Raises:
         InvalidRequest: kind ``invalid_db_state``; there is none, or it has expired.
     """
-    found = _lookup(manifest, id_or_name, now_ms)
-    if found is None:
+    checkpoint = _lookup(manifest, id_or_name, now_ms)
+    if checkpoint is None:
         raise _unknown(id_or_name, url, manifest)
-    if not found.is_live(now_ms):
-        assert found.expires_at_ms is not None
-        ago = format_duration(now_ms - found.expires_at_ms)
+    if not checkpoint.is_live(now_ms):
+        assert checkpoint.expires_at_ms is not None
+        ago = format_duration(now_ms - checkpoint.expires_at_ms)
         raise InvalidRequest(
             f"The checkpoint {id_or_name} of {url} expired {ago} ago, and what it held may be gone: use another.",
             kind="invalid_db_state",
             url=url,
-            checkpoint=found.id,
-            expires_at_ms=found.expires_at_ms,
+            checkpoint=checkpoint.id,
+            expires_at_ms=checkpoint.expires_at_ms,
         )
-    return found
+    return checkpoint
 
 
 def _lookup(manifest: Manifest, id_or_name: str, now_ms: int) -> Checkpoint | None:
@@ -159,7 +159,7 @@ def _lookup(manifest: Manifest, id_or_name: str, now_ms: int) -> Checkpoint | No
 
 
 def _unknown(id_or_name: str, url: str, manifest: Manifest) -> InvalidRequest:
-    hint = did_you_mean(id_or_name, (one.name for one in manifest.checkpoints if one.name))
+    hint = did_you_mean(id_or_name, (checkpoint.name for checkpoint in manifest.checkpoints if checkpoint.name))
     return InvalidRequest(
         f"The database {url} has no checkpoint {id_or_name}: list the checkpoints to see which there are.{hint}",
         kind="invalid_db_state",
@@ -252,8 +252,8 @@ def with_refreshed(manifest: Manifest, id: str, *, expires_at_ms: int | None) ->
     return msgspec.structs.replace(
         manifest,
         checkpoints=tuple(
-            msgspec.structs.replace(one, expires_at_ms=expires_at_ms) if one.id == id else one
-            for one in manifest.checkpoints
+            msgspec.structs.replace(checkpoint, expires_at_ms=expires_at_ms) if checkpoint.id == id else checkpoint
+            for checkpoint in manifest.checkpoints
         ),
     )
 
@@ -335,8 +335,8 @@ def make_checkpoint(
             return None
         check_open(manifest, location.url)
         now_ms = location.environment.clock.now_ms()
-        pinned = _pinned_manifest(manifest, log, options.source, version, now_ms=now_ms, url=location.url)
-        own = new_checkpoint(
+        pinned = _manifest_to_pin(manifest, log, options.source, version, now_ms=now_ms, url=location.url)
+        own_checkpoint = new_checkpoint(
             manifest.manifest_id + 1 if pinned is None else pinned,
             id=own_id,
             now_ms=now_ms,
@@ -345,14 +345,14 @@ def make_checkpoint(
             name=options.name,
         )
         if pinned is None:
-            return with_latest(manifest, own, last_wal_id=last_durable_wal_id(location, manifest))
-        return with_checkpoint(manifest, own)
+            return with_latest(manifest, own_checkpoint, last_wal_id=last_durable_wal_id(location, manifest))
+        return with_checkpoint(manifest, own_checkpoint)
 
     manifest = log.update(change, fresh=True)
-    return next(one for one in manifest.checkpoints if one.id == own_id)
+    return next(checkpoint for checkpoint in manifest.checkpoints if checkpoint.id == own_id)
 
 
-def _pinned_manifest(
+def _manifest_to_pin(
     manifest: Manifest, log: ManifestLog, source: str | None, version: int | None, *, now_ms: int, url: str
 ) -> int | None:
     """The manifest that a new checkpoint pins; None for the one that will name it."""
@@ -391,14 +391,16 @@ def refresh_checkpoint(
         nonlocal found_id
         check_open(manifest, location.url)
         now_ms = location.environment.clock.now_ms()
-        found = find_checkpoint(manifest, found_id or id_or_name, now_ms=now_ms, url=location.url)
-        if lifetime_ms is not None and not force and found.owner.kind in ("clone", "writer"):
-            raise _owned(found, location.url, "give it an end")
-        found_id = found.id
-        return with_refreshed(manifest, found.id, expires_at_ms=None if lifetime_ms is None else now_ms + lifetime_ms)
+        checkpoint = find_checkpoint(manifest, found_id or id_or_name, now_ms=now_ms, url=location.url)
+        if lifetime_ms is not None and not force and checkpoint.owner.kind in ("clone", "writer"):
+            raise _ownership_error(checkpoint, location.url, "give it an end")
+        found_id = checkpoint.id
+        return with_refreshed(
+            manifest, checkpoint.id, expires_at_ms=None if lifetime_ms is None else now_ms + lifetime_ms
+        )
 
     manifest = ManifestLog(location).update(change, fresh=True)
-    return next(one for one in manifest.checkpoints if one.id == found_id)
+    return next(checkpoint for checkpoint in manifest.checkpoints if checkpoint.id == found_id)
 
 
 def delete_checkpoint(location: DatabaseLocation, id_or_name: str, *, force: bool = False) -> Checkpoint:
@@ -431,15 +433,15 @@ def delete_checkpoint(location: DatabaseLocation, id_or_name: str, *, force: boo
 
 def checkpoint_to_delete(location: DatabaseLocation, manifest: Manifest, id_or_name: str, *, force: bool) -> Checkpoint:
     """The checkpoint that `delete_checkpoint` would remove. Raises as it does. Cost: no request."""
-    found = _lookup(manifest, id_or_name, location.environment.clock.now_ms())
-    if found is None:
+    checkpoint = _lookup(manifest, id_or_name, location.environment.clock.now_ms())
+    if checkpoint is None:
         raise _unknown(id_or_name, location.url, manifest)
-    if found.owner.kind != "user" and not force:
-        raise _owned(found, location.url, "delete it")
-    return found
+    if checkpoint.owner.kind != "user" and not force:
+        raise _ownership_error(checkpoint, location.url, "delete it")
+    return checkpoint
 
 
-def _owned(checkpoint: Checkpoint, url: str, verb: str) -> InvalidRequest:
+def _ownership_error(checkpoint: Checkpoint, url: str, verb: str) -> InvalidRequest:
     owner = checkpoint.owner
     if owner.kind == "clone":
         who = f"the clone {owner.url}"
@@ -469,5 +471,6 @@ def list_checkpoints(location: DatabaseLocation, name: str | None = None, *, exp
     now_ms = location.environment.clock.now_ms()
     shown = manifest.checkpoints if expired else live_checkpoints(manifest, now_ms)
     return sorted(
-        (one for one in shown if name is None or one.name == name), key=lambda one: (one.created_at_ms, one.id)
+        (checkpoint for checkpoint in shown if name is None or checkpoint.name == name),
+        key=lambda one: (one.created_at_ms, one.id),
     )

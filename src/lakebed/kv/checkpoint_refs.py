@@ -59,7 +59,7 @@ class CheckpointRefs:
                     return ref
         return None
 
-    def needed_ids(self) -> frozenset[str]:
+    def ids_in_use(self) -> frozenset[str]:
         """Checkpoints that must stay in the manifest: of the set shown, of newer ones, and all that are referenced.
 
         Ask while deciding on an update; that update may remove all others.

@@ -127,7 +127,7 @@ def claim_writer(
         check_open(manifest, location.url)
         _check_operator(manifest, options, location.url)
         changed = _with_new_epoch(manifest, location, compaction=options.compaction, last_wal_id=last_wal_id)
-        own = Checkpoint(
+        checkpoint = Checkpoint(
             id=checkpoint_id,
             manifest_id=manifest.manifest_id + 1,
             created_at_ms=location.environment.clock.now_ms(),
@@ -135,7 +135,7 @@ def claim_writer(
         )
         return msgspec.structs.replace(
             changed,
-            checkpoints=(*changed.checkpoints, own),
+            checkpoints=(*changed.checkpoints, checkpoint),
             merge_operator=manifest.merge_operator or options.merge_operator,
             wal_enabled=options.wal_enabled,
         )
@@ -211,7 +211,7 @@ def _claim(
     process: Process,
 ) -> Claim:
     """Lease, next id, epoch, fence, epoch again, lease: the order is the proof; see the design note."""
-    found = check_not_owned(location, take_over=take_over, process=process)
+    lease_state = check_not_owned(location, take_over=take_over, process=process)
     wal = WalLog(location)
     # The log may be empty above what was seen, after a collection or in a clone: numbers continue all the same.
     last_wal_id = wal.last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
@@ -230,7 +230,7 @@ def _claim(
         checkpoint_id=role.checkpoint_id,
         log=log,
         lease=lease,
-        warning=unwritten or found.warning,
+        warning=unwritten or lease_state.warning,
         created=role.created,
     )
 
@@ -245,11 +245,11 @@ def _fence(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_i
     ends_s = clock.monotonic_s() + FENCE_PATIENCE_S
     tries = 0
     while tries < FENCE_TRIES_MAX or clock.monotonic_s() < ends_s:
-        there = wal.fence(next_id, claimed.writer_epoch)
-        if there is None:
+        record = wal.fence(next_id, claimed.writer_epoch)
+        if record is None:
             return next_id
-        if there.epoch >= claimed.writer_epoch:
-            raise _overtaken_by(location, claimed, there.epoch)
+        if record.epoch >= claimed.writer_epoch:
+            raise _overtaken_by(location, claimed, record.epoch)
         tries += 1
         next_id += 1
         if tries % _TRIES_PER_LISTING == 0:
@@ -282,7 +282,7 @@ def _with_new_epoch(manifest: Manifest, location: DatabaseLocation, *, compactio
         newest_l0_id=mint_file_id(manifest.newest_l0_id, environment=location.environment),
         # A load is the writer's, a compaction the compactor's: who runs one is over, and publishes nothing any more.
         jobs=tuple(job for job in manifest.jobs if job.kind == "compaction" and not compaction),
-        checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
+        checkpoints=tuple(checkpoint for checkpoint in manifest.checkpoints if checkpoint.owner.kind != "writer"),
     )
 
 
@@ -342,15 +342,15 @@ def _open_or_create(
             if manifest.destroyed_at_ms is None or not after_destroy:
                 return manifest, False
             return _create_after_destroy(location, log, options=options)
-        there, words = describe_folder(location)
-        if there == "database":
+        kind, words = describe_folder(location)
+        if kind == "database":
             continue  # another process has just made it
-        if there != "nothing":
+        if kind != "nothing":
             raise InvalidRequest(
                 f"There is no database at {location.url}, and none can be made there: {words}. Name an empty folder.",
                 kind="not_a_database",
                 url=location.url,
-                there=there,
+                there=kind,
             )
         location.probe()
         try:
@@ -387,7 +387,7 @@ def _create_after_destroy(
             last_sequence=manifest.last_sequence,
             newest_l0_id=mint_file_id(manifest.newest_l0_id, environment=location.environment),
             readable_since=manifest.manifest_id + 1,
-            checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
+            checkpoints=tuple(checkpoint for checkpoint in manifest.checkpoints if checkpoint.owner.kind != "writer"),
             external_databases=manifest.external_databases,
         )
 

@@ -30,7 +30,7 @@ from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, 
 from lakebed.kv.checkpoint import find_checkpoint, lifetime_in_ms
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import SST_FOLDER, parse_sst, wal_path
-from lakebed.kv.locations import Locations, file_ids, named_entries
+from lakebed.kv.locations import Locations, entries_of_files, file_ids
 from lakebed.kv.manifests import ManifestLog, describe_folder
 from lakebed.kv.model import Checkpoint, CloneSource, ExternalDatabase, Manifest
 from lakebed.kv.pins import find_pin, keep_pin, pin_ancestor, pin_parent, release_pin
@@ -143,15 +143,15 @@ class _Attempt:
     def run(self) -> Manifest:
         """The steps, from wherever an earlier attempt left them."""
         for _ in range(_TRIES_MAX):
-            there = self._log.find_latest()
+            current = self._log.find_latest()
             secured: Manifest | None
-            if there is None:
+            if current is None:
                 secured = self._begin()
             else:
-                self._check_same(there)
-                if there.initialized:
-                    return there
-                secured = self._secure(there)
+                self._check_same(current)
+                if current.initialized:
+                    return current
+                secured = self._secure(current)
             if secured is not None and self._copy_over(secured):
                 finished = self._finish(secured)
                 if finished is not None:
@@ -169,10 +169,10 @@ class _Attempt:
             return CloneSource(self._parent.url, None)
         now_ms = self._parent.environment.clock.now_ms()
         manifest = ManifestLog(self._parent).latest()
-        found = find_checkpoint(manifest, self._asked, now_ms=now_ms, url=self._parent.url)
-        name = None if self._asked.lower() == found.id else self._asked
-        self._asked = found.id
-        return CloneSource(self._parent.url, found.id, name)
+        checkpoint = find_checkpoint(manifest, self._asked, now_ms=now_ms, url=self._parent.url)
+        name = None if self._asked.lower() == checkpoint.id else self._asked
+        self._asked = checkpoint.id
+        return CloneSource(self._parent.url, checkpoint.id, name)
 
     def _asks_for(self, source: CloneSource) -> bool:
         """Whether what was asked for is the checkpoint that the clone was begun from; from then on it is asked by id.
@@ -193,22 +193,22 @@ class _Attempt:
         self._asked = source.checkpoint
         return True
 
-    def _check_same(self, there: Manifest) -> None:
-        source = there.source
-        is_ours = source is not None and source.url == self._parent.url and there.destroyed_at_ms is None
+    def _check_same(self, current: Manifest) -> None:
+        source = current.source
+        is_ours = source is not None and source.url == self._parent.url and current.destroyed_at_ms is None
         if is_ours and source is not None:
             is_ours = self._asks_for(source)
-        if is_ours and not there.initialized and file_ids(there):
-            is_ours = self._copy == (not any(entry.file_ids for entry in there.external_databases))
+        if is_ours and not current.initialized and file_ids(current):
+            is_ours = self._copy == (not any(entry.file_ids for entry in current.external_databases))
         if is_ours:
             return
-        if there.destroyed_at_ms is not None:
+        if current.destroyed_at_ms is not None:
             what = "a database that was destroyed"
         elif source is None:
             what = "a database that is not a clone"
         else:
             version = "its latest version" if source.checkpoint is None else f"its checkpoint {source.checkpoint}"
-            what = f"{'a clone' if there.initialized else 'an unfinished clone'} of {source.url} from {version}"
+            what = f"{'a clone' if current.initialized else 'an unfinished clone'} of {source.url} from {version}"
         raise AlreadyExists(
             f"There is {what} at {self._location.url} already: choose another place for this clone of "
             f"{self._parent.url}.",
@@ -220,15 +220,15 @@ class _Attempt:
 
     def _begin(self) -> Manifest | None:
         """Pin, then create the first manifest; None: another call created one."""
-        there, words = describe_folder(self._location)
-        if there == "database":
+        kind, words = describe_folder(self._location)
+        if kind == "database":
             return None
-        if there != "nothing":
+        if kind != "nothing":
             raise InvalidRequest(
                 f"No clone can be made at {self._location.url}: {words}. Name an empty folder.",
                 kind="not_a_database",
                 url=self._location.url,
-                there=there,
+                there=kind,
             )
         source = self._source()
         base = self._pin()
@@ -249,12 +249,12 @@ class _Attempt:
             manifest = ManifestLog(self._parent).load(made.manifest_id)
             if not self._copy:
                 named = file_ids(manifest)
-                for entry, ids in named_entries(manifest, named):
+                for entry, ids in entries_of_files(manifest, named):
                     pin = self._pin_in(entry.url, source=entry.pin)
                     entries.append(ExternalDatabase(entry.url, entry.pin, pin, ids))
                 others = {id for entry in entries for id in entry.file_ids}
-                own = tuple(file.id for file in manifest.file_set.files() if file.id not in others)
-                entries[0] = msgspec.structs.replace(entries[0], file_ids=own)
+                own_ids = tuple(file.id for file in manifest.file_set.files() if file.id not in others)
+                entries[0] = msgspec.structs.replace(entries[0], file_ids=own_ids)
         except LakebedError:
             self._release(entries)
             raise
@@ -287,23 +287,23 @@ class _Attempt:
 
     # Joining an unfinished attempt
 
-    def _secure(self, there: Manifest) -> Manifest | None:
+    def _secure(self, current: Manifest) -> Manifest | None:
         """The unfinished manifest, with pins that live for a lifetime from now; None: it was changed, look again."""
-        entries = there.external_databases
-        if self._keep(there, 0, lifetime=self._lifetime) is None:
+        entries = current.external_databases
+        if self._keep(current, 0, lifetime=self._lifetime) is None:
             base = self._pin()
-            return self._rewrite(there, lambda manifest: self._rebased(manifest, base), base.entries, entries[1:])
+            return self._rewrite(current, lambda manifest: self._rebase(manifest, base), base.entries, entries[1:])
         kept = list(entries)
         taken: list[ExternalDatabase] = []
         for index, entry in enumerate(entries[1:], start=1):
-            if self._keep(there, index, lifetime=self._lifetime) is None:
+            if self._keep(current, index, lifetime=self._lifetime) is None:
                 pin = self._pin_in(entry.url, source=entry.source_checkpoint)
                 kept[index] = msgspec.structs.replace(entry, pin=pin)
                 taken.append(kept[index])
         if not taken:
-            return there
+            return current
         return self._rewrite(
-            there, lambda manifest: msgspec.structs.replace(manifest, external_databases=tuple(kept)), taken, ()
+            current, lambda manifest: msgspec.structs.replace(manifest, external_databases=tuple(kept)), taken, ()
         )
 
     def _keep(self, manifest: Manifest, index: int, *, lifetime: timedelta | None) -> Checkpoint | None:
@@ -315,13 +315,13 @@ class _Attempt:
             self._release(manifest.external_databases)
             raise
 
-    def _rebased(self, manifest: Manifest, base: _Start) -> Manifest:
+    def _rebase(self, manifest: Manifest, base: _Start) -> Manifest:
         assert manifest.source is not None
         return self._manifest_on(base, manifest.source)
 
     def _rewrite(
         self,
-        there: Manifest,
+        current: Manifest,
         change: Callable[[Manifest], Manifest],
         taken: Sequence[ExternalDatabase],
         replaced: Sequence[ExternalDatabase],
@@ -329,12 +329,12 @@ class _Attempt:
         """Put other pins into the unfinished manifest, if it still names those that were found dead."""
         is_ours = False
 
-        def checked(manifest: Manifest) -> Manifest | None:
+        def change_if_ours(manifest: Manifest) -> Manifest | None:
             nonlocal is_ours
-            is_ours = _is_unfinished_with(manifest, there.external_databases)
+            is_ours = _is_unfinished_with(manifest, current.external_databases)
             return change(manifest) if is_ours else None
 
-        rewritten = self._log.update(checked, fresh=True)
+        rewritten = self._log.update(change_if_ours, fresh=True)
         self._release(replaced if is_ours else taken)
         return rewritten if is_ours else None
 
@@ -380,8 +380,8 @@ class _Attempt:
         tail = range(manifest.replay_after_wal_id + 1, manifest.wal_id_last_seen + 1)
         if not tail:
             return []
-        there = set(WalLog(self._location).ids(manifest.replay_after_wal_id))
-        return [wal_id for wal_id in tail if wal_id not in there]
+        wal_ids = set(WalLog(self._location).ids(manifest.replay_after_wal_id))
+        return [wal_id for wal_id in tail if wal_id not in wal_ids]
 
     def _copy_log(self, wal_id: int) -> None:
         path = wal_path(wal_id)
@@ -392,12 +392,12 @@ class _Attempt:
     def _copy_files(self, manifest: Manifest) -> None:
         parent_log = ManifestLog(self._parent)
         pin = manifest.external_databases[0].pin
-        held = find_pin(parent_log.latest(), pin)
-        if held is None:
+        checkpoint = find_pin(parent_log.latest(), pin)
+        if checkpoint is None:
             raise _PinsDied
-        locations = Locations(self._parent, parent_log.load(held.manifest_id))
-        there = {parse_sst(meta.path) for meta in self._location.store.list(SST_FOLDER)}
-        files = [file for file in manifest.file_set.files() if file.id not in there]
+        locations = Locations(self._parent, parent_log.load(checkpoint.manifest_id))
+        sst_ids = {parse_sst(meta.path) for meta in self._location.store.list(SST_FOLDER)}
+        files = [file for file in manifest.file_set.files() if file.id not in sst_ids]
 
         def copy_file(index: int) -> None:
             store, path = locations.locate(files[index].id)

@@ -38,10 +38,10 @@ from lakebed.kv.reclaim import (
     Found,
     Pinned,
     detachable,
+    ids_of_pins,
     is_over,
     is_taken_apart,
     needs_sealing,
-    pinned_ids,
     plan_collection,
     with_versions_sealed,
 )
@@ -130,27 +130,27 @@ class _Round:
         self._damaged: list[str] = []
 
     def run(self) -> Collection:
-        found = find_objects(self._location)
+        objects = find_objects(self._location)
         manifest = self._log.latest()
         if not manifest.initialized and manifest.destroyed_at_ms is None:
-            return self._left_alone(found)
-        ended_ms, manifest = self._agreed_ms(found, manifest)
+            return self._leave_alone(objects)
+        ended_ms, manifest = self._agree_on_time(objects, manifest)
         if is_over(manifest, now_ms=ended_ms, grace_ms=self._grace_ms):
             return self._take_apart()
-        manifest, pinned, plan = self._seal_versions(found, manifest, ended_ms)
+        manifest, pinned, plan = self._seal_versions(objects, manifest, ended_ms)
         plan = replace(plan, warnings=(*plan.warnings, *self._damaged))
         if self._dry_run:
             return Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=True))
-        if any(parse_manifest(one.path) is not None for one in plan.doomed):
+        if any(parse_manifest(deletable.path) is not None for deletable in plan.doomed):
             self._log.raise_boundary(manifest.manifest_id, manifest=manifest)
         report = Sweeper(self._location.store, self._location.environment, self._progress).sweep(plan)
         detached, unreached = self._detach(detachable(manifest, pinned))
         report = replace(report, warnings=(*report.warnings, *unreached))
-        return Collection(report, is_taken_apart(found, manifest, now_ms=ended_ms), detached)
+        return Collection(report, is_taken_apart(objects, manifest, now_ms=ended_ms), detached)
 
     # Time
 
-    def _agreed_ms(self, found: Found, manifest: Manifest) -> tuple[int, Manifest]:
+    def _agree_on_time(self, objects: Found, manifest: Manifest) -> tuple[int, Manifest]:
         """Until when we and the store agree that time has come, and the newest manifest, which this may have made.
 
         Whatever lies there tells that its own time has come. Only when something has ended by our clock, and nothing
@@ -161,7 +161,8 @@ class _Round:
             return now_ms, manifest
         ends = self._ends_ms(manifest, now_ms)
         seen_ms = max(
-            (meta.modified_ms for metas in (found.files, found.logs, found.manifests) for meta in metas), default=0
+            (meta.modified_ms for metas in (objects.files, objects.logs, objects.manifests) for meta in metas),
+            default=0,
         )
         if ends <= seen_ms:
             return min(now_ms, seen_ms), manifest
@@ -173,33 +174,33 @@ class _Round:
 
     def _ends_ms(self, manifest: Manifest, now_ms: int) -> int:
         """When the last of those things ended that are over by our clock; 0 without any."""
-        ends = [one.expires_at_ms for one in manifest.checkpoints if one.expires_at_ms is not None]
+        ends = [checkpoint.expires_at_ms for checkpoint in manifest.checkpoints if checkpoint.expires_at_ms is not None]
         if manifest.destroyed_at_ms is not None:
             ends.append(manifest.destroyed_at_ms + self._grace_ms)
         return max((end for end in ends if end <= now_ms), default=0)
 
     # The manifest that is judged by
 
-    def _seal_versions(self, found: Found, there: Manifest, ended_ms: int) -> tuple[Manifest, Pinned, ReclaimPlan]:
+    def _seal_versions(self, objects: Found, current: Manifest, ended_ms: int) -> tuple[Manifest, Pinned, ReclaimPlan]:
         """*The* manifest, those that are pinned in it, and the plan that they allow."""
-        manifest = without_expired(there, ended_ms)
+        manifest = without_expired(current, ended_ms)
         pinned = self._load_pinned(manifest, ended_ms)
-        plan = self._plan(found, manifest, pinned)
+        plan = self._plan(objects, manifest, pinned)
         takes = bool(plan.doomed) or bool(detachable(manifest, pinned))
-        if not needs_sealing(there, now_ms=ended_ms, takes=takes):
+        if not needs_sealing(current, now_ms=ended_ms, takes=takes):
             return manifest, pinned, plan
         if self._dry_run:
             manifest = msgspec.structs.replace(
-                with_versions_sealed(there, now_ms=ended_ms), manifest_id=there.manifest_id + 1
+                with_versions_sealed(current, now_ms=ended_ms), manifest_id=current.manifest_id + 1
             )
         else:
             manifest = self._log.update(lambda newest: with_versions_sealed(newest, now_ms=ended_ms))
         pinned = self._load_pinned(manifest, ended_ms)
-        return manifest, pinned, self._plan(found, manifest, pinned)
+        return manifest, pinned, self._plan(objects, manifest, pinned)
 
-    def _plan(self, found: Found, manifest: Manifest, pinned: Pinned) -> ReclaimPlan:
+    def _plan(self, objects: Found, manifest: Manifest, pinned: Pinned) -> ReclaimPlan:
         return plan_collection(
-            found,
+            objects,
             manifest=manifest,
             pinned=pinned,
             now_ms=self._location.environment.clock.now_ms(),
@@ -208,7 +209,7 @@ class _Round:
         )
 
     def _load_pinned(self, manifest: Manifest, ended_ms: int) -> Pinned:
-        wanted = pinned_ids(manifest, now_ms=ended_ms)
+        wanted = ids_of_pins(manifest, now_ms=ended_ms)
         self._loaded.setdefault(manifest.manifest_id, manifest)
         missing = sorted(wanted - self._loaded.keys())
         if len(missing) < 2:
@@ -232,9 +233,9 @@ class _Round:
 
     # What is not an ordinary collection
 
-    def _left_alone(self, found: Found) -> Collection:
+    def _leave_alone(self, objects: Found) -> Collection:
         """A clone that is not finished: its creator may still run, and a retry uses what is there."""
-        count = len(found.files) + len(found.logs) + len(found.manifests)
+        count = len(objects.files) + len(objects.logs) + len(objects.manifests)
         warning = (
             f"{self._location.url} is a clone that is not finished, and was left alone: make the same clone again to "
             "finish it, or destroy it."

@@ -93,12 +93,12 @@ class Compactor:
             self._publisher.claim()
         for _ in range(_TRIES_MAX - 1):
             try:
-                return self._planned_and_run(plan, progress)
+                return self._plan_and_run(plan, progress)
             except Conflict:
                 continue  # what was planned rested on an older manifest
-        return self._planned_and_run(plan, progress)
+        return self._plan_and_run(plan, progress)
 
-    def _planned_and_run(
+    def _plan_and_run(
         self, plan: Callable[[FileSet], CompactionTask | None], progress: Progress | None
     ) -> CompactionTask | None:
         manifest = self._newest()
@@ -119,10 +119,10 @@ class Compactor:
                 retain_since_sequence=None,
                 progress=progress,
             )
-            self._publisher.compacted(job, task, run)
+            self._publisher.publish_compaction(job, task, run)
             is_published = True
         except NotFound as error:
-            if task.applied(self._newest().file_set, None) is None:
+            if task.apply_to(self._newest().file_set, None) is None:
                 raise Conflict(f"An input was taken away: {error}", kind="inputs_gone") from error
             raise Corruption(
                 f"A file of the newest version of {self._location.url} is gone: {error}",

@@ -123,8 +123,8 @@ class Database(ReadVerbs, Closing):
         except LakebedError as error:
             raise_explained(self._writer, error)
 
-    def _refused(self, key: bytes) -> bytes | None:
-        raise self._writer.closed_error()
+    def _raise_closed(self, key: bytes) -> bytes | None:
+        raise self._writer.error_when_closed()
 
     def _get_linearizable(self, key: bytes) -> bytes | None:
         writer = self._writer
@@ -153,7 +153,7 @@ class Database(ReadVerbs, Closing):
         unclear.
         """
         writer = self._writer
-        view, pin = writer.pinned_view_durable() if linearizable else writer.pinned_view()
+        view, pin = writer.pin_durable_view() if linearizable else writer.pin_view()
         return Snapshot(view, pin, writer=writer)
 
     # ---- writing
@@ -206,7 +206,7 @@ class Database(ReadVerbs, Closing):
         Raises `InvalidRequest` if the database has no operator, or it cannot use the operand. Otherwise as `put`.
         """
         check_key(key)
-        self._writer.required_operator().check(check_value(operand))
+        self._writer.require_operator().check(check_value(operand))
         self._writer.append_rows([key], [operand], [Kind.MERGE], [None], check=None, await_durable=await_durable)
 
     def write(self, batch: WriteBatch, *, await_durable: bool = True) -> None:
@@ -227,7 +227,7 @@ class Database(ReadVerbs, Closing):
             )
         batch.check_size()
         for operand in batch.operands():
-            self._writer.required_operator().check(operand)
+            self._writer.require_operator().check(operand)
 
     def set_if(
         self,
@@ -479,7 +479,7 @@ class Database(ReadVerbs, Closing):
         with self._closing:
             if self._is_finished:
                 return
-            self._latest = self._refused
+            self._latest = self._raise_closed
             writer.refuse_all()
             self._threads.stop()
             if writer.commit.fenced is None:
@@ -497,7 +497,7 @@ class Database(ReadVerbs, Closing):
         self._writer.abandon()
         self._closing = self._writer.environment.runtime.lock()
         self._is_finished = True
-        self._latest = self._refused
+        self._latest = self._raise_closed
 
     # ---- properties
 

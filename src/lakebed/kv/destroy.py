@@ -100,18 +100,18 @@ def destroy(
 def _check_unpinned(manifest: Manifest, location: DatabaseLocation) -> None:
     """Raise for checkpoints that live and are not those of the roles that are claimed."""
     live = live_checkpoints(manifest, location.environment.clock.now_ms())
-    live = tuple(one for one in live if one.owner.kind not in _ROLES)
+    live = tuple(checkpoint for checkpoint in live if checkpoint.owner.kind not in _ROLES)
     if not live:
         return
-    shown = "; ".join(describe_checkpoint(one) for one in live)
+    shown = "; ".join(describe_checkpoint(checkpoint) for checkpoint in live)
     count = "a live checkpoint" if len(live) == 1 else f"{len(live)} live checkpoints"
     raise InvalidRequest(
         f"The database {location.url} cannot be destroyed at once, for it has {count}: {shown}. Delete them or let "
         "them expire, or destroy it softly (--soft).",
         kind="invalid_deletion",
         url=location.url,
-        checkpoints=[one.id for one in live],
-        owners=[str(one.owner) for one in live],
+        checkpoints=[checkpoint.id for checkpoint in live],
+        owners=[str(checkpoint.owner) for checkpoint in live],
     )
 
 
@@ -135,7 +135,7 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
             kept,
             destroyed_at_ms=now_ms,
             jobs=(),
-            checkpoints=tuple(one for one in kept.checkpoints if one.owner.kind not in _ROLES),
+            checkpoints=tuple(checkpoint for checkpoint in kept.checkpoints if checkpoint.owner.kind not in _ROLES),
         )
 
     return log.update(change)
@@ -148,10 +148,10 @@ def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take
     if soft:
         plan = ReclaimPlan(store_name(location), (), ())
     else:
-        found = find_objects(location)
+        objects = find_objects(location)
         next_id = manifest.manifest_id + (manifest.destroyed_at_ms is None)
         tombstone = msgspec.structs.replace(manifest, manifest_id=next_id)
-        plan = plan_taking_apart(found, manifest=tombstone, store=store_name(location), foreign=_foreign(location))
+        plan = plan_taking_apart(objects, manifest=tombstone, store=store_name(location), foreign=_foreign(location))
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 
 
@@ -165,7 +165,7 @@ def take_apart(
         InvalidRequest: kind ``invalid_deletion``; a checkpoint lives.
     Cost: 4 LIST + 1 GET, 1 update an ancestor, the boundary, 1 DELETE a thousand objects.
     """
-    found = find_objects(location)
+    objects = find_objects(location)
     log = ManifestLog(location)
     manifest = log.latest()
     if manifest.destroyed_at_ms is not None:
@@ -176,10 +176,10 @@ def take_apart(
     if manifest.destroyed_at_ms is None:
         warning = f"{location.url} was created again meanwhile: nothing of it was deleted."
         return report_of(ReclaimPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
-    plan = plan_taking_apart(found, manifest=manifest, store=name, foreign=_foreign(location))
+    plan = plan_taking_apart(objects, manifest=manifest, store=name, foreign=_foreign(location))
     if dry_run:
         return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
-    if any(parse_manifest(one.path) is not None for one in plan.doomed):
+    if any(parse_manifest(deletable.path) is not None for deletable in plan.doomed):
         log.raise_boundary(manifest.manifest_id, manifest=manifest)
     return Sweeper(location.store, location.environment, progress).sweep(plan)
 

@@ -20,7 +20,7 @@ from lakebed.kv.options import DatabaseOptions
 from lakebed.kv.publisher import CompactorPublisher, WriterPublisher
 from lakebed.kv.recovery import replay
 from lakebed.kv.wal import WalLog
-from lakebed.lsm.cache import BlockCache, shared_cache
+from lakebed.lsm.cache import BlockCache, block_cache
 from lakebed.lsm.file_writer import FileOptions
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.operators import MergeOperator, find_operator
@@ -54,11 +54,11 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
     )
     # The newest table continues: its rows are in the log, so nothing has to be flushed for them.
     newest = recovered.pop() if recovered and recovered[-1].size_bytes < options.l0_sst_bytes else None
-    cache = shared_cache()
+    cache = block_cache()
     if options.cache_bytes is not None:
         cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
     refs = CheckpointRefs(shown=lambda: tree.file_set, runtime=environment.runtime)
-    pinned = _pinned(claim)
+    pinned = _load_pinned_manifest(claim)
     publisher = WriterPublisher(
         location,
         log=claim.log,
@@ -113,13 +113,13 @@ def _checkpoint_id(claim: Claim) -> str:
     return claim.checkpoint_id
 
 
-def _pinned(claim: Claim) -> Manifest:
+def _load_pinned_manifest(claim: Claim) -> Manifest:
     """The manifest that the writer's checkpoint pins: the claim's, unless others have published since."""
-    own = claim.manifest.checkpoint(_checkpoint_id(claim))
-    if own is None or own.manifest_id == claim.manifest.manifest_id:
+    checkpoint = claim.manifest.checkpoint(_checkpoint_id(claim))
+    if checkpoint is None or checkpoint.manifest_id == claim.manifest.manifest_id:
         return claim.manifest
     try:
-        return claim.log.load(own.manifest_id)
+        return claim.log.load(checkpoint.manifest_id)
     except NotFound as missing:  # a newer owner has dropped our checkpoint, and a collector has been here since
         raise Fenced(
             f"While a database was being opened for writing (epoch {claim.epoch}), another process took it: open it "

@@ -313,7 +313,7 @@ class LogGroups:
             with self._lock:
                 group = self._sealed[0] if self._sealed else None
                 first = self.last_wal_id + 1 if group is None else group.wal_id
-                landed = self._landed_sequence() if group is None else group.first_sequence - 1
+                landed = self._last_sequence_in_log() if group is None else group.first_sequence - 1
             is_tried = group is not None and group.body is not None
             # A fence takes the next free id, and is never deleted. What is under way may have landed, and may even
             # have been collected by a newer owner since, whose fence is right behind it then.
@@ -331,7 +331,7 @@ class LogGroups:
             except NotFound:
                 continue  # landed, flushed and collected while we looked
 
-    def _landed_sequence(self) -> int:
+    def _last_sequence_in_log(self) -> int:
         """Of the last row that is surely in the log when no group is sealed. Under the lock."""
         return self._memtable.first_sequence + self._start - 1
 
@@ -362,7 +362,7 @@ class LogGroups:
         with self._lock:
             self._sealed.popleft()
             self.appended_count += 1
-            return group.last_sequence if self._sealed else self._landed_sequence()
+            return group.last_sequence if self._sealed else self._last_sequence_in_log()
 
     def take_back_oldest(self, *, checked_sequence: int) -> list[tuple[int, int]]:
         """Hide the rows of the oldest group, and give its id to an empty record. Under the lock; all groups are sealed.

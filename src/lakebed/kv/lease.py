@@ -148,13 +148,15 @@ def check_not_owned(location: DatabaseLocation, *, take_over: bool, process: Pro
     Cost: 1 GET.
     """
     process = process or this_process()
-    found = read_lease(location, process=process)
-    if found.owner is not None and not take_over:
-        raise _owned(found.owner, process=process, url=location.url, now_ms=location.environment.clock.now_ms())
-    return found
+    lease_state = read_lease(location, process=process)
+    if lease_state.owner is not None and not take_over:
+        raise _ownership_error(
+            lease_state.owner, process=process, url=location.url, now_ms=location.environment.clock.now_ms()
+        )
+    return lease_state
 
 
-def _owned(lease: _LeaseJson, *, process: Process, url: str, now_ms: int) -> Conflict:
+def _ownership_error(lease: _LeaseJson, *, process: Process, url: str, now_ms: int) -> Conflict:
     """The error for an open that finds a live lease.
 
     Args:
@@ -249,16 +251,16 @@ class Lease:
         """
         if self.renew_in_s > 0:
             return False
-        there = self._there()
-        if there is not None and there.epoch > self.epoch:
+        lease = self._there()
+        if lease is not None and lease.epoch > self.epoch:
             raise Fenced(
-                f"The database {self._location.url} was taken over by process {there.pid} on {there.host} (epoch "
-                f"{there.epoch}), and this one (epoch {self.epoch}) may not write any more: open it again to write.",
+                f"The database {self._location.url} was taken over by process {lease.pid} on {lease.host} (epoch "
+                f"{lease.epoch}), and this one (epoch {self.epoch}) may not write any more: open it again to write.",
                 url=self._location.url,
                 epoch=self.epoch,
-                new_epoch=there.epoch,
-                host=there.host,
-                pid=there.pid,
+                new_epoch=lease.epoch,
+                host=lease.host,
+                pid=lease.pid,
             )
         self._write(expires_at_ms=self._location.environment.clock.now_ms() + self._lifetime_ms)
         return True
@@ -268,8 +270,8 @@ class Lease:
 
         One of an older writer, which overslept and wrote over ours, goes with it. Cost: 1 GET + 1 PUT.
         """
-        there = self._there()
-        if there is not None and there.epoch <= self.epoch:
+        lease = self._there()
+        if lease is not None and lease.epoch <= self.epoch:
             self._write(expires_at_ms=0)
 
     def _there(self) -> _LeaseJson | None:

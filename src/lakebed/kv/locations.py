@@ -51,11 +51,11 @@ def file_ids(manifest: Manifest) -> frozenset[str]:
     return frozenset(file.id for file in manifest.file_set.files())
 
 
-def named_entries(manifest: Manifest, named: Set[str]) -> list[tuple[ExternalDatabase, tuple[str, ...]]]:
+def entries_of_files(manifest: Manifest, named: Set[str]) -> list[tuple[ExternalDatabase, tuple[str, ...]]]:
     """Ancestors that own some of the files `named`, each with those files in the order of its entry."""
-    found = []
+    entries = []
     for entry in manifest.external_databases:
         ids = tuple(id for id in entry.file_ids if id in named)
         if ids:
-            found.append((entry, ids))
-    return found
+            entries.append((entry, ids))
+    return entries

@@ -73,15 +73,15 @@ class ManifestLog:
             Corruption, UnsupportedFormat: it cannot be read.
         Cost: 1 LIST, and 1 GET if it is not the one seen last; 1 LIST more if there is none.
         """
-        found = self.find_latest()
-        if found is None:
+        manifest = self.find_latest()
+        if manifest is None:
             raise _no_database(self._location)
-        return found
+        return manifest
 
     def find_latest(self) -> Manifest | None:
         """The newest manifest; None if there is none. Errors and cost as `latest`."""
-        found = self._find_newest()
-        return None if found is None else found.manifest
+        document = self._find_newest()
+        return None if document is None else document.manifest
 
     def load(self, manifest_id: int) -> Manifest:
         """One manifest by id, whether anything still pins it or not.
@@ -100,10 +100,10 @@ class ManifestLog:
     def _find_newest(self) -> DecodedManifest | None:
         while (newest := self._log.latest()) is not None:
             try:
-                found = self._load(newest)
+                document = self._load(newest)
             except NotFound:
                 continue  # collected since the listing: a newer one is there
-            return self._remember(found)
+            return self._remember(document)
         return None
 
     def _load(self, manifest_id: int) -> DecodedManifest:
@@ -121,18 +121,18 @@ class ManifestLog:
                 path=path,
                 manifest_id=manifest_id,
             ) from missing
-        found = decode_manifest(body, path=path)
-        if found.manifest.manifest_id != manifest_id:
+        document = decode_manifest(body, path=path)
+        if document.manifest.manifest_id != manifest_id:
             raise Corruption(
-                f"{path} holds the version {found.manifest.manifest_id}: it was put in a wrong place", path=path
+                f"{path} holds the version {document.manifest.manifest_id}: it was put in a wrong place", path=path
             )
-        return found
+        return document
 
-    def _remember(self, found: DecodedManifest) -> DecodedManifest:
+    def _remember(self, document: DecodedManifest) -> DecodedManifest:
         seen = self._seen
-        if seen is None or seen.manifest.manifest_id < found.manifest.manifest_id:
-            self._seen = found
-        return found
+        if seen is None or seen.manifest.manifest_id < document.manifest.manifest_id:
+            self._seen = document
+        return document
 
     def create(self, first: Manifest) -> Manifest:
         """Make the first manifest of a path that never had one. Decides between rivals: exactly one gets through.
@@ -235,9 +235,9 @@ class ManifestLog:
         Cost: 4 LIST + 1 PUT; 1 GET for every `PREVIOUS_WRITE_IDS_MAX` manifests made since the last collection, the
         first of them free.
         """
-        self._log.raise_boundary(below, write_ids=self._known_write_ids(manifest, down_to=self._log.boundary()))
+        self._log.raise_boundary(below, write_ids=self._load_write_ids(manifest, down_to=self._log.boundary()))
 
-    def _known_write_ids(self, manifest: Manifest, *, down_to: int) -> dict[int, str | None]:
+    def _load_write_ids(self, manifest: Manifest, *, down_to: int) -> dict[int, str | None]:
         known: dict[int, str | None] = {}
         while True:
             known[manifest.manifest_id] = manifest.write_id
@@ -273,7 +273,7 @@ def describe_folder(location: DatabaseLocation) -> tuple[str, str]:
     """
     top = location.store.list_with_delimiter("")
     names = sorted(
-        [*(f"{folder}/" for folder in top.folders), *(one.path for one in top.objects)], key=lambda name: name.lower()
+        [*(f"{folder}/" for folder in top.folders), *(meta.path for meta in top.objects)], key=lambda name: name.lower()
     )
     names = [name for name in names if not is_probe(name)]
     if not names:
@@ -289,10 +289,10 @@ def describe_folder(location: DatabaseLocation) -> tuple[str, str]:
 
 
 def _no_database(location: DatabaseLocation) -> NotFound:
-    there, words = describe_folder(location)
+    kind, words = describe_folder(location)
     return NotFound(
-        f"There is no database at {location.url}: {words}. {_ADVICE.get(there, _ADVICE['other'])}",
+        f"There is no database at {location.url}: {words}. {_ADVICE.get(kind, _ADVICE['other'])}",
         kind="database_not_found",
         url=location.url,
-        there=there,
+        there=kind,
     )

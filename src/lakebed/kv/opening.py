@@ -67,7 +67,7 @@ def open_from_checkpoint(
 ) -> Database:
     """Open a database that starts from another's checkpoint, or (None) its latest; make that clone when there is none.
 
-    Raises as `lakebed.kv.clone.create_clone` and `open_database`. Source: the seed's first edition.
+    Raises as `lakebed.kv.clone.create_clone` and `open_database`.
     """
     location = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
     create_clone(location, parent_url, parent_checkpoint)

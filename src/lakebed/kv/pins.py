@@ -34,7 +34,7 @@ from lakebed.kv.options import CheckpointOptions
 
 def find_pin(manifest: Manifest, pin: str) -> Checkpoint | None:
     """A checkpoint by its id, dead or alive."""
-    return next((one for one in manifest.checkpoints if one.id == pin), None)
+    return next((checkpoint for checkpoint in manifest.checkpoints if checkpoint.id == pin), None)
 
 
 def pin_parent(
@@ -64,8 +64,8 @@ def pin_ancestor(ancestor: DatabaseLocation, *, source: str, clone_url: str, lif
 
     def change(manifest: Manifest) -> Manifest | None:
         now_ms = ancestor.environment.clock.now_ms()
-        held = find_pin(manifest, source)
-        if held is None or not held.is_live(now_ms):
+        checkpoint = find_pin(manifest, source)
+        if checkpoint is None or not checkpoint.is_live(now_ms):
             raise InvalidRequest(
                 f"The files that are needed of {ancestor.url} are not held any more: checkpoint {source} was removed "
                 "there. Clone from another version, or with copy=True (--copy) from one that is whole.",
@@ -73,10 +73,14 @@ def pin_ancestor(ancestor: DatabaseLocation, *, source: str, clone_url: str, lif
                 url=ancestor.url,
                 checkpoint=source,
             )
-        own = new_checkpoint(
-            held.manifest_id, id=own_id, now_ms=now_ms, owner=Owner("clone", url=clone_url), lifetime_ms=lifetime_ms
+        own_pin = new_checkpoint(
+            checkpoint.manifest_id,
+            id=own_id,
+            now_ms=now_ms,
+            owner=Owner("clone", url=clone_url),
+            lifetime_ms=lifetime_ms,
         )
-        return with_checkpoint(manifest, own)
+        return with_checkpoint(manifest, own_pin)
 
     ManifestLog(ancestor).update(change, fresh=True)
     return own_id
@@ -104,11 +108,11 @@ def keep_pin(
     def change(manifest: Manifest) -> Manifest | None:
         nonlocal refused
         now_ms = location.environment.clock.now_ms()
-        held = find_pin(manifest, pin)
+        checkpoint = find_pin(manifest, pin)
         refused = False
-        if held is None or held.expires_at_ms is None:
+        if checkpoint is None or checkpoint.expires_at_ms is None:
             return None
-        if not held.is_live(now_ms):
+        if not checkpoint.is_live(now_ms):
             return without_checkpoint(manifest, pin)
         if must_be_open and manifest.destroyed_at_ms is not None:
             refused = True
@@ -128,18 +132,18 @@ def release_pin(location: DatabaseLocation, pin: str) -> bool:
         Whether it was there.
     Cost: 1 LIST + 1 GET, and 1 PUT + 1 LIST when it was there.
     """
-    found = False
+    was_present = False
 
     def change(manifest: Manifest) -> Manifest | None:
-        nonlocal found
+        nonlocal was_present
         changed = without_checkpoint(manifest, pin)
         if changed is manifest:
             return None
-        found = True
+        was_present = True
         return changed
 
     try:
         ManifestLog(location).update(change, fresh=True)
     except NotFound:
         return False
-    return found
+    return was_present

@@ -120,7 +120,7 @@ class CompactorPublisher:
         def change(manifest: Manifest) -> Manifest:
             nonlocal start_id
             self.check_epoch(manifest)
-            if task.applied(manifest.file_set, None) is None:
+            if task.apply_to(manifest.file_set, None) is None:
                 raise _inputs_gone(self._location.url)
             start_id = mint_file_id(newest_file_id(manifest), environment=self._location.environment)
             job = Job(
@@ -130,13 +130,13 @@ class CompactorPublisher:
                 epoch=manifest.compactor_epoch,
                 started_at_ms=self._location.environment.clock.now_ms(),
             )
-            others = tuple(one for one in manifest.jobs if one.kind != _JOB_KIND)
+            others = tuple(other for other in manifest.jobs if other.kind != _JOB_KIND)
             return msgspec.structs.replace(manifest, jobs=(*others, job))
 
         self._log.update(change)
         return _Job(self._location, id=job_id, start_id=start_id)
 
-    def replaced(
+    def replace_inputs(
         self, manifest: Manifest, job: CompactionJob, task: CompactionTask, run: Run | None
     ) -> Manifest | None:
         """The manifest with a compaction's output in the place of its inputs; None when it has it already. Pure.
@@ -147,10 +147,10 @@ class CompactorPublisher:
         """
         assert isinstance(job, _Job), "the job was begun by another publisher"
         self.check_epoch(manifest)
-        is_running = any(one.id == job.id for one in manifest.jobs)
-        file_set = task.applied(manifest.file_set, run)
+        is_running = any(other.id == job.id for other in manifest.jobs)
+        file_set = task.apply_to(manifest.file_set, run)
         if not is_running:
-            if run is not None and any(one.id == run.id for one in manifest.runs):
+            if run is not None and any(other.id == run.id for other in manifest.runs):
                 return None
             if run is None and file_set is None:
                 return None  # inputs and job went together: that was us
@@ -162,19 +162,19 @@ class CompactorPublisher:
             )
         if file_set is None:
             raise _inputs_gone(self._location.url)
-        jobs = tuple(one for one in manifest.jobs if one.id != job.id)
+        jobs = tuple(other for other in manifest.jobs if other.id != job.id)
         return msgspec.structs.replace(manifest, l0=file_set.l0, runs=file_set.runs, jobs=jobs)
 
-    def compacted(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
+    def publish_compaction(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
         """Publish a compaction and end its job. Raises as `replaced`. Cost: 1 PUT + 1 LIST if nothing else changed."""
-        return self._log.update(lambda manifest: self.replaced(manifest, job, task, run)).file_set
+        return self._log.update(lambda manifest: self.replace_inputs(manifest, job, task, run)).file_set
 
     def abandon(self, job: CompactionJob) -> None:
         """Take a job out of the manifest. Where the store does not answer, the next job or epoch does it."""
         assert isinstance(job, _Job), "the job was begun by another publisher"
 
         def change(manifest: Manifest) -> Manifest | None:
-            jobs = tuple(one for one in manifest.jobs if one.id != job.id)
+            jobs = tuple(other for other in manifest.jobs if other.id != job.id)
             if manifest.compactor_epoch != self._epoch or len(jobs) == len(manifest.jobs):
                 return None
             return msgspec.structs.replace(manifest, jobs=jobs)
@@ -252,7 +252,7 @@ class WriterPublisher:
         self._last_id = mint_file_id(max(self._last_id, newest) or None, environment=self._location.environment)
         return self._last_id
 
-    def flushed(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
+    def publish_flush(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
         """Put a file in front of level 0 and move the log's beginning behind it.
 
         Raises:
@@ -268,13 +268,13 @@ class WriterPublisher:
             replay_after = max(manifest.replay_after_wal_id, token or 0)
             is_there = file is None or manifest.newest_l0_id >= file.id
             if is_there and replay_after == manifest.replay_after_wal_id and manifest.last_sequence >= last_sequence:
-                return None if self._is_pinned(manifest) else self._moved(manifest)
+                return None if self._is_pinned(manifest) else self._add_checkpoint(manifest)
             l0 = manifest.l0
             newest_l0_id = manifest.newest_l0_id
             if file is not None and not is_there:
                 self._check_count(manifest)
                 l0, newest_l0_id = (file, *l0), file.id
-            return self._moved(
+            return self._add_checkpoint(
                 msgspec.structs.replace(
                     manifest,
                     l0=l0,
@@ -291,15 +291,15 @@ class WriterPublisher:
         """As `CompactorPublisher.begin_compaction`."""
         return self._compactor.begin_compaction(task)
 
-    def compacted(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
-        """As `CompactorPublisher.compacted`, and the writer's checkpoint moves along; `Fenced` for either role."""
+    def publish_compaction(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
+        """As `CompactorPublisher.publish_compaction`, and moves the writer's checkpoint; `Fenced` for either role."""
 
         def change(manifest: Manifest) -> Manifest | None:
             self._check_epoch(manifest)
-            changed = self._compactor.replaced(manifest, job, task, run)
+            changed = self._compactor.replace_inputs(manifest, job, task, run)
             if changed is not None:
-                return self._moved(changed)
-            return None if self._is_pinned(manifest) else self._moved(manifest)
+                return self._add_checkpoint(changed)
+            return None if self._is_pinned(manifest) else self._add_checkpoint(manifest)
 
         return self._publish(change)
 
@@ -307,7 +307,7 @@ class WriterPublisher:
         """As `CompactorPublisher.abandon`."""
         self._compactor.abandon(job)
 
-    def refreshed(self) -> FileSet:
+    def publish_refresh(self) -> FileSet:
         """The newest files, under our checkpoint; checkpoints that are not in use any more are left out.
 
         Raises `Fenced`. Cost: 1 LIST, and 1 GET when there is a newer manifest; 1 PUT + 1 LIST more when files have
@@ -318,8 +318,8 @@ class WriterPublisher:
         def change(manifest: Manifest) -> Manifest | None:
             self._check_epoch(manifest)
             if not self._is_pinned(manifest):
-                return self._moved(manifest)
-            kept = self._kept_checkpoints(manifest)
+                return self._add_checkpoint(manifest)
+            kept = self._checkpoints_to_keep(manifest)
             if len(kept) == len(manifest.checkpoints):
                 return None
             return msgspec.structs.replace(manifest, checkpoints=kept)
@@ -330,39 +330,47 @@ class WriterPublisher:
         """Make an update, and publish the set under its checkpoint to the references before the tree shows it."""
         manifest = self._log.update(change)
         _LOG.info("published", database=self._location.url, version=manifest.manifest_id)
-        own = self._own_checkpoint(manifest)
-        assert own is not None, "every change that is published leaves the writer a checkpoint"
-        if self._published[1] != own.id:
-            self._published = manifest.file_set, own.id
+        checkpoint = self._own_checkpoint(manifest)
+        assert checkpoint is not None, "every change that is published leaves the writer a checkpoint"
+        if self._published[1] != checkpoint.id:
+            self._published = manifest.file_set, checkpoint.id
             self._refs.publish(*self._published)
         return self._published[0]
 
     def _own_checkpoint(self, manifest: Manifest) -> Checkpoint | None:
         """The newest of the writer's checkpoints: it pins the files that are shown next."""
-        return next((one for one in reversed(manifest.checkpoints) if one.owner == self._owner), None)
+        return next(
+            (checkpoint for checkpoint in reversed(manifest.checkpoints) if checkpoint.owner == self._owner), None
+        )
 
     def _is_pinned(self, manifest: Manifest) -> bool:
         """Whether the newest of our checkpoints is on a version with these very files."""
-        own = self._own_checkpoint(manifest)
-        if own is None:
+        checkpoint = self._own_checkpoint(manifest)
+        if checkpoint is None:
             return False
         file_set, own_id = self._published
-        return own.manifest_id >= manifest.content_since or (own.id == own_id and file_set == manifest.file_set)
+        return checkpoint.manifest_id >= manifest.content_since or (
+            checkpoint.id == own_id and file_set == manifest.file_set
+        )
 
-    def _moved(self, manifest: Manifest) -> Manifest:
+    def _add_checkpoint(self, manifest: Manifest) -> Manifest:
         """With a checkpoint of ours on the version that this becomes, in place of those that are not in use."""
-        own = Checkpoint(
+        checkpoint = Checkpoint(
             id=new_uuid(self._location.environment.rng),
             manifest_id=manifest.manifest_id + 1,
             created_at_ms=self._location.environment.clock.now_ms(),
             owner=self._owner,
         )
-        return msgspec.structs.replace(manifest, checkpoints=(*self._kept_checkpoints(manifest), own))
+        return msgspec.structs.replace(manifest, checkpoints=(*self._checkpoints_to_keep(manifest), checkpoint))
 
-    def _kept_checkpoints(self, manifest: Manifest) -> tuple[Checkpoint, ...]:
+    def _checkpoints_to_keep(self, manifest: Manifest) -> tuple[Checkpoint, ...]:
         """All of other owners, and ours that are in use."""
-        needed = self._refs.needed_ids()
-        return tuple(one for one in manifest.checkpoints if one.owner != self._owner or one.id in needed)
+        needed = self._refs.ids_in_use()
+        return tuple(
+            checkpoint
+            for checkpoint in manifest.checkpoints
+            if checkpoint.owner != self._owner or checkpoint.id in needed
+        )
 
     def _check_count(self, manifest: Manifest) -> None:
         count = len(manifest.l0) + sum(len(run.files) for run in manifest.runs)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 class ViewSource(Protocol):
     """Where reads get their view."""
 
-    def pinned_view(self) -> tuple[View, object]:
+    def pin_view(self) -> tuple[View, object]:
         """A view, and an object that keeps its files as long as it is referenced. Raises `Closed`."""
         ...
 
@@ -65,7 +65,7 @@ class FixedView(ViewSource):
         """Whether `close` was not called."""
         return self._pinned is not None
 
-    def pinned_view(self) -> tuple[View, object]:
+    def pin_view(self) -> tuple[View, object]:
         pinned = self._pinned
         if pinned is None:
             raise Closed(self._closed)
@@ -76,7 +76,7 @@ class FixedView(ViewSource):
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key that was checked; None if it has none."""
-        view, _ = self.pinned_view()
+        view, _ = self.pin_view()
         try:
             return view.get(key)
         except LakebedError as error:
@@ -104,7 +104,7 @@ class ReadVerbs:
         if set(map(type, wanted)) - {bytes} or not all(wanted) or max(map(len, wanted), default=0) > KEY_BYTES_MAX:
             for key in wanted:
                 check_key(key)
-        view, pin = self._source.pinned_view()
+        view, pin = self._source.pin_view()
         try:
             return view.get_many(wanted)
         except LakebedError as error:
@@ -127,7 +127,7 @@ class ReadVerbs:
 
     def _scan(self, bounds: Bounds | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """As `scan`, of a range that was checked."""
-        view, pin = self._source.pinned_view()
+        view, pin = self._source.pin_view()
         if bounds is None:
             return iter(())
         return self._source.read(view, pin, lambda view: view.scan(*bounds, reverse=reverse))
@@ -156,7 +156,7 @@ class ReadVerbs:
                 kind="unknown_column",
             )
         bounds = check_range(start, end) if prefix is None else check_prefix(prefix)
-        view, pin = self._source.pinned_view()
+        view, pin = self._source.pin_view()
         schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
         if bounds is None:
             return pa.RecordBatchReader.from_batches(schema, iter(()))

@@ -95,10 +95,10 @@ class CheckpointSource(_Located):
         """The checkpoint's version, for as long as it lives; of a destroyed database too. Cost: 1 LIST + 1 or 2 GET."""
         newest = self._log.latest()
         now_ms = self._location.environment.clock.now_ms()
-        found = find_checkpoint(newest, self._wanted, now_ms=now_ms, url=self._location.url)
-        self._wanted = found.id  # a name may pass to another checkpoint; the reader stays on this one
-        pinned = self._log.load(found.manifest_id)
-        return PinnedVersion(pinned, pinned, pinned.wal_id_last_seen, found)
+        checkpoint = find_checkpoint(newest, self._wanted, now_ms=now_ms, url=self._location.url)
+        self._wanted = checkpoint.id  # a name may pass to another checkpoint; the reader stays on this one
+        pinned = self._log.load(checkpoint.manifest_id)
+        return PinnedVersion(pinned, pinned, pinned.wal_id_last_seen, checkpoint)
 
 
 class VersionSource(_Located):
@@ -156,26 +156,26 @@ class OwnCheckpointSource(_Located):
         """
         newest = check_open(self._log.latest(), self._location.url)
         now_ms = self._location.environment.clock.now_ms()
-        own = self._own(newest, now_ms)
-        if own is None or self._has_moved(newest):
+        checkpoint = self._own(newest, now_ms)
+        if checkpoint is None or self._has_moved(newest):
             newest = self._establish()
-        elif self._is_half_over(own, now_ms) or self._free_ids():
+        elif self._is_half_over(checkpoint, now_ms) or self._free_ids():
             newest = self._update_kept()
         manifest, ref = self._manifest, self._ref
         assert manifest is not None
         assert ref is not None
-        own = self._own(newest, now_ms)
-        if own is None:
-            raise self._lost()
-        return PinnedVersion(manifest, newest, None, own, ref)
+        checkpoint = self._own(newest, now_ms)
+        if checkpoint is None:
+            raise self._checkpoint_error()
+        return PinnedVersion(manifest, newest, None, checkpoint, ref)
 
     def _own(self, manifest: Manifest, now_ms: int) -> Checkpoint | None:
         if self._ref is None:
             return None
         wanted = self._ref.checkpoint_id
-        return next((one for one in live_checkpoints(manifest, now_ms) if one.id == wanted), None)
+        return next((checkpoint for checkpoint in live_checkpoints(manifest, now_ms) if checkpoint.id == wanted), None)
 
-    def _lost(self) -> InvalidRequest:
+    def _checkpoint_error(self) -> InvalidRequest:
         return InvalidRequest(
             f"The reader's checkpoint in {self._location.url} is gone as soon as it was made: its lifetime of "
             f"{self._lifetime_ms} ms is too short, or another process deletes it.",
@@ -192,15 +192,15 @@ class OwnCheckpointSource(_Located):
             or newest.runs != shown.runs
         )
 
-    def _is_half_over(self, own: Checkpoint, now_ms: int) -> bool:
-        if own.expires_at_ms is None or self._lifetime_ms is None:
+    def _is_half_over(self, checkpoint: Checkpoint, now_ms: int) -> bool:
+        if checkpoint.expires_at_ms is None or self._lifetime_ms is None:
             return False
         since_s = self._location.environment.clock.monotonic_s() - self._refreshed_s
-        return own.expires_at_ms - now_ms < self._lifetime_ms / 2 or since_s > self._lifetime_ms / 2000
+        return checkpoint.expires_at_ms - now_ms < self._lifetime_ms / 2 or since_s > self._lifetime_ms / 2000
 
     def _free_ids(self) -> list[str]:
         """Older checkpoints that no scan reads any more."""
-        return [one for one, ref in self._older if ref() is None]
+        return [checkpoint_id for checkpoint_id, ref in self._older if ref() is None]
 
     def _establish(self) -> Manifest:
         own_id = self._asked_id or new_uuid(self._location.environment.rng)
@@ -210,22 +210,22 @@ class OwnCheckpointSource(_Located):
         def change(manifest: Manifest) -> Manifest | None:
             check_open(manifest, self._location.url)
             now_ms = self._location.environment.clock.now_ms()
-            if any(one.id == own_id for one in live_checkpoints(manifest, now_ms)):
+            if any(checkpoint.id == own_id for checkpoint in live_checkpoints(manifest, now_ms)):
                 return None
-            own = new_checkpoint(
+            own_checkpoint = new_checkpoint(
                 manifest.manifest_id + 1,
                 id=own_id,
                 now_ms=now_ms,
                 owner=self._owner,
                 lifetime_ms=self._lifetime_ms,
             )
-            kept = self._kept_up(without_checkpoint(manifest, own_id), free, now_ms)
-            return with_latest(kept, own, last_wal_id=last_durable_wal_id(self._location, manifest))
+            kept = self._renew_checkpoints(without_checkpoint(manifest, own_id), free, now_ms)
+            return with_latest(kept, own_checkpoint, last_wal_id=last_durable_wal_id(self._location, manifest))
 
         begun_s = self._location.environment.clock.monotonic_s()
         newest = self._log.update(change)
         self._refreshed_s = begun_s
-        pinned = next(one.manifest_id for one in newest.checkpoints if one.id == own_id)
+        pinned = next(checkpoint.manifest_id for checkpoint in newest.checkpoints if checkpoint.id == own_id)
         self._manifest = newest if pinned == newest.manifest_id else self._log.load(pinned)
         if self._ref is not None:
             self._older.append((self._ref.checkpoint_id, weakref.ref(self._ref)))
@@ -239,7 +239,7 @@ class OwnCheckpointSource(_Located):
         def change(manifest: Manifest) -> Manifest | None:
             check_open(manifest, self._location.url)
             now_ms = self._location.environment.clock.now_ms()
-            kept = self._kept_up(manifest, free, now_ms)
+            kept = self._renew_checkpoints(manifest, free, now_ms)
             return None if kept == manifest else kept
 
         begun_s = self._location.environment.clock.monotonic_s()
@@ -248,13 +248,13 @@ class OwnCheckpointSource(_Located):
         self._forget(free)
         return newest
 
-    def _kept_up(self, manifest: Manifest, free: list[str], now_ms: int) -> Manifest:
+    def _renew_checkpoints(self, manifest: Manifest, free: list[str], now_ms: int) -> Manifest:
         """Without the checkpoints that are free, and with a full lifetime from now for ours that are live."""
-        for one in free:
-            manifest = without_checkpoint(manifest, one)
+        for checkpoint_id in free:
+            manifest = without_checkpoint(manifest, checkpoint_id)
         if self._lifetime_ms is None:
             return manifest
-        ours = {one for one, _ in self._older} - set(free)
+        ours = {checkpoint_id for checkpoint_id, _ in self._older} - set(free)
         if self._ref is not None:
             ours.add(self._ref.checkpoint_id)
         for checkpoint in live_checkpoints(manifest, now_ms):
@@ -263,18 +263,18 @@ class OwnCheckpointSource(_Located):
         return manifest
 
     def _forget(self, ids: list[str]) -> None:
-        self._older = [(one, ref) for one, ref in self._older if one not in ids]
+        self._older = [(checkpoint_id, ref) for checkpoint_id, ref in self._older if checkpoint_id not in ids]
 
     def leave(self) -> None:
         """Remove all our checkpoints from the manifest, also those that abandoned scans read. Cost: 1 update."""
-        ours = [one for one, _ in self._older]
+        ours = [checkpoint_id for checkpoint_id, _ in self._older]
         ours += [] if self._ref is None else [self._ref.checkpoint_id]
         ours += [] if self._asked_id is None else [self._asked_id]
 
         def change(manifest: Manifest) -> Manifest | None:
             kept = manifest
-            for one in ours:
-                kept = without_checkpoint(kept, one)
+            for checkpoint_id in ours:
+                kept = without_checkpoint(kept, checkpoint_id)
             return None if kept is manifest else kept
 
         if ours:

@@ -28,7 +28,7 @@ from lakebed.kv.options import ReaderOptions
 from lakebed.kv.read_core import ReadVerbs, ViewSource, raise_explained
 from lakebed.kv.read_version import PinnedVersion, ReadVersionSource
 from lakebed.kv.tail import LOG_MOVED, LogTail
-from lakebed.lsm.cache import BlockCache, shared_cache
+from lakebed.lsm.cache import BlockCache, block_cache
 from lakebed.lsm.file_writer import FileOptions
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.operators import find_operator
@@ -60,9 +60,7 @@ class ReaderCore(ViewSource):
         self._source = source
         self._clock = location.environment.clock
         runtime = location.environment.runtime
-        self._cache = (
-            shared_cache() if options.cache_bytes is None else BlockCache(options.cache_bytes, runtime=runtime)
-        )
+        self._cache = block_cache() if options.cache_bytes is None else BlockCache(options.cache_bytes, runtime=runtime)
         self._tail = LogTail(location, table_bytes_max=options.max_memtable_bytes)
         self._polling = runtime.lock()
         self._files: tuple[tuple[ExternalDatabase, ...], FileStore] | None = None
@@ -96,7 +94,7 @@ class ReaderCore(ViewSource):
                 self._look_again(shown, gone)
         raise self._moves_too_fast()
 
-    def pinned_view(self) -> tuple[View, ShownVersion]:
+    def pin_view(self) -> tuple[View, ShownVersion]:
         """What is shown, on a checkpoint that lives. Raises `Closed`."""
         shown = self._fresh()
         return shown.view, shown

@@ -27,7 +27,7 @@ import msgspec
 
 from lakebed.kv.checkpoint import live_checkpoints, without_expired
 from lakebed.kv.layout import parse_manifest, parse_sst, parse_wal
-from lakebed.kv.locations import file_ids, named_entries
+from lakebed.kv.locations import entries_of_files, file_ids
 from lakebed.kv.model import ExternalDatabase, Manifest
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.lsm.file_id import file_id_time_ms
@@ -66,7 +66,7 @@ def needs_sealing(manifest: Manifest, *, now_ms: int, takes: bool) -> bool:
     return takes and manifest.readable_since < manifest.manifest_id
 
 
-def pinned_ids(manifest: Manifest, *, now_ms: int) -> frozenset[int]:
+def ids_of_pins(manifest: Manifest, *, now_ms: int) -> frozenset[int]:
     """Ids of the manifests that live checkpoints pin."""
     return frozenset(checkpoint.manifest_id for checkpoint in live_checkpoints(manifest, now_ms))
 
@@ -79,11 +79,11 @@ def is_over(manifest: Manifest, *, now_ms: int, grace_ms: int) -> bool:
     return not live_checkpoints(manifest, now_ms)
 
 
-def is_taken_apart(found: Found, manifest: Manifest, *, now_ms: int) -> bool:
+def is_taken_apart(objects: Found, manifest: Manifest, *, now_ms: int) -> bool:
     """Whether nothing but the tombstone of a destroyed database is left."""
     if manifest.destroyed_at_ms is None or manifest.external_databases or live_checkpoints(manifest, now_ms):
         return False
-    return not plan_taking_apart(found, manifest=manifest, store="").doomed
+    return not plan_taking_apart(objects, manifest=manifest, store="").doomed
 
 
 def detachable(manifest: Manifest, pinned: Pinned) -> tuple[ExternalDatabase, ...]:
@@ -92,28 +92,28 @@ def detachable(manifest: Manifest, pinned: Pinned) -> tuple[ExternalDatabase, ..
     It stays so: versions that named one cannot be pinned or restored any more. None while a pinned manifest is missing
     or the clone unfinished.
     """
-    if not manifest.initialized or any(one is None for one in pinned.values()):
+    if not manifest.initialized or any(version is None for version in pinned.values()):
         return ()
-    named = file_ids(manifest).union(*(file_ids(one) for one in pinned.values() if one is not None))
-    needed = {entry.pin for entry, _ in named_entries(manifest, named)}
+    named = file_ids(manifest).union(*(file_ids(version) for version in pinned.values() if version is not None))
+    needed = {entry.pin for entry, _ in entries_of_files(manifest, named)}
     return tuple(entry for entry in manifest.external_databases if entry.pin not in needed)
 
 
 def plan_collection(
-    found: Found, *, manifest: Manifest, pinned: Pinned, now_ms: int, min_age_ms: int, store: str
+    objects: Found, *, manifest: Manifest, pinned: Pinned, now_ms: int, min_age_ms: int, store: str
 ) -> ReclaimPlan:
     """What of a database in use may go now.
 
     Args:
         manifest: *the* manifest, with `readable_since` at itself, or what it would be in a dry run.
-        pinned: for every id of `pinned_ids`.
+        pinned: for every id of `ids_of_pins`.
         min_age_ms: nothing younger goes; 0: age does not matter.
         store: the database's name, for the report.
 
     Returns:
         A plan in the order files, logs, manifests, with nothing to hide; `kept` counts what stays, by reason.
     """
-    return _Judgement(manifest, pinned, now_ms=now_ms, min_age_ms=min_age_ms).plan(found, store)
+    return _Judgement(manifest, pinned, now_ms=now_ms, min_age_ms=min_age_ms).plan(objects, store)
 
 
 class _Judgement:
@@ -123,32 +123,38 @@ class _Judgement:
         self._manifest = manifest
         self._pinned = pinned
         self._named = file_ids(manifest)
-        self._pinned_names = frozenset[str]().union(*(file_ids(one) for one in pinned.values() if one is not None))
+        self._pinned_names = frozenset[str]().union(
+            *(file_ids(version) for version in pinned.values() if version is not None)
+        )
         self._tails = [
-            (one.replay_after_wal_id, one.wal_id_last_seen)
-            for one in pinned.values()
-            if one is not None and one.wal_id_last_seen > one.replay_after_wal_id
+            (version.replay_after_wal_id, version.wal_id_last_seen)
+            for version in pinned.values()
+            if version is not None and version.wal_id_last_seen > version.replay_after_wal_id
         ]
         self._first_unpublished = min((job.start_id for job in manifest.jobs), default=None)
         self._before_ms = now_ms - min_age_ms if min_age_ms > 0 else None
-        missing = [one for one in manifest.checkpoints if one.manifest_id in pinned and pinned[one.manifest_id] is None]
-        self._protected_ms = max((one.created_at_ms for one in missing), default=None)
+        missing = [
+            checkpoint
+            for checkpoint in manifest.checkpoints
+            if checkpoint.manifest_id in pinned and pinned[checkpoint.manifest_id] is None
+        ]
+        self._protected_ms = max((checkpoint.created_at_ms for checkpoint in missing), default=None)
         self._warnings = tuple(
-            f"The version {one.manifest_id} of checkpoint {one.id} is missing: what was there when the checkpoint was "
-            "made is kept; delete the checkpoint to let it go."
-            for one in missing
+            f"The version {checkpoint.manifest_id} of checkpoint {checkpoint.id} is missing: what was there when the "
+            "checkpoint was made is kept; delete the checkpoint to let it go."
+            for checkpoint in missing
         )
 
-    def plan(self, found: Found, store: str) -> ReclaimPlan:
+    def plan(self, objects: Found, store: str) -> ReclaimPlan:
         doomed: list[Deletable] = []
         kept: Counter[str] = Counter()
         count = len(self._pinned)
         pinned = "no pinned version" if count == 0 else f"no pinned version (pinned: {count})"
         number = self._manifest.manifest_id
         groups = (
-            (found.files, self._file, f"version {number} does not need it, and {pinned}, and none will"),
-            (found.logs, self._log, f"its rows are in files of version {number}, and {pinned} replays it"),
-            (found.manifests, self._version, f"version {number} is newer, and no checkpoint pins it"),
+            (objects.files, self._file, f"version {number} does not need it, and {pinned}, and none will"),
+            (objects.logs, self._log, f"its rows are in files of version {number}, and {pinned} replays it"),
+            (objects.manifests, self._version, f"version {number} is newer, and no checkpoint pins it"),
         )
         for metas, judge, why in groups:
             for meta in metas:
@@ -205,7 +211,7 @@ class _Judgement:
         return None
 
 
-def plan_taking_apart(found: Found, *, manifest: Manifest, store: str, foreign: Iterable[str] = ()) -> ReclaimPlan:
+def plan_taking_apart(objects: Found, *, manifest: Manifest, store: str, foreign: Iterable[str] = ()) -> ReclaimPlan:
     """What of a destroyed database may go: all but its tombstone.
 
     Args:
@@ -221,7 +227,7 @@ def plan_taking_apart(found: Found, *, manifest: Manifest, store: str, foreign: 
     kept: Counter[str] = Counter()
     why = "its database was destroyed"
     others = list(foreign)
-    for meta in (*found.files, *found.logs, *found.manifests):
+    for meta in (*objects.files, *objects.logs, *objects.manifests):
         manifest_id = parse_manifest(meta.path)
         is_log = parse_wal(meta.path) is not None
         if manifest_id is None and not is_log and parse_sst(meta.path) is None:

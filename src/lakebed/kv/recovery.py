@@ -160,7 +160,8 @@ def _missing(
     newest = ManifestLog(location).latest()
     now_ms = location.environment.clock.now_ms()
     pinned = wal_id <= manifest.wal_id_last_seen and any(
-        one.manifest_id == manifest.manifest_id and one.is_live(now_ms) for one in newest.checkpoints
+        checkpoint.manifest_id == manifest.manifest_id and checkpoint.is_live(now_ms)
+        for checkpoint in newest.checkpoints
     )
     if wal_id <= newest.replay_after_wal_id and not pinned:
         if epoch is not None and newest.writer_epoch > epoch:

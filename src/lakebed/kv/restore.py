@@ -97,7 +97,7 @@ def restore(
         files, last_sequence = _flush_tail(location, claim, wanted, after_id=pinned.newest_l0_id)
         sequence = max(sequence, wanted.last_sequence, last_sequence)
         restored = _publish(location, claim, wanted, files, sequence=sequence, hold_id=hold_id)
-    present = next(one for one in pinned.checkpoints if one.id == present_id)
+    present = next(checkpoint for checkpoint in pinned.checkpoints if checkpoint.id == present_id)
     return Restored(restored.manifest_id, CheckpointCreateResult(present.id, present.manifest_id))
 
 
@@ -140,14 +140,14 @@ def _pin_both(
 
 
 def _load_wanted(log: ManifestLog, pinned: Manifest, hold_id: str) -> Manifest:
-    held = next(one for one in pinned.checkpoints if one.id == hold_id)
+    checkpoint = next(entry for entry in pinned.checkpoints if entry.id == hold_id)
     try:
-        return log.load(held.manifest_id)
+        return log.load(checkpoint.manifest_id)
     except NotFound as missing:
         raise Corruption(
-            f"Version {held.manifest_id} cannot be restored: a checkpoint pins it, and it is missing.",
+            f"Version {checkpoint.manifest_id} cannot be restored: a checkpoint pins it, and it is missing.",
             path=missing.facts.get("path"),
-            manifest_id=held.manifest_id,
+            manifest_id=checkpoint.manifest_id,
         ) from missing
 
 

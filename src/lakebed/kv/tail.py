@@ -83,14 +83,14 @@ class LogTail:
             self._location, newest, after=max(self._read_through, replay_after), through=through
         ):
             if record.epoch > newest.writer_epoch:
-                raise self._moved(record, newest)
+                raise self._conflict(record, newest)
             assert record.rows is not None
             self._apply(record.id, record.rows)
             self._read_through = record.id
             came = True
         return came
 
-    def _moved(self, record: WalRecord, newest: Manifest) -> Conflict:
+    def _conflict(self, record: WalRecord, newest: Manifest) -> Conflict:
         return Conflict(
             f"The log of {self._location.url} has a record of epoch {record.epoch}, and the manifest in hand is of "
             f"epoch {newest.writer_epoch}: read the newest version and try again.",
@@ -118,7 +118,7 @@ class LogTail:
 
 def _cut(table: _Table, wal_id: int) -> _Table | None:
     """What is left of a table above a log object: all of it, a shorter copy, or None."""
-    start = max((end for one, end in table.ends if one <= wal_id), default=0)
+    start = max((end for log_id, end in table.ends if log_id <= wal_id), default=0)
     if start == 0:
         return table
     memtable = table.memtable
@@ -126,4 +126,4 @@ def _cut(table: _Table, wal_id: int) -> _Table | None:
         return None
     shorter = Memtable(memtable.first_sequence + start)
     fill(shorter, memtable.log(start, memtable.row_count))
-    return _Table(shorter, [(one, end - start) for one, end in table.ends if one > wal_id])
+    return _Table(shorter, [(log_id, end - start) for log_id, end in table.ends if log_id > wal_id])

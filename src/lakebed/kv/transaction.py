@@ -63,59 +63,59 @@ class Transaction(ReadVerbs):
         self._read_keys: set[bytes] = set()
         self._read_ranges: list[Bounds] = []
         self._ends = ends
-        view, _ = fixed.pinned_view()
+        view, _ = fixed.pin_view()
         assert view.sequence is not None, "a view of files alone"
         self.sequence: int = view.sequence
         """The last write that it sees, apart from its own."""
 
     def put(self, key: bytes, value: bytes, *, ttl: timedelta | None = None) -> None:
         """Give a key a value at commit. A lifetime counts from the commit. Raises `InvalidRequest`, `Closed`."""
-        self._fixed.pinned_view()
+        self._fixed.pin_view()
         lifetime = None if ttl is None else lifetime_ms(ttl)
         self._writes[check_key(key)] = [_Write(Kind.PUT, check_value(value), lifetime)]
 
     def delete(self, key: bytes) -> None:
         """Delete a key at commit. Raises `InvalidRequest`, `Closed`."""
-        self._fixed.pinned_view()
+        self._fixed.pin_view()
         self._writes[check_key(key)] = [_Write(Kind.DELETE, None, None)]
 
     def merge(self, key: bytes, operand: bytes) -> None:
         """Combine a key's value with an operand at commit. Raises `InvalidRequest`, `Closed`."""
-        self._fixed.pinned_view()
-        self._writer.required_operator().check(check_value(operand))
+        self._fixed.pin_view()
+        self._writer.require_operator().check(check_value(operand))
         self._writes.setdefault(check_key(key), []).append(_Write(Kind.MERGE, operand, None))
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key as this transaction sees it; None if there is none. Raises as `Database.get`."""
         check_key(key)
-        self._fixed.pinned_view()
-        own = self._writes.get(key)
-        if own is not None and own[0].kind is not Kind.MERGE:
-            return self._combined(key, None, own)
+        self._fixed.pin_view()
+        writes = self._writes.get(key)
+        if writes is not None and writes[0].kind is not Kind.MERGE:
+            return self._combine(key, None, writes)
         if self._serializable:
             self._read_keys.add(key)
         below = self._fixed.get(key)
-        return below if own is None else self._combined(key, below, own)
+        return below if writes is None else self._combine(key, below, writes)
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """The values of many keys, in the order asked; None where there is none. Raises as `get`."""
         wanted = keys if isinstance(keys, bytes | str) else list(keys)  # one key instead of several is refused below
-        found = super().get_many(wanted)
+        values = super().get_many(wanted)
         for i, key in enumerate(wanted):
             assert isinstance(key, bytes)
-            own = self._writes.get(key)
-            if own is not None:
-                found[i] = self._combined(key, found[i], own)
-            if self._serializable and (own is None or own[0].kind is Kind.MERGE):
+            writes = self._writes.get(key)
+            if writes is not None:
+                values[i] = self._combine(key, values[i], writes)
+            if self._serializable and (writes is None or writes[0].kind is Kind.MERGE):
                 self._read_keys.add(key)
-        return found
+        return values
 
-    def _combined(self, key: bytes, below: bytes | None, own: Sequence[_Write]) -> bytes | None:
+    def _combine(self, key: bytes, below: bytes | None, writes: Sequence[_Write]) -> bytes | None:
         """A key's value under its own writes, oldest first."""
-        if own[0].kind is not Kind.MERGE:
-            below, own = own[0].value, own[1:]
-        operands = [write.value for write in own if write.value is not None]
-        return self._writer.required_operator().combine(key, below, operands) if operands else below
+        if writes[0].kind is not Kind.MERGE:
+            below, writes = writes[0].value, writes[1:]
+        operands = [write.value for write in writes if write.value is not None]
+        return self._writer.require_operator().combine(key, below, operands) if operands else below
 
     def _scan(self, bounds: Bounds | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """With the writes that this transaction had made when it was called."""
@@ -124,27 +124,27 @@ class Transaction(ReadVerbs):
             return below
         if self._serializable:
             self._read_ranges.append(bounds)
-        own = {key: tuple(writes) for key, writes in self._writes.items() if _covers(bounds, key)}
-        return self._merged(below, own, reverse) if own else below
+        own_writes = {key: tuple(writes) for key, writes in self._writes.items() if _covers(bounds, key)}
+        return self._merge_rows(below, own_writes, reverse) if own_writes else below
 
-    def _merged(
-        self, below: Iterator[tuple[bytes, bytes]], own: dict[bytes, tuple[_Write, ...]], reverse: bool
+    def _merge_rows(
+        self, below: Iterator[tuple[bytes, bytes]], own_writes: dict[bytes, tuple[_Write, ...]], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        waiting = sorted(own, reverse=not reverse)  # the next one stands last
+        waiting = sorted(own_writes, reverse=not reverse)  # the next one stands last
         for key, value in below:
             while waiting and (waiting[-1] > key if reverse else waiting[-1] < key):
-                yield from self._own_row(waiting.pop(), None, own)
+                yield from self._own_row(waiting.pop(), None, own_writes)
             if waiting and waiting[-1] == key:
-                yield from self._own_row(waiting.pop(), value, own)
+                yield from self._own_row(waiting.pop(), value, own_writes)
             else:
                 yield key, value
         while waiting:
-            yield from self._own_row(waiting.pop(), None, own)
+            yield from self._own_row(waiting.pop(), None, own_writes)
 
     def _own_row(
-        self, key: bytes, below: bytes | None, own: dict[bytes, tuple[_Write, ...]]
+        self, key: bytes, below: bytes | None, own_writes: dict[bytes, tuple[_Write, ...]]
     ) -> Iterator[tuple[bytes, bytes]]:
-        value = self._combined(key, below, own[key])
+        value = self._combine(key, below, own_writes[key])
         if value is not None:
             yield key, value
 
@@ -169,7 +169,7 @@ class Transaction(ReadVerbs):
                 "Rows that a transaction has not committed yet have no sequence and no end: ask for key and value.",
                 kind="unknown_column",
             )
-        return pa.RecordBatchReader.from_batches(schema, _batched(self._scan(bounds, reverse=False), schema))
+        return pa.RecordBatchReader.from_batches(schema, _batch_rows(self._scan(bounds, reverse=False), schema))
 
     def commit(self) -> None:
         """Make the writes visible, and durable unless the transaction was begun otherwise; the transaction is over.
@@ -180,7 +180,7 @@ class Transaction(ReadVerbs):
             Fenced, OutcomeUnknown, ...: as `Database.write`.
             Closed: it has ended already.
         """
-        self._fixed.pinned_view()
+        self._fixed.pin_view()
         try:
             if self._writes:
                 self._write()
@@ -265,7 +265,7 @@ def begin_transaction(writer: WriterCore, isolation: Isolation, *, await_durable
     with writer.lock:
         since = writer.tree.last_sequence
         writer.tree.hold_history(since)
-    view, pin = writer.pinned_view()
+    view, pin = writer.pin_view()
     ends = Ends(writer.now_ms())
     if isolation == "serializable":
         view = view.noting(ends)
@@ -289,7 +289,7 @@ def _covers(bounds: Bounds, key: bytes) -> bool:
     return (start is None or key >= start) and (end is None or key < end)
 
 
-def _batched(rows: Iterator[tuple[bytes, bytes]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batch_rows(rows: Iterator[tuple[bytes, bytes]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     keys: list[bytes] = []
     values: list[bytes] = []
 

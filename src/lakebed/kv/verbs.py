@@ -168,10 +168,10 @@ class DatabaseVerbs:
         Nothing is written: a number that nothing pins may be taken apart by a collection while it is read, and then
         raises `NotFound`. Raises `NotFound`. Cost: as `DatabaseReader.open`, and 1 LIST + 1 GET.
         """
-        found = find_version(self.location, ManifestLog(self.location).latest(), version)
-        if isinstance(found, Checkpoint):
-            return DatabaseReader.open(self.location, found.id)
-        return DatabaseReader.open(self.location, version=found)
+        target = find_version(self.location, ManifestLog(self.location).latest(), version)
+        if isinstance(target, Checkpoint):
+            return DatabaseReader.open(self.location, target.id)
+        return DatabaseReader.open(self.location, version=target)
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
         """Keep a version alive under a name, as a checkpoint; the latest by default.
@@ -190,11 +190,11 @@ class DatabaseVerbs:
         options = CheckpointOptions(name=name, lifetime=lifetime)
         number = None
         if version is not None:
-            found = find_version(self.location, ManifestLog(self.location).latest(), version)
-            if isinstance(found, Checkpoint):
-                options = replace(options, source=found.id)
+            target = find_version(self.location, ManifestLog(self.location).latest(), version)
+            if isinstance(target, Checkpoint):
+                options = replace(options, source=target.id)
             else:
-                number = found
+                number = target
         made = make_checkpoint(self.location, options, version=number)
         return pin_of(made, ManifestLog(self.location).load(made.manifest_id), store=self.name)
 
@@ -228,8 +228,8 @@ class DatabaseVerbs:
         Cost: as `lakebed.kv.clone.create_clone`; with a version's number 2 updates more.
         """
         target = self.location.other(f"{self._folder_above()}/{self._fork_name(name)}")
-        there = ManifestLog(target).find_latest()
-        if there is not None and there.initialized:
+        manifest = ManifestLog(target).find_latest()
+        if manifest is not None and manifest.initialized:
             raise AlreadyExists(
                 f"There is a database at {target.url} already: choose another name for the fork.",
                 kind="database_exists",
@@ -238,8 +238,8 @@ class DatabaseVerbs:
         if version is None:
             create_clone(target, self.url)
         else:
-            begun = None if there is None or there.source is None else there.source.checkpoint
-            with self._pinned(version, begun) as checkpoint:
+            begun = None if manifest is None or manifest.source is None else manifest.source.checkpoint
+            with self._pin_version(version, begun) as checkpoint:
                 create_clone(target, self.url, checkpoint)
         return type(self)(target)
 
@@ -259,21 +259,23 @@ class DatabaseVerbs:
         return check_path(name)
 
     @contextmanager
-    def _pinned(self, version: str, begun: str | None = None) -> Iterator[str]:
+    def _pin_version(self, version: str, begun: str | None = None) -> Iterator[str]:
         """The id of a checkpoint on a version, for as long as it is worked on.
 
         Args:
             begun: a checkpoint that an unfinished attempt started from: taken again when it is of this version.
         """
         newest = ManifestLog(self.location).latest()
-        found = find_version(self.location, newest, version)
-        if isinstance(found, Checkpoint):
-            yield found.id
+        target = find_version(self.location, newest, version)
+        if isinstance(target, Checkpoint):
+            yield target.id
             return
         live = live_checkpoints(newest, self.location.environment.clock.now_ms())
-        again = next((one for one in live if one.id == begun and one.manifest_id == found), None)
+        again = next(
+            (checkpoint for checkpoint in live if checkpoint.id == begun and checkpoint.manifest_id == target), None
+        )
         passing = CheckpointOptions(lifetime=_PASSING_LIFETIME)
-        held_id = create_checkpoint(self.location, passing, version=found).id if again is None else again.id
+        held_id = create_checkpoint(self.location, passing, version=target).id if again is None else again.id
         try:
             yield held_id
         except LakebedError as error:
@@ -300,7 +302,7 @@ class DatabaseVerbs:
             NotFound: there is no such version.
             Conflict, InvalidRequest, Fenced, Corruption: as `lakebed.kv.restore.restore`.
         """
-        with self._pinned(version) as checkpoint:
+        with self._pin_version(version) as checkpoint:
             restored = restore(self.location, checkpoint, keep_for=keep_for, take_over=take_over)
         return version_of(ManifestLog(self.location).load(restored.manifest_id), store=self.name)
 

@@ -78,7 +78,7 @@ def load_several(location: DatabaseLocation, log: ManifestLog, ids: Iterable[int
 
     wanted = sorted(set(ids))
     if len(wanted) < 2:
-        return {one: load(one) for one in wanted}
+        return {manifest_id: load(manifest_id) for manifest_id in wanted}
     pool = location.environment.runtime.pool(_LOADED_AT_ONCE_COUNT)
     try:
         return dict(zip(wanted, pool.map(load, wanted), strict=True))
@@ -93,8 +93,12 @@ def list_versions(location: DatabaseLocation, *, store: str) -> Iterator[Version
     """
     log = ManifestLog(location)
     newest = log.latest()
-    pinned = {one.manifest_id for one in live_checkpoints(newest, location.environment.clock.now_ms())}
-    ids = [one for one in log.ids() if one in pinned or newest.readable_since <= one <= newest.manifest_id]
+    pinned = {checkpoint.manifest_id for checkpoint in live_checkpoints(newest, location.environment.clock.now_ms())}
+    ids = [
+        manifest_id
+        for manifest_id in log.ids()
+        if manifest_id in pinned or newest.readable_since <= manifest_id <= newest.manifest_id
+    ]
     shown: int | None = None
     for manifest in load_several(location, log, ids).values():
         if manifest is None or not manifest.initialized or manifest.destroyed_at_ms is not None:
@@ -116,15 +120,17 @@ def find_version(location: DatabaseLocation, newest: Manifest, version: str) -> 
             return checkpoint
     if version.isascii() and version.isdigit() and len(version) <= _DIGITS_MAX:
         number = int(version)
-        readable = {one.manifest_id for one in live}
+        readable = {checkpoint.manifest_id for checkpoint in live}
         if number in readable or newest.readable_since <= number <= newest.manifest_id:
             return number
         # Manifests of one version follow each other: if any of its row is left, the next one that is readable is.
-        above = min((one for one in readable | {newest.readable_since} if one > number), default=None)
+        above = min(
+            (manifest_id for manifest_id in readable | {newest.readable_since} if manifest_id > number), default=None
+        )
         stand_in = None if above is None else load_several(location, ManifestLog(location), [above])[above]
         if stand_in is not None and stand_in.content_since <= number:
             return stand_in.manifest_id
-    names = ", ".join(repr(one.name) for one in live if one.name is not None) or "none with a name"
+    names = ", ".join(repr(checkpoint.name) for checkpoint in live if checkpoint.name is not None) or "none with a name"
     raise NotFound(
         f"The database {location.url} has no version {version!r}: {readable_versions(newest)} can be read without a "
         f"checkpoint, and its checkpoints are {names}.",
@@ -139,9 +145,9 @@ def versions_of(location: DatabaseLocation, checkpoints: Iterable[Checkpoint]) -
 
     Cost: 1 GET a pinned manifest; a checkpoint whose manifest is missing is named by the manifest's number.
     """
-    found = list(checkpoints)
-    loaded = load_several(location, ManifestLog(location), [one.manifest_id for one in found])
-    return {one.id: pin_of(one, loaded[one.manifest_id], store="").version for one in found}
+    pins = list(checkpoints)
+    loaded = load_several(location, ManifestLog(location), [checkpoint.manifest_id for checkpoint in pins])
+    return {checkpoint.id: pin_of(checkpoint, loaded[checkpoint.manifest_id], store="").version for checkpoint in pins}
 
 
 def pin_of(checkpoint: Checkpoint, manifest: Manifest | None, *, store: str, bytes_alone: int | None = None) -> Pin:
@@ -170,33 +176,41 @@ def list_pins(location: DatabaseLocation, *, store: str) -> list[Pin]:
     log = ManifestLog(location)
     newest = log.latest()
     live = live_checkpoints(newest, location.environment.clock.now_ms())
-    pinned = load_several(location, log, [one.manifest_id for one in live])
-    alone = _bytes_alone(live, _needed_sizes(location, newest, pinned), newest)
+    pinned = load_several(location, log, [checkpoint.manifest_id for checkpoint in live])
+    alone = _bytes_alone(live, _sizes_by_version(location, newest, pinned), newest)
     ordered = sorted(live, key=lambda one: (one.created_at_ms, one.id))
-    return [pin_of(one, pinned[one.manifest_id], store=store, bytes_alone=alone[one.id]) for one in ordered]
+    return [
+        pin_of(checkpoint, pinned[checkpoint.manifest_id], store=store, bytes_alone=alone[checkpoint.id])
+        for checkpoint in ordered
+    ]
 
 
-def _needed_sizes(
+def _sizes_by_version(
     location: DatabaseLocation, newest: Manifest, pinned: dict[int, Manifest | None]
 ) -> dict[int, dict[str | int, int]]:
     """What each pinned manifest needs in this database's folder: bytes by file id and log id, fences left out.
 
     Log objects that the newest version needs too are left out.
     """
-    there = {number: manifest for number, manifest in pinned.items() if manifest is not None}
+    manifests = {number: manifest for number, manifest in pinned.items() if manifest is not None}
     last = None if newest.destroyed_at_ms is not None else newest.replay_after_wal_id
     tails = {
-        number: (one.replay_after_wal_id, one.wal_id_last_seen if last is None else min(one.wal_id_last_seen, last))
-        for number, one in there.items()
+        number: (
+            manifest.replay_after_wal_id,
+            manifest.wal_id_last_seen if last is None else min(manifest.wal_id_last_seen, last),
+        )
+        for number, manifest in manifests.items()
     }
     tails = {number: (after, through) for number, (after, through) in tails.items() if after < through}
     log = WalLog(location).entries(min(after for after, _ in tails.values()), through=last) if tails else []
     sizes: dict[int, dict[str | int, int]] = {}
-    for number, manifest in there.items():
-        others = {one for entry in manifest.external_databases for one in entry.file_ids}
+    for number, manifest in manifests.items():
+        others = {file_id for entry in manifest.external_databases for file_id in entry.file_ids}
         sizes[number] = {file.id: file.size_bytes for file in manifest.file_set.files() if file.id not in others}
         after, through = tails.get(number, (0, 0))
-        sizes[number].update((one.id, one.size_bytes) for one in log if after < one.id <= through and not one.is_fence)
+        sizes[number].update(
+            (entry.id, entry.size_bytes) for entry in log if after < entry.id <= through and not entry.is_fence
+        )
     return sizes
 
 
@@ -204,21 +218,23 @@ def _bytes_alone(
     live: Sequence[Checkpoint], sizes: dict[int, dict[str | int, int]], newest: Manifest
 ) -> dict[str, int | None]:
     """By checkpoint id; None when its manifest is missing."""
-    holders = Counter(one.manifest_id for one in live)
+    holders = Counter(checkpoint.manifest_id for checkpoint in live)
     needed: Counter[str | int] = Counter()
     if newest.destroyed_at_ms is None:
         needed.update(file.id for file in newest.file_set.files())
-    for own in sizes.values():
-        needed.update(own.keys())
-    found: dict[str, int | None] = {}
-    for one in live:
-        if one.manifest_id not in sizes:
-            found[one.id] = None
-        elif holders[one.manifest_id] > 1:
-            found[one.id] = 0
+    for file_sizes in sizes.values():
+        needed.update(file_sizes.keys())
+    bytes_alone: dict[str, int | None] = {}
+    for checkpoint in live:
+        if checkpoint.manifest_id not in sizes:
+            bytes_alone[checkpoint.id] = None
+        elif holders[checkpoint.manifest_id] > 1:
+            bytes_alone[checkpoint.id] = 0
         else:
-            found[one.id] = sum(size for id, size in sizes[one.manifest_id].items() if needed[id] == 1)
-    return found
+            bytes_alone[checkpoint.id] = sum(
+                size for id, size in sizes[checkpoint.manifest_id].items() if needed[id] == 1
+            )
+    return bytes_alone
 
 
 def list_manifests(location: DatabaseLocation) -> list[ManifestSummary]:
@@ -230,13 +246,13 @@ def list_manifests(location: DatabaseLocation) -> list[ManifestSummary]:
     pinned_by: dict[int, list[str]] = {}
     for checkpoint in live_checkpoints(newest, location.environment.clock.now_ms()):
         pinned_by.setdefault(checkpoint.manifest_id, []).append(checkpoint.name or checkpoint.id)
-    found = []
+    summaries = []
     for meta in location.store.list(MANIFEST_FOLDER):
         manifest_id = parse_manifest(meta.path)
         if manifest_id is None or manifest_id > newest.manifest_id:
             continue
         by = tuple(pinned_by.get(manifest_id, ()))
-        found.append(
+        summaries.append(
             ManifestSummary(
                 id=manifest_id,
                 created_ms=meta.modified_ms,
@@ -246,4 +262,4 @@ def list_manifests(location: DatabaseLocation) -> list[ManifestSummary]:
                 pinned_by=by,
             )
         )
-    return found
+    return summaries

@@ -55,15 +55,15 @@ class WalLog:
     def entries(self, after: int = 0, *, through: int | None = None) -> list[WalEntry]:
         """What is there in ``(after, through]``, ascending, fences too; None: to the end. Cost: 1 LIST a thousand."""
         start_after = wal_path(after) if after > 0 else None
-        found = []
+        entries = []
         for meta in self._location.store.list(WAL_FOLDER, start_after=start_after):
             id = parse_wal(meta.path)
             if id is None:
                 continue
             if through is not None and id > through:
                 break
-            found.append(WalEntry(id, meta.size_bytes, meta.modified_ms))
-        return found
+            entries.append(WalEntry(id, meta.size_bytes, meta.modified_ms))
+        return entries
 
     def ids(self, after: int = 0) -> list[int]:
         """Ids above `after`, ascending, fences too. Cost: 1 LIST a thousand."""
@@ -121,9 +121,9 @@ class WalLog:
             self._log.append(id, body, write_id=write_id)
         except Conflict as taken:
             ours = decode_record(body, path=wal_path(id), id=id)
-            there = self._read_taker(id)
-            if there is None or there.epoch != ours.epoch:
-                raise self._fenced(id, there, epoch=ours.epoch) from taken
+            taker = self._read_taker(id)
+            if taker is None or taker.epoch != ours.epoch:
+                raise self._fence_error(id, taker, epoch=ours.epoch) from taken
             raise Conflict(
                 f"{wal_path(id)} holds another record of this writer (epoch {ours.epoch}): it was appended twice.",
                 kind="wal_id_taken",
@@ -146,10 +146,10 @@ class WalLog:
             try:
                 self._log.append(id, body, write_id=write_id)
             except Conflict:
-                there = self._read_taker(id)
-                if there is None:
+                taker = self._read_taker(id)
+                if taker is None:
                     continue  # it was collected while we looked, and the place is free again
-                return there
+                return taker
             return None
         raise OutcomeUnknown(
             f"{wal_path(id)} was taken {_FENCE_TRIES_MAX} times and gone each time that it was read: open again.",
@@ -163,13 +163,13 @@ class WalLog:
         except NotFound:
             return None
 
-    def _fenced(self, id: int, there: WalRecord | None, *, epoch: int) -> Fenced:
-        who = "another writer" if there is None else f"the writer of epoch {there.epoch}"
+    def _fence_error(self, id: int, taker: WalRecord | None, *, epoch: int) -> Fenced:
+        who = "another writer" if taker is None else f"the writer of epoch {taker.epoch}"
         return Fenced(
             f"The database {self._location.url} was taken over by {who}, and this one (epoch {epoch}) may not write "
             "any more: open it again to write.",
             url=self._location.url,
             epoch=epoch,
-            new_epoch=None if there is None else there.epoch,
+            new_epoch=None if taker is None else taker.epoch,
             path=wal_path(id),
         )

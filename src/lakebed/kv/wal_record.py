@@ -138,12 +138,12 @@ def decode_record(body: Buffer, *, path: str, id: int | None = None, features: i
     """
     view = memoryview(body).cast("B")
     if view.nbytes < FENCE_BYTES:
-        raise _damaged(path, view.nbytes, f"it has {view.nbytes} bytes, and the header alone has {FENCE_BYTES}")
+        raise _damage_error(path, view.nbytes, f"it has {view.nbytes} bytes, and the header alone has {FENCE_BYTES}")
     if bytes(view[:8]) != _MAGIC:
-        raise _damaged(path, 0, "it does not begin as a log record does")
+        raise _damage_error(path, 0, "it does not begin as a log record does")
     fields = view[: _HEADER.size]
     if xxhash.xxh3_64_intdigest(fields) != _CHECKSUM.unpack_from(view, _HEADER.size)[0]:
-        raise _damaged(path, 0, "the checksum of its header is wrong")
+        raise _damage_error(path, 0, "the checksum of its header is wrong")
     _, version, required, write_id, own_id, epoch, first, row_count, length, checksum = _HEADER.unpack(fields)
     if version != _VERSION or required != features:
         raise UnsupportedFormat(
@@ -154,17 +154,17 @@ def decode_record(body: Buffer, *, path: str, id: int | None = None, features: i
             features=required,
         )
     if id is not None and own_id != id:
-        raise _damaged(path, 32, f"it is the record {own_id} under the name of another")
+        raise _damage_error(path, 32, f"it is the record {own_id} under the name of another")
     rest = view[FENCE_BYTES:]
     if rest.nbytes != length:
-        raise _damaged(
+        raise _damage_error(
             path, min(view.nbytes, FENCE_BYTES + length), f"{rest.nbytes} bytes follow its header of {length}"
         )
     if xxhash.xxh3_64_intdigest(rest) != checksum:
-        raise _damaged(path, FENCE_BYTES, "the checksum of its rows is wrong")
+        raise _damage_error(path, FENCE_BYTES, "the checksum of its rows is wrong")
     rows = _decode_rows(rest, first=first, row_count=row_count, path=path) if length else None
     if rows is None and row_count:
-        raise _damaged(path, 56, f"it says that it has {row_count} rows, and has none")
+        raise _damage_error(path, 56, f"it says that it has {row_count} rows, and has none")
     return WalRecord(own_id, str(uuid.UUID(bytes=write_id)), epoch, first, rows)
 
 
@@ -173,13 +173,13 @@ def _decode_rows(body: memoryview, *, first: int, row_count: int, path: str) -> 
         rows = pa.ipc.read_record_batch(pa.py_buffer(body), ROW_SCHEMA)
         rows.validate()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged(path, FENCE_BYTES, f"its rows are no Arrow record batch ({error})") from error
+        raise _damage_error(path, FENCE_BYTES, f"its rows are no Arrow record batch ({error})") from error
     if rows.num_rows != row_count:
-        raise _damaged(path, FENCE_BYTES, f"it has {rows.num_rows} rows, and its header says {row_count}")
+        raise _damage_error(path, FENCE_BYTES, f"it has {rows.num_rows} rows, and its header says {row_count}")
     column = rows.column(1)  # read as bytes: Arrow's own way to numpy loads pandas, half a second of every command
     sequences = np.frombuffer(column.buffers()[1], np.uint64, len(column), 8 * column.offset)
     if sequences[0] != first or not bool(np.all(np.diff(sequences) == 1)):
-        raise _damaged(path, FENCE_BYTES, f"the sequences of its rows do not run on from {first}")
+        raise _damage_error(path, FENCE_BYTES, f"the sequences of its rows do not run on from {first}")
     return rows
 
 
@@ -191,5 +191,5 @@ def find_write_id(body: Buffer) -> str | None:
     return str(uuid.UUID(bytes=bytes(view[16:32])))
 
 
-def _damaged(path: str, offset: int, problem: str) -> Corruption:
+def _damage_error(path: str, offset: int, problem: str) -> Corruption:
     return Corruption(f"{path} is damaged: {problem}.", path=path, offset=offset)

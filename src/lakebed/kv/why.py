@@ -38,7 +38,7 @@ def why(location: DatabaseLocation, path: str, *, store: str) -> Explanation:
     log = ManifestLog(location)
     newest = log.latest()
     live = live_checkpoints(newest, location.environment.clock.now_ms())
-    pinned = load_several(location, log, [one.manifest_id for one in live])
+    pinned = load_several(location, log, [checkpoint.manifest_id for checkpoint in live])
     question = _Question(location, path, newest, live, pinned, store)
     file_id, wal_id, manifest_id = parse_sst(path), parse_wal(path), parse_manifest(path)
     if file_id is not None:
@@ -49,9 +49,9 @@ def why(location: DatabaseLocation, path: str, *, store: str) -> Explanation:
         return question.manifest(manifest_id)
     location.store.head(path)
     if parse_boundary(path) is not None:
-        return question.kept("it is a mark of which versions' numbers were used, and stays")
+        return question.explain_kept("it is a mark of which versions' numbers were used, and stays")
     if path == LEASE_PATH:
-        return question.kept("it says who writes; only its owner changes it, and it stays")
+        return question.explain_kept("it says who writes; only its owner changes it, and it stays")
     assert not is_own(path)
     return Explanation(path, (), f"{path} is not part of the database {location.url}: no collection touches it.")
 
@@ -67,7 +67,7 @@ class _Question:
     pinned: dict[int, Manifest | None]
     store: str
 
-    def kept(self, because: str) -> Explanation:
+    def explain_kept(self, because: str) -> Explanation:
         """Kept whatever the versions say."""
         return Explanation(self.path, (), f"{self.path} is kept: {because}.")
 
@@ -75,9 +75,9 @@ class _Question:
         """Of a sorted file."""
         newest = self.newest
         is_current = newest.destroyed_at_ms is None and file_id in file_ids(newest)
-        needing = [one for one in self.live if self._names(one, file_id)]
+        needing = [checkpoint for checkpoint in self.live if self._names(checkpoint, file_id)]
         if is_current or needing:
-            return self._needed(is_current, needing)
+            return self._explain_need(is_current, needing)
         self.location.store.head(self.path)
         first_unpublished = min((job.start_id for job in newest.jobs), default=None)
         if file_id > newest.newest_l0_id:
@@ -90,22 +90,22 @@ class _Question:
         """Of a log object."""
         is_current = self.newest.destroyed_at_ms is None and wal_id > self.newest.replay_after_wal_id
         needing = []
-        for one in self.live:
-            pinned = self.pinned[one.manifest_id]
+        for checkpoint in self.live:
+            pinned = self.pinned[checkpoint.manifest_id]
             if pinned is not None and pinned.replay_after_wal_id < wal_id <= pinned.wal_id_last_seen:
-                needing.append(one)
+                needing.append(checkpoint)
         if is_current or needing:
-            return self._needed(is_current, needing)
+            return self._explain_need(is_current, needing)
         if self.location.store.head(self.path).size_bytes == FENCE_BYTES:
-            return self.kept("it is a fence, which is never deleted: it keeps an older writer out")
+            return self.explain_kept("it is a fence, which is never deleted: it keeps an older writer out")
         return self._free(f"its rows are in files since version {self.newest.manifest_id} at the latest")
 
     def manifest(self, manifest_id: int) -> Explanation:
         """Of a manifest."""
         is_current = manifest_id == self.newest.manifest_id
-        needing = [one for one in self.live if one.manifest_id == manifest_id]
+        needing = [checkpoint for checkpoint in self.live if checkpoint.manifest_id == manifest_id]
         if is_current or needing:
-            return self._needed(is_current, needing)
+            return self._explain_need(is_current, needing)
         self.location.store.head(self.path)
         if manifest_id >= self.newest.readable_since:
             return self._free("no checkpoint pins it, though it can be read and pinned until then")
@@ -115,9 +115,9 @@ class _Question:
         manifest = self.pinned[checkpoint.manifest_id]
         return manifest is not None and file_id in file_ids(manifest)
 
-    def _needed(self, is_current: bool, needing: list[Checkpoint]) -> Explanation:
-        pins = [pin_of(one, self.pinned[one.manifest_id], store=self.store) for one in needing]
-        who = [f"checkpoint {describe_checkpoint(one)}" for one in needing[:_SHOWN_MAX]]
+    def _explain_need(self, is_current: bool, needing: list[Checkpoint]) -> Explanation:
+        pins = [pin_of(checkpoint, self.pinned[checkpoint.manifest_id], store=self.store) for checkpoint in needing]
+        who = [f"checkpoint {describe_checkpoint(checkpoint)}" for checkpoint in needing[:_SHOWN_MAX]]
         if len(needing) > _SHOWN_MAX:
             who.append(f"{len(needing) - _SHOWN_MAX} more")
         if is_current:
@@ -125,13 +125,13 @@ class _Question:
             version = str(newest.content_since)
             pins.insert(0, Pin(self.store, "version", version, version, "database", newest.created_at_ms, None))
             who.insert(0, "the newest version")
-        return Explanation(self.path, tuple(pins), f"{self.path} is needed by {_listed(who)}.")
+        return Explanation(self.path, tuple(pins), f"{self.path} is needed by {_join_words(who)}.")
 
     def _free(self, because: str) -> Explanation:
         """Needed by nothing; what a missing version may need is not known."""
-        missing = [one for one in self.live if self.pinned[one.manifest_id] is None]
+        missing = [checkpoint for checkpoint in self.live if self.pinned[checkpoint.manifest_id] is None]
         if missing:
-            pins = tuple(pin_of(one, None, store=self.store) for one in missing)
+            pins = tuple(pin_of(checkpoint, None, store=self.store) for checkpoint in missing)
             return Explanation(
                 self.path,
                 pins,
@@ -145,5 +145,5 @@ class _Question:
         )
 
 
-def _listed(names: list[str]) -> str:
+def _join_words(names: list[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

@@ -124,7 +124,7 @@ class WriterCore(ViewSource):
 
     # ---- reading
 
-    def pinned_view(self) -> tuple[View, CheckpointRef]:
+    def pin_view(self) -> tuple[View, CheckpointRef]:
         """Everything written so far, and the reference to the checkpoint that pins its files. Raises `Closed`."""
         self.check_open()
         while True:
@@ -133,7 +133,7 @@ class WriterCore(ViewSource):
             if ref is not None:  # otherwise another set was shown between the two calls: take that one
                 return view, ref
 
-    def pinned_view_durable(self) -> tuple[View, CheckpointRef]:
+    def pin_durable_view(self) -> tuple[View, CheckpointRef]:
         """What is durable and ours now, after the outcome of every unclear write is known."""
         self.check_not_fenced()
         while (unclear := self.commit.unclear_sequence) is not None:
@@ -175,7 +175,7 @@ class WriterCore(ViewSource):
         if await_durable:
             self.commit.wait(sequence, row_count=len(keys))
 
-    def required_operator(self) -> MergeOperator:
+    def require_operator(self) -> MergeOperator:
         """The merge operator. Raises `InvalidRequest` if the database has none."""
         if self.engine.operator is None:
             raise InvalidRequest(
@@ -214,7 +214,7 @@ class WriterCore(ViewSource):
             trouble, self._trouble = self._trouble, None  # raised once for each failure
             raise copy_error(trouble) from trouble
 
-    def closed_error(self) -> Closed:
+    def error_when_closed(self) -> Closed:
         """What every verb raises after `Database.close`."""
         return Closed(f"The database {self.url} {self.why_closed}.")
 
@@ -320,10 +320,10 @@ class WriterCore(ViewSource):
         self.tree.begin_after_loss()
         groups.follow(self.tree.active)
         self._rotated_sequence = self.tree.active.first_sequence - 1
-        own, *behind = groups.take_back_oldest(checked_sequence=self._checked_sequence)
-        self.commit.lose(*own, error)
+        oldest, *behind = groups.take_back_oldest(checked_sequence=self._checked_sequence)
+        self.commit.lose(*oldest, error)
         for first, last in behind:
-            self.commit.lose(first, last, _written_behind(error))
+            self.commit.lose(first, last, _error_behind(error))
         self.trip_alarm()  # only until the next writer sets the alarm for the new memtable
 
     def _flush_all(self) -> int:
@@ -370,7 +370,7 @@ class WriterCore(ViewSource):
     def check_open(self) -> None:
         """Raise `Closed` after `Database.close`."""
         if self.is_closed:
-            raise self.closed_error()
+            raise self.error_when_closed()
 
     def check_not_fenced(self) -> None:
         """Raise `Closed` or, once a newer owner is known, `Fenced`. Cost: no request."""
@@ -403,7 +403,7 @@ class WriterCore(ViewSource):
         except Fenced as error:
             self.commit.fence(error)
             raise
-        self._changed()
+        self._wake_waiters()
         return is_flushed
 
     def compact_once(self, progress: ProgressCall | None = None) -> bool:
@@ -430,7 +430,7 @@ class WriterCore(ViewSource):
                 self.commit.fence(error)
             raise
         finally:
-            self._changed()
+            self._wake_waiters()
 
     def _shrink_l0(self) -> None:
         """Back-pressure if level 0 has too many files, where no thread compacts."""
@@ -455,7 +455,7 @@ class WriterCore(ViewSource):
             self.commit.fence(error)
             raise
         finally:
-            self._changed()
+            self._wake_waiters()
 
     def renew_once(self) -> bool:
         """As `Database.renew_once`."""
@@ -490,7 +490,9 @@ class WriterCore(ViewSource):
                 wal_id_last_seen=max(manifest.wal_id_last_seen, durable_wal_id),
                 # Nothing of ours will be published any more: what was uploaded and not published is garbage now.
                 newest_l0_id=self.engine.publisher.next_file_id(),
-                checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
+                checkpoints=tuple(
+                    checkpoint for checkpoint in manifest.checkpoints if checkpoint.owner.kind != "writer"
+                ),
             )
 
         self.claim.log.update(change)
@@ -540,10 +542,10 @@ class WriterCore(ViewSource):
         else:
             epoch, durable_sequence = self.groups.newest_owner()
         if epoch != self.claim.epoch:
-            raise self._taken_over(epoch)
+            raise self._fence(epoch)
         return durable_sequence
 
-    def _taken_over(self, epoch: int) -> Fenced:
+    def _fence(self, epoch: int) -> Fenced:
         error = Fenced(
             f"The database {self.url} was taken over by the writer of epoch {epoch} (ours is {self.claim.epoch}): "
             "what is known here may be out of date. Open it again.",
@@ -554,7 +556,7 @@ class WriterCore(ViewSource):
         self.commit.fence(error)
         return error
 
-    def _changed(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wake all who wait for room or work: something was flushed, merged or shown."""
         with self.lock:
             self._room.notify_all()
@@ -578,7 +580,7 @@ class WriterCore(ViewSource):
         return fenced
 
 
-def _written_behind(error: LakebedError) -> Conflict:
+def _error_behind(error: LakebedError) -> Conflict:
     return Conflict(
         "Nothing of this write was stored. An earlier write failed, and a conditional write may have depended on it: "
         f"read and write again. The earlier failure: {error.message}",

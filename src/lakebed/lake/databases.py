@@ -52,7 +52,7 @@ def collect(
 
 def remaining_bytes(database: DatabaseAdmin, manifest: Manifest, *, now_ms: int) -> int | None:
     """Return the bytes that are left of a destroyed database; None when only its tombstone is left."""
-    found = find_objects(database.location)
-    if is_taken_apart(found, manifest, now_ms=now_ms):
+    objects = find_objects(database.location)
+    if is_taken_apart(objects, manifest, now_ms=now_ms):
         return None
-    return sum(meta.size_bytes for meta in (*found.files, *found.logs))
+    return sum(meta.size_bytes for meta in (*objects.files, *objects.logs))

@@ -3,8 +3,10 @@
 Owns: the mark ``lakebed/dropped`` inside the table's folder, which exists from before the first deletion to the last.
 Invariants: the mark is durable before the schemas are deleted (a table without a schema is invisible to every client);
 the mark itself is deleted last. So remains are recognised, and dropping again or `Lake.clean` finishes the drop; a
-folder without the mark is never taken for remains. The mark lists the URLs of the table's own files outside its folder,
-which are deleted too; nothing else outside is. Does not know: pins; `Lake.drop_table` checks them first.
+folder without the mark is taken for remains only when a caller forces that (`is_left`). The folder is listed again
+after the schemas are gone, because a commit looks for its schema once more after its put, and withdraws it. The mark
+lists the URLs of the table's own files outside its folder, which are deleted too; nothing else outside is. Does not
+know: pins; `Lake.drop_table` checks them first.
 
 Format of the mark: empty, or ``{"external": {<url>: <size in bytes>, ...}}``.
 """
@@ -24,12 +26,16 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
-from lakebed.table.branches import every_branch
-from lakebed.table.external import roots_of
+from lakebed.table.branch.branches import every_branch
+from lakebed.table.files.external import roots_of
+from lakebed.table.model.layout import parse_bucket_folder
 from lakebed.table.table import Table
 
 _MARK: Final = "lakebed/dropped"
 _SCHEMA_FOLDER: Final = "schema/"
+_TABLE_FOLDERS: Final = frozenset(
+    ("branch", "changelog", "consumer", "index", "lakebed", "manifest", "snapshot", "statistics", "tag")
+)
 
 
 def is_dropped(store: ObjectStore, name: TableName) -> bool:
@@ -41,11 +47,24 @@ def is_dropped(store: ObjectStore, name: TableName) -> bool:
     return True
 
 
+def is_left(store: ObjectStore, name: TableName) -> bool:
+    """Return whether a folder has files of a table, no schema, and nothing else: a writer died after its drop.
+
+    Cost: 1 LIST a thousand objects.
+    """
+    paths = [meta.path for meta in store.sub(name.folder).list("")]
+    return bool(paths) and all(
+        not path.startswith(_SCHEMA_FOLDER)
+        and (path.partition("/")[0] in _TABLE_FOLDERS or parse_bucket_folder(path.rpartition("/")[0]) is not None)
+        for path in paths
+    )
+
+
 def leftover(name: TableName, *, url: str) -> AlreadyExists:
     """Return the error for a folder that prevents a new table."""
     return AlreadyExists(
-        f"{url}/{name.folder} contains files but no table (perhaps one whose drop did not finish): drop the table "
-        f"{name} again, or move the files away.",
+        f"{url}/{name.folder} contains files but no table (perhaps one whose drop did not finish, or what a writer put "
+        f"there since): drop the table {name} again with force, or move the files away.",
         kind="folder_not_empty",
         table=str(name),
     )
@@ -85,7 +104,7 @@ def drop_table(
     roots also what `own_external_files` costs.
     """
     folder = store.sub(name.folder)
-    marked = _marked(folder)
+    marked = _load_mark(folder)
     external, warnings = _external_files(folder, name, environment)
     external = {**(marked or {}), **external}  # schemas may have been deleted since the mark was written
     if not dry_run and external != marked:
@@ -96,7 +115,19 @@ def drop_table(
     report = sweeper.sweep(plan, dry_run=dry_run)
     if dry_run:
         return report
-    if report.hidden_count == len(plan.hide) and report.deleted_count == len(plan.doomed):
+    is_complete = report.hidden_count == len(plan.hide) and report.deleted_count == len(plan.doomed)
+    if is_complete and plan.hide:
+        # What was put since the listing: a writer that looks from now on finds no schema, and takes its files back.
+        late = plan_drop(store, name, external={})
+        swept = sweeper.sweep(late)
+        is_complete = swept.hidden_count == len(late.hide) and swept.deleted_count == len(late.doomed)
+        report = replace(
+            report,
+            deleted_count=report.deleted_count + swept.deleted_count,
+            deleted_bytes=report.deleted_bytes + swept.deleted_bytes,
+            warnings=(*report.warnings, *swept.warnings),
+        )
+    if is_complete:
         sweeper.delete_all([Deletable(_MARK, 0, "the drop is complete")])
     return report
 
@@ -108,7 +139,7 @@ def _external_files(
     try:
         if not roots_of(folder).every:
             return {}, ()
-        from lakebed.table.external_files import own_external_files  # loads all that deletes versions
+        from lakebed.table.collect.external_files import own_external_files  # loads all that deletes versions
 
         table = Table.open(folder, name=str(name), environment=environment)
         return own_external_files(every_branch(table.context)), ()
@@ -116,7 +147,7 @@ def _external_files(
         return {}, (f"The table cannot be read, so files that it may have outside its folder are left: {error}",)
 
 
-def _marked(folder: ObjectStore) -> dict[str, int] | None:
+def _load_mark(folder: ObjectStore) -> dict[str, int] | None:
     """Return the files outside that the mark of an earlier attempt lists; None without a mark. Cost: 1 GET."""
     try:
         body = bytes(folder.get(_MARK))

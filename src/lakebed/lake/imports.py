@@ -15,7 +15,7 @@ from lakebed.table.imports.history import VersionImport, VersionReport, evolve, 
 from lakebed.table.imports.model import ImportOptions, ImportReport, Source, SourceVersion
 from lakebed.table.imports.sources import SourceOptions, open_source, versions_of
 from lakebed.table.imports.take_over import Carrier, ProgressCall, plan_import, report_of, take_over
-from lakebed.texts import counted, sized
+from lakebed.texts import format_count, format_size
 
 if TYPE_CHECKING:
     from lakebed.lake.lake import Lake
@@ -50,16 +50,17 @@ class HistoryReport:
     def sentence(self) -> str:
         """The report in one sentence."""
         verb = "would import" if self.dry_run else "imported"
-        taken = sum(one.taken_count for one in self.versions)
-        rewritten = sum(one.rewritten_count for one in self.versions)
+        taken = sum(version.taken_count for version in self.versions)
+        rewritten = sum(version.rewritten_count for version in self.versions)
         how = "registered in place" if self.in_place else "copied as they are"
         parts = [f"{taken:,} {how}"] if taken else []
         parts += [f"{rewritten:,} rewritten"] if rewritten else []
         shares = f" ({', '.join(parts)})" if parts else ""
-        size_bytes = sum(one.size_bytes for one in self.versions)
+        size_bytes = sum(version.size_bytes for version in self.versions)
         return (
-            f"{self.table}: {verb} {counted(len(self.versions), 'version')} in {counted(taken + rewritten, 'file')}"
-            f"{shares}, {sized(size_bytes)}, from the {self.format} source {self.source}."
+            f"{self.table}: {verb} {format_count(len(self.versions), 'version')} in "
+            f"{format_count(taken + rewritten, 'file')}"
+            f"{shares}, {format_size(size_bytes)}, from the {self.format} source {self.source}."
         )
 
 
@@ -87,17 +88,17 @@ def import_table(
     Raises as `open_source`, `take_over` and `Lake.create_table`. After an error that says that nothing was committed, a
     table that this call created is dropped. Cost: as `take_over`.
     """
-    chosen, wanted = options or ImportOptions(), source_options or SourceOptions()
+    import_options, wanted = options or ImportOptions(), source_options or SourceOptions()
     if wanted.storage_options is None:
         wanted = replace(wanted, storage_options=lake.storage_options)
-    found = open_source(format, source, like=lake.store, options=wanted)
+    origin = open_source(format, source, like=lake.store, options=wanted)
     if lake.has_table(name):
-        return take_over(lake.table(name), found, chosen, progress=progress, carrier=carrier)
-    if chosen.dry_run:
-        return _dry_run(lake, name, found, chosen)
-    table = lake.create_table(name, found.fields, partition_keys=found.partition_keys)
+        return take_over(lake.table(name), origin, import_options, progress=progress, carrier=carrier)
+    if import_options.dry_run:
+        return _dry_run(lake, name, origin, import_options)
+    table = lake.create_table(name, origin.fields, partition_keys=origin.partition_keys)
     try:
-        return take_over(table, found, chosen, progress=progress, carrier=carrier)
+        return take_over(table, origin, import_options, progress=progress, carrier=carrier)
     except (OutcomeUnknown, Unavailable):
         if table.latest() is None:
             lake.drop_table(name, force=True)
@@ -150,10 +151,10 @@ def import_history(
     After an error the table is dropped. Cost: for each version its list of files, the footers of the files that are
     new, their copies, and 1 commit.
     """
-    chosen, wanted = options or ImportOptions(), source_options or SourceOptions()
+    import_options, wanted = options or ImportOptions(), source_options or SourceOptions()
     if wanted.storage_options is None:
         wanted = replace(wanted, storage_options=lake.storage_options)
-    if chosen.append or wanted.version is not None:
+    if import_options.append or wanted.version is not None:
         raise InvalidRequest(
             "A history is imported into a new table, version by version: leave append and version out.",
             kind="invalid_history",
@@ -162,22 +163,24 @@ def import_history(
         raise AlreadyExists(
             f"The table {name} exists: import a history into a new one.", kind="table_exists", table=name
         )
-    there = versions_of(format, source, like=lake.store, options=wanted)
+    versions = versions_of(format, source, like=lake.store, options=wanted)
     run = _History(
         lake,
         name,
         lambda version: open_source(format, source, like=lake.store, options=replace(wanted, version=version)),
-        VersionImport(chosen),
+        VersionImport(import_options),
         progress,
     )
     try:
-        for one in _chosen(there, history or HistoryOptions(), source):
-            run.add(one)
+        for choice in _choose_versions(versions, history or HistoryOptions(), source):
+            run.add(choice)
     except BaseException:
         if run.table is not None:
             lake.drop_table(name, force=True)
         raise
-    return HistoryReport(name, format, source, tuple(run.reports), chosen.in_place, chosen.dry_run, tuple(run.notes))
+    return HistoryReport(
+        name, format, source, tuple(run.reports), import_options.in_place, import_options.dry_run, tuple(run.notes)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,33 +192,33 @@ class _Wanted:
     must_be_there: bool
 
 
-def _chosen(there: Sequence[SourceVersion], history: HistoryOptions, source: str) -> list[_Wanted]:
+def _choose_versions(versions: Sequence[SourceVersion], history: HistoryOptions, source: str) -> list[_Wanted]:
     """The versions to import, oldest first."""
-    if not there:
+    if not versions:
         raise InvalidRequest(f"{source} has no version yet: import it without its history.", kind="invalid_history")
-    if history.tags and not any(one.tags for one in there):
+    if history.tags and not any(version.tags for version in versions):
         raise InvalidRequest(
             f"{source} has no tags: leave them out, or name versions by their numbers.", kind="invalid_history"
         )
-    known = {name for one in there for name in (one.version, *one.tags) if name is not None}
+    known = {name for version in versions for name in (version.version, *version.tags) if name is not None}
     for name in history.versions:
         if name not in known:
             raise NotFound(
                 f"{source} has no version {name!r}; it has kept "
-                f"{', '.join(one.version for one in there if one.version is not None)}.",
+                f"{', '.join(version.version for version in versions if version.version is not None)}.",
                 kind="version_not_found",
                 version=name,
             )
-    found = []
-    for one in there:
-        is_newest = one is there[-1] and not history.versions
-        is_named = not history.versions or not {one.version, *one.tags}.isdisjoint(history.versions)
-        is_wanted = is_named and (not history.tags or bool(one.tags))
+    choices = []
+    for version in versions:
+        is_newest = version is versions[-1] and not history.versions
+        is_named = not history.versions or not {version.version, *version.tags}.isdisjoint(history.versions)
+        is_wanted = is_named and (not history.tags or bool(version.tags))
         if is_wanted or is_newest:
-            own = () if history.tags or one.own_tag is None else (one.own_tag,)
+            own_tags = () if history.tags or version.own_tag is None else (version.own_tag,)
             must_be_there = bool(history.versions) or history.tags or is_newest
-            found.append(_Wanted(one, (*own, *one.tags), must_be_there))
-    return found
+            choices.append(_Wanted(version, (*own_tags, *version.tags), must_be_there))
+    return choices
 
 
 @dataclass(slots=True)
@@ -232,21 +235,21 @@ class _History:
     reports: list[VersionReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, one: _Wanted) -> None:
+    def add(self, choice: _Wanted) -> None:
         """Import a version; leave one out that its source has not kept whole, unless it must be there."""
         is_first = self.table is None
         try:
-            self._add(one, self.open_version(one.version.version))
+            self._add(choice, self.open_version(choice.version.version))
         except LakebedError as problem:
             is_gone = isinstance(problem, NotFound) or problem.kind == "unreadable_source"
-            if one.must_be_there or not is_gone:
+            if choice.must_be_there or not is_gone:
                 raise
             if is_first and self.table is not None:
                 self.lake.drop_table(self.name, force=True)
                 self.table = None
-            self.notes.append(f"Version {one.version.version} is left out: {problem.message}")
+            self.notes.append(f"Version {choice.version.version} is left out: {problem.message}")
 
-    def _add(self, one: _Wanted, source: Source) -> None:
+    def _add(self, choice: _Wanted, source: Source) -> None:
         is_dry = self.files.options.dry_run
         if is_dry:
             schema = schema_for(source, self.lake.environment.clock.now_ms())
@@ -261,16 +264,16 @@ class _History:
             self.files.assume(plan)
         else:
             snapshot = self.files.carry_out(self.table, plan, self.progress)
-            self._tag(self.table, one, snapshot.id)
-        self.reports.append(plan.report(one.tags, snapshot))
+            self._tag(self.table, choice, snapshot.id)
+        self.reports.append(plan.report(choice.tags, snapshot))
         self.notes += [note for note in source.notes if note not in self.notes]
 
-    def _tag(self, table: Table, one: _Wanted, snapshot_id: int) -> None:
-        for name in one.tags:
+    def _tag(self, table: Table, choice: _Wanted, snapshot_id: int) -> None:
+        for name in choice.tags:
             try:
                 table.create_tag(name, snapshot_id=snapshot_id)
             except InvalidRequest as unfit:
-                own = one.version.own_tag
-                assert own is not None, "a version with tags has a name of its own"
-                table.create_tag(own, snapshot_id=snapshot_id, if_not_exists=True)
-                self.notes.append(f"The source's tag {name!r} is here {own}: {unfit.message}")
+                own_tag = choice.version.own_tag
+                assert own_tag is not None, "a version with tags has a name of its own"
+                table.create_tag(own_tag, snapshot_id=snapshot_id, if_not_exists=True)
+                self.notes.append(f"The source's tag {name!r} is here {own_tag}: {unfit.message}")

@@ -26,7 +26,7 @@ from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake import operations
 from lakebed.lake.adapters.port import Cleaning, StoreSummary
-from lakebed.lake.drop import drop_table, is_dropped, leftover
+from lakebed.lake.drop import drop_table, is_dropped, is_left, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
 from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, TableName, parse_table_name
 from lakebed.lake.on_demand import module_of
@@ -36,9 +36,9 @@ from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.objects.reserve import keep_reserve
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
-from lakebed.repo.namespace import METADATA_FOLDER
+from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
-from lakebed.table.model import DataField
+from lakebed.table.model.model import DataField
 from lakebed.table.table import Table
 
 if TYPE_CHECKING:  # loaded when a lake has tenants
@@ -163,9 +163,9 @@ class Lake(Stores):
         """
         wanted = parse_table_name(name)
         folder = self.store.sub(wanted.folder)
-        there = folder.list_with_delimiter("")
+        listing = folder.list_with_delimiter("")
         # A listing is not atomic: it may contain another creator's first rows, and not the schema written before them.
-        if there.folders or any(not is_probe(meta.path) for meta in there.objects):
+        if listing.folders or any(not is_probe(meta.path) for meta in listing.objects):
             if not self.has_table(name):
                 raise leftover(wanted, url=self.url)
             return self._existing(wanted, if_not_exists=if_not_exists)
@@ -196,7 +196,8 @@ class Lake(Stores):
         """Delete a table with everything in its folder.
 
         Args:
-            force: also when tags or branches pin versions of it.
+            force: also when tags or branches pin versions of it, and also files without a schema, which a writer that
+                died put into the folder of a table that had been dropped.
             dry_run: report what would be deleted; delete nothing.
             progress: called after each batch of deletes.
 
@@ -207,14 +208,14 @@ class Lake(Stores):
         """
         wanted = parse_table_name(name)
         if not self.has_table(name):
-            if not is_dropped(self.store, wanted):
+            if not is_dropped(self.store, wanted) and not (force and is_left(self.store, wanted)):
                 raise self._absent(str(wanted))
         elif not force:
             table = self.table(name)
-            held = [f"tag {tag.name}" for tag in table.tags()]
-            held += [f"branch {branch.name}" for branch in table.branches()]
-            if held:
-                shown = ", ".join(held[:5]) + (", ..." if len(held) > 5 else "")
+            pins = [f"tag {tag.name}" for tag in table.tags()]
+            pins += [f"branch {branch.name}" for branch in table.branches()]
+            if pins:
+                shown = ", ".join(pins[:5]) + (", ..." if len(pins) > 5 else "")
                 raise InvalidRequest(
                     f"The table {wanted} is pinned by {shown}: delete these first, or drop it with force.",
                     kind="table_pinned",
@@ -278,8 +279,8 @@ class Lake(Stores):
             NotFound: ``fleet_not_found``.
         Cost: as `lakebed.fleet.scrub.Scrubber.scrub`. Needs no running fleet.
         """
-        found: ScrubReport = module_of("tenant").scrub(self.root, ledger=ledger, dry_run=dry_run, grace=grace)
-        return found
+        report: ScrubReport = module_of("tenant").scrub(self.root, ledger=ledger, dry_run=dry_run, grace=grace)
+        return report
 
     # ---- inside
 

@@ -44,17 +44,17 @@ def ls(lake: Stores, *, disk: bool = True) -> list[StoreSummary]:
 
     Cost: of each store, that of its adapter's `summary`; with `disk` also 1 LIST a thousand objects.
     """
-    found = lake.each(lambda store: _summary(lake, store, disk=disk), lake.stores())
-    return Listing(summary for summary in found if summary is not None)
+    summaries = lake.each(lambda store: _summary(lake, store, disk=disk), lake.stores())
+    return Listing(summary for summary in summaries if summary is not None)
 
 
 def _summary(lake: Stores, store: StoreName, *, disk: bool) -> StoreSummary | None:
     adapter = _ADAPTERS[store.kind]
     try:
-        found = adapter.summary(lake, store.name)
-        if found is None or not disk:
-            return found
-        return replace(found, disk_bytes=adapter.disk_bytes(lake, store.name))
+        summary = adapter.summary(lake, store.name)
+        if summary is None or not disk:
+            return summary
+        return replace(summary, disk_bytes=adapter.disk_bytes(lake, store.name))
     except LakebedError as problem:
         return StoreSummary(store.kind, store.name, None, None, None, 0, 0, problem=problem.message)
 
@@ -71,8 +71,8 @@ def pins(lake: Stores, name: str | None = None) -> list[Pin]:
     Cost: as `ls`, and the file lists of every pinned version.
     """
     stores = lake.stores() if name is None else [lake.find(name)]
-    found = lake.each(lambda store: _ADAPTERS[store.kind].pins(lake, store.name), stores)
-    return Listing(pin for some in found for pin in some)
+    pin_lists = lake.each(lambda store: _ADAPTERS[store.kind].pins(lake, store.name), stores)
+    return Listing(pin for some in pin_lists for pin in some)
 
 
 def why(lake: Stores, where: str) -> Explanation:
@@ -116,8 +116,8 @@ def _explain(lake: Stores, path: str) -> Explanation | None:
         return Explanation(
             path, (), "This is disk space held back for deletions: a deletion on a full disk gives it up."
         )
-    found = (adapter.why(lake, path) for adapter in _ADAPTERS.values())
-    return next((one for one in found if one is not None), None)
+    explanations = (adapter.why(lake, path) for adapter in _ADAPTERS.values())
+    return next((explanation for explanation in explanations if explanation is not None), None)
 
 
 def clean(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
@@ -140,13 +140,13 @@ def _clean_probes(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
     now_ms = lake.environment.clock.now_ms()
 
     def probes(folder: str) -> list[Deletable]:
-        found = leftover_probes(lake.store.sub(folder) if folder else lake.store, now_ms=now_ms)
+        metas = leftover_probes(lake.store.sub(folder) if folder else lake.store, now_ms=now_ms)
         return [
-            Deletable(join_path(folder, one.path), one.size_bytes, "its process died while probing") for one in found
+            Deletable(join_path(folder, meta.path), meta.size_bytes, "its process died while probing") for meta in metas
         ]
 
     folders = ["", *top, *(name.folder for name in lake.table_folders())]
-    doomed = tuple(one for some in lake.each(probes, folders) for one in some)
+    doomed = tuple(deletable for some in lake.each(probes, folders) for deletable in some)
     if not doomed:
         return []
     sweeper = Sweeper(lake.store, lake.environment, cleaning.progress)

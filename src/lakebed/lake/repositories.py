@@ -17,14 +17,14 @@ from lakebed.kv.options import CollectorOptions
 from lakebed.lake.databases import admin, location
 from lakebed.lake.on_demand import LakeRoot
 from lakebed.reclaim.model import ReclaimReport
-from lakebed.repo.catalog import LocalCatalog
-from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.drop import sweep_deleted
-from lakebed.repo.foreign import ForeignStores
-from lakebed.repo.namespace import METADATA_FOLDER
+from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.opening import sole_repository
-from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.outside.foreign import ForeignStores
+from lakebed.repo.outside.namespace import METADATA_FOLDER
+from lakebed.repo.references.commits import SHOWN_CHARACTERS
 from lakebed.repo.repositories import Repositories
+from lakebed.repo.transport.catalog import LocalCatalog
 
 __all__ = ["SHOWN_CHARACTERS", "collect", "collect_records", "open_all", "read_all", "sole_repository"]
 

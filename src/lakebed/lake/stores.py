@@ -27,7 +27,7 @@ from lakebed.lake.names import (
 )
 from lakebed.lake.on_demand import LakeRoot, module_of
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.namespace import METADATA_FOLDER
+from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # loaded when a lake has such stores
     from lakebed.fleet.connect import Fleet
     from lakebed.kv.admin import DatabaseAdmin
     from lakebed.lake.tenants import Records
-    from lakebed.repo.options import RepositoryOptions
+    from lakebed.repo.model.options import RepositoryOptions
     from lakebed.repo.repositories import Repositories
     from lakebed.repo.repository import Repository
 
@@ -67,7 +67,7 @@ class Stores:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the address, which another process opens; a store in this process's memory refuses."""
-        return _reopened, (type(self), self.store, self.storage_options, self.is_probed)
+        return _reopen, (type(self), self.store, self.storage_options, self.is_probed)
 
     @property
     def url(self) -> str:
@@ -126,12 +126,12 @@ class Stores:
         names = [name for name in self.table_folders() if self.has_table(str(name))]
         return sorted(str(name) for name in names)
 
-    def dropped(self) -> list[str]:
+    def list_dropped(self) -> list[str]:
         """Return the names of tables whose drop did not finish; `clean` finishes it.
 
         Cost: as `tables`, and 1 HEAD each.
         """
-        return [str(name) for name in self.dropped_tables()]
+        return [str(name) for name in self.list_dropped_tables()]
 
     def folder_of(self, name: str) -> str:
         """Return a table's folder, relative to the lake's root. Raises `InvalidRequest` for an invalid name."""
@@ -144,8 +144,8 @@ class Stores:
 
         Raises `InvalidRequest` for an invalid name. Cost: no request.
         """
-        found: DatabaseAdmin = module_of("database").admin(self.root, database_folder(name), name=name)
-        return found
+        database: DatabaseAdmin = module_of("database").admin(self.root, database_folder(name), name=name)
+        return database
 
     def databases(self) -> list[str]:
         """Return the names of all databases, sorted; those being destroyed included. Cost: 1 LIST."""
@@ -185,7 +185,7 @@ class Stores:
         Cost: as `reading_repositories`.
         """
         with self.reading_repositories() as opened:
-            return [] if opened is None else [one.name for one in opened.list()]
+            return [] if opened is None else [repository.name for repository in opened.list()]
 
     def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
         """Open all repositories to change them, as `lakebed.repo.open_all`. Close it."""
@@ -220,8 +220,8 @@ class Stores:
             Unavailable: ``fleet_not_running``.
         Cost: 1 GET, and 1 request to the control plane.
         """
-        found: Fleet = module_of("tenant").connect_fleet(self.root, control)
-        return found
+        fleet: Fleet = module_of("tenant").connect_fleet(self.root, control)
+        return fleet
 
     def tenant(self, name: str, *, create: bool = False) -> Tenant:
         """Return a tenant of the lake's running fleet.
@@ -281,12 +281,12 @@ class Stores:
         kind, plain = parse_store_name(name)
         if kind == "database":
             database_folder(plain)  # an invalid name is refused, not reported as missing
-        for one in KINDS if kind is None else (kind,):
-            if one == "table":
+        for store_kind in KINDS if kind is None else (kind,):
+            if store_kind == "table":
                 if self.has_table(plain):
                     return StoreName("table", str(parse_table_name(plain)))
-            elif plain in self._names(one):
-                return StoreName(one, plain)
+            elif plain in self._names(store_kind):
+                return StoreName(store_kind, plain)
         raise self._absent(plain, kind)
 
     def _names(self, kind: StoreKind) -> list[str]:
@@ -314,19 +314,19 @@ class Stores:
         for database in self.store.list_with_delimiter("").folders:
             if database.endswith(WAREHOUSE_SUFFIX) and database != WAREHOUSE_SUFFIX:
                 for folder in self.store.list_with_delimiter(database).folders:
-                    found = split_path(folder)
-                    if found is not None:
-                        names.append(found[0])
+                    parts = split_path(folder)
+                    if parts is not None:
+                        names.append(parts[0])
         return sorted(names)
 
-    def dropped_tables(self) -> list[TableName]:
+    def list_dropped_tables(self) -> list[TableName]:
         """Folders of tables whose drop did not finish. Cost: as `tables`, and 1 HEAD each."""
         return [name for name in self.table_folders() if not self.has_table(str(name)) and is_dropped(self.store, name)]
 
     def _absent(self, name: str, kind: StoreKind | None = "table") -> NotFound:
         """Return the error for a missing store of a kind; None: any kind."""
-        there = {one: self._names(one) for one in KINDS}
-        names = [one for some in there.values() for one in some] if kind is None else there[kind]
+        by_kind = {store_kind: self._names(store_kind) for store_kind in KINDS}
+        names = [store_name for some in by_kind.values() for store_name in some] if kind is None else by_kind[kind]
         what = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}" if kind is None else kind
         near = nearest_names(name, names)
         if near:
@@ -336,7 +336,7 @@ class Stores:
         else:
             hint = f"It has no {what} yet."
         for other in KINDS:
-            if kind is not None and other != kind and name in there[other]:
+            if kind is not None and other != kind and name in by_kind[other]:
                 hint = f"It has a {other} of this name: {other}:{name}."
         return NotFound(
             f"The lake {self.url} has no {what} {name}. {hint}",
@@ -346,7 +346,7 @@ class Stores:
         )
 
 
-def _reopened(
+def _reopen(
     kind: type[Stores], store: ObjectStore, storage_options: Mapping[str, str] | None, is_probed: bool
 ) -> Stores:
     """Unpickle a lake. Cost: no request."""

@@ -66,7 +66,7 @@ class Records:
                 if ledger.tenant(name, fresh=True).manifest == record.manifest:
                     raise
                 continue  # a commit has replaced it, and it was collected
-            done = tuple(ledger.finished_all(name)[-_DONE_MAX:][::-1])
+            done = tuple(ledger.list_finished(name)[-_DONE_MAX:][::-1])
             due = tuple(task.txn for task in ledger.tasks_of(name))
             return TenantState(record, manifest, TransactionList(record.transactions, done, due))
         raise Unavailable(

@@ -164,12 +164,12 @@ class Block:
         point = self._point or self._make_point()
         rows, key_at, sequences, kinds, value_offsets, values, expires, ends, _ = point
         position = self._seek(key, point)
-        found: list[Row] = []
+        versions: list[Row] = []
         count = len(rows)
         is_plain = self.flags & PLAIN
         while position < count:
             if key_at(position) != key:
-                return found, False
+                return versions, False
             number = sequences[position]
             if is_plain and (sequence is None or number <= sequence):
                 # What `Row(...)` does, without its Python-level constructor: a third of the time of a lookup.
@@ -179,11 +179,11 @@ class Block:
                 kind = kinds[position]
                 value = values[value_offsets[position] : value_offsets[position + 1]].tobytes()
                 end = expires[position] if ends and ends[position] else None
-                found.append(_new_row(Row, (key, number, kind, value, end)))
+                versions.append(_new_row(Row, (key, number, kind, value, end)))
                 if kind != _MERGE:
-                    return found, False
+                    return versions, False
             position += 1
-        return found, True
+        return versions, True
 
     def _seek(self, key: bytes, point: _Point) -> int:
         """As `find`. The first search of a block may be the last, and bisects over all rows; the second makes marks."""
@@ -266,7 +266,7 @@ def decode_block(body: memoryview, *, entry: BlockEntry, path: str) -> Block:
         UnsupportedFormat: it was compressed in a way that this code does not know.
     """
     if xxh3_64_intdigest(body, seed=entry.offset) != entry.checksum:
-        raise _damaged(path, entry, "its checksum is wrong")
+        raise _damage_error(path, entry, "its checksum is wrong")
     try:
         if entry.codec == _NOT_COMPRESSED:
             message = pa.py_buffer(body.tobytes())
@@ -281,13 +281,13 @@ def decode_block(body: memoryview, *, entry: BlockEntry, path: str) -> Block:
             offset=entry.offset,
         ) from error
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise _damaged(path, entry, f"it cannot be decoded ({error})") from error
+        raise _damage_error(path, entry, f"it cannot be decoded ({error})") from error
     if batch.num_rows != entry.row_count:
-        raise _damaged(path, entry, f"it has {batch.num_rows} rows, and the index says {entry.row_count}")
+        raise _damage_error(path, entry, f"it has {batch.num_rows} rows, and the index says {entry.row_count}")
     return Block(batch, flags=entry.flags, min_sequence=entry.min_sequence, max_sequence=entry.max_sequence)
 
 
-def _damaged(path: str, entry: BlockEntry, what: str) -> Corruption:
+def _damage_error(path: str, entry: BlockEntry, what: str) -> Corruption:
     return Corruption(
         f"The block at byte {entry.offset:,} of {path} is damaged: {what}.", path=path, offset=entry.offset
     )

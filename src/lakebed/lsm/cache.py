@@ -184,7 +184,7 @@ class RowCache:
         """The value kept for a key, or None. About 0.1 us for one that was read lately."""
         value = self._young.get(key)
         if value is None and key in self._old:
-            return self._promoted(key)
+            return self._promote(key)
         return value
 
     def put(self, key: bytes, value: bytes, *, generation: int) -> None:
@@ -197,8 +197,8 @@ class RowCache:
         """Drop rows whose keys were written to; values read before now can no longer be put in."""
         with self._lock:
             self._generation += 1
-            self._young_bytes -= _discarded(self._young, keys)
-            self._old_bytes -= _discarded(self._old, keys)
+            self._young_bytes -= _discard(self._young, keys)
+            self._old_bytes -= _discard(self._old, keys)
 
     def clear(self) -> None:
         """Drop everything."""
@@ -207,7 +207,7 @@ class RowCache:
             self._young, self._old = {}, {}
             self._young_bytes = self._old_bytes = 0
 
-    def _promoted(self, key: bytes) -> bytes | None:
+    def _promote(self, key: bytes) -> bytes | None:
         with self._lock:
             value = self._old.get(key)
             if value is None:
@@ -217,8 +217,8 @@ class RowCache:
 
     def _add(self, key: bytes, value: bytes) -> None:
         if key in self._young or key in self._old:
-            self._young_bytes -= _discarded(self._young, (key,))
-            self._old_bytes -= _discarded(self._old, (key,))
+            self._young_bytes -= _discard(self._young, (key,))
+            self._old_bytes -= _discard(self._old, (key,))
         size_bytes = len(key) + len(value) + _ROW_BYTES
         if self._young_bytes + size_bytes > self._half_bytes_max:
             if size_bytes > self._half_bytes_max:
@@ -233,7 +233,7 @@ def _row_bytes(key: bytes, value: bytes) -> int:
     return len(key) + len(value) + _ROW_BYTES
 
 
-def _discarded(rows: dict[bytes, bytes], keys: Collection[bytes]) -> int:
+def _discard(rows: dict[bytes, bytes], keys: Collection[bytes]) -> int:
     """Drop keys from rows, whichever are fewer deciding the order; the bytes that went."""
     if not rows:
         return 0
@@ -244,7 +244,7 @@ def _discarded(rows: dict[bytes, bytes], keys: Collection[bytes]) -> int:
 _SHARED: Final = BlockCache()
 
 
-def shared_cache() -> BlockCache:
+def block_cache() -> BlockCache:
     """The cache of this process, used wherever no other is given."""
     return _SHARED
 

@@ -31,7 +31,7 @@ from lakebed.lsm.merge import merge_windows
 from lakebed.lsm.model import FileMeta, FileSet, Run
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.plan import CompactionTask
-from lakebed.lsm.resolve import compacted
+from lakebed.lsm.resolve import compact_rows
 
 READ_AHEAD_BYTES: Final = 16 << 20
 """Encoded bytes that all sources together read ahead."""
@@ -75,7 +75,7 @@ def run_compaction(
         next_file_id: mints ids for the output's files, then for the run.
         run_file_bytes: size at which an output file ends, give or take a block.
         operator: combines operands; None leaves them as they are.
-        retain_since_sequence: as `lakebed.lsm.resolve.compacted`; None keeps the newest version of each key only.
+        retain_since_sequence: as `lakebed.lsm.resolve.compact_rows`; None keeps the newest version of each key only.
         progress: called now and then with the rows read and the bytes written so far.
 
     Returns:
@@ -102,7 +102,7 @@ def run_compaction(
         for window in merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES):
             row_count += window.num_rows
             cutter.write(
-                compacted(
+                compact_rows(
                     window,
                     now_ms=now_ms,
                     bottom=task.bottom,
@@ -141,12 +141,12 @@ def _overlapping(ordered: Iterable[tuple[int, FileMeta]]) -> Iterator[list[tuple
     """Files in groups, such that no key of a group lies in another's range."""
     cluster: list[tuple[int, FileMeta]] = []
     last_key = b""
-    for one in ordered:
-        if cluster and one[1].first_key > last_key:
+    for entry in ordered:
+        if cluster and entry[1].first_key > last_key:
             yield cluster
             cluster = []
-        last_key = max(last_key, one[1].last_key) if cluster else one[1].last_key
-        cluster.append(one)
+        last_key = max(last_key, entry[1].last_key) if cluster else entry[1].last_key
+        cluster.append(entry)
     if cluster:
         yield cluster
 

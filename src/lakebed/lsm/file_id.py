@@ -40,7 +40,7 @@ def mint_file_id(after: str | None = None, *, environment: Environment) -> str:
     now_ms = min(max(environment.clock.now_ms(), 0), _TIME_MS_MAX)
     number = now_ms << _RANDOM_BITS | environment.rng.getrandbits(_RANDOM_BITS)
     if after is not None:
-        floor = _parsed(after)
+        floor = _parse(after)
         if number <= floor:
             number = floor + 1 + environment.rng.getrandbits(_STEP_BITS)
             if number >> (_RANDOM_BITS + 48):
@@ -59,7 +59,7 @@ def file_id_at(time_ms: int) -> str:
 
 def file_id_time_ms(file_id: str) -> int:
     """When an id was minted: Unix milliseconds, UTC, by the minter's clock. Raises `InvalidRequest`."""
-    return _parsed(file_id) >> _RANDOM_BITS
+    return _parse(file_id) >> _RANDOM_BITS
 
 
 def is_file_id(text: str) -> bool:
@@ -67,7 +67,7 @@ def is_file_id(text: str) -> bool:
     return _PATTERN.fullmatch(text) is not None
 
 
-def _parsed(file_id: str) -> int:
+def _parse(file_id: str) -> int:
     if not is_file_id(file_id):
         raise InvalidRequest(
             f"{file_id!r} is not a valid file id: one has {FILE_ID_CHARACTERS} characters, digits and capital letters "

@@ -134,18 +134,18 @@ class FileReader:
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail = self.tail()
-        found: dict[bytes, list[Row]] = {}
+        rows_by_key: dict[bytes, list[Row]] = {}
         missing: dict[int, list[bytes]] = {}
         for number, some in _by_block(tail, keys, hashes):
             block: Block | None = self._cache.get(self._name, number)
             if block is None:
                 missing[number] = some
             else:
-                self._find_each(tail, number, block, some, sequence=sequence, found=found)
+                self._find_each(tail, number, block, some, sequence=sequence, found=rows_by_key)
         for numbers in _groups(tail, list(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
             for number, block in zip(numbers, self._blocks(tail, numbers, fill_cache=True), strict=True):
-                self._find_each(tail, number, block, missing[number], sequence=sequence, found=found)
-        return found
+                self._find_each(tail, number, block, missing[number], sequence=sequence, found=rows_by_key)
+        return rows_by_key
 
     def _find_each(
         self,
@@ -235,7 +235,7 @@ class FileReader:
             block = self._cache.get(self._name, number)
             if block is not None:
                 cached[number] = block
-        encoded = self._encoded(tail, sorted(number for number in numbers if number not in cached))
+        encoded = self._read_stored(tail, sorted(number for number in numbers if number not in cached))
         for number in numbers:
             block = cached.get(number)
             if block is None:
@@ -245,7 +245,7 @@ class FileReader:
                     self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
             yield block
 
-    def _encoded(self, tail: Tail, numbers: Sequence[int]) -> dict[int, tuple[BlockEntry, memoryview]]:
+    def _read_stored(self, tail: Tail, numbers: Sequence[int]) -> dict[int, tuple[BlockEntry, memoryview]]:
         """The bytes of these blocks, ascending, as they are stored: neighbours are read together."""
         runs: list[tuple[int, int]] = []
         for number in numbers:

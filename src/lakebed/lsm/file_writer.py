@@ -98,7 +98,7 @@ class FileWriter:
         Cost: 1 PUT; after a reply that was lost 1 PUT more, and 1 GET when the store says that the file is there.
         """
         if self._finished is None:
-            self._finished = self._formed()
+            self._finished = self._write_tail()
         meta = self._finished
         for tries_left in reversed(range(_CREATE_TRIES_MAX)):
             try:
@@ -121,7 +121,7 @@ class FileWriter:
     def _take(self, batch: pa.RecordBatch) -> None:
         """Cut whole blocks off a batch, and hold what is left."""
         self._note(batch)
-        sizes = _cumulated_bytes(batch)
+        sizes = _cumulate_bytes(batch)
         row_count, start, block_bytes = batch.num_rows, 0, self._options.block_bytes
         if self._held:
             start = int(np.searchsorted(sizes, block_bytes - self._held_bytes, side="right"))
@@ -187,7 +187,7 @@ class FileWriter:
             start = end
         self._index.add_rows(batch, starts=[0, *ends[:-1]], hashes=hashes)
 
-    def _formed(self) -> FileMeta:
+    def _write_tail(self) -> FileMeta:
         """Add the tail."""
         if self._held:
             self._emit_held([])
@@ -283,7 +283,7 @@ class _Index:
         return pa.record_batch(arrays, schema=INDEX_SCHEMA)
 
 
-def _cumulated_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+def _cumulate_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Bytes of the rows up to and with each, as they count for the size of a block."""
     keys, values = offsets_of(batch.column(0)), offsets_of(batch.column(3))
     sizes: npt.NDArray[np.int64] = np.arange(1, batch.num_rows + 1, dtype=np.int64) * _ROW_BYTES

@@ -84,8 +84,8 @@ def build_filter(hashes: npt.NDArray[np.uint64], *, bits_per_key: int) -> bytes:
             (some >> np.uint64(_BLOCK_SHIFT)) * np.uint64(block_count) >> np.uint64(_BLOCK_INDEX_BITS)
         ) * np.uint64(_BLOCK_BITS)
         for word in range(8):
-            chosen = some >> np.uint64(5 * word) & np.uint64(31)
-            bits[(firsts + chosen + np.uint64(32 * word)).view(np.int64)] = 1
+            bit_numbers = some >> np.uint64(5 * word) & np.uint64(31)
+            bits[(firsts + bit_numbers + np.uint64(32 * word)).view(np.int64)] = 1
     return np.packbits(bits, bitorder="little").tobytes()
 
 
@@ -123,6 +123,6 @@ class Filter:
             return np.ones(len(hashes), bool)
         words = np.frombuffer(self._view, "<u4").reshape(block_count, _WORD_COUNT)
         blocks = (hashes >> np.uint64(_BLOCK_SHIFT)) * np.uint64(block_count) >> np.uint64(_BLOCK_INDEX_BITS)
-        chosen = words[blocks.view(np.int64)] >> (hashes[:, None] >> _WORD_SHIFTS & np.uint64(31)).astype(np.uint32)
-        answers: npt.NDArray[np.bool_] = np.logical_and.reduce(chosen & np.uint32(1), axis=1)
+        word_bits = words[blocks.view(np.int64)] >> (hashes[:, None] >> _WORD_SHIFTS & np.uint64(31)).astype(np.uint32)
+        answers: npt.NDArray[np.bool_] = np.logical_and.reduce(word_bits & np.uint32(1), axis=1)
         return answers

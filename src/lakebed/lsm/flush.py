@@ -1,6 +1,6 @@
 """A memtable becomes a file of level 0.
 
-Invariants: one memtable, one file, however large; the file keeps what `compacted` keeps when something older may lie
+Invariants: one memtable, one file, however large; the file keeps what `compact_rows` keeps when something older may lie
 below, so tombstones stay.
 """
 
@@ -11,7 +11,7 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.merge import merge_windows
 from lakebed.lsm.operators import MergeOperator
-from lakebed.lsm.resolve import compacted
+from lakebed.lsm.resolve import compact_rows
 
 
 def encode_memtable(
@@ -30,14 +30,14 @@ def encode_memtable(
         files: where the file will be.
         now_ms: what has expired by then becomes a tombstone.
         operator: combines operands; None leaves them as they are.
-        retain_since_sequence: as `lakebed.lsm.resolve.compacted`; None keeps the newest version of each key only.
+        retain_since_sequence: as `lakebed.lsm.resolve.compact_rows`; None keeps the newest version of each key only.
 
     Cost: no request; some 0.3 us a row.
     """
     pieces = memtable.sorted(sequence=memtable.last_sequence)
     writer = files.writer(file_id)
     for window in merge_windows([[piece] for piece in pieces]):
-        rows = compacted(
+        rows = compact_rows(
             window, now_ms=now_ms, bottom=False, retain_since_sequence=retain_since_sequence, operator=operator
         )
         if rows.num_rows:

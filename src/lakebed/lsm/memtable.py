@@ -250,10 +250,10 @@ class Memtable:
             values = [b"" if value is None else value for value in values]
         special = self.special
         if special:
-            found = self._special_within(start, start + count)
-            if found:
+            special_rows = self._special_within(start, start + count)
+            if special_rows:
                 ends: list[int | None] = [None] * count
-                for position, (kind, expires_at_ms) in found:
+                for position, (kind, expires_at_ms) in special_rows:
                     kinds[position - start] = kind
                     ends[position - start] = expires_at_ms
                 expires = pa.array(ends, pa.int64())
@@ -306,7 +306,7 @@ class Memtable:
             pieces = self._with_rows(pieces, count, hidden)
             self._pieces = (hidden, pieces)
             covered = count
-        found = []
+        parts = []
         for piece in pieces:
             if piece.start >= count:
                 break
@@ -314,10 +314,10 @@ class Memtable:
             high = piece.rows.num_rows if end is None else piece.keys.lower_bound(end)
             if low < high:
                 rows = piece.rows.slice(low, high - low)
-                found.append(rows if piece.end <= count else self._written_before(rows, count))
+                parts.append(rows if piece.end <= count else self._rows_before(rows, count))
         if covered < count:
-            found.append(self._tail(covered, count, start, end))
-        return [rows for rows in found if rows.num_rows]
+            parts.append(self._tail(covered, count, start, end))
+        return [rows for rows in parts if rows.num_rows]
 
     def _with_rows(
         self, pieces: tuple[Piece, ...], count: int, hidden: tuple[tuple[int, int], ...]
@@ -327,7 +327,7 @@ class Memtable:
         position = kept[-1].end if kept else 0
         while position < count:
             end = self._end_of_batch(position, count)
-            start, rows = position, self._kept_log(position, end, hidden)
+            start, rows = position, self._visible_log(position, end, hidden)
             while kept and kept[-1].end - kept[-1].start <= 2 * (end - start):
                 if kept[-1].rows.nbytes + rows.nbytes > PIECE_BYTES_MAX:
                     break
@@ -339,7 +339,7 @@ class Memtable:
             position = end
         return tuple(kept)
 
-    def _kept_log(self, start: int, end: int, hidden: tuple[tuple[int, int], ...]) -> pa.RecordBatch:
+    def _visible_log(self, start: int, end: int, hidden: tuple[tuple[int, int], ...]) -> pa.RecordBatch:
         """Rows [start, end) as `log`, without the hidden ones."""
         parts: list[pa.RecordBatch] = []
         for low, high in hidden:
@@ -364,7 +364,7 @@ class Memtable:
         fitting = int(np.searchsorted(np.cumsum(sizes), PIECE_BYTES_MAX))
         return min(count, position + max(1, fitting))
 
-    def _written_before(self, rows: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    def _rows_before(self, rows: pa.RecordBatch, count: int) -> pa.RecordBatch:
         """Those of the rows that are among the first `count` of the log."""
         early = rows.column("sequence").to_numpy() < self.first_sequence + count
         return rows.filter(pa.array(early))
@@ -376,7 +376,9 @@ class Memtable:
         positions: Iterator[tuple[bytes, int]] = (
             (key, -position)
             for position, key in enumerate(self.keys[covered:count], covered)
-            if key >= low and (end is None or key < end) and not any(one <= position < two for one, two in hidden)
+            if key >= low
+            and (end is None or key < end)
+            and not any(first <= position < after for first, after in hidden)
         )
         rows = [self._row(-position) for _, position in sorted(positions)]
         return batch_of(rows)

@@ -69,7 +69,7 @@ class Window:
     of_one_source: bool
     """Then the parts stand in the order of their keys."""
 
-    def ordered(self) -> list[Part] | None:
+    def parts_in_order(self) -> list[Part] | None:
         """The parts in the order of their keys, when they are of one source or do not overlap; else None."""
         if self.of_one_source:
             return self.parts
@@ -78,11 +78,11 @@ class Window:
             return [self.parts[number] for _, _, number in ends]
         return None
 
-    def merged(self) -> pa.Table:
+    def merge_parts(self) -> pa.Table:
         """The rows, sorted by (key ascending, sequence descending). No copy where parts do not overlap."""
-        ordered = self.ordered()
-        if ordered is not None:
-            return pa.Table.from_batches([part.rows for part in ordered], schema=ROW_SCHEMA)
+        parts = self.parts_in_order()
+        if parts is not None:
+            return pa.Table.from_batches([part.rows for part in parts], schema=ROW_SCHEMA)
         batches = [part.rows for part in self.parts]
         if sum(batch.nbytes for batch in batches) > CONCATENATED_BYTES_MAX:
             return _in_order_without_copy(batches)
@@ -217,4 +217,4 @@ def merge_windows(
     # What the buffers hold may be more than the rows, where they are slices: windows are only smaller then.
     parts = [(Part(rows, False, rows.get_total_buffer_size()) for rows in source) for source in sources]
     for window in cut_windows(parts, reverse=reverse, size_bytes=size_bytes):
-        yield window.merged()
+        yield window.merge_parts()

@@ -25,7 +25,7 @@ def accept_any(operand: bytes) -> None:
 class MergeOperator:
     """How the operands of a key are combined.
 
-    Example:
+    Examples:
         >>> longest = MergeOperator("longest", lambda key, base, operands: max([base or b"", *operands], key=len))
         >>> longest.combine(b"k", b"aa", [b"b", b"ccc"])
         b'ccc'

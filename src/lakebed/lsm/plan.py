@@ -48,7 +48,7 @@ class CompactionTask:
         runs = {run.id: run for run in file_set.runs}
         return tuple(files[id] for id in self.l0_ids), tuple(runs[id] for id in self.run_ids)
 
-    def applied(self, file_set: FileSet, run: Run | None) -> FileSet | None:
+    def apply_to(self, file_set: FileSet, run: Run | None) -> FileSet | None:
         """The set with the output in the place of the inputs; None when an input is gone, or they are no neighbours.
 
         Args:
@@ -57,7 +57,7 @@ class CompactionTask:
         l0_place = len(file_set.l0) - len(self.l0_ids)
         if self.l0_ids and tuple(file.id for file in file_set.l0[max(l0_place, 0) :]) != self.l0_ids:
             return None
-        ids = [one.id for one in file_set.runs]
+        ids = [member.id for member in file_set.runs]
         place = ids.index(self.run_ids[0]) if self.run_ids and self.run_ids[0] in ids else 0
         end = place + len(self.run_ids)
         if tuple(ids[place:end]) != self.run_ids or (self.l0_ids and place):

@@ -6,11 +6,13 @@ way to make one set of files the successor of another can publish with the same 
 Invariants that the engine rests on:
 - What a call returns is the newest version at some moment of the call, and each set returned is newer than, or the same
   as, every set returned before it.
-- Of two sets returned by `flushed` or `compacted`, the later differs from the earlier only by files that were flushed
-  and by compactions, wherever they ran: no key reads otherwise but for the rows flushed. After `refreshed` it may.
+- Of two sets returned by `publish_flush` or `publish_compaction`, the later differs from the earlier only by files
+  that were flushed and by compactions, wherever they ran: no key reads otherwise but for the rows flushed. After
+  `publish_refresh` it may.
 - A call that raised `Unavailable` or `OutcomeUnknown` is made again with the same arguments, whether or not it took
   effect, and takes effect once.
-- The tree calls `flushed`, `compacted` and `refreshed` one at a time, and shows a set before it calls again.
+- The tree calls `publish_flush`, `publish_compaction` and `publish_refresh` one at a time, and shows a set before it
+calls again.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class VersionPublisher(Protocol):
         """An id for a file to be flushed: minted in the order of publishing, greater than every id of the version."""
         ...
 
-    def flushed(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
+    def publish_flush(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
         """Publish a memtable's file as the newest one.
 
         Args:
@@ -57,7 +59,7 @@ class VersionPublisher(Protocol):
         """Announce a compaction. Raises `Fenced` when another compactor has taken over."""
         ...
 
-    def compacted(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
+    def publish_compaction(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
         """Publish a compaction: the output, if any, in the place of the inputs; ends the job.
 
         Raises:
@@ -70,6 +72,6 @@ class VersionPublisher(Protocol):
         """End a job without output. Never raises for a store that does not answer: a later job ends it too."""
         ...
 
-    def refreshed(self) -> FileSet:
+    def publish_refresh(self) -> FileSet:
         """The newest set of any publisher, pinned so that it can be read from now on."""
         ...

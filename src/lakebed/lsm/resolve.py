@@ -46,13 +46,13 @@ def resolve_row(rows: Sequence[Row], *, now_ms: int, operator: MergeOperator | N
     base: bytes | None = None
     for number, row in enumerate(rows, 1):
         _, sequence, kind, value, expires_at_ms = row
-        ended = expires_at_ms is not None and expires_at_ms <= now_ms
+        is_over = expires_at_ms is not None and expires_at_ms <= now_ms
         if kind == MERGE:
             is_repeated = number < len(rows) and rows[number].sequence == sequence
-            if not ended and not is_repeated:
+            if not is_over and not is_repeated:
                 operands.append(value)
             continue
-        if kind == PUT and not ended:
+        if kind == PUT and not is_over:
             if not operands:
                 return row if number == 1 else row._replace(sequence=rows[0].sequence)
             base = value
@@ -90,7 +90,7 @@ class _Columns:
         """Sequence of each row."""
         return cast(npt.NDArray[np.uint64], self.table.column("sequence").to_numpy())
 
-    def ended(self, now_ms: int) -> Mask | None:
+    def mask_of_ended(self, now_ms: int) -> Mask | None:
         """Which rows have ended; None when none can."""
         expires = self.table.column("expires_at_ms")
         if expires.null_count == len(expires):
@@ -140,9 +140,9 @@ def visible(
         window = _without_repeats(window)
         rows = _Columns(window)
     keep = rows.starts & (rows.kinds == PUT)
-    ended = rows.ended(now_ms)
-    if ended is not None:
-        keep &= ~ended
+    is_over = rows.mask_of_ended(now_ms)
+    if is_over is not None:
+        keep &= ~is_over
     if rows.has_operands:
         results: dict[int, Row] = {}
         for position, versions in _versions(rows, rows.starts & (rows.kinds == MERGE)):
@@ -150,9 +150,9 @@ def visible(
             if row is not None:
                 results[position] = row
                 keep[position] = True
-        window = _replaced(window, results)
-    chosen = window.select(list(columns))
-    return chosen if keep.all() else chosen.filter(pa.array(keep))
+        window = _replace_rows(window, results)
+    selection = window.select(list(columns))
+    return selection if keep.all() else selection.filter(pa.array(keep))
 
 
 def _versions(rows: _Columns, heads: Mask) -> Iterator[tuple[int, list[Row]]]:
@@ -170,7 +170,7 @@ def _versions(rows: _Columns, heads: Mask) -> Iterator[tuple[int, list[Row]]]:
         offset += size
 
 
-def _replaced(window: pa.Table, rows: dict[int, Row]) -> pa.Table:
+def _replace_rows(window: pa.Table, rows: dict[int, Row]) -> pa.Table:
     """The window with other rows at some positions."""
     if not rows:
         return window
@@ -178,12 +178,12 @@ def _replaced(window: pa.Table, rows: dict[int, Row]) -> pa.Table:
         pa.array(column, field.type) for column, field in zip(zip(*rows.values(), strict=True), ROW_SCHEMA, strict=True)
     ]
     both = pa.concat_tables([window, pa.Table.from_arrays(columns, schema=ROW_SCHEMA)])
-    chosen = np.arange(window.num_rows)
-    chosen[list(rows)] = window.num_rows + np.arange(len(rows))
-    return both.take(pa.array(chosen))
+    indices = np.arange(window.num_rows)
+    indices[list(rows)] = window.num_rows + np.arange(len(rows))
+    return both.take(pa.array(indices))
 
 
-def compacted(
+def compact_rows(
     window: pa.Table,
     *,
     now_ms: int,
@@ -220,11 +220,11 @@ def compacted(
         heads = settled.copy()
         heads[1:] &= rows.starts[1:] | ~settled[:-1]
         keep = heads | ~settled
-    ended = rows.ended(now_ms)
+    is_over = rows.mask_of_ended(now_ms)
     gone = heads & (rows.kinds == DELETE)
     results: dict[int, Row] = {}
-    if ended is not None:
-        lapsed = heads & (rows.kinds == PUT) & ended
+    if is_over is not None:
+        lapsed = heads & (rows.kinds == PUT) & is_over
         gone |= lapsed
         if not bottom:
             results.update(_tombstones(window, lapsed))
@@ -232,12 +232,12 @@ def compacted(
         keep &= ~gone
     if rows.has_operands:
         for position, versions in _versions(rows, heads & (rows.kinds == MERGE)):
-            kept = _compacted_operands(versions, now_ms=now_ms, bottom=bottom, operator=operator)
+            kept = _compact_operands(versions, now_ms=now_ms, bottom=bottom, operator=operator)
             keep[position] = False
             for offset, row in kept:
                 keep[position + offset] = True
                 results[position + offset] = row
-    window = _replaced(window, results)
+    window = _replace_rows(window, results)
     return window if keep.all() else window.filter(pa.array(keep))
 
 
@@ -254,7 +254,7 @@ def _tombstones(window: pa.Table, lapsed: Mask) -> dict[int, Row]:
     }
 
 
-def _compacted_operands(
+def _compact_operands(
     versions: list[Row], *, now_ms: int, bottom: bool, operator: MergeOperator | None
 ) -> list[tuple[int, Row]]:
     """What is kept of a key whose newest settled row is an operand: rows, and at which of the versions' places."""

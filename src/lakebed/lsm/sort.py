@@ -103,7 +103,7 @@ def sort_rows(rows: pa.RecordBatch) -> Indices | None:
         return None
     order: Indices = np.argsort(codes)
     codes = codes[order]
-    tied = _tied(codes)
+    tied = _find_ties(codes)
     depth += WORD_BYTES
     one_length = bool((lengths == lengths[0]).all())
     while tied.any():
@@ -138,7 +138,7 @@ def _first_words(keys: KeyColumn, length_min: int) -> tuple[int, Words]:
         depth += common
 
 
-def _tied(codes: Words) -> npt.NDArray[np.bool_]:
+def _find_ties(codes: Words) -> npt.NDArray[np.bool_]:
     """Which of the sorted codes equal a neighbour's."""
     same = codes[1:] == codes[:-1]
     tied = np.zeros(len(codes), np.bool_)
@@ -149,9 +149,9 @@ def _tied(codes: Words) -> npt.NDArray[np.bool_]:
 
 def _group_numbers(codes: Words, at: Indices) -> Words:
     """The groups of equal codes at these sorted positions, numbered from zero."""
-    chosen = codes[at]
+    codes_in_order = codes[at]
     numbers = np.zeros(len(at), np.uint64)
-    np.cumsum(chosen[1:] != chosen[:-1], out=numbers[1:])
+    np.cumsum(codes_in_order[1:] != codes_in_order[:-1], out=numbers[1:])
     return numbers
 
 
@@ -160,7 +160,7 @@ def _spread(codes: Words, at: Indices, count: int) -> tuple[Words, npt.NDArray[n
     everywhere = np.zeros(count, np.uint64)
     everywhere[at] = codes
     tied = np.zeros(count, np.bool_)
-    tied[at] = _tied(codes)
+    tied[at] = _find_ties(codes)
     return everywhere, tied
 
 

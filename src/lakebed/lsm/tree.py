@@ -101,7 +101,7 @@ class _Shown:
     ) -> None:
         self.waiting = waiting
         """Newest first."""
-        self.memtables = tuple(one.memtable for one in waiting)
+        self.memtables = tuple(entry.memtable for entry in waiting)
         self.file_set = file_set
         self.files_view = files_view
         """The files alone."""
@@ -164,7 +164,7 @@ class Tree:
         self._shown = _Shown(waiting, file_set, self._view_of((), file_set), self._rows.generation)
         self.generation = 0
         """How often the set of files shown has changed."""
-        self._waiting_bytes = sum(one.memtable.size_bytes for one in waiting)
+        self._waiting_bytes = sum(entry.memtable.size_bytes for entry in waiting)
         self._history: tuple[Memtable, ...] = ()
         self._history_holds: Counter[int] = Counter()
         self._history_from = waiting[-1].memtable.first_sequence - 1 if waiting else first_sequence - 1
@@ -321,7 +321,7 @@ class Tree:
     def rotate(self, token: object) -> None:
         """Put the active memtable among the waiting ones and begin a new one; nothing when it is empty.
 
-        The caller holds `lock`. `token` goes to `VersionPublisher.flushed` with the memtable.
+        The caller holds `lock`. `token` goes to `VersionPublisher.publish_flush` with the memtable.
         """
         full = self.active
         if full.is_empty:
@@ -348,7 +348,7 @@ class Tree:
 
         Raises:
             Unavailable, OutcomeUnknown: nothing changed here; call again.
-            Fenced, InvalidRequest: as `VersionPublisher.flushed`.
+            Fenced, InvalidRequest: as `VersionPublisher.publish_flush`.
         Cost: 1 PUT for the file, and what publishing costs.
         """
         with self._flush_turn:
@@ -358,7 +358,7 @@ class Tree:
             oldest = waiting[-1]
             self._write(oldest)
             with self._publication_turn:
-                file_set = self._publisher.flushed(
+                file_set = self._publisher.publish_flush(
                     oldest.file, last_sequence=oldest.memtable.last_sequence, token=oldest.token
                 )
                 self._rows.discard(oldest.memtable.index.keys())
@@ -395,10 +395,10 @@ class Tree:
     def poll_once(self) -> bool:
         """Show a set that another process published; False if it is the one that is shown already.
 
-        Raises `Fenced` and whatever else `VersionPublisher.refreshed` raises. Cost: what that costs.
+        Raises `Fenced` and whatever else `VersionPublisher.publish_refresh` raises. Cost: what that costs.
         """
         with self._publication_turn:
-            file_set = self._publisher.refreshed()
+            file_set = self._publisher.publish_refresh()
             is_other = file_set != self._shown.file_set
             if is_other:
                 self._rows.clear()
@@ -421,21 +421,21 @@ class Tree:
             Unavailable, OutcomeUnknown: nothing changed here; call again.
         """
         with self._compaction_turn:
-            return self._compacted(self._plan, progress) is not None
+            return self._compact(self._plan, progress) is not None
 
     def compact_full(self, progress: Callable[[int, int], None] | None = None) -> bool:
         """Merge all files into one run, all written anew; False when there are none. Arguments, errors as before."""
         with self._compaction_turn:
-            task = self._compacted(plan_full, progress)
+            task = self._compact(plan_full, progress)
             if task is None:
                 return False
             while not task.rewrite:
-                task = self._compacted(plan_full, progress)
+                task = self._compact(plan_full, progress)
                 if task is None:
                     break
             return True
 
-    def _compacted(
+    def _compact(
         self,
         plan: Callable[[FileSet], CompactionTask | None],
         progress: Callable[[int, int], None] | None,
@@ -443,12 +443,12 @@ class Tree:
         """Run what is planned for the set shown; the task that was published, None when there is nothing to do."""
         for _ in range(_COMPACTION_TRIES_MAX - 1):
             try:
-                return self._planned_and_run(plan, progress)
+                return self._plan_and_run(plan, progress)
             except Conflict:
                 self.poll_once()  # the inputs were removed: see what is there now
-        return self._planned_and_run(plan, progress)
+        return self._plan_and_run(plan, progress)
 
-    def _planned_and_run(
+    def _plan_and_run(
         self,
         plan: Callable[[FileSet], CompactionTask | None],
         progress: Callable[[int, int], None] | None,
@@ -471,7 +471,7 @@ class Tree:
                 progress=progress,
             )
             with self._publication_turn:
-                file_set = self._publisher.compacted(job, task, run)
+                file_set = self._publisher.publish_compaction(job, task, run)
                 is_published = True
                 with self.lock:
                     self._show(file_set, waiting=self._shown.waiting)

@@ -173,12 +173,12 @@ class View:
             when it is cached; with operands, one for each file that has some.
         """
         sequence = self.sequence
-        found: list[Row] = []
+        versions: list[Row] = []
         for memtable in self.memtables:
             if key in memtable.index:
-                found += memtable.rows_of(key, sequence)
-                if found and found[-1].kind != MERGE:
-                    return self._resolved(found)
+                versions += memtable.rows_of(key, sequence)
+                if versions and versions[-1].kind != MERGE:
+                    return self._resolve(versions)
         probe = probe_key(key)
         reader_of = self._files.reader
         for level in self._levels or self.levels:
@@ -187,12 +187,12 @@ class View:
                 continue
             rows = reader_of(file).get(key, sequence=sequence, probe=probe)
             if rows:
-                found = found + rows if found else rows
+                versions = versions + rows if versions else rows
                 if rows[-1].kind != MERGE:
                     break
-        return self._resolved(found) if found else None
+        return self._resolve(versions) if versions else None
 
-    def _resolved(self, rows: list[Row], *, now_ms: int | None = None) -> Row | None:
+    def _resolve(self, rows: list[Row], *, now_ms: int | None = None) -> Row | None:
         newest = rows[0]
         if newest.kind == PUT and newest.expires_at_ms is None:
             return newest
@@ -211,13 +211,13 @@ class View:
         Cost: in files, 1 GET a run of neighbouring blocks in which keys may be.
         """
         now_ms = self._clock.now_ms()
-        found: dict[bytes, list[Row]] = {}
+        by_key: dict[bytes, list[Row]] = {}
         sequence = self.sequence
         wanted = sorted(set(keys))
         for memtable in self.memtables:
             index = memtable.index
             rows = {key: some for key in wanted if key in index and (some := memtable.rows_of(key, sequence))}
-            wanted = _still_wanted(wanted, rows, found)
+            wanted = _still_wanted(wanted, rows, by_key)
         hashes = hash_keys(wanted)
         for level in self.levels:
             rows = {}
@@ -226,16 +226,16 @@ class View:
                     reader = self._files.reader(file)
                     rows |= reader.get_many(wanted[low:high], hashes=hashes[low:high], sequence=sequence)
             if rows:
-                wanted = _still_wanted(wanted, rows, found)
+                wanted = _still_wanted(wanted, rows, by_key)
                 if not wanted:
                     break
                 hashes = hash_keys(wanted)
         values: dict[bytes, bytes] = {}
-        for key, versions in found.items():
+        for key, versions in by_key.items():
             newest = versions[0]
             if newest.kind == PUT and newest.expires_at_ms is None:
                 values[key] = newest.value
-            elif (row := self._resolved(versions, now_ms=now_ms)) is not None:
+            elif (row := self._resolve(versions, now_ms=now_ms)) is not None:
                 values[key] = row.value
         return list(map(values.get, keys))
 
@@ -276,7 +276,7 @@ class View:
         for key, versions in merge_rows(part.rows for part in window.parts):
             if sequence is not None and versions[0].sequence > sequence:
                 versions = [row for row in versions if row.sequence <= sequence]
-            row = self._resolved(versions, now_ms=now_ms) if versions else None
+            row = self._resolve(versions, now_ms=now_ms) if versions else None
             if row is not None:
                 pairs.append((key, row.value))
         return pairs
@@ -284,15 +284,15 @@ class View:
     def _visible(self, window: Window, columns: Sequence[str], *, now_ms: int) -> list[pa.RecordBatch]:
         """What is visible of a window, keys ascending."""
         if all(part.plain for part in window.parts):
-            ordered = window.ordered()
-            if ordered is not None:
-                return [part.rows.select(columns) for part in ordered]
+            parts = window.parts_in_order()
+            if parts is not None:
+                return [part.rows.select(columns) for part in parts]
         if self._ends is not None:
             for part in window.parts:
                 ends = part.rows.column("expires_at_ms")
                 self._ends.note(pc.min(ends.filter(pc.greater(ends, now_ms))).as_py())
         table = visible(
-            window.merged(), sequence=self.sequence, now_ms=now_ms, operator=self._operator, columns=columns
+            window.merge_parts(), sequence=self.sequence, now_ms=now_ms, operator=self._operator, columns=columns
         )
         batches: list[pa.RecordBatch] = table.to_batches()
         return batches
@@ -350,12 +350,12 @@ class View:
                 yield Part(block.batch, plain, block.batch.get_total_buffer_size())
 
 
-def _still_wanted(wanted: list[bytes], rows: dict[bytes, list[Row]], found: dict[bytes, list[Row]]) -> list[bytes]:
+def _still_wanted(wanted: list[bytes], rows: dict[bytes, list[Row]], by_key: dict[bytes, list[Row]]) -> list[bytes]:
     """Add the rows to what was found; the keys that have to be looked for further down."""
     if not rows:
         return wanted
     for key, versions in rows.items():
-        found[key] = found[key] + versions if key in found else versions
+        by_key[key] = by_key[key] + versions if key in by_key else versions
     done = {key for key, versions in rows.items() if versions[-1].kind != MERGE}
     return [key for key in wanted if key not in done]
 

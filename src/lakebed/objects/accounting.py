@@ -20,6 +20,7 @@ from typing import TypeVar, cast
 
 from typing_extensions import Buffer
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.counting import Kind, RequestCounter
 from lakebed.objects.create_once import put_new
@@ -58,7 +59,15 @@ class _Gate:
         self._request_count = 0
         self._bytes = 0
 
-    def enter(self, size_bytes: int) -> None:
+    def run(self, request: Callable[[], R], size_bytes: int) -> R:
+        """Make a request when there is room for it."""
+        self._enter(size_bytes)
+        try:
+            return request()
+        finally:
+            self._leave(size_bytes)
+
+    def _enter(self, size_bytes: int) -> None:
         with self._condition:
             while self._request_count and (
                 self._request_count >= self._request_count_max or self._bytes + size_bytes > self._bytes_max
@@ -67,7 +76,7 @@ class _Gate:
             self._request_count += 1
             self._bytes += size_bytes
 
-    def leave(self, size_bytes: int) -> None:
+    def _leave(self, size_bytes: int) -> None:
         with self._condition:
             self._request_count -= 1
             self._bytes -= size_bytes
@@ -85,6 +94,7 @@ class _Shared:
     durable: bool
     gate: _Gate | None
     gap_bytes_max: int
+    pauses: Pauses
     reopen: Callable[[], ObjectStore] | None
     elsewhere: Callable[[str], ObjectStore] | None
 
@@ -120,7 +130,10 @@ class AccountedStore(ObjectStore):
         )
         counter = RequestCounter(driver.metrics_label)
         gap_bytes_max = min(limits.coalesce_gap_bytes_max, driver.range_gap_bytes_max)
-        self._shared = _Shared(driver, counter, environment, limits, durable, gate, gap_bytes_max, reopen, elsewhere)
+        pauses = Pauses(limits.retry_wait_first_ms / 1000, limits.retry_wait_max_ms / 1000, jitter=1.0)
+        self._shared = _Shared(
+            driver, counter, environment, limits, durable, gate, gap_bytes_max, pauses, reopen, elsewhere
+        )
         self._driver = driver
         self._folder = ""
 
@@ -133,7 +146,7 @@ class AccountedStore(ObjectStore):
                 f"{self.root_url} exists in this process only and cannot be sent to another: use a folder or a bucket",
                 kind="not_picklable",
             )
-        return (_reopened, (self._shared.reopen, self._folder))
+        return (_reopen, (self._shared.reopen, self._folder))
 
     @property
     def reopen(self) -> Callable[[], ObjectStore] | None:
@@ -187,7 +200,7 @@ class AccountedStore(ObjectStore):
 
     def head(self, path: str) -> ObjectMeta:
         full, driver = self._full(path), self._driver
-        return self._shown(self._call("head", lambda: driver.head(full), _nothing, path=full))
+        return self._relative(self._call("head", lambda: driver.head(full), _nothing, path=full))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         full, view, driver = self._full(path), byte_view(body), self._driver
@@ -267,12 +280,8 @@ class AccountedStore(ObjectStore):
             part = chunk[start : start + step]
             if gate is None:
                 upload.write(part)
-                continue
-            gate.enter(len(part))
-            try:
-                upload.write(part)
-            finally:
-                gate.leave(len(part))
+            else:
+                gate.run(partial(upload.write, part), len(part))
 
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
@@ -306,7 +315,7 @@ class AccountedStore(ObjectStore):
             empty_count = 0
             if not page:
                 return
-            yield from map(self._shown, page)
+            yield from map(self._relative, page)
             after = page[-1].path
             if len(page) < page_count:
                 return
@@ -314,16 +323,16 @@ class AccountedStore(ObjectStore):
     def list_with_delimiter(self, prefix: str = "") -> Listing:
         folder, driver = join_path(self._folder, check_folder(prefix)), self._driver
         page_count = self._shared.limits.list_page_count
-        found = self._call(
+        listing = self._call(
             "list",
             lambda: driver.list_level(folder),
             _nothing,
             requests_of=lambda found: max(1, -(-(len(found.objects) + len(found.folders)) // page_count)),
         )
         if not self._folder:
-            return found
+            return listing
         skip = len(self._folder) + 1
-        return Listing(tuple(map(self._shown, found.objects)), tuple(name[skip:] for name in found.folders))
+        return Listing(tuple(map(self._relative, listing.objects)), tuple(name[skip:] for name in listing.folders))
 
     def delete(self, paths: Iterable[str]) -> None:
         driver, durable, remaining = self._driver, self._shared.durable, map(self._full, paths)
@@ -370,7 +379,7 @@ class AccountedStore(ObjectStore):
         check_path(path)
         return f"{self._folder}/{path}" if self._folder else path
 
-    def _shown(self, meta: ObjectMeta) -> ObjectMeta:
+    def _relative(self, meta: ObjectMeta) -> ObjectMeta:
         if not self._folder:
             return meta
         return ObjectMeta(meta.path[len(self._folder) + 1 :], meta.size_bytes, meta.modified_ms, meta.etag)
@@ -390,54 +399,49 @@ class AccountedStore(ObjectStore):
         shared = self._shared
         clock, gate, counter = shared.environment.clock, shared.gate, shared.counter
         started_s = clock.monotonic_s()
-        retries = 0
+        backoff: Backoff | None = None  # few requests need one
         while True:
-            if gate is not None:
-                gate.enter(size_bytes)
             try:
-                result = request()
+                result = request() if gate is None else gate.run(request, size_bytes)
+                break
             except LakebedError as error:
-                again = (
-                    isinstance(error, Unavailable | OutcomeUnknown)
-                    and (repeatable or isinstance(error, Unavailable))
-                    and error.kind != "disk_full"
-                    and retries < shared.limits.retry_count_max
-                )
-                if not again:
-                    counter.add(
-                        kind,
-                        self._folder,
-                        seconds=clock.monotonic_s() - started_s,
-                        requests=1 + retries,
-                        retries=retries,
-                        failed=not isinstance(error, _ANSWERS),
-                        path=path,
-                    )
-                    raise
-            else:
+                if _is_retried(error, repeatable=repeatable):
+                    attempts_max = 1 + shared.limits.retry_count_max
+                    backoff = backoff or Backoff(shared.environment, shared.pauses, attempts_max=attempts_max)
+                    if backoff.pause():
+                        continue
+                retries = 0 if backoff is None else backoff.pause_count
                 counter.add(
                     kind,
                     self._folder,
                     seconds=clock.monotonic_s() - started_s,
-                    requests=(1 if requests_of is None else requests_of(result)) + retries,
-                    moved=bytes_of(result),
+                    requests=1 + retries,
                     retries=retries,
+                    failed=not isinstance(error, _ANSWERS),
                     path=path,
                 )
-                return result
-            finally:
-                if gate is not None:
-                    gate.leave(size_bytes)
-            self._wait(retries)
-            retries += 1
+                raise
+        retries = 0 if backoff is None else backoff.pause_count
+        counter.add(
+            kind,
+            self._folder,
+            seconds=clock.monotonic_s() - started_s,
+            requests=(1 if requests_of is None else requests_of(result)) + retries,
+            moved=bytes_of(result),
+            retries=retries,
+            path=path,
+        )
+        return result
 
-    def _wait(self, retries: int) -> None:
-        limits, environment = self._shared.limits, self._shared.environment
-        bound_ms = min(limits.retry_wait_max_ms, limits.retry_wait_first_ms << min(retries, 30))
-        environment.clock.sleep(environment.rng.random() * bound_ms / 1000)
+
+def _is_retried(error: LakebedError, *, repeatable: bool) -> bool:
+    """Whether a request may be made again after an error, because that is harmless and may help."""
+    if error.kind == "disk_full":
+        return False
+    return isinstance(error, Unavailable) or (repeatable and isinstance(error, OutcomeUnknown))
 
 
-def _reopened(reopen: Callable[[], ObjectStore], folder: str) -> ObjectStore:
+def _reopen(reopen: Callable[[], ObjectStore], folder: str) -> ObjectStore:
     store = reopen()
     return store.sub(folder) if folder else store
 

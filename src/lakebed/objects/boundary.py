@@ -105,9 +105,9 @@ class Boundary:
             self.was_read = True
             if not places:
                 return place, marker
-            found = self._load(places[-1])
-            if found is not None:  # else it was removed as too old meanwhile: newer ones exist
-                self._newest = (places[-1], found)
+            newest_marker = self._load(places[-1])
+            if newest_marker is not None:  # else it was removed as too old meanwhile: newer ones exist
+                self._newest = (places[-1], newest_marker)
                 return self._newest
         raise Conflict(
             f"The newest marker in {self._folder} was listed {LOOKS_MAX} times and gone each time that it was read: "
@@ -130,6 +130,22 @@ class Boundary:
 
         Cost: that of `newest`; for an id that was passed, 1 GET a marker raised since.
         """
+        marker = self._find_passing(number)
+        if not isinstance(marker, Marker):
+            return marker
+        return "won" if number in marker.winners and marker.winners[number] == write_id else "lost"
+
+    def has_other_winner(self, number: int, write_id: str | None) -> bool:
+        """Whether the markers name another winner of a number than this write id.
+
+        False for a number that was not there when it was passed: other clients delete numbers before that, and may put
+        them back. Cost: that of `create_outcome`.
+        """
+        marker = self._find_passing(number)
+        return isinstance(marker, Marker) and number in marker.winners and marker.winners[number] != write_id
+
+    def _find_passing(self, number: int) -> Marker | Literal["open", "forgotten"]:
+        """Return the marker that passed a number."""
         place, marker = self.newest()
         if marker.below <= number:
             return "open"
@@ -139,7 +155,7 @@ class Boundary:
             if older is None or older.below != marker.passed_from:
                 return "forgotten"
             marker = older
-        return "won" if number in marker.winners and marker.winners[number] == write_id else "lost"
+        return marker
 
     def raise_to(self, marker: Marker, *, after: int) -> bool:
         """Create the marker that follows the one at place `after`, and remove those that are too old.
@@ -156,7 +172,9 @@ class Boundary:
         places = self._places(after=0)
         if len(places) > MARKER_COUNT_KEPT:
             self._store.delete(self.path(place) for place in places[:-MARKER_COUNT_KEPT])
-        return places[-1] < after + MARKER_COUNT_KEPT  # else we stalled so long that ours was re-created, not created
+        # No place is left when the log was deleted meanwhile; a late one when we stalled so long that ours was created
+        # again.
+        return bool(places) and places[-1] < after + MARKER_COUNT_KEPT
 
     def _places(self, *, after: int) -> list[int]:
         start_after = self.path(after) if after else None

@@ -56,7 +56,7 @@ class RequestCounter:
             yield counts
         finally:
             with self._lock:
-                self._open = tuple(one for one in self._open if one is not entry)
+                self._open = tuple(other for other in self._open if other is not entry)
 
     def add(
         self,

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from typing_extensions import Buffer
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -22,8 +23,7 @@ TRIES_MAX: Final = 12
 
 _NEW_TRIES_MAX: Final = 3
 
-_WAIT_FIRST_MS: Final = 20
-_WAIT_MAX_MS: Final = 4_000
+_PAUSES: Final = Pauses(0.02, 4.0, jitter=1.0)
 
 
 def until_answered(request: Callable[[], R], *, what: str, environment: Environment) -> R:
@@ -32,21 +32,13 @@ def until_answered(request: Callable[[], R], *, what: str, environment: Environm
     Raises:
         OutcomeUnknown: no answer `TRIES_MAX` times. Never `Unavailable`, which would mean that nothing happened.
     """
-    unanswered: Unavailable | None = None
-    for tries in range(TRIES_MAX):
-        if tries:
-            _wait_before_retry(environment, tries - 1)
+    backoff = Backoff(environment, _PAUSES, attempts_max=TRIES_MAX)
+    for _ in backoff:
         try:
             return request()
         except Unavailable as error:
-            unanswered = error
-    raise OutcomeUnknown(f"{what}: no answer, {TRIES_MAX} times; look before you retry") from unanswered
-
-
-def _wait_before_retry(environment: Environment, tries: int) -> None:
-    """Wait a random part of a bound that doubles with each try, by the injected clock."""
-    bound_ms = min(_WAIT_MAX_MS, _WAIT_FIRST_MS << min(tries, 16))
-    environment.clock.sleep(environment.rng.random() * bound_ms / 1000)
+            backoff.note(error)
+    raise OutcomeUnknown(f"{what}: no answer, {TRIES_MAX} times; look before you retry") from backoff.reason
 
 
 def create_once(
@@ -70,9 +62,7 @@ def create_once(
     Cost: 1 PUT; after an unclear answer 1 PUT a try, and 1 GET when the place was taken.
     """
     unclear: Unavailable | OutcomeUnknown | None = None
-    for tries in range(TRIES_MAX):
-        if tries:
-            _wait_before_retry(environment, tries - 1)
+    for _ in Backoff(environment, _PAUSES, attempts_max=TRIES_MAX):
         try:
             store.put(path, body, create_only=True)
         except (Unavailable, OutcomeUnknown) as error:
@@ -82,13 +72,13 @@ def create_once(
         except AlreadyExists:
             # Even after the first try it may be ours: a proxy or a client may have repeated the request.
             try:
-                there = store.get(path)
+                content = store.get(path)
             except NotFound:
                 continue  # deleted since: try again
             except (Unavailable, OutcomeUnknown) as error:
                 unclear = error
                 continue
-            if is_ours(there) if is_ours is not None else memoryview(there) == memoryview(body).cast("B"):
+            if is_ours(content) if is_ours is not None else memoryview(content) == memoryview(body).cast("B"):
                 return
             raise
         else:

@@ -21,7 +21,7 @@ import xxhash
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 _BEFORE: Final = b'{"checksum":"'
 _CHECKSUM_END: Final = len(_BEFORE) + 16
@@ -76,7 +76,8 @@ class Document(Generic[E]):
             _encoder.encode_into(content, body, -1)
         except UnicodeEncodeError as error:
             raise InvalidRequest(
-                f"{shown(error.object)} has bytes that are not UTF-8, so no {self._what} can name it: rename it.",
+                f"{format_value(error.object)} has bytes that are not UTF-8, so no {self._what} can name it: rename "
+                f"it.",
                 kind="not_utf8",
             ) from error
         body += b"}\n"

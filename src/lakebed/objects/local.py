@@ -30,7 +30,7 @@ from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.driver import Driver
-from lakebed.objects.memory import absent, check_range, occupied
+from lakebed.objects.memory import absent, check_range, exists_error
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
@@ -140,7 +140,7 @@ class LocalDriver(Driver):
             size_bytes = os.fstat(descriptor).st_size
             return body if size_bytes == len(body) else _read_exactly(descriptor, 0, size_bytes, path)
         except OSError as error:
-            raise self._translated(error, "read", path) from error
+            raise self._translate(error, "read", path) from error
         finally:
             os.close(descriptor)
 
@@ -150,7 +150,7 @@ class LocalDriver(Driver):
         try:
             return [self._read_range(descriptor, path, byte_range) for byte_range in ranges]
         except OSError as error:
-            raise self._translated(error, "read", path) from error
+            raise self._translate(error, "read", path) from error
         finally:
             os.close(descriptor)
 
@@ -159,7 +159,7 @@ class LocalDriver(Driver):
         try:
             status = os.lstat(f"{self._root}/{path}")
         except OSError as error:
-            raise self._translated(error, "look at", path) from error
+            raise self._translate(error, "look at", path) from error
         if not stat.S_ISREG(status.st_mode):
             raise absent(path, self.root_url)
         return _meta(path, status)
@@ -169,7 +169,7 @@ class LocalDriver(Driver):
         try:
             return os.open(f"{self._root}/{path}", _OPEN_READ)
         except OSError as error:
-            raise self._translated(error, "read", path) from error
+            raise self._translate(error, "read", path) from error
 
     def _read_range(self, descriptor: int, path: str, byte_range: ByteRange) -> Buffer:
         start, end = byte_range
@@ -197,14 +197,14 @@ class LocalDriver(Driver):
             except FileExistsError as error:
                 if durable:
                     self._sync_place(folder)  # a caller that gets AlreadyExists may rely on the existing object
-                raise occupied(path, self.root_url) from error
+                raise exists_error(path, self.root_url) from error
             except _NamedError as named:
-                raise self._unsynced(named, path) from named.__cause__
+                raise self._sync_error(named, path) from named.__cause__
             except OSError as error:
                 if create_only and self._nameless and error.errno in _NO_NAMELESS and os.path.isdir(place):
                     self._nameless = False  # this file system lacks files without names
                     continue
-                raise self._translated(error, "write", path) from error
+                raise self._translate(error, "write", path) from error
             if durable:
                 self.make_parents_durable(folder)
             return
@@ -222,7 +222,7 @@ class LocalDriver(Driver):
                 self._make_folder(folder)
                 continue
             except OSError as error:
-                raise self._translated(error, "write", path) from error
+                raise self._translate(error, "write", path) from error
             return _LocalUpload(self, path, hidden, descriptor, create_only=create_only, durable=durable)
         raise self._vanishing(path)
 
@@ -232,13 +232,13 @@ class LocalDriver(Driver):
         try:
             yield
         except _NamedError as named:
-            raise self._unsynced(named, path) from named.__cause__
+            raise self._sync_error(named, path) from named.__cause__
         except FileNotFoundError as error:
             raise self._vanishing(path) from error
         except FileExistsError as error:
-            raise occupied(path, self.root_url) from error
+            raise exists_error(path, self.root_url) from error
         except OSError as error:
-            raise self._translated(error, "write", path) from error
+            raise self._translate(error, "write", path) from error
 
     def make_parents_durable(self, folder: str) -> None:
         """Make the folders above an object durable, once in the life of the driver."""
@@ -292,7 +292,7 @@ class LocalDriver(Driver):
         try:
             os.makedirs(self._place(folder), exist_ok=True)
         except OSError as error:
-            raise self._translated(error, "make the folder", folder) from error
+            raise self._translate(error, "make the folder", folder) from error
         self._check_real(folder)
 
     def _sync_parents(self, folder: str) -> None:
@@ -305,7 +305,7 @@ class LocalDriver(Driver):
             except PermissionError:
                 break  # not ours: it was there before us
             except OSError as error:
-                raise self._translated(error, "sync the parents of", folder) from error
+                raise self._translate(error, "sync the parents of", folder) from error
         _remember(self._durable, folder, self._memory_count_max)
 
     def sync(self, paths: Sequence[str]) -> None:
@@ -316,7 +316,7 @@ class LocalDriver(Driver):
             try:
                 _flush(descriptor)
             except OSError as error:
-                raise self._translated(error, "sync", path) from error
+                raise self._translate(error, "sync", path) from error
             finally:
                 os.close(descriptor)
             folders[path.rpartition("/")[0]] = None
@@ -343,7 +343,7 @@ class LocalDriver(Driver):
             except OSError as error:
                 if error.errno == errno.EPERM and os.path.isdir(f"{self._root}/{path}"):
                     continue  # macOS's error for unlinking a folder
-                raise self._translated(error, "delete", path) from error
+                raise self._translate(error, "delete", path) from error
             folders[path.rpartition("/")[0]] = None
         for folder in folders if durable else ():
             self._sync_place(folder)
@@ -352,7 +352,7 @@ class LocalDriver(Driver):
         try:
             _sync_folder(self._place(folder))
         except OSError as error:
-            raise self._translated(error, "sync", folder) from error
+            raise self._translate(error, "sync", folder) from error
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
         """Pages of a lazy walk: a folder is read when the listing reaches it."""
@@ -401,7 +401,7 @@ class LocalDriver(Driver):
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise self._translated(error, "list", folder) from error
+            raise self._translate(error, "list", folder) from error
         named: list[tuple[str, os.DirEntry[str]]] = []
         for entry in entries:
             name = entry.name
@@ -448,7 +448,7 @@ class LocalDriver(Driver):
             path=path,
         )
 
-    def _unsynced(self, named: _NamedError, path: str) -> OutcomeUnknown:
+    def _sync_error(self, named: _NamedError, path: str) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"{self.root_url}/{path} was written, but its folder could not be synced ({named.__cause__}): it is there "
             "now, and may be gone after a power loss",
@@ -456,7 +456,7 @@ class LocalDriver(Driver):
             path=path,
         )
 
-    def _translated(self, error: OSError, verb: str, path: str) -> LakebedError:
+    def _translate(self, error: OSError, verb: str, path: str) -> LakebedError:
         """Translate a failed system call to an error."""
         what = f"{self.root_url}/{path}" if path else self.root_url
         code, reason = error.errno, os.strerror(error.errno or 0)

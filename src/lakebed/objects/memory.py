@@ -30,7 +30,7 @@ def absent(path: str, root_url: str) -> NotFound:
     return NotFound(f"There is no object {path} in {root_url}.", kind="object_not_found", path=path)
 
 
-def occupied(path: str, root_url: str) -> AlreadyExists:
+def exists_error(path: str, root_url: str) -> AlreadyExists:
     """Return the error for a create-only put of an existing object."""
     return AlreadyExists(f"{path} already exists in {root_url}", kind="object_exists", path=path)
 
@@ -136,7 +136,7 @@ class MemoryDriver(Driver):
         if not create_only:
             self._objects[self._prefix + path] = entry
         elif self._objects.setdefault(self._prefix + path, entry) is not entry:
-            raise occupied(path, self.root_url)
+            raise exists_error(path, self.root_url)
 
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _MemoryUpload:
         """Collect the parts; memory is where the object will be anyway."""

@@ -178,7 +178,7 @@ class NumberedLog:
     def earliest(self) -> int | None:
         """Return the oldest existing number; None for an empty log. Cost: as `ids`; padded names: 1 LIST."""
         if self._padded:
-            return next((number for number in self._listed() if number is not None), None)
+            return next((number for number in self._list() if number is not None), None)
         return min(self._ids(), default=None)
 
     def ids(self) -> list[int]:
@@ -204,9 +204,9 @@ class NumberedLog:
             return None
 
     def _ids(self) -> list[int]:
-        return [number for number in self._listed() if number is not None]
+        return [number for number in self._list() if number is not None]
 
-    def _listed(self, *, start_after: str | None = None) -> Iterable[int | None]:
+    def _list(self, *, start_after: str | None = None) -> Iterable[int | None]:
         metas = self._store.list(self._folder, start_after=start_after)
         return (self._id_of(meta.path.rpartition("/")[2]) for meta in metas)
 
@@ -262,6 +262,10 @@ class NumberedLog:
         """Return the outcome of a create by the boundary's markers; see `Boundary.create_outcome`."""
         return "open" if self._boundary is None else self._boundary.create_outcome(number, write_id)
 
+    def has_other_winner(self, number: int, write_id: str | None) -> bool:
+        """Return whether the boundary's markers name another winner; see `Boundary.has_other_winner`."""
+        return self._boundary is not None and self._boundary.has_other_winner(number, write_id)
+
     def free_from(self) -> int:
         """Return a number below which none may be created; the real bound may be higher.
 
@@ -312,7 +316,7 @@ class NumberedLog:
             return []
         below = self._boundary.current()
         late = []
-        for number in (one for one in self.ids() if one < below):
+        for number in (candidate for candidate in self.ids() if candidate < below):
             body = self._read_if_there(number)
             if body is not None and self._boundary.create_outcome(number, self._write_id_of(body)) == "lost":
                 self._store.delete([self.path(number)])

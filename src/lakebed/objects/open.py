@@ -114,9 +114,9 @@ class _Elsewhere:
 
     def __call__(self, url: str) -> ObjectStore:
         parsed = parse_url(url)
-        found = self.opened.get(str(parsed))
-        if found is not None:
-            return found
+        existing_store = self.opened.get(str(parsed))
+        if existing_store is not None:
+            return existing_store
         store = open_store(
             str(parsed),
             storage_options=self.storage_options if parsed.scheme == self.scheme else {},

@@ -70,10 +70,10 @@ def stream_ranges(store: ObjectStore, path: str, *, byte_range: ByteRange | None
 
 def _rest(store: ObjectStore, path: str, chunk: Buffer, start: int, end: int, chunk_bytes: int) -> Iterator[Buffer]:
     while True:
-        asked, found = min(end - start, chunk_bytes), memoryview(chunk).nbytes
+        asked, size_bytes = min(end - start, chunk_bytes), memoryview(chunk).nbytes
         yield chunk
-        start += found
-        if found < asked or start == end:
+        start += size_bytes
+        if size_bytes < asked or start == end:
             return
         try:
             chunk = store.get(path, byte_range=(start, min(end, start + chunk_bytes)))

@@ -32,7 +32,7 @@ from lakebed.errors import (
 )
 from lakebed.objects.driver import Driver
 from lakebed.objects.limits import StoreLimits
-from lakebed.objects.memory import absent, occupied
+from lakebed.objects.memory import absent, exists_error
 from lakebed.objects.path import StoreUrl
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
@@ -233,7 +233,7 @@ class VendorDriver(Driver):
             if missing.kind != "object_not_found":
                 raise
         else:
-            raise occupied(path, self.root_url)
+            raise exists_error(path, self.root_url)
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
         folder = (self._prefix + prefix).removesuffix("/") or None
@@ -247,11 +247,11 @@ class VendorDriver(Driver):
 
     def list_level(self, prefix: str) -> Listing:
         folder = (self._prefix + prefix).removesuffix("/") or None
-        found = self._ask(prefix, lambda: obstore.list_with_delimiter(self._store, folder))
+        listing = self._ask(prefix, lambda: obstore.list_with_delimiter(self._store, folder))
         skip = len(self._prefix)
         return Listing(
-            tuple(sorted((self._meta(meta) for meta in found["objects"]), key=lambda meta: meta.path)),
-            tuple(sorted(name[skip:].removesuffix("/") for name in found["common_prefixes"])),
+            tuple(sorted((self._meta(meta) for meta in listing["objects"]), key=lambda meta: meta.path)),
+            tuple(sorted(name[skip:].removesuffix("/") for name in listing["common_prefixes"])),
         )
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
@@ -311,16 +311,16 @@ class VendorDriver(Driver):
         except (exceptions.BaseError, OSError, ValueError) as error:
             failure = error
         # Outside of the handler, so that an error with a secret in it is not kept as the context either.
-        raise self._translated(failure, path, unclear=unclear) from self._redacted(failure)
+        raise self._translate(failure, path, unclear=unclear) from self._redact(failure)
 
-    def _redacted(self, error: Exception) -> Exception:
+    def _redact(self, error: Exception) -> Exception:
         """The vendor's error itself, or a copy of it without the secrets that its text quotes."""
         text = _SIGNATURE.sub(r"\1=...", str(error))
         for secret in self._secrets:
             text = text.replace(secret, "...")
         return error if text == str(error) else type(error)(text)
 
-    def _translated(self, error: Exception, path: str, *, unclear: bool) -> LakebedError:
+    def _translate(self, error: Exception, path: str, *, unclear: bool) -> LakebedError:
         """Translate a failed request to an error. The vendor's text stays in ``__cause__``, not in the message."""
         text = _TIMES.sub("", _NAMES.sub("", str(error)))  # a name, or how long it took, may look like a sign
         place = self.metrics_label
@@ -331,7 +331,7 @@ class VendorDriver(Driver):
         if isinstance(error, FileNotFoundError):
             return absent(path, self.root_url)
         if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
-            return occupied(path, self.root_url)
+            return exists_error(path, self.root_url)
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or _NO_RIGHT.search(
             text
         ):

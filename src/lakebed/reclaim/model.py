@@ -23,7 +23,7 @@ class Listing(list[T]):
 
     def _repr_html_(self) -> str:
         """Return HTML for a notebook: one row an item."""
-        rows = [[getattr(one, part.name) for part in fields(cast(Any, one))] for one in self[:HTML_ROWS_MAX]]
+        rows = [[getattr(item, part.name) for part in fields(cast(Any, item))] for item in self[:HTML_ROWS_MAX]]
         names = [part.name for part in fields(cast(Any, self[0]))] if self else []
         return html_table(names, rows, title="" if len(rows) == len(self) else f"{len(rows)} of {len(self):,}")
 
@@ -99,7 +99,7 @@ class ReclaimPlan:
     def _repr_html_(self) -> str:
         """Return HTML for a notebook: every version and file that would be deleted, and why."""
         rows: list[tuple[object, ...]] = [(path, None, "a version or tag") for path in self.hide[:HTML_ROWS_MAX]]
-        rows += [(one.path, one.size_bytes, one.why) for one in self.doomed[:HTML_ROWS_MAX]]
+        rows += [(deletable.path, deletable.size_bytes, deletable.why) for deletable in self.doomed[:HTML_ROWS_MAX]]
         return html_table(("path", "bytes", "why"), rows, title=repr(self))
 
 

@@ -97,8 +97,8 @@ class Sweeper:
     def delete_all(self, doomed: Iterable[Deletable], *, into: Sweep | None = None) -> Sweep:
         """Delete objects in order, in batches; collect errors and continue."""
         every = list(doomed)
-        for one in every:
-            _check_path(one.path, may_be_url=self._reaches_outside)
+        for deletable in every:
+            _check_path(deletable.path, may_be_url=self._reaches_outside)
         sweep = Sweep() if into is None else into
         done_count = done_bytes = 0
         for batch in batches(every, BATCH_COUNT_MAX):
@@ -109,8 +109,11 @@ class Sweeper:
                     sweep.errors.append(f"{len(part)} objects from {part[0].path} on could not be deleted: {error}")
                 else:
                     sweep.deleted_count += len(part)
-                    sweep.deleted_bytes += sum(one.size_bytes for one in part)
-            done_count, done_bytes = done_count + len(batch), done_bytes + sum(one.size_bytes for one in batch)
+                    sweep.deleted_bytes += sum(deletable.size_bytes for deletable in part)
+            done_count, done_bytes = (
+                done_count + len(batch),
+                done_bytes + sum(deletable.size_bytes for deletable in batch),
+            )
             if self._progress is not None:
                 self._progress(Progress(done_count, len(every), done_bytes))
         if every:
@@ -121,17 +124,17 @@ class Sweeper:
         """Group a batch by store; objects outside come first, before the objects that may name them."""
         inside: list[Deletable] = []
         outside: dict[str, tuple[ObjectStore, list[str], list[Deletable]]] = {}
-        for one in batch:
-            if not is_url(one.path):
-                inside.append(one)
+        for deletable in batch:
+            if not is_url(deletable.path):
+                inside.append(deletable)
                 continue
-            store, name = place_of(self._store, one.path)
+            store, name = place_of(self._store, deletable.path)
             _, names, part = outside.setdefault(store.root_url, (store, [], []))
             names.append(name)
-            part.append(one)
+            part.append(deletable)
         yield from outside.values()
         if inside:
-            yield self._store, [one.path for one in inside], inside
+            yield self._store, [deletable.path for deletable in inside], inside
 
 
 def report_of(plan: ReclaimPlan, sweep: Sweep, *, hidden_count: int, dry_run: bool) -> ReclaimReport:

@@ -11,18 +11,18 @@ from lakebed.first_use import on_first_use
 
 if TYPE_CHECKING:
     from lakebed.repo.branch import Branch
-    from lakebed.repo.heads import CommitWithId
-    from lakebed.repo.hooks import HookCall, Webhook
-    from lakebed.repo.importing import ImportSource
-    from lakebed.repo.model import Commit, Difference, DiffKind, Entry, Tag
+    from lakebed.repo.heads.heads import CommitWithId
+    from lakebed.repo.heads.importing import ImportSource
+    from lakebed.repo.model.model import Commit, Difference, DiffKind, Entry, Tag
+    from lakebed.repo.model.options import Access, CollectionOptions, RangeOptions, RepositoryOptions
     from lakebed.repo.opening import open_repositories as open_all
     from lakebed.repo.opening import open_repository
-    from lakebed.repo.options import Access, CollectionOptions, RangeOptions, RepositoryOptions
-    from lakebed.repo.protection import ProtectionRule
+    from lakebed.repo.records.hooks import HookCall, Webhook
+    from lakebed.repo.records.protection import ProtectionRule
+    from lakebed.repo.records.retention import RetentionRules
     from lakebed.repo.reference import Reference
     from lakebed.repo.repositories import Repositories
     from lakebed.repo.repository import Repository
-    from lakebed.repo.retention import RetentionRules
     from lakebed.repo.staging.listing import Listed
     from lakebed.repo.verbs.references import NamedCommit
 
@@ -59,17 +59,17 @@ if not TYPE_CHECKING:  # a checker of types would believe that every name is her
         __name__,
         {
             "repo.branch": ("Branch",),
-            "repo.heads": ("CommitWithId",),
-            "repo.hooks": ("HookCall", "Webhook"),
-            "repo.importing": ("ImportSource",),
-            "repo.model": ("Commit", "DiffKind", "Difference", "Entry", "Tag"),
+            "repo.heads.heads": ("CommitWithId",),
+            "repo.records.hooks": ("HookCall", "Webhook"),
+            "repo.heads.importing": ("ImportSource",),
+            "repo.model.model": ("Commit", "DiffKind", "Difference", "Entry", "Tag"),
             "repo.opening": ("open_repositories", "open_repository"),
-            "repo.options": ("Access", "CollectionOptions", "RangeOptions", "RepositoryOptions"),
-            "repo.protection": ("ProtectionRule",),
+            "repo.model.options": ("Access", "CollectionOptions", "RangeOptions", "RepositoryOptions"),
+            "repo.records.protection": ("ProtectionRule",),
             "repo.reference": ("Reference",),
             "repo.repositories": ("Repositories",),
             "repo.repository": ("Repository",),
-            "repo.retention": ("RetentionRules",),
+            "repo.records.retention": ("RetentionRules",),
             "repo.staging.listing": ("Listed",),
             "repo.verbs.references": ("NamedCommit",),
         },

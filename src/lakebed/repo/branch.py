@@ -16,16 +16,16 @@ from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.repo import data
 from lakebed.repo.committed.merge import Strategy
-from lakebed.repo.compact import Compaction
 from lakebed.repo.directories import CopyProgress, CopyReport, upload_directory
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.importing import Import, ImportSource
-from lakebed.repo.model import Difference, Entry
-from lakebed.repo.names import check_branch_name
+from lakebed.repo.heads.compact import Compaction
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.heads.importing import Import, ImportSource
+from lakebed.repo.model.model import Difference, Entry
+from lakebed.repo.model.names import check_branch_name
+from lakebed.repo.objects import data
 from lakebed.repo.reference import Reference
-from lakebed.repo.transport import Transport
+from lakebed.repo.transport.transport import Transport
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.imports import ImportObjects
@@ -167,7 +167,7 @@ class Branch(Reference):
     def stage_many(self, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
         """Stage many objects whose bytes are there already, in one atomic change.
 
-        Arguments and errors as `lakebed.repo.staging.write.stage_many`. Cost: 1 write; about 3 us an entry.
+        Arguments and errors as `lakebed.repo.heads.write.stage_many`. Cost: 1 write; about 3 us an entry.
         """
         return self._transport.stage_many(self._text, entries)
 
@@ -324,7 +324,7 @@ class Branch(Reference):
         """Make objects of another store entries of this branch, in one commit, without copying their bytes.
 
         Returns:
-            Its record, completed. Arguments and errors as `lakebed.repo.importing`.
+            Its record, completed. Arguments and errors as `lakebed.repo.heads.importing`.
         """
         imported = ImportObjects(
             branch=self._text,
@@ -337,7 +337,7 @@ class Branch(Reference):
         return self._transport.call(imported, storage_options=storage_options)
 
     def compact(self, *, force: bool = True) -> Compaction:
-        """Make reads of what is staged as fast as reads of a commit. As `lakebed.repo.compact.compact_once`."""
+        """Make reads of what is staged as fast as reads of a commit. As `lakebed.repo.heads.compact.compact_once`."""
         return self._transport.call(Compact(branch=self._text, force=force))
 
     def store(self, prefix: str = "") -> ObjectStore:

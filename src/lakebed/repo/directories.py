@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.path import local_path
-from lakebed.repo.model import Entry
+from lakebed.repo.model.model import Entry
 from lakebed.runtime import Environment
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 _COPIES_AT_ONCE: Final = 8
 _CHUNK_BYTES: Final = 1 << 20
@@ -95,34 +95,34 @@ def upload_directory(
     root, below = Path(local_path(directory)), _folder(prefix)
     if not root.is_dir():
         raise NotFound(f"There is no directory {root}.", kind="directory_not_found", path=str(root))
-    found = _files_of(root)
-    there = {one.path.removeprefix(below): one.entry for one in branch.list(below)}
+    local = _files_of(root)
+    remote = {line.path.removeprefix(below): line.entry for line in branch.list(below)}
 
     def copy(path: str) -> Entry | None:
         """The entry of a file that differs, its bytes stored unless this is a dry run; None: nothing differs."""
         file = root / path
-        before = there.get(path)
-        if before is not None and before.size_bytes == found.sizes[path] and _digest(file) == before.checksum:
+        before = remote.get(path)
+        if before is not None and before.size_bytes == local.sizes[path] and _digest(file) == before.checksum:
             return None
         if dry_run:
-            return Entry("", found.sizes[path], "", 0)
+            return Entry("", local.sizes[path], "", 0)
         with file.open("rb") as body:
             entry: Entry = branch.upload(body)
         return entry
 
     entries: dict[str, Entry] = {}
-    for path, entry in _each(copy, found.sizes, progress):
+    for path, entry in _each(copy, local.sizes, progress):
         if entry is not None:
             entries[path] = entry
-    gone = tuple(sorted(set(there) - set(found.sizes))) if delete else ()
+    gone = tuple(sorted(set(remote) - set(local.sizes))) if delete else ()
     if not dry_run:
         if entries:
             branch.stage_many([(below + path, entry) for path, entry in entries.items()])
         if gone:
             branch.delete_many([below + path for path in gone])
     copied_bytes = sum(entry.size_bytes for entry in entries.values())
-    unchanged = len(found.sizes) - len(entries)
-    return CopyReport(tuple(sorted(entries)), copied_bytes, unchanged, gone, dry_run, tuple(found.skipped))
+    unchanged = len(local.sizes) - len(entries)
+    return CopyReport(tuple(sorted(entries)), copied_bytes, unchanged, gone, dry_run, tuple(local.skipped))
 
 
 def download_directory(
@@ -150,33 +150,33 @@ def download_directory(
     Cost: one listing; each object that differs is read once, and each file of the same size.
     """
     root, below = Path(local_path(directory)), _folder(prefix)
-    there = {one.path.removeprefix(below): one.entry for one in reference.list(below)}
-    if below and not there:
+    remote = {line.path.removeprefix(below): line.entry for line in reference.list(below)}
+    if below and not remote:
         raise NotFound(
             f"At {reference} no path begins with {below}: list the paths there, and give a folder of them. "
             "Nothing was copied or deleted.",
             kind="prefix_not_found",
             prefix=below,
         )
-    _check_names(root, there)
-    found = _files_of(root) if root.is_dir() else _Local()
+    _check_names(root, remote)
+    local = _files_of(root) if root.is_dir() else _Local()
 
     def copy(path: str) -> int | None:
-        entry = there[path]
+        entry = remote[path]
         file = root / path
-        if found.sizes.get(path) == entry.size_bytes and _digest(file) == entry.checksum:
+        if local.sizes.get(path) == entry.size_bytes and _digest(file) == entry.checksum:
             return None
         if not dry_run:
             _write(reference.stream(below + path), file, size_bytes=entry.size_bytes)
         return int(entry.size_bytes)
 
-    sizes = {path: entry.size_bytes for path, entry in there.items()}
+    sizes = {path: entry.size_bytes for path, entry in remote.items()}
     copied = {path: size for path, size in _each(copy, sizes, progress) if size is not None}
-    gone = tuple(sorted(set(found.sizes) - set(there))) if delete else ()
+    gone = tuple(sorted(set(local.sizes) - set(remote))) if delete else ()
     for path in () if dry_run else gone:
         (root / path).unlink(missing_ok=True)
-    unchanged = len(there) - len(copied)
-    return CopyReport(tuple(sorted(copied)), sum(copied.values()), unchanged, gone, dry_run, tuple(found.skipped))
+    unchanged = len(remote) - len(copied)
+    return CopyReport(tuple(sorted(copied)), sum(copied.values()), unchanged, gone, dry_run, tuple(local.skipped))
 
 
 def _folder(prefix: str) -> str:
@@ -206,17 +206,17 @@ def _each(
 
 
 def _files_of(root: Path) -> _Local:
-    found = _Local()
+    local = _Local()
     for folder, folders, names in os.walk(root, onerror=_raise):
         folders.sort()
         for name in sorted([*names, *folders]):
             file = Path(folder) / name
             path = file.relative_to(root).as_posix()
             if file.is_file():
-                found.sizes[path] = file.stat().st_size
+                local.sizes[path] = file.stat().st_size
             elif file.is_symlink() or not file.is_dir():
-                found.skipped.append(path)
-    return found
+                local.skipped.append(path)
+    return local
 
 
 def _raise(error: OSError) -> None:
@@ -228,22 +228,22 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(body, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _check_names(root: Path, there: dict[str, Entry]) -> None:
+def _check_names(root: Path, entries: dict[str, Entry]) -> None:
     """Every path must be a file's below the directory, and none may be another's folder."""
     real = root.resolve()
     folders: dict[Path, bool] = {}
-    for path in there:
+    for path in entries:
         parts = path.split("/")
         if any(part in ("", ".", "..") or "\0" in part or os.sep in part for part in parts) or os.path.isabs(path):
             raise InvalidRequest(
-                f"The object {shown(path)} cannot be a file below {root}: rename it, or read it by itself.",
+                f"The object {format_value(path)} cannot be a file below {root}: rename it, or read it by itself.",
                 kind="not_a_file_name",
                 path=path,
             )
         above = ["/".join(parts[:end]) for end in range(1, len(parts))]
-        if any(folder in there for folder in above):
+        if any(folder in entries for folder in above):
             raise InvalidRequest(
-                f"The object {shown(path)} lies below another object, which a file cannot: rename one of them.",
+                f"The object {format_value(path)} lies below another object, which a file cannot: rename one of them.",
                 kind="not_a_file_name",
                 path=path,
             )
@@ -252,7 +252,8 @@ def _check_names(root: Path, there: dict[str, Entry]) -> None:
             folders[parent] = parent.resolve().is_relative_to(real)
         if not folders[parent]:
             raise InvalidRequest(
-                f"The object {shown(path)} would be written outside of {root}, because a link leads there: remove the "
+                f"The object {format_value(path)} would be written outside of {root}, because a link leads there: "
+                f"remove the "
                 "link, or name another directory.",
                 kind="not_a_file_name",
                 path=path,

@@ -19,12 +19,12 @@ from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
-from lakebed.repo.layout import MARKER_PATH, Keys, deleted_key
-from lakebed.repo.model import DeletedRepository
-from lakebed.repo.namespace import namespace_folder
-from lakebed.repo.options import CollectionOptions
+from lakebed.repo.model.layout import MARKER_PATH, Keys, deletion_key
+from lakebed.repo.model.model import DeletedRepository
+from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.outside.namespace import namespace_folder
 from lakebed.repo.repositories import Repositories
-from lakebed.repo.rows import prefix_range
 
 _KEYS_AT_ONCE: Final = 10_000
 
@@ -60,7 +60,7 @@ def _sweep(
     report = sweeper.sweep(plan)
     if len(report.warnings) == len(plan.warnings):
         _delete_records(repositories.key_value, keys)
-        repositories.key_value.delete(deleted_key(deleted.record.uid))
+        repositories.key_value.delete(deletion_key(deleted.record.uid))
     return report
 
 
@@ -74,7 +74,7 @@ def _plan(store: ObjectStore, deleted: DeletedRepository) -> ReclaimPlan:
 def _delete_records(key_value: KeyValue, keys: Keys) -> None:
     while True:
         with key_value.snapshot() as snapshot:
-            found = [key for key, _ in islice(snapshot.scan(*prefix_range(keys.root)), _KEYS_AT_ONCE)]
-        if not found:
+            batch = [key for key, _ in islice(snapshot.scan(*prefix_range(keys.root)), _KEYS_AT_ONCE)]
+        if not batch:
             return
-        key_value.write(deletes=found)
+        key_value.write(deletes=batch)

@@ -26,9 +26,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
-from lakebed.repo.model import Entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
-from lakebed.repo.options import Access
 
 try:
     from fsspec.spec import AbstractFileSystem
@@ -50,7 +50,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         source: open repositories, or one open repository, in place of `lake`.
         options: of `lakebed.repo.open_all` and `lakebed.repo.Access`, such as ``read_only=True``, ``metadata``.
 
-    Example:
+    Examples:
         >>> import lakebed.repo
         >>> with lakebed.repo.open("memory://doc-fs/analytics.repo") as analytics:
         ...     fs = analytics.filesystem()
@@ -63,8 +63,8 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
     root_marker = ""
 
     def __init__(self, lake: str | None = None, *, source: Any = None, **options: Any) -> None:
-        own = {name: options.pop(name) for name in tuple(options) if name in _FSSPEC_OPTIONS}
-        super().__init__(**own)
+        fsspec_options = {name: options.pop(name) for name in tuple(options) if name in _FSSPEC_OPTIONS}
+        super().__init__(**fsspec_options)
         self._lake = lake or os.environ.get("LAKEBED_LAKE")
         self._options = options
         self._source = source
@@ -77,14 +77,14 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
             self._closing = self._source = None
 
     def _repository(self, name: str) -> Any:
-        source = self._opened()
+        source = self._open_source()
         if not hasattr(source, "repository"):  # one repository
             if name != source.name:
                 raise FileNotFoundError(f"This file system is of the repository {source.name}, not of {name}.")
             return source
         return source.repository(name)
 
-    def _opened(self) -> Any:
+    def _open_source(self) -> Any:
         if self._source is None:
             if not self._lake:
                 raise ValueError(
@@ -110,31 +110,31 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         repository, ref, inside = self._place(path, is_file=False)
         with _as_os_errors(path):
             if repository is None:
-                source = self._opened()
-                names = [one.name for one in source.list()] if hasattr(source, "repository") else [source.name]
-                found = [_directory(name) for name in names]
+                source = self._open_source()
+                names = [item.name for item in source.list()] if hasattr(source, "repository") else [source.name]
+                infos = [_directory(name) for name in names]
             elif not ref:
                 named = [*repository.branches(), *repository.tags()]
-                found = [_directory(f"{repository.name}/{one.name.replace('/', '%2F')}") for one in named]
+                infos = [_directory(f"{repository.name}/{reference.name.replace('/', '%2F')}") for reference in named]
             else:
-                found = self._level(repository, ref, inside)
-        return found if detail else [one["name"] for one in found]
+                infos = self._level(repository, ref, inside)
+        return infos if detail else [info["name"] for info in infos]
 
     def _level(self, repository: Any, ref: str, inside: str) -> list[dict[str, Any]]:
         top = _top(repository, ref)
         reference = repository.ref(ref)
         prefix = f"{inside}/" if inside else ""
-        found = []
-        for one in reference.list(prefix, delimiter="/"):
-            if one.path == prefix:
+        infos = []
+        for line in reference.list(prefix, delimiter="/"):
+            if line.path == prefix:
                 continue  # an object whose path ends with a slash, as some clients mark a directory
-            name = f"{top}/{one.path}"
-            found.append(_directory(name.rstrip("/")) if one.entry is None else _file(name, one.entry))
-        if not found and inside:
+            name = f"{top}/{line.path}"
+            infos.append(_directory(name.rstrip("/")) if line.entry is None else _file(name, line.entry))
+        if not infos and inside:
             return [_file(f"{top}/{inside}", reference.stat(inside))]
-        if not found:
+        if not infos:
             reference.head()  # a reference that is not there is an error
-        return found
+        return infos
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Size, time and checksum of a file, or that there is a directory. Raises `FileNotFoundError`."""
@@ -166,10 +166,10 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         with _as_os_errors(path):
             top = _top(repository, ref)
             listed = repository.ref(ref).list(f"{inside}/" if inside else "")
-            found = {f"{top}/{one.path}": _file(f"{top}/{one.path}", one.entry) for one in listed}
-            if not found and inside and self.isfile(path):
-                found = {f"{top}/{inside}": self.info(path)}
-        return found if detail else list(found)
+            infos = {f"{top}/{line.path}": _file(f"{top}/{line.path}", line.entry) for line in listed}
+            if not infos and inside and self.isfile(path):
+                infos = {f"{top}/{inside}": self.info(path)}
+        return infos if detail else list(infos)
 
     def checksum(self, path: str) -> str:
         """The MD5 of a file's bytes, or the etag of an imported object."""
@@ -177,8 +177,8 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
 
     def modified(self, path: str) -> dt.datetime:
         """When a file was written, UTC."""
-        found: dt.datetime = self.info(path)["mtime"]
-        return found
+        mtime: dt.datetime = self.info(path)["mtime"]
+        return mtime
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """The bytes of a file, or of a range of it."""
@@ -220,15 +220,15 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
         """Delete files; with `recursive` everything below a directory, by one mark."""
-        for one in [path] if isinstance(path, str) else path:
-            if recursive and maxdepth is None and "*" not in one and self.isdir(one):
-                repository, ref, inside = self._place(one)
-                with _as_os_errors(one):
+        for target in [path] if isinstance(path, str) else path:
+            if recursive and maxdepth is None and "*" not in target and self.isdir(target):
+                repository, ref, inside = self._place(target)
+                with _as_os_errors(target):
                     repository.branch(ref).delete_prefix(f"{inside}/")
-            elif "*" in one or maxdepth is not None:
-                super().rm(one, recursive=recursive, maxdepth=maxdepth)
+            elif "*" in target or maxdepth is not None:
+                super().rm(target, recursive=recursive, maxdepth=maxdepth)
             else:
-                self.rm_file(one)
+                self.rm_file(target)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Copy a file onto a branch: inside a repository its bytes are not read here."""
@@ -318,7 +318,7 @@ def _open(lake: str, options: dict[str, Any]) -> Any:
     """The repositories of a lake, by way of the server that owns them, if one does."""
     options = dict(options)
     try:
-        access = Access(**{one.name: options.pop(one.name) for one in fields(Access) if one.name in options})
+        access = Access(**{field.name: options.pop(field.name) for field in fields(Access) if field.name in options})
         return open_repositories(lake, access=access, **options)
     except Conflict as owned:
         endpoint = owned.facts.get("endpoint")

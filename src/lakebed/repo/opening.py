@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
@@ -21,16 +22,16 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.catalog import Catalog, LocalCatalog
-from lakebed.repo.foreign import ForeignStores
-from lakebed.repo.names import check_repository_name
-from lakebed.repo.namespace import METADATA_FOLDER, REPOSITORY_SUFFIX
-from lakebed.repo.options import Access, RepositoryOptions
+from lakebed.repo.model.names import check_repository_name
+from lakebed.repo.model.options import Access, RepositoryOptions
+from lakebed.repo.outside.foreign import ForeignStores
+from lakebed.repo.outside.namespace import METADATA_FOLDER, REPOSITORY_SUFFIX
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport.catalog import Catalog, LocalCatalog
 from lakebed.runtime import Environment
 
-_OWNER_POLL_S: Final = 0.1
+_OWNER_PAUSES: Final = Pauses(0.1, 0.1)
 """How often a waiting process looks whether the owner is gone."""
 
 
@@ -111,8 +112,8 @@ def open_repositories(
 
 def _server_catalog(url: str, access: Access) -> Catalog:
     """The repositories of a server. No request is made."""
-    from lakebed.repo.remote.catalog import HttpCatalog  # here, for it loads urllib3
-    from lakebed.repo.remote.client import Client
+    from lakebed.repo.transport.http_catalog import HttpCatalog  # here, for it loads urllib3
+    from lakebed.repo.transport.http_client import Client
 
     return HttpCatalog(Client(url, access_key=access.access_key, secret=access.secret))
 
@@ -129,15 +130,15 @@ def _no_repositories(store: ObjectStore) -> NotFound:
 
 def _after_owner(opening: Callable[[], KeyValue], *, wait_ms: int, environment: Environment) -> KeyValue:
     """Open the records, waiting for an owner that is going to end; a server is not waited for."""
-    clock = environment.clock
-    until_s = clock.monotonic_s() + wait_ms / 1000
-    while True:
+    backoff = Backoff(environment, _OWNER_PAUSES, retry_s=wait_ms / 1000)
+    for _ in backoff:
         try:
             return opening()
         except Conflict as error:
-            if error.kind != "owned" or error.facts.get("endpoint") or clock.monotonic_s() >= until_s:
+            if error.kind != "owned" or error.facts.get("endpoint"):
                 raise
-        clock.sleep(_OWNER_POLL_S)
+            backoff.note(error)
+    raise backoff.reason
 
 
 def open_repository(
@@ -188,8 +189,8 @@ def sole_repository(repositories: Repositories, name: str, *, create: bool) -> R
     Raises as `Repositories.repository` and, with `create`, `Repositories.create`.
     """
     try:
-        found = _find_or_create(repositories, name) if create else repositories.repository(name)
-        return Repository(found.transport, close=repositories.close)
+        repository = _find_or_create(repositories, name) if create else repositories.repository(name)
+        return Repository(repository.transport, close=repositories.close)
     except BaseException:
         with suppress(LakebedError):
             repositories.close()  # or the next attempt would meet this process as the owner

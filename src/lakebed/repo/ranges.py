@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Any, Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.heads import CommitWithId
+from lakebed.repo.heads.heads import CommitWithId
 from lakebed.repo.verbs.differences import DiffScope
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 _RANGE: Final = re.compile(r"(.*?)(\.{2,})(.*)", re.DOTALL)
 _SCOPES: Final[dict[str, DiffScope]] = {"..": "two_dot", "...": "three_dot"}
@@ -36,7 +36,8 @@ def sides_of(text: str) -> tuple[str, str, str] | None:
     left, dots, right = match.groups()
     if not left or not right or dots not in _SCOPES:
         raise InvalidRequest(
-            f"{shown(text)} is not a range: write two references with two dots between them, such as main~1..main "
+            f"{format_value(text)} is not a range: write two references with two dots between them, such as "
+            f"main~1..main "
             "(with three dots a difference shows what the right side did since the two parted).",
             kind="invalid_range",
             text=text,
@@ -50,17 +51,17 @@ def diff_sides(left: str, right: str | None, kind: DiffScope | None) -> tuple[st
     Raises:
         InvalidRequest: kind ``invalid_range``: one reference, or a range with another argument.
     """
-    found = sides_of(left)
-    if found is None and right is not None:
+    sides = sides_of(left)
+    if sides is None and right is not None:
         return left, right, kind or "three_dot"
-    if found is None or right is not None or kind not in (None, _SCOPES[found[1]]):
+    if sides is None or right is not None or kind not in (None, _SCOPES[sides[1]]):
         raise InvalidRequest(
-            f"A difference is of two references or of one range such as main~1..main, not of {shown(left)}"
-            f"{'' if right is None else f' and {shown(right)}'}{'' if kind is None else f' as {kind}'}.",
+            f"A difference is of two references or of one range such as main~1..main, not of {format_value(left)}"
+            f"{'' if right is None else f' and {format_value(right)}'}{'' if kind is None else f' as {kind}'}.",
             kind="invalid_range",
             text=left,
         )
-    return found[0], found[2], _SCOPES[found[1]]
+    return sides[0], sides[2], _SCOPES[sides[1]]
 
 
 def log_of_range(log: Log, text: str, *, amount: int | None = None, **filters: Any) -> Iterator[CommitWithId]:
@@ -75,14 +76,15 @@ def log_of_range(log: Log, text: str, *, amount: int | None = None, **filters: A
     Cost: the log of both sides, back to the first generation that has a commit of the range, once; with filters also
         the filtered log as far.
     """
-    found = sides_of(text)
-    if found is None:
+    sides = sides_of(text)
+    if sides is None:
         yield from log(text, amount=amount, **filters)
         return
-    left, dots, right = found
+    left, dots, right = sides
     if dots != "..":
         raise InvalidRequest(
-            f"The log of {shown(text)} is not known: write {left}..{right} for the commits behind {right} that are not "
+            f"The log of {format_value(text)} is not known: write {left}..{right} for the commits behind {right} "
+            f"that are not "
             f"behind {left}.",
             kind="invalid_range",
             text=text,
@@ -93,19 +95,19 @@ def log_of_range(log: Log, text: str, *, amount: int | None = None, **filters: A
     if not any(value for value in filters.values()):
         yield from islice(commits, amount)
         return
-    inside = {one.id: one.commit.generation for one in commits}
+    inside = {node.id: node.commit.generation for node in commits}
     oldest = min(inside.values(), default=0)
     if inside:
         filtered = log(right, **filters)
-        near = (one for one in _until(filtered, oldest) if one.id in inside)
+        near = (node for node in _until(filtered, oldest) if node.id in inside)
         yield from islice(near, amount)
 
 
 def _until(commits: Iterator[CommitWithId], generation: int) -> Iterator[CommitWithId]:
-    for one in commits:
-        if one.commit.generation < generation:
+    for node in commits:
+        if node.commit.generation < generation:
             return
-        yield one
+        yield node
 
 
 def _behind_right_only(left: Iterator[CommitWithId], right: Iterator[CommitWithId]) -> Iterator[CommitWithId]:
@@ -117,15 +119,15 @@ def _behind_right_only(left: Iterator[CommitWithId], right: Iterator[CommitWithI
     behind_left: set[str] = set()
     at_left = next(left, None)
     wanted: set[str] | None = None
-    for one in right:
-        if wanted is not None and one.id not in wanted:
+    for node in right:
+        if wanted is not None and node.id not in wanted:
             continue
-        wanted = (wanted or set()) - {one.id}
-        while at_left is not None and at_left.commit.generation >= one.commit.generation:
+        wanted = (wanted or set()) - {node.id}
+        while at_left is not None and at_left.commit.generation >= node.commit.generation:
             behind_left.add(at_left.id)
             at_left = next(left, None)
-        if one.id not in behind_left:
-            yield one
-            wanted.update(one.commit.parents)
+        if node.id not in behind_left:
+            yield node
+            wanted.update(node.commit.parents)
         if not wanted:
             return

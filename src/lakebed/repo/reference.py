@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from lakebed.objects.port import ByteRange, ObjectStore
-from lakebed.repo.data import ranges_file
 from lakebed.repo.directories import CopyProgress, CopyReport, download_directory
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.model import Difference, Entry
-from lakebed.repo.names import parse_reference
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.model.model import Difference, Entry
+from lakebed.repo.model.names import parse_reference
+from lakebed.repo.objects.data import ranges_file
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View
-from lakebed.repo.transport import OverTransport, Transport
+from lakebed.repo.transport.transport import OverTransport, Transport
 from lakebed.repo.verbs.differences import Diff, DiffScope
 from lakebed.repo.verbs.log import Log
 from lakebed.repo.verbs.message import texts_of
@@ -87,7 +87,7 @@ class Reference(OverTransport):
 
         Raises:
             NotFound: kind ``path_not_found``.
-        Cost: as `lakebed.repo.blame.blame`.
+        Cost: as `lakebed.repo.heads.blame.blame`.
         """
         return self.blame_many([path])[path]
 

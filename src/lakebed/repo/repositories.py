@@ -13,17 +13,17 @@ from lakebed.closing import Closing
 from lakebed.errors import LakebedError
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.catalog import Catalog, LocalCatalog
-from lakebed.repo.model import DeletedRepository
-from lakebed.repo.names import check_amount
-from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.model.model import DeletedRepository
+from lakebed.repo.model.names import check_amount
+from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport.catalog import Catalog, LocalCatalog
 from lakebed.repo.verbs.message import texts
 from lakebed.repo.verbs.repositories import CreateRepository, Deleted, ListRepositories, SetMetadata, UpdateMetadata
 from lakebed.runtime import Environment
 
 if TYPE_CHECKING:
-    from lakebed.repo.remote.keys import RemoteAccessKeys
+    from lakebed.repo.transport.http_keys import RemoteAccessKeys
 
 
 class Repositories(Closing):
@@ -161,8 +161,8 @@ class Repositories(Closing):
         Cost: 1 snapshot, 1 scan of the key-value store; over HTTP 1 request a page.
         """
         check_amount(amount)
-        found = self._catalog.repositories(ListRepositories(prefix=prefix, after=after), amount=amount)
-        return (Repository(transport) for transport in found)
+        transports = self._catalog.repositories(ListRepositories(prefix=prefix, after=after), amount=amount)
+        return (Repository(transport) for transport in transports)
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Replace a repository's metadata.

@@ -14,16 +14,16 @@ from typing import Any, get_args
 from lakebed.closing import Closing
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.repo.branch import Branch
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.hooks import Hooks, Webhook
-from lakebed.repo.model import Difference, Tag
-from lakebed.repo.options import CollectionOptions
-from lakebed.repo.protection import Blocked, ProtectionRule
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.model.model import Difference, Tag
+from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.ranges import diff_sides, log_of_range
+from lakebed.repo.records.hooks import Hooks, Webhook
+from lakebed.repo.records.protection import Blocked, ProtectionRule
+from lakebed.repo.records.reflog import ReflogLine
+from lakebed.repo.records.retention import RetentionRules
 from lakebed.repo.reference import Reference
-from lakebed.repo.reflog import ReflogLine
-from lakebed.repo.retention import RetentionRules
-from lakebed.repo.transport import OverTransport, Transport
+from lakebed.repo.transport.transport import OverTransport, Transport
 from lakebed.repo.verbs.differences import DiffScope
 from lakebed.repo.verbs.reading import CommonAncestor, Head, Reflog
 from lakebed.repo.verbs.references import (
@@ -57,7 +57,7 @@ class Repository(OverTransport, Closing):
     Args:
         close: called by `close`; None: the caller closes what is below it.
 
-    Example:
+    Examples:
         >>> import lakebed.repo
         >>> with lakebed.repo.open("memory://doc-lake/analytics.repo") as repo:
         ...     main = repo.branch("main")
@@ -141,18 +141,18 @@ class Repository(OverTransport, Closing):
     ) -> Branch:
         """Make a branch at the commit of a reference (default: of the default branch); what is staged is not in it.
 
-        Arguments and errors as `lakebed.repo.branches.create_branch`.
+        Arguments and errors as `lakebed.repo.references.branches.create_branch`.
         """
         start = None if source is None else str(source)
         self._transport.call(CreateBranch(name=name, source=start, hidden=hidden, committer=committer))
         return self.branch(name)
 
     def delete_branch(self, name: str, *, committer: str = "") -> None:
-        """Delete a branch, with what is staged on it. Errors as `lakebed.repo.branches.delete_branch`."""
+        """Delete a branch, with what is staged on it. Errors as `lakebed.repo.references.branches.delete_branch`."""
         self._transport.call(DeleteBranch(name=name, committer=committer))
 
     def undelete_branch(self, name: str, *, committer: str = "") -> Branch:
-        """Bring a deleted branch back at the commit it had. Errors as `lakebed.repo.branches.undelete_branch`."""
+        """Bring a deleted branch back at the commit it had. Errors as `references.branches.undelete_branch`."""
         self._transport.call(UndeleteBranch(name=name, committer=committer))
         return self.branch(name)
 
@@ -165,13 +165,13 @@ class Repository(OverTransport, Closing):
     ) -> Tag:
         """Give the commit of a reference (default: of the default branch) a name.
 
-        Arguments and errors as `lakebed.repo.tags.create_tag`.
+        Arguments and errors as `lakebed.repo.references.tags.create_tag`.
         """
         at = None if ref is None else str(ref)
         return self._transport.call(CreateTag(name=name, ref=at, owner=owner, lifetime_ms=lifetime_ms))
 
     def delete_tag(self, name: str) -> None:
-        """Remove a tag. Errors as `lakebed.repo.tags.delete_tag`."""
+        """Remove a tag. Errors as `lakebed.repo.references.tags.delete_tag`."""
         self._transport.call(DeleteTag(name=name))
 
     def filesystem(self) -> Any:
@@ -212,11 +212,11 @@ class Repository(OverTransport, Closing):
             kind: of two references: ``three_dot`` (the default) or ``two_dot``.
             prefix, after, delimiter, amount: as `lakebed.repo.verbs.differences.Diff`, and so are errors.
         """
-        one, other, scope = diff_sides(str(left), None if right is None else str(right), kind)
-        return self.ref(one).diff(other, kind=scope, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
+        first, other, scope = diff_sides(str(left), None if right is None else str(right), kind)
+        return self.ref(first).diff(other, kind=scope, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
 
     def merge_base(self, left: str | Reference, right: str | Reference) -> str | None:
-        """Id of the best common ancestor of two references; None: there is none. Errors as `lakebed.repo.refs`."""
+        """Id of the best common ancestor of two references; None: none. Errors as `lakebed.repo.references.refs`."""
         return self._transport.call(CommonAncestor(left=str(left), right=str(right)))
 
     def reflog(self, branch: str | None = None, *, since_ms: int | None = None) -> Iterator[ReflogLine]:
@@ -227,7 +227,7 @@ class Repository(OverTransport, Closing):
     # ---- settings
 
     def protect(self, pattern: str, *, blocked: Sequence[Blocked] = get_args(Blocked)) -> ProtectionRule:
-        """Protect the branches that a pattern matches. Arguments as `lakebed.repo.protection.protect`."""
+        """Protect the branches that a pattern matches. Arguments as `lakebed.repo.records.protection.protect`."""
         return self._transport.call(Protect(pattern=pattern, blocked=list(blocked)))
 
     def unprotect(self, pattern: str) -> None:
@@ -243,7 +243,7 @@ class Repository(OverTransport, Closing):
         return self._transport.call(Retention())
 
     def set_retention(self, *, default_days: int, branch_days: Mapping[str, int] = {}) -> RetentionRules:
-        """Replace the rules of retention. Arguments and errors as `lakebed.repo.retention.store_retention`."""
+        """Replace the rules of retention. Arguments and errors as `lakebed.repo.records.retention.store_retention`."""
         return self._transport.call(SetRetention(default_days=default_days, branch_days=dict(branch_days)))
 
     def delete_retention(self) -> None:
@@ -260,7 +260,7 @@ class Repository(OverTransport, Closing):
         return self._transport.call(Webhooks())
 
     def set_webhooks(self, hooks: Sequence[Webhook]) -> None:
-        """Replace all webhooks. Errors as `lakebed.repo.hooks.set_webhooks`."""
+        """Replace all webhooks. Errors as `lakebed.repo.records.hooks.set_webhooks`."""
         self._transport.call(SetWebhooks(hooks=list(hooks)))
 
     # ---- versions
@@ -299,7 +299,7 @@ class Repository(OverTransport, Closing):
         return self._transport.call(Restore(version=version, committer=committer))
 
     def plan_reclaim(self, options: CollectionOptions | None = None) -> ReclaimPlan:
-        """What a collection would delete now; deletes nothing. As `lakebed.repo.collect.plan_collection`."""
+        """What a collection would delete now; deletes nothing. As `lakebed.repo.collect.collect.plan_collection`."""
         return self._transport.call(PlanReclaim(min_age_s=_age_s(options)))
 
     def collect_garbage(
@@ -309,12 +309,12 @@ class Repository(OverTransport, Closing):
         dry_run: bool = False,
         progress: Callable[[Any], None] | None = None,
     ) -> ReclaimReport:
-        """Delete what nothing needs. As `lakebed.repo.collect.collect_garbage`."""
+        """Delete what nothing needs. As `lakebed.repo.collect.collect.collect_garbage`."""
         collection = CollectGarbage(min_age_s=_age_s(options), dry_run=dry_run)
         return self._transport.call(collection, progress=progress)
 
     def why(self, path: str) -> Explanation:
-        """Who needs an object of the storage namespace, or when it may go. As `lakebed.repo.why.why`."""
+        """Who needs an object of the storage namespace, or when it may go. As `lakebed.repo.collect.why.why`."""
         return self._transport.call(Why(path=path))
 
     # ---- the end

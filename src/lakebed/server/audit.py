@@ -18,8 +18,8 @@ import msgspec
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.ranges import prefix_end
 from lakebed.lsm.file_id import mint_file_id
-from lakebed.repo.layout import audit_key
-from lakebed.repo.records import decode_record, encode_record
+from lakebed.repo.model.layout import audit_key
+from lakebed.repo.records.records import decode_record, encode_record
 from lakebed.runtime import Environment
 
 _PREFIX: Final = audit_key("")

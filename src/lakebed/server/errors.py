@@ -69,13 +69,13 @@ def error_reply(
             facts = {named: facts.get(named, "")}
             message = sentence.format(facts[named])
         return ErrorBody(
-            concealed(message, root_url=root_url), {name: _concealed(fact, root_url) for name, fact in facts.items()}
+            conceal(message, root_url=root_url), {name: _conceal(fact, root_url) for name, fact in facts.items()}
         )
 
     return generic.error_reply(error, request_id=request_id, statuses={**_STATUSES, **statuses}, body_of=body_of)
 
 
-def _concealed(fact: Any, root_url: str) -> Any:
+def _conceal(fact: Any, root_url: str) -> Any:
     """Text, or what has texts in it, without the path of a storage on this machine."""
     if not root_url.startswith("file://"):
         return fact
@@ -86,10 +86,10 @@ def _concealed(fact: Any, root_url: str) -> Any:
                 fact = re.sub(re.escape(place) + _END, LOCAL_SCHEME, fact)
         return fact
     if isinstance(fact, dict):
-        return {name: _concealed(one, root_url) for name, one in fact.items()}
-    return [_concealed(one, root_url) for one in fact] if isinstance(fact, list | tuple) else fact
+        return {name: _conceal(value, root_url) for name, value in fact.items()}
+    return [_conceal(value, root_url) for value in fact] if isinstance(fact, list | tuple) else fact
 
 
-def concealed(message: str, *, root_url: str) -> str:
+def conceal(message: str, *, root_url: str) -> str:
     """A sentence without the path of a storage on this machine."""
-    return str(_concealed(message, root_url))
+    return str(_conceal(message, root_url))

@@ -1,7 +1,7 @@
 """Imports that run in the background.
 
 Owns: the order and the number of imports that run at once in this process. Their state is in the repository's records
-(`lakebed.repo.importing`), so a crash loses nothing: the next process resumes what was running.
+(`lakebed.repo.heads.importing`), so a crash loses nothing: the next process resumes what was running.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from lakebed.errors import Closed, LakebedError
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import run_import, unfinished_imports
+from lakebed.repo.heads.importing import list_unfinished_imports, run_import
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.runtime import Environment
 
 _RUNNING_MAX: Final = 2
@@ -47,7 +47,7 @@ class ImportRunner:
     def resume(self, contexts: Iterable[RepositoryContext]) -> None:
         """Run the imports that were interrupted by the end of their process."""
         for context in contexts:
-            for record in unfinished_imports(context):
+            for record in list_unfinished_imports(context):
                 self.start(context, record.id)
 
     def _forget_waiting(self) -> None:

@@ -33,9 +33,9 @@ from lakebed.http.declaration import ROLES, Role
 from lakebed.http.errors import forbidden
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.ranges import prefix_end
-from lakebed.repo.layout import access_key_key
-from lakebed.repo.names import check_repository_name
-from lakebed.repo.records import decode_record, encode_record
+from lakebed.repo.model.layout import access_key_key
+from lakebed.repo.model.names import check_repository_name
+from lakebed.repo.records.records import decode_record, encode_record
 from lakebed.runtime import Environment
 from lakebed.server.options import ServerOptions
 
@@ -162,10 +162,10 @@ class AccessKeys:
 
     def get(self, access_key: str) -> AccessKey:
         """One access key. Raises `NotFound`."""
-        found = self._load(access_key)
-        if found is None or found.parent is not None:
+        key = self._load(access_key)
+        if key is None or key.parent is not None:
             raise _unknown(access_key)
-        return found
+        return key
 
     def revoke(self, access_key: str) -> None:
         """Delete an access key and its tokens. Raises `NotFound`; `InvalidRequest` for the last with the role admin.
@@ -196,7 +196,7 @@ class AccessKeys:
             raw = self._key_value.get(access_key_key(access_key)) if _is_id(access_key) else None
             key = None if raw is None else decode_record(raw, AccessKey, key=access_key_key(access_key))
             if raw is None or key is None or key.parent is not None or not _matches(key, secret):
-                raise _refused()
+                raise _credentials_error()
             now_ms = self._environment.clock.now_ms()
             tokens = sorted(self._scan(access_key + _TOKEN_MARK), key=lambda token: token.created_at_ms)
             live = [token for token in tokens if (token.expires_at_ms or 0) > now_ms]
@@ -245,13 +245,13 @@ class AccessKeys:
         changes = self._changes
         key = self._load(access_key)
         if key is None or not _matches(key, secret):
-            raise _refused()
+            raise _credentials_error()
         if key.expires_at_ms is not None and self._environment.clock.now_ms() >= key.expires_at_ms:
             raise InvalidRequest("The token has expired: log in again.", kind="unauthorized")
         if key.parent is not None:
             parent = self._load(key.parent)
             if parent is None or not hmac.compare_digest(parent.salt, key.parent_salt):
-                raise _refused()
+                raise _credentials_error()
         principal = _principal(key)
         cache = self._cache
         if changes == self._changes:
@@ -338,7 +338,7 @@ def _unknown(access_key: str) -> NotFound:
     return NotFound(f"There is no access key {access_key}: list the keys, and check the spelling.", kind="access_key")
 
 
-def _refused() -> InvalidRequest:
+def _credentials_error() -> InvalidRequest:
     return InvalidRequest(
         "The access key is unknown or revoked, or its secret is wrong: check both.", kind="unauthorized"
     )

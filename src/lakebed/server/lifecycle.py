@@ -17,8 +17,8 @@ from lakebed.http.memory import lean_pool
 from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
+from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
-from lakebed.repo.options import Access
 from lakebed.repo.repositories import Repositories
 from lakebed.runtime import Environment
 from lakebed.server.app import build, description
@@ -96,7 +96,7 @@ def serve_one(
     pa.set_memory_pool(lean_pool())
     repositories = open_records(settings, environment=Environment())
     try:
-        report = started_of(settings, first_key(repositories, settings) if first_setup else None)
+        report = startup_report(settings, first_key(repositories, settings) if first_setup else None)
         site = open_site(settings, repositories)
     except BaseException:
         repositories.close()
@@ -105,7 +105,7 @@ def serve_one(
     return 0
 
 
-def started_of(settings: ServerSettings, created: NewAccessKey | None) -> Started:
+def startup_report(settings: ServerSettings, created: NewAccessKey | None) -> Started:
     """What to report once the server answers."""
     if created is None:
         return Started(settings.endpoint, settings.storage_url)
@@ -121,6 +121,6 @@ class Running(RunningServer[Principal, RepositoryCall]):
         self, settings: ServerSettings, listener: socket.socket, *, environment: Environment | None = None
     ) -> None:
         repositories = open_records(settings, environment=environment or Environment())
-        self.started = started_of(settings, first_key(repositories, settings))
+        self.started = startup_report(settings, first_key(repositories, settings))
         site = open_site(settings, repositories)
         super().__init__(build(site), site, listener)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakebed.http.options import HttpOptions
-from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.model.options import RepositoryOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

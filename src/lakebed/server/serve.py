@@ -21,10 +21,10 @@ from lakebed.http.listening import bind, check_host, url_of
 from lakebed.http.signing import SIGNING_KEY_BYTES
 from lakebed.http.workers import CONTEXT, run_workers
 from lakebed.objects.path import parse_url
-from lakebed.repo.import_policy import parse_allowed_folders
-from lakebed.repo.outbound import parse_allowed
+from lakebed.repo.outside.import_policy import parse_allowed_folders
+from lakebed.repo.outside.outbound import parse_allowed
 from lakebed.runtime import Environment
-from lakebed.server.lifecycle import NAME, Running, first_key, open_records, serve_one, started_of
+from lakebed.server.lifecycle import NAME, Running, first_key, open_records, serve_one, startup_report
 from lakebed.server.options import ServerOptions
 from lakebed.server.settings import ServerSettings, Started
 
@@ -66,11 +66,13 @@ def run_server(
         if options.workers == 1:
             return serve_one(settings, listener, started=report)
         with open_records(settings, environment=environment) as repositories:
-            answers = started_of(settings, first_key(repositories, settings))
+            answers = startup_report(settings, first_key(repositories, settings))
 
         def start(number: int, answering: Event) -> BaseProcess:
-            own = replace(settings, resume_imports=number == 0)
-            process = CONTEXT.Process(target=_work, args=(own, listener, answering), name=f"lakebed-worker-{number}")
+            worker_settings = replace(settings, resume_imports=number == 0)
+            process = CONTEXT.Process(
+                target=_work, args=(worker_settings, listener, answering), name=f"lakebed-worker-{number}"
+            )
             process.start()
             return process
 

@@ -20,7 +20,7 @@ from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
 from lakebed.http.site import Change
 from lakebed.objects.path import parse_url
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
 from lakebed.server.audit import AuditLine, AuditLog
 from lakebed.server.auth import check_role
@@ -159,7 +159,7 @@ class RepositoryCall(Call):
         """
         context = await self.site.context(self.path["repository"])
         if force:
-            context = context.forced()
+            context = context.as_writable()
         if self.principal is None or self.principal.repositories is None:
             return context
         return replace(context, foreign=context.foreign.of(context.name, is_limited=True))

@@ -14,24 +14,24 @@ from lakebed.spark.java import require_pyspark
 
 if TYPE_CHECKING:
     from lakebed.spark import jobs
-    from lakebed.spark.reading import read
+    from lakebed.spark.dataframe.reading import read
+    from lakebed.spark.dataframe.writing import delete, merge, upsert, write
+    from lakebed.spark.plan.types import arrow_schema_of
     from lakebed.spark.start import session
-    from lakebed.spark.types import arrow_schema_of
-    from lakebed.spark.upserts import upsert_stream
-    from lakebed.spark.writing import delete, merge, upsert, write
+    from lakebed.spark.streams.upserts import upsert_stream
 
 __all__ = ["arrow_schema_of", "delete", "jobs", "merge", "read", "session", "upsert", "upsert_stream", "write"]
 
 _MODULE_OF = {
-    "arrow_schema_of": "lakebed.spark.types",
+    "arrow_schema_of": "lakebed.spark.plan.types",
     "jobs": "lakebed.spark.jobs",
-    "delete": "lakebed.spark.writing",
-    "merge": "lakebed.spark.writing",
-    "read": "lakebed.spark.reading",
+    "delete": "lakebed.spark.dataframe.writing",
+    "merge": "lakebed.spark.dataframe.writing",
+    "read": "lakebed.spark.dataframe.reading",
     "session": "lakebed.spark.start",
-    "upsert": "lakebed.spark.writing",
-    "upsert_stream": "lakebed.spark.upserts",
-    "write": "lakebed.spark.writing",
+    "upsert": "lakebed.spark.dataframe.writing",
+    "upsert_stream": "lakebed.spark.streams.upserts",
+    "write": "lakebed.spark.dataframe.writing",
 }
 
 

@@ -1,6 +1,6 @@
 """The jar of the SQL catalog: where it is, and the settings that make a lake a catalog.
 
-Owns: `find_jar`, `catalog_settings` and `joined_settings`. Imports no PySpark.
+Owns: `find_jar`, `catalog_settings` and `merge_settings`. Imports no PySpark.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def find_jar() -> Path:
     jar = _FOLDER / f"lakebed-spark-{minor}.jar"
     if jar.is_file():
         return jar
-    there = sorted(path.stem.removeprefix("lakebed-spark-") for path in _FOLDER.glob("lakebed-spark-*.jar"))
-    if there:
+    versions = sorted(path.stem.removeprefix("lakebed-spark-") for path in _FOLDER.glob("lakebed-spark-*.jar"))
+    if versions:
         raise InvalidRequest(
-            f"There is no SQL catalog for Spark {minor}, only for {', '.join(there)}: install that PySpark, or use "
+            f"There is no SQL catalog for Spark {minor}, only for {', '.join(versions)}: install that PySpark, or use "
             "lakebed.spark.read and lakebed.spark.write, which need no jar.",
             kind="jar_missing",
             version=version,
@@ -75,7 +75,9 @@ def catalog_settings(catalogs: Mapping[str, str], *, python: str | None = None) 
     return settings
 
 
-def joined_settings(own: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+def merge_settings(settings: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of both: `wanted` wins, but jars and extensions are added to one another."""
-    lists = {name: f"{own[name]},{wanted[name]}" for name in (JARS, EXTENSIONS) if name in own and name in wanted}
-    return {**own, **wanted, **lists}
+    lists = {
+        name: f"{settings[name]},{wanted[name]}" for name in (JARS, EXTENSIONS) if name in settings and name in wanted
+    }
+    return {**settings, **wanted, **lists}

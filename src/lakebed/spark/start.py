@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.runtime import ThreadRuntime
-from lakebed.spark.jar import CATALOGS, JARS, catalog_settings, joined_settings
+from lakebed.spark.jar import CATALOGS, JARS, catalog_settings, merge_settings
 from lakebed.spark.java import require_java
 
 _LOGGING = Path(__file__).parent / "log4j2.properties"
@@ -67,14 +67,14 @@ def session(
     wanted = dict(settings or {})
     running = SparkSession.getActiveSession()
     if catalogs:
-        own = catalog_settings(catalogs)
-        if running is not None and own[JARS] not in (running.conf.get(JARS, "") or ""):
+        defaults = catalog_settings(catalogs)
+        if running is not None and defaults[JARS] not in (running.conf.get(JARS, "") or ""):
             raise InvalidRequest(
                 "The running Spark session was started without lakebed's jar, so it cannot have catalogs: stop it, or "
                 "name them where it is started, in lakebed.spark.session(catalogs=...).",
                 kind="jar_not_loaded",
             )
-        wanted = joined_settings(own, wanted)
+        wanted = merge_settings(defaults, wanted)
     if running is not None:
         for name, value in wanted.items():
             # Spark knows no settings of catalogs before they are used.

@@ -26,18 +26,18 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import LakebedError
 from lakebed.runtime import Environment
-from lakebed.spark.carried import carried_rows, carried_schema
 from lakebed.spark.catalog.writes import OPERATION
-from lakebed.spark.change_rows import ChangeRows
-from lakebed.spark.found_rows import FILE_COLUMN, POSITION_COLUMN, FoundRows, found_rows
-from lakebed.spark.plan import Pack
-from lakebed.spark.shipping import opened_in_task
-from lakebed.spark.tasks import LASTING
-from lakebed.spark.write_tasks import WriteTask
-from lakebed.table.model import BucketChange
-from lakebed.table.read import POSITION, ReadPlan, numbered_rows, read_split
-from lakebed.table.sequence import delete_columns
-from lakebed.table.write import TableWriter
+from lakebed.spark.plan.carried import transfer_rows, transfer_schema
+from lakebed.spark.plan.change_rows import ChangeRows
+from lakebed.spark.plan.found_rows import FILE_COLUMN, POSITION_COLUMN, FoundRows, found_rows
+from lakebed.spark.plan.plan import Pack
+from lakebed.spark.plan.shipping import open_in_task
+from lakebed.spark.tasks.tasks import LASTING
+from lakebed.spark.tasks.write_tasks import WriteTask
+from lakebed.table.engines.sequence import delete_columns
+from lakebed.table.model.model import BucketChange
+from lakebed.table.read.read import POSITION, ReadPlan, read_split, read_with_positions
+from lakebed.table.write.write import TableWriter
 
 READ: Final = b"R"
 WRITE: Final = b"W"
@@ -61,7 +61,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _read(shipped: bytes, plan: Plan, pack: Pack, sink: BinaryIO, *, width: int | None, numbers: bool) -> None:
-    rows_schema = carried_schema(plan.fields)
+    rows_schema = transfer_schema(plan.fields)
     rows = _rows(shipped, plan, pack, rows_schema)
     carried = rows_schema
     if width is not None:
@@ -88,10 +88,10 @@ def _rows(shipped: bytes, plan: Plan, pack: Any, carried: pa.Schema) -> Iterator
     if isinstance(plan, ChangeRows):
         yield from plan.read(shipped, pack)
         return
-    store = opened_in_task(shipped, pack.entries)
+    store = open_in_task(shipped, pack.entries)
     for split in pack.splits:
         for rows in read_split(store, split, plan=plan):
-            yield carried_rows(rows, carried)
+            yield transfer_rows(rows, carried)
 
 
 def _rows_with_names(
@@ -111,11 +111,11 @@ def _rows_with_positions(
     shipped: bytes, plan: ReadPlan, answered: pa.Schema, pack: Pack, carried: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """As `_rows_with_names`, and the number of each row in its file."""
-    store = opened_in_task(shipped, pack.entries)
+    store = open_in_task(shipped, pack.entries)
     for split in pack.splits:
-        for file, found in numbered_rows(store, split, plan=plan):
-            for batch in found.to_batches():
-                rows = carried_rows(batch.select(list(plan.columns)), carried)
+        for file, table in read_with_positions(store, split, plan=plan):
+            for batch in table.to_batches():
+                rows = transfer_rows(batch.select(list(plan.columns)), carried)
                 names = pa.repeat(pa.scalar(file.file_name), rows.num_rows)
                 columns = [*rows.columns[: len(answered) - 2], names, batch.column(POSITION)]
                 yield pa.RecordBatch.from_arrays(columns, schema=answered)
@@ -127,7 +127,7 @@ def _write(shipped: bytes, task: WriteTask, has_operations: bool, source: Binary
     failure: Exception | None = None
     batches = pa.ipc.open_stream(pa.PythonFile(source, "r"))
     try:
-        writer = task.writer(opened_in_task(shipped), Environment())
+        writer = task.writer(open_in_task(shipped), Environment())
         for batch in batches:
             if has_operations and not task.schema.primary_keys:
                 _replace(writer, pa.Table.from_batches([batch]), places)

@@ -17,16 +17,17 @@ from typing_extensions import Unpack
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.runtime import Environment
-from lakebed.table import branches, travel, versions
-from lakebed.table import schema as schemas
-from lakebed.table.branches import Branch
-from lakebed.table.context import TableBranch
-from lakebed.table.model import BucketChange, CommitKind, DataField, Rows, Snapshot, TableSchema, Tag
-from lakebed.table.options import TableOptions
-from lakebed.table.schema import Name, new_schema, schema_html
-from lakebed.table.travel import Resolved, SourceOptions, Time
-from lakebed.table.types import arrow_schema
-from lakebed.table.versions import TableView
+from lakebed.table.branch import branches, travel
+from lakebed.table.branch.branches import Branch
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.travel import Resolved, SourceOptions, Time
+from lakebed.table.model.model import BucketChange, CommitKind, DataField, Rows, Snapshot, TableSchema, Tag
+from lakebed.table.model.options import TableOptions
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.schema import schema as schemas
+from lakebed.table.schema.schema import Name, new_schema, schema_html
+from lakebed.table.versions import versions
+from lakebed.table.versions.versions import TableView
 from lakebed.texts import names_of
 
 if TYPE_CHECKING:
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
     import polars as pl
     from duckdb import DuckDBPyConnection
 
-    from lakebed.table.commit import Basis, CommitOptions
-    from lakebed.table.compact import CompactProgress, CompactReport
-    from lakebed.table.deletion import ProgressCall
-    from lakebed.table.expire import ExpireRules
-    from lakebed.table.incremental import TableDiff
-    from lakebed.table.overwrite import Overwrite
-    from lakebed.table.predicate_tree import Predicate
-    from lakebed.table.scan import ReadOptions, Scan
-    from lakebed.table.update import Columns
-    from lakebed.table.write import TableWriter
+    from lakebed.table.changes.incremental import TableDiff
+    from lakebed.table.collect.deletion import ProgressCall
+    from lakebed.table.collect.expire import ExpireRules
+    from lakebed.table.commit.commit import Basis, CommitOptions
+    from lakebed.table.compaction.compact import CompactProgress, CompactReport
+    from lakebed.table.model.predicate_tree import Predicate
+    from lakebed.table.read.scan import ReadOptions, Scan
+    from lakebed.table.rows.overwrite import Overwrite
+    from lakebed.table.rows.update import Columns
+    from lakebed.table.write.write import TableWriter
 
 P = ParamSpec("P")
 
@@ -77,7 +78,7 @@ class Table:
 
     def __reduce__(self) -> tuple[object, ...]:
         """As the address that another process opens; a store in this process's memory refuses it."""
-        return _unpickled, (self.store, self.name, self.schema, self.branch)
+        return _unpickle, (self.store, self.name, self.schema, self.branch)
 
     # ---- create and open
 
@@ -147,7 +148,7 @@ class Table:
     def add_column(
         self, name: Name, type: str, *, comment: str | None = None, after: str | None = None, first: bool = False
     ) -> TableSchema:
-        """Add a nullable column, by default at the end, null in existing rows; a tuple: see `lakebed.table.nested`."""
+        """Add a nullable column, by default at the end, null in existing rows; a tuple: see `table.model.nested`."""
         return self._change_schema(schemas.add_column, name, type, comment=comment, after=after, first=first)
 
     def drop_column(self, name: Name) -> TableSchema:
@@ -185,7 +186,7 @@ class Table:
 
     def new_writer(self) -> TableWriter:
         """A writer on the newest snapshot: ``.write(rows, deletes=None)``, then ``commit(writer.finish())``."""
-        from lakebed.table.rows import new_writer
+        from lakebed.table.rows.rows import new_writer
 
         return new_writer(self.context.look())
 
@@ -198,19 +199,19 @@ class Table:
             deletes: name of a boolean column: true deletes the row's key (primary-key tables).
             **options: of the commit: see `CommitOptions`.
         """
-        from lakebed.table.rows import write
+        from lakebed.table.rows.rows import write
 
         return write(self.context, rows, deletes=deletes, options=options)
 
     def append(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
         """Add rows to an append table. Raises `InvalidRequest` for a primary-key table."""
-        from lakebed.table.rows import append
+        from lakebed.table.rows.rows import append
 
         return append(self.context, rows, options=options)
 
     def upsert(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
         """Insert or replace rows by primary key; of equal keys the last row wins. Raises `InvalidRequest`."""
-        from lakebed.table.rows import upsert
+        from lakebed.table.rows.rows import upsert
 
         return upsert(self.context, rows, options=options)
 
@@ -221,7 +222,7 @@ class Table:
 
         Raises `InvalidRequest`: neither or both are given, or keys on an append table.
         """
-        from lakebed.table.rows import delete
+        from lakebed.table.rows.rows import delete
 
         return delete(self.context, where, keys=keys, options=options)
 
@@ -233,7 +234,7 @@ class Table:
 
         Raises `InvalidRequest`: a key column, or an engine that does not replace rows. Cost: as `delete`, and the rows.
         """
-        from lakebed.table.update import update
+        from lakebed.table.rows.update import update
 
         return update(self.context, where, set, options=options)
 
@@ -246,7 +247,7 @@ class Table:
         **options: Unpack[CommitOptions],
     ) -> Snapshot:
         """Replace all rows, those of one partition, or (`dynamic`) those of every partition of the new rows."""
-        from lakebed.table.rows import overwrite
+        from lakebed.table.rows.rows import overwrite
 
         return overwrite(self.context, rows, partition=partition, dynamic=dynamic, options=options)
 
@@ -265,7 +266,7 @@ class Table:
             overwrite: also replace these live files, chosen in the newest snapshot.
             basis: the version that the changes were made from; see `CommitRequest.basis`.
         """
-        from lakebed.table.rows import commit_changes
+        from lakebed.table.rows.rows import commit_changes
 
         return commit_changes(self.context, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
 
@@ -276,7 +277,7 @@ class Table:
 
         A version is read with the columns it had, the newest one with today's. For the keywords see `ReadOptions`.
         """
-        from lakebed.table.scan import plan_scan
+        from lakebed.table.read.scan import plan_scan
 
         return plan_scan(self.context, options)
 
@@ -309,7 +310,7 @@ class Table:
 
         Raises `NotFound`: no such version, or snapshots in between have expired.
         """
-        from lakebed.table import incremental
+        from lakebed.table.changes import incremental
 
         return incremental.changes(self.context, start, end)
 
@@ -322,7 +323,7 @@ class Table:
             start, end: snapshot ids, tags or branches; any versions, whatever happened in between.
             keys: columns that identify a row; by default the primary key, in append tables the whole row.
         """
-        from lakebed.table import incremental
+        from lakebed.table.changes import incremental
 
         return incremental.diff(self.context, start, end, keys=None if keys is None else names_of(keys))
 
@@ -331,12 +332,12 @@ class Table:
     ) -> pa.Table:
         """A system table such as ``tags`` or ``$files`` as Arrow, of a version or (None) of now.
 
-        Raises as `lakebed.table.system.read_system_table`, whose module has the columns.
+        Raises as `lakebed.table.versions.system.read_system_table`, whose module has the columns.
         """
-        from lakebed.table.system import read_system_table
+        from lakebed.table.versions.system import read_system_table
 
-        found = None if version is None else self.locate(version=version)
-        return read_system_table(self.context, name, columns=columns, version=found)
+        target = None if version is None else self.locate(version=version)
+        return read_system_table(self.context, name, columns=columns, version=target)
 
     # ---- versions
 
@@ -395,17 +396,17 @@ class Table:
         Raises `InvalidRequest` (a wrong name, a negative lifetime, several sources), `AlreadyExists`, `NotFound`
         (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 6 requests.
         """
-        chosen = travel.source(self.context, source)
+        tag_source = travel.source(self.context, source)
         return self.context.tags.create(
-            name, source=chosen, time_retained_ms=time_retained_ms, if_not_exists=if_not_exists
+            name, source=tag_source, time_retained_ms=time_retained_ms, if_not_exists=if_not_exists
         )
 
     def replace_tag(self, name: str, *, time_retained_ms: int | None = None, **source: Unpack[SourceOptions]) -> Tag:
         """Point an existing tag at another snapshot. Raises as `create_tag`, and `NotFound` for a missing tag."""
-        from lakebed.table import expire
+        from lakebed.table.collect import expire
 
-        chosen = travel.source(self.context, source)
-        return expire.replace_tag(self.context, name, source=chosen, time_retained_ms=time_retained_ms)
+        tag_source = travel.source(self.context, source)
+        return expire.replace_tag(self.context, name, source=tag_source, time_retained_ms=time_retained_ms)
 
     def rename_tag(self, old: str, new: str) -> Tag:
         """Rename a tag; a crash leaves both names. Raises `NotFound`, `AlreadyExists`, `InvalidRequest`."""
@@ -413,13 +414,13 @@ class Table:
 
     def delete_tag(self, *names: str, if_exists: bool = False, dry_run: bool = False) -> ReclaimReport:
         """Delete tags, and the files that only they needed. Raises `NotFound` (none is deleted), `InvalidRequest`."""
-        from lakebed.table import expire
+        from lakebed.table.collect import expire
 
         return expire.delete_tags(self.context, names, if_exists=if_exists, dry_run=dry_run)
 
     def expire_tags(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
         """Delete tags past their lifetime and, with `older_than_ms` (Unix ms, UTC), all created before it."""
-        from lakebed.table import expire
+        from lakebed.table.collect import expire
 
         return expire.expire_tags(self.context, older_than_ms=older_than_ms, dry_run=dry_run)
 
@@ -461,7 +462,7 @@ class Table:
         Automatic tags beyond ``tag.num-retained-max`` are deleted, others never. Run it after commits or from a timer.
         Returns the tags created or moved, oldest period first.
         """
-        from lakebed.table import auto_tags
+        from lakebed.table.versions import auto_tags
 
         return auto_tags.trigger_automatic_tags(self.context)
 
@@ -482,12 +483,12 @@ class Table:
 
     def fork(self, name: str, *, version: int | str | None = None) -> Table:
         """As `create_branch`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
-        found = None if version is None else travel.at_version(self.context, version)
-        if found is None:
+        target = None if version is None else travel.at_version(self.context, version)
+        if target is None:
             return self.create_branch(name)
-        if found.branch is not None:
-            raise branches.branch_of_branch(found.branch)
-        return self.create_branch(name, tag=found.tag, snapshot_id=None if found.tag else found.snapshot.id)
+        if target.branch is not None:
+            raise branches.branch_of_branch(target.branch)
+        return self.create_branch(name, tag=target.tag, snapshot_id=None if target.tag else target.snapshot.id)
 
     def fast_forward(self, branch: str, *, dry_run: bool = False) -> Snapshot:
         """Publish a branch: its newest version becomes main's, in one commit. The branch stays.
@@ -499,7 +500,7 @@ class Table:
         Raises `NotFound`, `Conflict` (kind ``not_fast_forward``: main has commits or schemas of its own since),
         `InvalidRequest` (a branch of another client, or this is a branch). Cost: both versions' manifests, 1 commit.
         """
-        from lakebed.table.fast_forward import fast_forward
+        from lakebed.table.versions.fast_forward import fast_forward
 
         return fast_forward(self.context, branch, dry_run=dry_run)
 
@@ -520,7 +521,7 @@ class Table:
 
         Cost: the lists and delta manifests of what expires, whatever the number and size of tags.
         """
-        from lakebed.table import expire
+        from lakebed.table.collect import expire
 
         return expire.expire(self.context, rules, dry_run=dry_run, progress=progress)
 
@@ -532,7 +533,7 @@ class Table:
         Returns the new snapshot, equal to the target under a new id; with `dry_run` the target (`plan_rollback` has
         the rest). Raises `NotFound`, `InvalidRequest` (a branch started after it).
         """
-        from lakebed.table.rollback import roll_back
+        from lakebed.table.versions.rollback import roll_back
 
         return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=False, dry_run=dry_run)
 
@@ -540,13 +541,13 @@ class Table:
         self, version: int | str | None = None, *, timestamp_ms: Time | None = None, dry_run: bool = False
     ) -> Snapshot:
         """Make an older version the newest and keep all history; with `dry_run` only check. Raises `NotFound`."""
-        from lakebed.table.rollback import roll_back
+        from lakebed.table.versions.rollback import roll_back
 
         return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=True, dry_run=dry_run)
 
     def plan_rollback(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> ReclaimPlan:
         """What `rollback_to` would hide and delete. Deletes nothing. Raises as it does."""
-        from lakebed.table import rollback
+        from lakebed.table.versions import rollback
 
         return rollback.plan_rollback(self.context, version, timestamp_ms=timestamp_ms)
 
@@ -566,35 +567,35 @@ class Table:
 
         Arguments as `compact.compact`: `full` ignores the triggers, `where` has values of partition columns.
         """
-        from lakebed.table.compact import compact
+        from lakebed.table.compaction.compact import compact
 
         return compact(self.context, full=full, where=where, dry_run=dry_run, progress=progress)
 
     def remove_orphan_files(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
         """Delete files that nothing references, last written before a time (Unix ms, UTC; default: a day ago)."""
-        from lakebed.table import orphans
+        from lakebed.table.collect import orphans
 
         return orphans.remove_orphan_files(self.context, older_than_ms=older_than_ms, dry_run=dry_run)
 
     def plan_reclaim(self) -> ReclaimPlan:
         """What cleaning would delete now by the table's own options: expired snapshots, tags past their lifetime."""
-        from lakebed.table import expire
+        from lakebed.table.collect import expire
 
         return expire.plan_reclaim(self.context)
 
     def bytes_alone(self, tag: str) -> int:
         """Bytes that only this tag holds: what deleting it would free. Raises `NotFound`."""
-        from lakebed.table import alone
+        from lakebed.table.collect import alone
 
         return alone.bytes_alone(self.context, [self.context.tags.tag(tag).name]).get(tag, 0)
 
     def why(self, path: str) -> Explanation:
         """Which versions need an object of the table (by relative path), or when it may go. Raises `NotFound`."""
-        from lakebed.table import why
+        from lakebed.table.versions import why
 
         return why.why(self.context, path)
 
 
-def _unpickled(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:
+def _unpickle(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:
     """A table that was pickled. Cost: no request."""
-    return Table(branches.known_branch(store, name=name, schema=schema, branch=branch, environment=Environment()))
+    return Table(branches.reopen_branch(store, name=name, schema=schema, branch=branch, environment=Environment()))

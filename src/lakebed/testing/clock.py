@@ -10,7 +10,7 @@ START_MS = 1_700_000_000_000
 class ManualClock(Clock):
     """`Clock` whose sleep returns at once and moves time forward.
 
-    Example:
+    Examples:
         >>> clock = ManualClock()
         >>> clock.sleep(1.5)
         >>> clock.now_ms() - 1_700_000_000_000

@@ -21,7 +21,7 @@ R = TypeVar("R")
 class PowerLossStore(StoreWrapper):
     """Remembers which objects would survive.
 
-    Example:
+    Examples:
         >>> from lakebed.objects import open_store
         >>> store = PowerLossStore(open_store("memory://power"))
         >>> store.put("kept", b"1")
@@ -43,7 +43,7 @@ class PowerLossStore(StoreWrapper):
         """Objects that a power loss may take, sorted."""
         return sorted(self._volatile)
 
-    def written_in_place(self, path: str, body: bytes) -> None:
+    def write_in_place(self, path: str, body: bytes) -> None:
         """Write as another engine does: not durable until `sync`."""
         self.put(path, body, durable=False)
 

@@ -29,7 +29,7 @@ class Recorded:
 class RecordingStore(StoreWrapper):
     """Keeps the trace of all calls made through it and its views.
 
-    Example:
+    Examples:
         >>> from lakebed.objects import open_store
         >>> store = RecordingStore(open_store("memory://recorded"))
         >>> store.put("a", b"1", create_only=True)
@@ -55,4 +55,4 @@ class RecordingStore(StoreWrapper):
 
     def changes(self) -> list[Recorded]:
         """The calls that may have changed what is stored."""
-        return [one for one in self.trace if one.call.changes]
+        return [record for record in self.trace if record.call.changes]

@@ -64,15 +64,15 @@ class CallErrors(NamedTuple):
     """The caller cannot know whether the call had its effect."""
 
 
-def _refused(label: str) -> LakebedError:
+def _refuse(label: str) -> LakebedError:
     return Unavailable(f"the server cannot {label} now")
 
 
-def _lost(label: str) -> LakebedError:
+def _reply_error(label: str) -> LakebedError:
     return OutcomeUnknown(f"the reply to {label} was lost")
 
 
-ERRORS = CallErrors(_refused, _lost)
+ERRORS = CallErrors(_refuse, _reply_error)
 
 
 @dataclass(slots=True, eq=False)
@@ -127,10 +127,10 @@ class ScheduledCalls:
         loop, actor = self._loop, self._loop.current
         if actor is None:
             return perform()
-        serve = perform if server is None else partial(self._served, label, perform, server=server, errors=errors)
+        serve = perform if server is None else partial(self._serve, label, perform, server=server, errors=errors)
         self._strike(actor, label, serve if changes else None)
         loop.switch(label)
-        fault = self._drawn()
+        fault = self._draw()
         if fault == "error_before":
             raise errors.refused(label)
         if fault == "late" and changes:
@@ -159,7 +159,7 @@ class ScheduledCalls:
                 change.land()
             change.is_over = True
 
-    def _served(self, label: str, perform: Callable[[], R], *, server: str, errors: CallErrors) -> R:
+    def _serve(self, label: str, perform: Callable[[], R], *, server: str, errors: CallErrors) -> R:
         results: list[R] = []
         name = f"{server}: {label} {len(self._loop.actors)}"
         serving = self._loop.spawn(name, lambda: results.append(perform()), process=server)
@@ -172,7 +172,7 @@ class ScheduledCalls:
             raise errors.lost(label)
         return results[0]
 
-    def _drawn(self) -> str | None:
+    def _draw(self) -> str | None:
         draw = self._loop.rng.random()
         for name in ("error_before", "lost_request", "lost_reply", "late", "repeated"):
             draw -= getattr(self._faults, name)

@@ -106,13 +106,13 @@ class _InlinePool(Pool):
                 outcomes.append((function(item), None))
             except Exception as error:
                 outcomes.append((None, error))
-        return _replayed(outcomes)
+        return _replay(outcomes)
 
     def close(self) -> None:
         self._is_closed = True
 
 
-def _replayed(outcomes: list[tuple[Any, Exception | None]]) -> Iterator[Any]:
+def _replay(outcomes: list[tuple[Any, Exception | None]]) -> Iterator[Any]:
     for result, error in outcomes:
         if error is not None:
             raise error

@@ -17,9 +17,9 @@ from lakebed.fsck.model import CheckReport
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.table.layout import Layout
+from lakebed.table.branch.unfinished import Deletion, store_deletion
+from lakebed.table.model.layout import Layout
 from lakebed.table.table import Table
-from lakebed.table.unfinished import Deletion, store_deletion
 from lakebed.testing.recording import RecordingStore
 
 SCHEMA = pa.schema(

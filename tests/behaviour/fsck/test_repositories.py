@@ -11,8 +11,8 @@ import pytest
 from lakebed.fsck.check import check_url
 from lakebed.fsck.model import CheckReport
 from lakebed.lake.lake import Lake, open_lake
-from lakebed.repo.importing import ImportSource
-from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.heads.importing import ImportSource
+from lakebed.repo.model.options import RepositoryOptions
 
 QUIET = RepositoryOptions(background=False)
 

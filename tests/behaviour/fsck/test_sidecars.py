@@ -11,8 +11,8 @@ import pytest
 from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
-from lakebed.table.manifest import ENTRY_SCHEMA, encode_manifest, entries_of_changes, files_of
-from lakebed.table.model import BucketChange
+from lakebed.table.codec.manifest import ENTRY_SCHEMA, encode_manifest, entries_of_changes, files_of
+from lakebed.table.model.model import BucketChange
 from lakebed.table.table import Table
 from worlds.table.foreign import without_fields
 

@@ -90,7 +90,7 @@ def client(*servers: Process) -> Servers:
     return Servers(urls, headers={}, connection_count_max=4, environment=Environment())
 
 
-def ask(servers: Servers, method: str = "POST", *, patience_s: float = 0.0) -> int:
+def ask(servers: Servers, method: str = "POST", *, retry_s: float = 0.0) -> int:
     """Make one request; the status of the reply."""
 
     def request(url: str) -> int:
@@ -99,10 +99,10 @@ def ask(servers: Servers, method: str = "POST", *, patience_s: float = 0.0) -> i
             raise error_of(reply, endpoint=url, again=True)
         return reply.status
 
-    def is_repeated(error: LakebedError) -> bool:
+    def is_retried(error: LakebedError) -> bool:
         return isinstance(error, Unavailable | OutcomeUnknown)
 
-    return servers.ask(request, patience_s=patience_s, is_repeated=is_repeated)
+    return servers.ask(request, retry_s=retry_s, is_retried=is_retried)
 
 
 def test_a_process_that_hangs_is_asked_once() -> None:
@@ -116,7 +116,7 @@ def test_a_process_that_hangs_is_asked_once() -> None:
         assert second.asked == ["POST /x"] * 20
         first.works.set()
         second.works.clear()
-        wait_until(lambda: ask(servers, patience_s=1.0) == 200 and len(first.asked) > 1, interval_s=0.05)
+        wait_until(lambda: ask(servers, retry_s=1.0) == 200 and len(first.asked) > 1, interval_s=0.05)
         servers.close()
 
 
@@ -140,7 +140,7 @@ def test_what_may_have_happened_is_unknown_until_a_process_knows() -> None:
         with pytest.raises(OutcomeUnknown):
             ask(servers)
         with pytest.raises(Unavailable):
-            ask(servers, patience_s=0.3)
+            ask(servers, retry_s=0.3)
         assert first.asked == ["POST /x"]
         second.status = 200
         assert ask(servers) == 200
@@ -158,7 +158,7 @@ def test_a_process_alone_that_hangs_gets_no_further_request() -> None:
         assert alone.asked == ["GET /x"]
         assert alone.health_count == 3
         alone.works.set()
-        wait_until(lambda: ask(servers, "GET", patience_s=1.0) == 200)
+        wait_until(lambda: ask(servers, "GET", retry_s=1.0) == 200)
         servers.close()
 
 
@@ -169,7 +169,7 @@ def test_other_urls_are_looked_for_when_no_process_answers() -> None:
         servers = Servers(
             [first.url], headers={}, connection_count_max=4, environment=Environment(), find=lambda: [second.url]
         )
-        assert ask(servers, patience_s=1.0) == 200
+        assert ask(servers, retry_s=1.0) == 200
         assert second.asked == ["POST /x"]
         servers.close()
 

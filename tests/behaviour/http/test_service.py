@@ -69,7 +69,7 @@ class NoteSite:
     async def authenticate(self, header: bytes | None) -> Writer:
         """A caller is who knows the token."""
         if parse_credential(header) != tuple(TOKEN.split(".")):
-            raise errors.unauthorized("The token is not valid: ask for another.")
+            raise errors.authentication_error("The token is not valid: ask for another.")
         return Writer("writer")
 
     def authorize(self, principal: Writer, endpoint: Endpoint, path: Mapping[str, str]) -> None:

@@ -12,8 +12,8 @@ from lakebed.kv import DatabaseOptions
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import RepositoryOptions
-from lakebed.repo.catalog import LocalCatalog
 from lakebed.repo.repositories import Repositories
+from lakebed.repo.transport.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.memory_key_value import MemoryKeyValue

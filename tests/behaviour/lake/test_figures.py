@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_a_lake_lists_rows_and_bytes_as_they_are(tmp_path: Path) -> None:
         keyed.upsert(rows(1, 2, name=name))
     keyed.delete("id = 2")
     with lakebed.kv.open(f"{lake.url}/parent.kv") as parent:
-        parent.put(b"k", b"v" * 4000)
+        parent.put(b"k", random.Random(1).randbytes(40_000))
         parent.flush(memtable=True)
     lakebed.kv.admin.create_clone(f"{lake.url}/child.kv", f"{lake.url}/parent.kv")
     with lakebed.repo.open(f"{lake.url}/files.repo") as files:

@@ -23,7 +23,7 @@ from lakebed.objects.open import open_store
 from lakebed.table.exports import ExportOptions, export_table
 from lakebed.table.imports import ImportOptions, ImportReport
 from lakebed.table.imports.take_over import carry, copy_object
-from lakebed.table.model import BucketChange, DataFile
+from lakebed.table.model.model import BucketChange, DataFile
 from lakebed.table.table import Table
 
 IN_PLACE = ImportOptions(in_place=True)

@@ -16,8 +16,8 @@ from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedF
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.options import RepositoryOptions
-from lakebed.table.manifest_cache import PROCESS_CACHE
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
 from lakebed.testing.faulty import Crashed, Fault, FaultyStore
 from lakebed.testing.wrapper import Call, StoreWrapper
 
@@ -220,7 +220,7 @@ def test_a_drop_that_crashed_is_finished_by_cleaning() -> None:
         if lake.has_table("t"):
             assert lake.table("t").read().num_rows == 2
         else:
-            if lake.dropped():
+            if lake.list_dropped():
                 with pytest.raises(AlreadyExists):
                     lake.create_table("t", SCHEMA)
                 assert "cleaning" in lake.why("default.db/t/lakebed/dropped").sentence
@@ -241,7 +241,7 @@ def test_a_failed_batch_keeps_the_mark() -> None:
 
     report = Lake(FaultyStore(inner, faults=refuse), environment=lake.environment).drop_table("t")
     assert report.warnings
-    assert lake.dropped() == ["t"]
+    assert lake.list_dropped() == ["t"]
     lake.drop_table("t")
     assert paths(inner) == ["lakebed.json"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import open_lake
-from lakebed.spark.native_writes import WrittenFile, taken_over
+from lakebed.spark.tasks.native_writes import WrittenFile, take_over_files
 
 
 def test_files_in_another_store_are_not_committed(s3_server: Any) -> None:
@@ -24,7 +24,7 @@ def test_files_in_another_store_are_not_committed(s3_server: Any) -> None:
     path = "bucket-0/data-x-0.parquet"
     written = WrittenFile(path=path, bucket=0, size_bytes=len(body), closed_ms=7, footer=footer)
     with pytest.raises(InvalidRequest, match=r"wrote s3a://.*/bucket-0/data-x-0.parquet.*fs.s3a.endpoint"):
-        taken_over(table, [written], table.schema.id, starts_anew=False, partition={})
+        take_over_files(table, [written], table.schema.id, starts_anew=False, partition={})
     table.store.put(path, body)
-    table.commit(taken_over(table, [written], table.schema.id, starts_anew=False, partition={}))
+    table.commit(take_over_files(table, [written], table.schema.id, starts_anew=False, partition={}))
     assert table.read()["id"].to_pylist() == [1]

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.lake.lake import Lake, open_lake
-from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.model.options import RepositoryOptions
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 

@@ -208,5 +208,5 @@ def test_how_long_a_request_took_says_nothing_about_it(elapsed: str) -> None:
         f"error sending request\n\nDebug source: elapsed: {elapsed}, IncompleteMessage"
     )
     error = GenericError(text)
-    assert isinstance(store._driver._translated(error, "wal/416.wal", unclear=True), OutcomeUnknown)
-    assert isinstance(store._driver._translated(error, "wal/416.wal", unclear=False), Unavailable)
+    assert isinstance(store._driver._translate(error, "wal/416.wal", unclear=True), OutcomeUnknown)
+    assert isinstance(store._driver._translate(error, "wal/416.wal", unclear=False), Unavailable)

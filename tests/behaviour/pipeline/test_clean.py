@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.spark.pipeline import Pipeline
+from lakebed.pipeline import Pipeline
 
 ROWS = pa.table({"id": [1, 2], "note": ["a", "b"]})
 DAY_S = 24 * 60 * 60

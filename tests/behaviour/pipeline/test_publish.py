@@ -12,10 +12,10 @@ import lakebed
 import lakebed.repo
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import Lake
+from lakebed.pipeline import Pipeline, status, write_report
 from lakebed.repo import Repository, RepositoryOptions
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
-from lakebed.spark.pipeline import Pipeline, status, write_report
 from lakebed.testing.faulty import Crashed
 
 TEXT = """
@@ -218,6 +218,11 @@ def test_what_is_missing_is_said(lake: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of these steps may start a session."""
-    monkeypatch.setattr(
-        "lakebed.spark.pipeline.execute._spark_starter", lambda spark, progress: lambda: pytest.fail("Spark")
-    )
+    monkeypatch.setattr("lakebed.pipeline.execute._spark_starter", lambda spark, progress: lambda: pytest.fail("Spark"))
+
+
+@pytest.mark.parametrize("name", ["report.json", "/"])
+def test_a_page_has_a_name_of_its_own(lake: Path, name: str) -> None:
+    """A report whose page and JSON file would be one file, or have no name, is refused."""
+    with pytest.raises(InvalidRequest, match=r"ends with \.html"):
+        write_report(str(lake), branch="analytics/etl", path=lake.parent / name)

@@ -10,10 +10,10 @@ import pytest
 
 import lakebed
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
-from lakebed.spark.pipeline import Pipeline, RunSummary
-from lakebed.spark.pipeline import table_branch as module
-from lakebed.table.fast_forward import FAST_FORWARDED
+from lakebed.pipeline import Pipeline, RunSummary
+from lakebed.pipeline import table_branch as module
 from lakebed.table.table import Table
+from lakebed.table.versions.fast_forward import FAST_FORWARDED
 from lakebed.testing.faulty import Crashed
 
 TEXT = """
@@ -229,6 +229,4 @@ def test_mistakes_have_their_line(root: Path, wrong: str, said: str) -> None:
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of these steps may start a session."""
-    monkeypatch.setattr(
-        "lakebed.spark.pipeline.execute._spark_starter", lambda spark, progress: lambda: pytest.fail("Spark")
-    )
+    monkeypatch.setattr("lakebed.pipeline.execute._spark_starter", lambda spark, progress: lambda: pytest.fail("Spark"))

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.repo.blame import blame
-from lakebed.repo.branches import create_branch
-from lakebed.repo.commits import load_commit
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.refs import resolve_commit
+from lakebed.repo.heads.blame import blame
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.refs import resolve_commit
 from worlds.repo.memory_repository import MemoryRepository, committed_contents, open_context, put, remove
 from worlds.repo.operations import commit, merge
 

@@ -17,17 +17,16 @@ import pytest
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects import ObjectStore
 from lakebed.objects.create_once import create_once
-from lakebed.repo import data
-from lakebed.repo.branches import create_branch
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import seal
-from lakebed.repo.local_objects import local_store
-from lakebed.repo.protection import protect
-from lakebed.repo.refs import resolve
-from lakebed.repo.staging.view import open_view
-from lakebed.repo.staging.write import stage, stage_many
-from lakebed.repo.tags import create_tag
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.heads import seal
+from lakebed.repo.heads.write import stage, stage_many
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import protect
+from lakebed.repo.references.branches import create_branch
+from lakebed.repo.references.tags import create_tag
+from lakebed.repo.staging.view import at_reference
+from lakebed.repo.transport.local_objects import local_store
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
@@ -176,7 +175,7 @@ def test_what_is_known_of_an_object(home: RepositoryContext) -> None:
     assert list(store.list()) == [meta]
     assert list(store.list_with_delimiter().objects) == [meta]
     store.copy("a", "b")
-    with open_view(home, resolve(home, "main")) as view:
+    with at_reference(home, "main") as view:
         copied = view.get("f/b")
     assert copied is not None
     assert copied.address != entry.address

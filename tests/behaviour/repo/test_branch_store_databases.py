@@ -9,9 +9,9 @@ import pytest
 import lakebed.kv
 from lakebed.errors import Conflict, Fenced, InvalidRequest
 from lakebed.kv import Database, DatabaseOptions
-from lakebed.repo.branches import create_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.local_objects import local_store
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch
+from lakebed.repo.transport.local_objects import local_store
 from worlds.repo.memory_repository import MemoryRepository, open_context
 from worlds.repo.operations import commit, merge
 

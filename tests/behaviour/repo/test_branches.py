@@ -11,10 +11,9 @@ import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.kv.ranges import prefix_end
-from lakebed.repo.branches import create_branch, delete_branch, list_branches, load_branch, undelete_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import seal
-from lakebed.repo.protection import (
+from lakebed.repo.heads.heads import seal
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import (
     ProtectionRule,
     check_committable,
     check_deletable,
@@ -24,10 +23,11 @@ from lakebed.repo.protection import (
     set_protected,
     unprotect,
 )
-from lakebed.repo.reflog import reflog, trim_reflog
-from lakebed.repo.retention import delete_retention, load_retention, store_retention
+from lakebed.repo.records.reflog import reflog, trim_reflog
+from lakebed.repo.records.retention import delete_retention, load_retention, store_retention
+from lakebed.repo.references.branches import create_branch, delete_branch, list_branches, load_branch, undelete_branch
+from lakebed.repo.references.tags import create_tag
 from lakebed.repo.staging.cleanup import clean_once
-from lakebed.repo.tags import create_tag
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed

@@ -14,20 +14,19 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
-from lakebed.repo import data
-from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
-from lakebed.repo.collect import collect_garbage, plan_collection
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER
-from lakebed.repo.model import Entry
-from lakebed.repo.options import CollectionOptions
-from lakebed.repo.refs import resolve
-from lakebed.repo.retention import store_retention
-from lakebed.repo.staging.view import open_view
-from lakebed.repo.staging.write import delete, stage
-from lakebed.repo.tags import create_tag, delete_tag, list_tags
-from lakebed.repo.why import why
+from lakebed.repo.collect.collect import collect_garbage, plan_collection
+from lakebed.repo.collect.why import why
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.write import delete, stage
+from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.retention import store_retention
+from lakebed.repo.references.branches import create_branch, delete_branch, list_branches, undelete_branch
+from lakebed.repo.references.tags import create_tag, delete_tag, list_tags
+from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
@@ -81,7 +80,7 @@ def files(home: RepositoryContext) -> set[str]:
 
 def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
     """Every object at a reference, read."""
-    with open_view(home, resolve(home, reference)) as view:
+    with at_reference(home, reference) as view:
         return {one.path: bytes(data.read(home, one.entry)) for one in view.list() if one.entry is not None}
 
 

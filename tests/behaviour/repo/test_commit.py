@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound, Rejected
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commit import METADATA_BYTES_MAX
-from lakebed.repo.commits import load_commit
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.hooks import HookCall
-from lakebed.repo.model import DiffKind
-from lakebed.repo.protection import protect
-from lakebed.repo.reflog import reflog
-from lakebed.repo.staging.write import delete_prefix
+from lakebed.repo.heads.commit import METADATA_BYTES_MAX
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.write import delete_prefix
+from lakebed.repo.model.model import DiffKind
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.hooks import HookCall
+from lakebed.repo.records.protection import protect
+from lakebed.repo.records.reflog import reflog
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.commits import load_commit
 from worlds.repo.memory_repository import (
     MemoryRepository,
     contents,

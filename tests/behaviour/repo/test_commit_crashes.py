@@ -14,13 +14,13 @@ from typing import get_args
 import pytest
 
 from lakebed.errors import OutcomeUnknown
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commits import Walk
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import ImportSource, import_status, run_import, unfinished_imports
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.importing import ImportSource, import_status, list_unfinished_imports, run_import
+from lakebed.repo.heads.write import delete_prefix
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.commits import Walk
 from lakebed.repo.staging.cleanup import clean_once
-from lakebed.repo.staging.write import delete_prefix
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import (
     MemoryRepository,
@@ -92,7 +92,7 @@ def places(home: RepositoryContext) -> None:
 
 def imported(home: RepositoryContext) -> None:
     """Start an import of the home's own ranges, or go on with one that is unfinished."""
-    left = unfinished_imports(home)
+    left = list_unfinished_imports(home)
     if left:
         run_import(home, left[0].id)
         return
@@ -229,7 +229,7 @@ def test_every_call_of_an_import_can_fail(mode: TrapMode) -> None:
             if length == 2:
                 imported(home)
             assert commit_count(home) == 3
-            assert unfinished_imports(home) == []
+            assert list_unfinished_imports(home) == []
             assert import_status_of_all(home) == ["completed"]
             head = home.committed.open(load_head(home)).ref
             assert head.entry_count == len(BASE) + 5
@@ -238,7 +238,7 @@ def test_every_call_of_an_import_can_fail(mode: TrapMode) -> None:
 def import_status_of_all(home: RepositoryContext) -> list[str]:
     """The states of all imports."""
     with home.key_value.snapshot() as snapshot:
-        prefix = home.keys.imported()
+        prefix = home.keys.import_record()
         ids = [key[len(prefix) :].decode() for key, _ in snapshot.scan(prefix, prefix + b"\xff")]
     return [import_status(home, id).state for id in ids]
 

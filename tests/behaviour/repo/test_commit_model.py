@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import LakebedError
-from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commits import load_commit
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.write import delete_prefix
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, load_branch
+from lakebed.repo.references.commits import load_commit
 from lakebed.repo.staging.cleanup import clean_once
-from lakebed.repo.staging.write import delete_prefix
 from worlds.repo.memory_repository import (
     MemoryRepository,
     committed_contents,

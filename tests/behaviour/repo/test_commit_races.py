@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from lakebed.errors import LakebedError, OutcomeUnknown
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commits import Walk
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.reflog import reflog
-from lakebed.repo.staging.write import delete_prefix
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.write import delete_prefix
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.reflog import reflog
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.commits import Walk
 from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.memory_repository import (
     MemoryRepository,

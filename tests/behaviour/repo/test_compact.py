@@ -10,13 +10,13 @@ import pytest
 
 from lakebed.errors import LakebedError, NotFound, Unavailable
 from lakebed.metrics import render
-from lakebed.repo import compact
-from lakebed.repo.branches import create_branch, delete_branch, load_branch
-from lakebed.repo.compact import compact_once, run_compactor_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.hooks import HookCall
-from lakebed.repo.model import Branch, DiffKind
-from lakebed.repo.staging.write import delete_prefix
+from lakebed.repo.heads import compact
+from lakebed.repo.heads.compact import compact_once, run_compactor_once
+from lakebed.repo.heads.write import delete_prefix
+from lakebed.repo.model.model import Branch, DiffKind
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.hooks import HookCall
+from lakebed.repo.references.branches import create_branch, delete_branch, load_branch
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.memory_key_value import MemoryKeyValue

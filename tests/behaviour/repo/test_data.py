@@ -20,15 +20,15 @@ import pytest
 
 from lakebed.errors import InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.objects import open_store
-from lakebed.repo import data
-from lakebed.repo.collect import collect_garbage
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import address_ulid, new_upload
-from lakebed.repo.foreign import STORE_COUNT_MAX, ForeignStores
-from lakebed.repo.model import Entry
-from lakebed.repo.options import CollectionOptions
-from lakebed.repo.staging.write import stage
-from lakebed.repo.why import why
+from lakebed.repo.collect.collect import collect_garbage
+from lakebed.repo.collect.why import why
+from lakebed.repo.heads.write import stage
+from lakebed.repo.model.entry import address_ulid, new_upload
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.objects import data
+from lakebed.repo.outside.foreign import STORE_COUNT_MAX, ForeignStores
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Fault, FaultyStore
@@ -219,15 +219,15 @@ def test_uploads_by_others_are_linked(stored: RepositoryContext) -> None:
     """An upload to an address of ours becomes an entry, with the size that is there; nothing else does."""
     address = data.upload(stored, BODY).address
     for url in (address, stored.store.url(address)):
-        entry = data.linked(stored, url, checksum="abc", content_type="text/csv")
+        entry = data.link_object(stored, url, checksum="abc", content_type="text/csv")
         assert (entry.address, entry.size_bytes, entry.checksum) == (address, len(BODY), "abc")
-    assert data.linked(stored, address).checksum
+    assert data.link_object(stored, address).checksum
     missing = data.new_address(stored.environment)
     with pytest.raises(NotFound):
-        data.linked(stored, missing)
+        data.link_object(stored, missing)
     for wrong in ("data/x", "ranges/abc", stored.store.url("ranges/abc"), "", "../x"):
         with pytest.raises(InvalidRequest) as caught:
-            data.linked(stored, wrong)
+            data.link_object(stored, wrong)
         assert caught.value.kind == "invalid_address"
 
 
@@ -235,8 +235,8 @@ def test_linked_bytes_survive_a_power_loss(home: RepositoryContext) -> None:
     """An upload of another process need not be on the disk yet: it is before an entry names it."""
     power = PowerLossStore(open_store(f"memory://{uuid.uuid4()}/objects"))
     address = data.new_address(home.environment)
-    power.written_in_place(address, BODY)
-    entry = data.linked(with_store(home, power), address)
+    power.write_in_place(address, BODY)
+    entry = data.link_object(with_store(home, power), address)
     assert power.power_loss() == []
     assert bytes(power.get(entry.address)) == BODY
 
@@ -244,19 +244,19 @@ def test_linked_bytes_survive_a_power_loss(home: RepositoryContext) -> None:
 def test_signed_urls(home: RepositoryContext, s3_server: Any, tmp_path: Path) -> None:
     """The holder of a signed URL reads, or puts to a new address that is linked then; a folder has none."""
     s3 = with_store(home, open_store(s3_server.url(), storage_options=s3_server.options))
-    address, url = data.signed_put(s3, expires_in_s=60)
+    address, url = data.sign_put(s3, expires_in_s=60)
     headers = {"Content-Type": "application/octet-stream"}
     with urllib.request.urlopen(urllib.request.Request(url, data=b"12345", headers=headers, method="PUT")) as answer:
         assert answer.status == 200
         assert answer.headers["ETag"]
-    entry = data.linked(s3, address)
+    entry = data.link_object(s3, address)
     assert entry.checksum == "827ccb0eea8a706c4c34a16891f84e7b"
-    with urllib.request.urlopen(data.signed_get(s3, entry, expires_in_s=60)) as answer:
+    with urllib.request.urlopen(data.sign_get(s3, entry, expires_in_s=60)) as answer:
         assert answer.read() == b"12345"
     local = with_store(home, open_store(tmp_path))
     for ask in (
-        lambda: data.signed_put(local, expires_in_s=60),
-        lambda: data.signed_get(local, data.upload(local, b""), expires_in_s=60),
+        lambda: data.sign_put(local, expires_in_s=60),
+        lambda: data.sign_get(local, data.upload(local, b""), expires_in_s=60),
     ):
         with pytest.raises(InvalidRequest) as caught:
             ask()
@@ -269,17 +269,17 @@ def test_what_was_put_to_a_signed_url_is_copied_when_it_is_linked() -> None:
     with open_context(MemoryRepository(environment=Environment(clock=clock))) as home:
         address = new_upload(home.environment)
         home.store.put(address, b"first")
-        entry = data.linked(home, address, checksum="x")
+        entry = data.link_object(home, address, checksum="x")
         home.store.put(address, b"other, and longer")
         assert bytes(data.read(home, entry)) == b"first"
         assert entry.size_bytes == 5
         stage(home, branch="main", path="a", entry=entry)
-        again = data.linked(home, home.store.url(address))  # as after a lost reply: another entry
+        again = data.link_object(home, home.store.url(address))  # as after a lost reply: another entry
         assert again.address != entry.address
         with pytest.raises(InvalidRequest):
             stage(home, branch="main", path="b", entry=Entry(address, 5, "", 0))
         with pytest.raises(NotFound) as missing:
-            data.linked(home, new_upload(home.environment))
+            data.link_object(home, new_upload(home.environment))
         assert missing.value.kind == "object_gone"
         assert "collection deletes it" in why(home, address).sentence
         clock.advance(1)
@@ -327,8 +327,8 @@ def test_an_upload_that_fails_leaves_no_entry(home: RepositoryContext) -> None:
 LARGE = """
 import resource, sys
 from lakebed.objects import open_store
-from lakebed.repo import data
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
 from worlds.repo.memory_repository import MemoryRepository, open_context
 with open_context(MemoryRepository()) as opened:
     fields = {name: getattr(opened, name) for name in RepositoryContext.__slots__}

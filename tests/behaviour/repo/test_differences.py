@@ -7,8 +7,8 @@ import random
 import pytest
 
 from lakebed.errors import Conflict
-from lakebed.repo.branches import create_branch
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch
 from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put, put_many, remove
 from worlds.repo.operations import commit, diff_refs, merge
 

@@ -12,10 +12,10 @@ from typing import Any, get_args
 import pytest
 
 from lakebed.errors import InvalidRequest, Rejected
-from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.hooks import HookCall, HookEvent, Webhook, set_webhooks, webhooks
-from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.hooks import HookCall, HookEvent, Webhook, set_webhooks, webhooks
+from lakebed.repo.references.branches import create_branch, load_branch
 from lakebed.repo.verbs.versions import Restore
 from worlds.repo.memory_repository import MemoryRepository, open_context, put
 from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert

@@ -11,20 +11,20 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.repo import importing
-from lakebed.repo.branches import load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import address_ulid
-from lakebed.repo.importing import (
+from lakebed.repo.heads import importing
+from lakebed.repo.heads.importing import (
     ImportSource,
     cancel_import,
     import_status,
+    list_unfinished_imports,
     run_import,
     trim_imports,
-    unfinished_imports,
 )
-from lakebed.repo.refs import resolve
-from lakebed.repo.staging.view import open_view
+from lakebed.repo.model.entry import address_ulid
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.refs import resolve
+from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import MemoryRepository, open_context, put, put_many
@@ -53,7 +53,7 @@ def elsewhere(tmp_path: Path) -> ObjectStore:
 
 def sizes(home: RepositoryContext, branch: str = "main") -> dict[str, int]:
     """What a branch shows: sizes by path."""
-    with open_view(home, resolve(home, branch)) as view:
+    with at_reference(home, branch) as view:
         return {one.path: one.entry.size_bytes for one in view.list() if one.entry is not None}
 
 
@@ -88,13 +88,13 @@ def test_folders_and_objects_come_in_one_commit(home: RepositoryContext, elsewhe
         "grace",
         {"k": "v"},
     )
-    with open_view(home, resolve(home, "main")) as view:
+    with at_reference(home, "main") as view:
         entry = view.get("in/7")
     assert entry is not None
     assert entry.address == f"{elsewhere.root_url}/lake/7"
     assert address_ulid(entry.address) is None  # not one of our addresses, so never deleted
     assert run_import(home, id) == done  # again is fine
-    assert unfinished_imports(home) == []
+    assert list_unfinished_imports(home) == []
 
 
 def test_what_is_below_the_destination_can_be_replaced(home: RepositoryContext, elsewhere: ObjectStore) -> None:
@@ -167,7 +167,7 @@ def test_what_cannot_be_imported_is_refused_at_once(home: RepositoryContext, sou
     assert caught.value.kind == kind
     with pytest.raises(InvalidRequest):
         started(home)
-    assert unfinished_imports(home) == []
+    assert list_unfinished_imports(home) == []
 
 
 def test_own_objects_are_not_imported(home: RepositoryContext) -> None:
@@ -259,7 +259,7 @@ def test_what_moved_to_another_place_is_read_there(home: RepositoryContext) -> N
         run_import(home, started(home, ImportSource(store.root_url, "in")))
         again = run_import(home, started(home, ImportSource(store.root_url, "in")))
         assert again.commit_id == head(home)
-    with open_view(home, resolve(home, "main")) as view:
+    with at_reference(home, "main") as view:
         addresses = [one.entry.address for one in view.list() if one.path == "in/a" and one.entry is not None]
     assert addresses == [f"{new.root_url}/a"]
 

@@ -15,10 +15,10 @@ from lakebed.cli import exits
 from lakebed.cli.main import run
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.objects.port import ObjectMeta
-from lakebed.repo import data
-from lakebed.repo.importing import ImportSource
-from lakebed.repo.intact import check_source, stream_object
-from lakebed.repo.model import Entry
+from lakebed.repo.heads.importing import ImportSource
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects import data
+from lakebed.repo.objects.intact import check_source, stream_object
 from lakebed.repo.repository import Repository
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.repo.entry import encode_entry
-from lakebed.repo.model import Entry
-from lakebed.repo.options import RangeOptions, RepositoryOptions
-from lakebed.repo.rows import rows_of
+from lakebed.repo.heads.write import stage_many
+from lakebed.repo.model.entry import encode_entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import RangeOptions, RepositoryOptions
+from lakebed.repo.model.rows import rows_of
 from lakebed.repo.staging.listing import CHUNK_ROW_COUNT, SEEK_ROW_COUNT, Listed, decode_entries, list_entries
-from lakebed.repo.staging.write import stage_many
 from worlds.repo.staging import BRANCH, StagedBranch
 
 WORDS = ["a", "a/", "a/b", "a/b/c", "a/b/d", "ab", "a0", "b/", "b//c", "b/c", "é/x", "é", "日本/語", "z"]

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commits import load_commit
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, load_branch
+from lakebed.repo.references.commits import load_commit
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.memory_key_value import MemoryKeyValue

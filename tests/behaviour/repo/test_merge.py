@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Rejected
-from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.hooks import HookCall
-from lakebed.repo.protection import protect
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.hooks import HookCall
+from lakebed.repo.records.protection import protect
+from lakebed.repo.references.branches import create_branch, load_branch
 from worlds.repo.memory_repository import (
     MemoryRepository,
     contents,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lakebed.errors import InvalidRequest, Rejected, Unavailable
-from lakebed.repo.hooks import Webhook, set_webhooks
-from lakebed.repo.outbound import parse_allowed, post
+from lakebed.repo.outside.outbound import parse_allowed, post
+from lakebed.repo.records.hooks import Webhook, set_webhooks
 from worlds.repo.memory_repository import MemoryRepository, open_context, put
 from worlds.repo.operations import commit
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
-from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commits import Walk
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, load_branch
+from lakebed.repo.references.commits import Walk
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import (

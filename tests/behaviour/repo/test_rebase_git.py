@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import InvalidRequest, LakebedError
-from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commits import Walk
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, load_branch
+from lakebed.repo.references.commits import Walk
 from worlds.repo.memory_repository import MemoryRepository, head_of, open_context, put, put_many, remove
 from worlds.repo.operations import cherry_pick, commit, hard_reset, log, merge, rebase, revert
 

@@ -11,8 +11,11 @@ import msgspec
 import pytest
 
 from lakebed.errors import Corruption, InvalidRequest, NotFound
-from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commits import (
+from lakebed.repo.model.model import Branch, Commit, MetarangeRef
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import decode_record, encode_record
+from lakebed.repo.references.branches import create_branch, load_branch
+from lakebed.repo.references.commits import (
     Walk,
     commit_id,
     find_commit,
@@ -20,11 +23,8 @@ from lakebed.repo.commits import (
     load_commit,
     merge_base,
 )
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Branch, Commit, MetarangeRef
-from lakebed.repo.records import decode_record, encode_record
-from lakebed.repo.refs import resolve
-from lakebed.repo.tags import create_tag
+from lakebed.repo.references.refs import resolve
+from lakebed.repo.references.tags import create_tag
 from worlds.repo.memory_repository import MemoryRepository, make_branch, open_context, put
 
 

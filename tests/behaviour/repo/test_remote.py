@@ -5,9 +5,12 @@ from __future__ import annotations
 import pickle
 import random
 import socketserver
+import subprocess
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,11 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Out
 from lakebed.repo import CollectionOptions, Entry, RepositoryOptions
 from lakebed.repo.branch import Branch
 from lakebed.repo.reference import Reference
-from lakebed.repo.remote.catalog import HttpCatalog
-from lakebed.repo.remote.client import Client
-from lakebed.repo.remote.transport import HttpTransport
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport.http_catalog import HttpCatalog
+from lakebed.repo.transport.http_client import Client
+from lakebed.repo.transport.http_transport import HttpTransport
 from lakebed.repo.verbs import CATALOG_VERBS, PAGE_COUNT_MAX, VERBS
 from lakebed.repo.verbs.message import RepositoryFacts
 from lakebed.server.lifecycle import Running
@@ -333,6 +336,46 @@ def test_a_server_that_is_gone(repo: Repository, server: Running) -> None:
         main.commit("first")
     with pytest.raises((Unavailable, OutcomeUnknown)):
         main.put("b", b"2")
+
+
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    """The child does not send on its parent's connection, on which each would read replies to the other."""
+    ports: list[int] = []
+
+    class Counting(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections are kept
+
+        def do_GET(self) -> None:
+            ports.append(self.client_address[1])
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Print nothing."""
+
+    script = (
+        "import os, sys\n"
+        "from lakebed.repo.transport.http_client import Client\n"
+        "client = Client(sys.argv[1], access_key='k', secret='s')\n"
+        "client.request('GET', '/repositories')\n"
+        "child = os.fork() == 0\n"
+        "assert child or os.wait()[1] == 0\n"
+        "client.request('GET', '/repositories')\n"
+        "os._exit(0)\n"
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            done = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, check=False)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert done.returncode == 0, done.stderr
+    before, of_child, after = ports
+    assert before == after != of_child
 
 
 def test_a_lost_answer_is_unknown_or_asked_again() -> None:

@@ -18,8 +18,8 @@ from lakebed import Table
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects import ObjectStore
 from lakebed.repo import RepositoryOptions
+from lakebed.repo.objects.task_store import EntryStore
 from lakebed.repo.repository import Repository
-from lakebed.repo.task_store import EntryStore
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 

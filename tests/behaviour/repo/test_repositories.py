@@ -15,11 +15,11 @@ import lakebed.repo
 from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.objects import open_store
 from lakebed.repo import Repositories, RepositoryOptions
-from lakebed.repo.branches import load_branch
-from lakebed.repo.catalog import LocalCatalog
-from lakebed.repo.layout import MARKER_PATH, Keys, repository_key
-from lakebed.repo.namespace import namespace_folder, overlaps
-from lakebed.repo.options import Access
+from lakebed.repo.model.layout import MARKER_PATH, Keys, repository_key
+from lakebed.repo.model.options import Access
+from lakebed.repo.outside.namespace import namespace_folder, overlaps
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.transport.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed

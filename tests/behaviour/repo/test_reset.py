@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.layout import Keys, metarange_path
-from lakebed.repo.protection import protect
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.write import delete_prefix
+from lakebed.repo.model.layout import Keys, metarange_path
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import protect
+from lakebed.repo.references.branches import create_branch, load_branch
 from lakebed.repo.staging.cleanup import clean_once
-from lakebed.repo.staging.write import delete_prefix
 from worlds.repo.memory_repository import (
     MemoryRepository,
     contents,

@@ -9,20 +9,19 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from lakebed.repo import data
-from lakebed.repo.branches import create_branch, list_branches
-from lakebed.repo.collect import collect_garbage
-from lakebed.repo.commits import load_commit
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import seal
-from lakebed.repo.layout import DATA_FOLDER
-from lakebed.repo.model import Commit
-from lakebed.repo.options import CollectionOptions, RepositoryOptions
-from lakebed.repo.records import decode_record, encode_record
-from lakebed.repo.refs import resolve
-from lakebed.repo.retention import store_retention
-from lakebed.repo.staging.view import open_view
-from lakebed.repo.staging.write import delete, stage
+from lakebed.repo.collect.collect import collect_garbage
+from lakebed.repo.heads.heads import seal
+from lakebed.repo.heads.write import delete, stage
+from lakebed.repo.model.layout import DATA_FOLDER
+from lakebed.repo.model.model import Commit
+from lakebed.repo.model.options import CollectionOptions, RepositoryOptions
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import decode_record, encode_record
+from lakebed.repo.records.retention import store_retention
+from lakebed.repo.references.branches import create_branch, list_branches
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import MemoryRepository, open_context
@@ -76,7 +75,7 @@ def stored(home: RepositoryContext) -> set[str]:
 
 def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
     """Every object at a reference, read."""
-    with open_view(home, resolve(home, reference)) as view:
+    with at_reference(home, reference) as view:
         return {one.path: bytes(data.read(home, one.entry)) for one in view.list() if one.entry is not None}
 
 

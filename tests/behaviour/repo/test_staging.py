@@ -12,14 +12,14 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.key_value.open import open_key_value
 from lakebed.lsm.file_id import file_id_at
-from lakebed.repo.branches import load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Entry
-from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.protection import protect
+from lakebed.repo.heads.write import stage, stage_if_absent, stage_if_match, stage_many
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import protect
+from lakebed.repo.references.branches import load_branch
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import branch_view
-from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match, stage_many
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.repo.staging import BRANCH, StagedBranch

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lakebed.lsm.file_id import file_id_at, mint_file_id
-from lakebed.repo.model import Branch, StagingToken
-from lakebed.repo.records import encode_record, new_token
+from lakebed.repo.heads.write import stage_many
+from lakebed.repo.model.model import Branch, StagingToken
+from lakebed.repo.records.records import encode_record, new_token
 from lakebed.repo.staging.cleanup import DELETE_ROW_COUNT, FRESH_MS, clean_once, clean_orphans_once
-from lakebed.repo.staging.write import stage_many
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.repo.staging import BRANCH, StagedBranch

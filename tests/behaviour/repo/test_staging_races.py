@@ -11,8 +11,8 @@ import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
 from lakebed.lsm.file_id import file_id_at
-from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.staging.write import delete_many, delete_prefix, stage, stage_if_absent, stage_many
+from lakebed.repo.heads.write import delete_many, delete_prefix, stage, stage_if_absent, stage_many
+from lakebed.repo.model.options import RepositoryOptions
 from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.staging import BRANCH, StagedBranch
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.errors import Closed, NotFound
-from lakebed.repo.refs import resolve
-from lakebed.repo.staging.view import READ_LAYERS, View, open_view
+from lakebed.errors import Closed
+from lakebed.repo.staging.view import READ_LAYERS, View, at_reference
 from worlds.repo.staging import BRANCH, StagedBranch
 
 
@@ -27,7 +26,7 @@ def test_a_view_does_not_change() -> None:
     """A view shows its moment after any later write, seal, compaction and cleanup."""
     branch = StagedBranch({"a": "1"})
     branch.put("b", "1")
-    with open_view(branch.home, resolve(branch.home, BRANCH)) as view:
+    with at_reference(branch.home, BRANCH) as view:
         branch.put("c", "1")
         branch.delete_prefix("")
         branch.compact()
@@ -56,30 +55,8 @@ def test_references_to_commits_show_what_is_committed() -> None:
         (BRANCH + "@", {"a": "1"}),
         (branch.record.commit_id, {"a": "1"}),
     ):
-        with open_view(branch.home, resolve(branch.home, text)) as view:
+        with at_reference(branch.home, text) as view:
             assert shown(view) == expected
-        with (
-            branch.home.key_value.snapshot() as snapshot,
-            open_view(branch.home, resolve(branch.home, text, snapshot=snapshot), snapshot=snapshot) as view,
-        ):
-            assert shown(view) == expected
-
-
-def test_a_reference_that_was_resolved_earlier_shows_the_branch_as_it_is() -> None:
-    """Tokens of an older record may be cleaned up: without its snapshot the record is read again."""
-    branch = StagedBranch({"a": "1"})
-    branch.put("b", "1")
-    resolved = resolve(branch.home, BRANCH)
-    branch.commit()
-    prefix = branch.home.keys.staging()
-    with branch.home.key_value.snapshot() as snapshot:
-        gone = [key for key, _ in snapshot.scan(prefix, prefix + b"\xff")]
-    branch.home.key_value.write(deletes=gone)
-    with open_view(branch.home, resolved) as view:
-        assert shown(view) == {"a": "1", "b": "1"}
-    branch.home.key_value.delete(branch.key)
-    with pytest.raises(NotFound):
-        open_view(branch.home, resolved)
 
 
 def test_reads_through_a_hundred_sealed_tokens() -> None:

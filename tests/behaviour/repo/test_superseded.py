@@ -9,21 +9,20 @@ from datetime import timedelta
 import pytest
 
 from lakebed.errors import Conflict, Corruption, LakebedError, NotFound
-from lakebed.repo import data
-from lakebed.repo.branches import create_branch, delete_branch
-from lakebed.repo.collect import collect_garbage
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.layout import DATA_FOLDER, RANGE_FOLDER
-from lakebed.repo.local_objects import local_store
-from lakebed.repo.model import Entry
-from lakebed.repo.options import CollectionOptions
-from lakebed.repo.refs import resolve
+from lakebed.repo.collect.collect import collect_garbage
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.write import delete, delete_prefix, stage, stage_if_absent
+from lakebed.repo.model.layout import DATA_FOLDER, RANGE_FOLDER
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.superseded import KEPT_DAYS, trim_superseded
+from lakebed.repo.references.branches import create_branch, delete_branch
+from lakebed.repo.references.tags import create_tag, delete_tag
 from lakebed.repo.staging.listing import Listed
-from lakebed.repo.staging.view import open_view
-from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent
-from lakebed.repo.superseded import KEPT_DAYS, trim_superseded
-from lakebed.repo.tags import create_tag, delete_tag
+from lakebed.repo.staging.view import at_reference
+from lakebed.repo.transport.local_objects import local_store
 from lakebed.repo.verbs.reading import Exists, ListObjects, Stat, StatMany
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
@@ -176,7 +175,7 @@ def test_a_reader_goes_on_for_the_minimum_age_after_its_state_was_replaced(lab: 
             compact_once(home, "work", force=True)
             lab.days(2)
         files = {meta.path for meta in home.store.list(RANGE_FOLDER)}
-        with open_view(home, resolve(home, branch)) as view:
+        with at_reference(home, branch) as view:
             rows, late = view.list(), view.list()
             first, _ = next(rows), next(late)
         GIVES_UP[name](home)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from lakebed.errors import LakebedError
-from lakebed.repo.branches import create_branch
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch
 from lakebed.repo.staging.cleanup import clean_once
 from worlds.repo.memory_repository import MemoryRepository, Pause, contents, open_context, put
 from worlds.repo.operations import commit, hard_reset, merge, reset_prefix, revert

@@ -13,10 +13,10 @@ from lakebed.errors import Conflict, LakebedError, NotFound
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.branches import create_branch
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.local_objects import local_store
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch
+from lakebed.repo.transport.local_objects import local_store
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
-from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.refs import resolve
-from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags, load_tag
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, load_branch
+from lakebed.repo.references.refs import resolve
+from lakebed.repo.references.tags import create_tag, delete_tag, find_tag, list_tags, load_tag
 from lakebed.repo.verbs.versions import Pins, PinVersion, Restore, Unpin, Versions
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock

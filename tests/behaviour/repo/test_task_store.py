@@ -18,13 +18,13 @@ from lakebed.errors import LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects import ObjectStore, open_store
 from lakebed.reclaim.model import ReclaimReport
 from lakebed.repo import CollectionOptions, ImportSource, Repository, RepositoryOptions
-from lakebed.repo.local_objects import local_store
-from lakebed.repo.task_store import EntryStore, TaskStore
+from lakebed.repo.objects.task_store import EntryStore, TaskStore
+from lakebed.repo.transport.local_objects import local_store
 from lakebed.runtime import Environment
-from lakebed.table.read import read_split
-from lakebed.table.source_file import data_path
-from lakebed.table.write import BucketIndex, TableWriter
-from lakebed.table.write_settings import WriteSettings
+from lakebed.table.read.read import read_split
+from lakebed.table.read.source_file import data_path
+from lakebed.table.write.write import BucketIndex, TableWriter
+from lakebed.table.write.write_settings import WriteSettings
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 import pytest
 
 from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
-from lakebed.repo.branches import create_branch, delete_branch, load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.staging.write import delete_prefix, stage_if_absent
+from lakebed.repo.heads.write import delete_prefix, stage_if_absent
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, delete_branch, load_branch
 from worlds.repo.memory_repository import (
     MemoryRepository,
     Trap,

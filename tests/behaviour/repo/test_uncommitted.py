@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from lakebed.repo.options import RangeOptions, RepositoryOptions
+from lakebed.repo.heads.write import stage_many
+from lakebed.repo.model.options import RangeOptions, RepositoryOptions
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT
 from lakebed.repo.staging.uncommitted import is_dirty, uncommitted
-from lakebed.repo.staging.write import stage_many
 from worlds.repo.operations import diff_uncommitted
 from worlds.repo.staging import BRANCH, StagedBranch
 

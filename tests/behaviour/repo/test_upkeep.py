@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from lakebed.objects import open_store
-from lakebed.repo.branches import load_branch
-from lakebed.repo.catalog import LocalCatalog
-from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.collect.upkeep import Upkeep
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.references.branches import load_branch
 from lakebed.repo.repositories import Repositories
-from lakebed.repo.upkeep import Upkeep
+from lakebed.repo.transport.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.memory_key_value import MemoryKeyValue

@@ -16,14 +16,14 @@ import pytest
 from lakebed.errors import InvalidRequest
 from lakebed.lake import names
 from lakebed.metrics import default_registry
-from lakebed.repo.columns import ARROW_STREAM, columns_of, stream_of
-from lakebed.repo.compact import run_compactor_once
-from lakebed.repo.entry import new_address
-from lakebed.repo.foreign import ForeignStores
-from lakebed.repo.model import Entry
-from lakebed.repo.namespace import METADATA_FOLDER, STORE_SUFFIXES
-from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.staging.write import stage
+from lakebed.repo.heads.compact import run_compactor_once
+from lakebed.repo.heads.write import stage
+from lakebed.repo.model.columns import ARROW_STREAM, columns_of, stream_of
+from lakebed.repo.model.entry import new_address
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.outside.foreign import ForeignStores
+from lakebed.repo.outside.namespace import METADATA_FOLDER, STORE_SUFFIXES
 from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server

@@ -71,7 +71,7 @@ def test_no_upload_replaces_an_object(
     client = connect(running)
     client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})
     address = "data/01HF7YAT0020KW71NVRK6P2FHG"
-    monkeypatch.setattr("lakebed.repo.data.new_address", lambda environment, after=None: address)
+    monkeypatch.setattr("lakebed.repo.objects.data.new_address", lambda environment, after=None: address)
     client.put("a", FIRST)
     form = b'--b\r\nContent-Disposition: form-data; name="content"\r\n\r\n' + SECOND + b"\r\n--b--\r\n"
     headers = {"content-type": "multipart/form-data; boundary=b"}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lakebed.repo import open_all
+from worlds.waiting import pause
 
 LARGE = 5 * 1024 * 1024 + 17
 
@@ -304,6 +305,24 @@ def test_a_body_that_is_not_what_was_announced_is_refused(client: Any, size_byte
         assert refused.status == 400, refused
     assert client.listed() == []
     assert send(right).status in (200, 201)
+
+
+@pytest.mark.parametrize("size_bytes", [5, 3 << 20])
+def test_a_body_whose_end_comes_alone_is_compared(client: Any, size_bytes: int) -> None:
+    """The MD5 counts also when the chunk that ends a body arrives after all of its bytes were read."""
+    where = urllib.parse.urlsplit(client.endpoint)
+    announced = base64.b64encode(hashlib.md5(b"another").digest()).decode()
+    with socket.create_connection((where.hostname, where.port), timeout=60) as line:
+        head = (
+            "POST /api/v1/repositories/analytics/branches/main/objects?path=a HTTP/1.1\r\nHost: x\r\n"
+            f"Authorization: {client.headers['authorization']}\r\nContent-MD5: {announced}\r\n"
+            f"Transfer-Encoding: chunked\r\n\r\n{size_bytes:x}\r\n"
+        )
+        line.sendall(head.encode() + body_of(size_bytes) + b"\r\n")
+        pause(0.2)
+        line.sendall(b"0\r\n\r\n")
+        assert line.recv(1_000).startswith(b"HTTP/1.1 400 ")
+    assert client.listed() == []
 
 
 def test_staging_refuses_addresses_that_are_not_its_own(client: Any) -> None:

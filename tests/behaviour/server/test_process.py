@@ -19,9 +19,9 @@ import urllib3
 
 from lakebed.errors import Conflict, InvalidRequest, Unavailable
 from lakebed.repo import open_all
-from lakebed.repo.foreign import ForeignStores
-from lakebed.repo.model import Entry
-from lakebed.repo.staging.write import stage
+from lakebed.repo.heads.write import stage
+from lakebed.repo.model.model import Entry
+from lakebed.repo.outside.foreign import ForeignStores
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import run_server, start_server
 

@@ -13,8 +13,8 @@ import pytest
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.model import BucketChange, DataFile, Snapshot
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.model.model import BucketChange, DataFile, Snapshot
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.table import made_up

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.table.alone import bytes_alone
-from lakebed.table.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.collect.alone import bytes_alone
 from worlds.table.foreign_world import ForeignWorld
 from worlds.table.world import TableWorld
 

@@ -14,10 +14,10 @@ from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
-from lakebed.table.compact import compact, run_task
-from lakebed.table.read import read_split_table
-from lakebed.table.stream import StreamOffset, StreamSettings, TableStream
-from lakebed.table.stream_limits import Limits
+from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStream
+from lakebed.table.changes.stream_limits import Limits
+from lakebed.table.compaction.compact import compact, run_task
+from lakebed.table.read.read import read_split_table
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 

@@ -17,13 +17,13 @@ from lakebed.errors import LakebedError, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.branches import every_branch
-from lakebed.table.live_versions import read_live_versions
-from lakebed.table.manifest import files_of
-from lakebed.table.manifest_cache import PROCESS_CACHE, ManifestCache
-from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.model import BucketChange, DataFile, Snapshot
-from lakebed.table.referenced_files import ReferencedFiles
+from lakebed.table.branch.branches import every_branch
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE, ManifestCache
+from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.codec.manifest import files_of
+from lakebed.table.collect.live_versions import read_live_versions
+from lakebed.table.collect.referenced_files import ReferencedFiles
+from lakebed.table.model.model import BucketChange, DataFile, Snapshot
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, RecordingStore
 from worlds.binary_rows import encode_row

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
-from lakebed.table.incremental import diff_scans
+from lakebed.table.changes.incremental import diff_scans
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.float64()), ("s", pa.string())])

@@ -16,10 +16,10 @@ from lakebed.errors import Closed, Conflict, InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.compact import CompactProgress, compact, current_tasks, run_task
-from lakebed.table.compact_plan import CompactTask
-from lakebed.table.model import BucketChange
-from lakebed.table.read import ReadPlan, read_split
+from lakebed.table.compaction.compact import CompactProgress, compact, current_tasks, run_task
+from lakebed.table.compaction.compact_plan import CompactTask
+from lakebed.table.model.model import BucketChange
+from lakebed.table.read.read import ReadPlan, read_split
 from lakebed.table.table import Table
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ import pytest
 from lakebed.errors import Closed, Conflict, InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.table.compact import compact, run_task
+from lakebed.table.compaction.compact import compact, run_task
 from lakebed.table.table import Table
 from lakebed.testing.wrapper import Call, StoreWrapper
 

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.objects.open import open_store
-from lakebed.table.read import read_split_table
+from lakebed.table.read.read import read_split_table
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int32())])
@@ -102,3 +102,61 @@ def test_equal_floats_are_found_in_any_bucket() -> None:
     assert sorted(table.read(where="k = 0")["v"].to_pylist()) == [1, 2]
     table.delete("k = 0")
     assert table.read()["v"].to_pylist() == [3]
+
+
+COMMAS = pa.schema([("k", pa.int64()), ("a,b", pa.int64()), (" s", pa.int64()), ("v", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"bucket": "2", "bucket-key": "a,b"}, {"bucket": "2", "bucket-key": "k, s"}),
+        *({"sequence.field": "v, a,b"}, {"merge-engine": "aggregation", "fields.a,b.aggregate-function": "sum"}),
+        {"merge-engine": "partial-update", "fields.v.sequence-group": "a,b"},
+    ],
+)
+@pytest.mark.parametrize("has_parts", [False, True])
+def test_columns_that_an_option_cannot_name_are_refused(options: dict[str, str], has_parts: bool) -> None:
+    """A name with a comma or outer spaces is not taken for other columns, also when there are columns of its parts."""
+    parts = [("a", pa.int64()), ("b", pa.int64())] if has_parts else []
+    columns = pa.schema([*COMMAS, *parts])
+    with pytest.raises(InvalidRequest, match="cannot name the column") as refused:
+        Table.create(
+            open_store(f"memory://options-{uuid.uuid4()}"),
+            name="t",
+            schema=columns,
+            primary_keys=["k"],
+            options=options,
+        )
+    assert refused.value.facts["column"] in ("a,b", " s")
+
+
+def test_key_columns_with_commas_work_where_they_are_listed_one_by_one() -> None:
+    """A key and a partition column with a comma in its name are placed, merged and compacted as any other."""
+    store = open_store(f"memory://options-{uuid.uuid4()}")
+    table = Table.create(
+        store, name="t", schema=COMMAS, primary_keys=["a,b", " s"], partition_keys=[" s"], options={"bucket": "2"}
+    )
+    for v in range(2):
+        table.upsert(pa.table({"k": [1, 2], "a,b": [1, 2], " s": [3, 3], "v": [v, v]}))
+    table.compact(full=True)
+    table.delete("`a,b` = 2")
+    assert table.read().to_pylist() == [{"k": 1, "a,b": 1, " s": 3, "v": 1}]
+
+
+@pytest.mark.parametrize("new", ["c,d", " v", "v "])
+def test_a_column_that_an_option_names_keeps_a_name_that_options_can_say(new: str) -> None:
+    """Renaming is refused where the option could not follow, which would make every later write fail."""
+    store = open_store(f"memory://options-{uuid.uuid4()}")
+    options = {"merge-engine": "partial-update", "fields.g.sequence-group": "v", "bucket": "1"}
+    columns = pa.schema([("k", pa.int64()), ("g", pa.int64()), ("v", pa.int64())])
+    table = Table.create(store, name="t", schema=columns, primary_keys=["k"], options=options)
+    for old in ("g", "v"):
+        with pytest.raises(InvalidRequest, match="Choose another name"):
+            table.rename_column(old, new)
+    table.rename_column("v", "w")
+    table.upsert(pa.table({"k": [1], "g": [1], "w": [1]}))
+    table.remove_options(["fields.g.sequence-group"])
+    table.rename_column("w", new)
+    table.upsert(pa.table({"k": [1], "g": [1], new: [2]}))
+    assert table.read()[new].to_pylist() == [2]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,8 @@ import pytest
 
 from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.open import open_store
-from lakebed.table.predicate_tree import column
-from lakebed.table.read import read_split, read_split_table
+from lakebed.table.model.predicate_tree import column
+from lakebed.table.read.read import read_split, read_split_table
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("dt", pa.string()), ("id", pa.int64()), ("v", pa.int32()), ("s", pa.string())])
@@ -284,3 +287,30 @@ def test_every_kind_of_key_merges(make: Callable[..., Table]) -> None:
     for got in (table.read(), pa.Table.from_batches(table.scan().to_batches())):
         assert {tuple(row.values())[:4]: row["v"] for row in got.to_pylist()} == expected
         assert got.num_rows == len(expected)
+
+
+@pytest.mark.parametrize("named", [math.nan, "NaN"])
+def test_the_partition_nan_is_overwritten_and_compacted(named: Any) -> None:
+    """NaN names the partition NaN, as null names the partition null, and no other."""
+    store = open_store(f"memory://{uuid.uuid4()}")
+    columns = pa.schema([("k", pa.int64()), ("p", pa.float64())])
+    table = Table.create(store, name="t", schema=columns, partition_keys=["p"])
+    for number in range(2):
+        table.write(pa.table({"k": [number, number, number], "p": [math.nan, None, 1.0]}))
+    assert table.compact(where={"p": named}, full=True).files_before == 2
+    table.overwrite(pa.table({"k": [7], "p": [math.nan]}), partition={"p": named})
+    table.overwrite(pa.table({"k": [8]}), partition={"p": named})
+    table.overwrite(pa.table({"k": [9]}), partition={"p": None})
+    counts = Counter((k, str(p)) for k, p in zip(*(table.read()[name].to_pylist() for name in "kp"), strict=True))
+    assert counts == {(8, "nan"): 1, (9, "None"): 1, (0, "1.0"): 1, (1, "1.0"): 1}
+    with pytest.raises(InvalidRequest, match="another 'p'"):
+        table.overwrite(pa.table({"k": [7], "p": [1.0]}), partition={"p": named})
+
+
+def test_compacting_a_partition_of_another_type_is_refused(make: Callable[..., Table]) -> None:
+    """What is no partition column, or no value of it, is refused with a sentence."""
+    table = keyed(make)
+    table.write(rows([1]))
+    for where, said in (({"v": 1}, "not a partition column"), ({"dt": object()}, "not a value")):
+        with pytest.raises(InvalidRequest, match=said):
+            table.compact(where=where)

@@ -13,8 +13,8 @@ import pytest
 from lakebed.errors import Conflict
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
-from lakebed.table import rows as rows_module
-from lakebed.table.rows import TRIES_MAX
+from lakebed.table.rows import rows as rows_module
+from lakebed.table.rows.rows import TRIES_MAX
 from lakebed.table.table import Table
 from lakebed.testing import ManualClock
 from lakebed.testing.between import Between

@@ -10,8 +10,8 @@ import pytest
 
 from lakebed.errors import Conflict, Unavailable
 from lakebed.objects.port import ObjectStore
-from lakebed.table.live_versions import expired_below, read_live_versions
-from lakebed.table.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.collect.live_versions import expiry_boundary, read_live_versions
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
 from lakebed.testing.between import Between
@@ -177,7 +177,7 @@ def test_the_boundary_of_expired_snapshots_is_noted_before_they_go() -> None:
     made = world()
     body = bytes(made.store.get("snapshot/snapshot-2"))
     made.table.expire(retain_max=3, retain_min=1, older_than_ms=0)
-    assert expired_below(made.table.context) == 4
+    assert expiry_boundary(made.table.context) == 4
     made.store.put("snapshot/snapshot-2", body)
     report = made.table.delete_tag("none", if_exists=True)
     assert report.hidden_count == 1

@@ -22,18 +22,18 @@ from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.commit import Basis
-from lakebed.table.index_manifest import DELETION_VECTORS, IndexEntry, encode_index_manifest
-from lakebed.table.live_versions import read_live_versions
-from lakebed.table.manifest import files_of
-from lakebed.table.manifest_cache import PROCESS_CACHE
-from lakebed.table.model import BucketChange, Snapshot
-from lakebed.table.position_deletes import delete_positions
-from lakebed.table.rows import new_writer
-from lakebed.table.stream import StreamSettings, TableStream
-from lakebed.table.stream_limits import Limits
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.changes.stream import StreamSettings, TableStream
+from lakebed.table.changes.stream_limits import Limits
+from lakebed.table.codec.index_manifest import DELETION_VECTORS, IndexEntry, encode_index_manifest
+from lakebed.table.codec.manifest import files_of
+from lakebed.table.collect.live_versions import read_live_versions
+from lakebed.table.commit.commit import Basis
+from lakebed.table.model.model import BucketChange, Snapshot
+from lakebed.table.read.vectors import encode_vectors
+from lakebed.table.rows.position_deletes import delete_positions
+from lakebed.table.rows.rows import new_writer
 from lakebed.table.table import Table
-from lakebed.table.vectors import encode_vectors
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.between import Between
 from worlds.table.world import InlineRuntime
@@ -126,7 +126,7 @@ def test_rows_are_marked_and_no_file_is_written_again() -> None:
 @pytest.mark.parametrize("threshold", [0, 2**40])
 def test_every_way_of_reading(threshold: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns, predicates on one or other columns, row groups, batches, limits, counts and differences agree."""
-    monkeypatch.setattr("lakebed.table.data_file.WHOLE_FILE_BYTES_MAX", threshold)
+    monkeypatch.setattr("lakebed.table.files.data_file.WHOLE_FILE_BYTES_MAX", threshold)
     table = new_table(**{"file.block-size": "1 kb"})
     count = 6_000
     table.append(rows({n: n % 7 for n in range(count)}))

@@ -17,8 +17,8 @@ from lakebed.errors import LakebedError
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.bucket import key_hashes
-from lakebed.table.dynamic_bucket import HashIndex
+from lakebed.table.files.bucket import key_hashes
+from lakebed.table.files.dynamic_bucket import HashIndex
 from lakebed.table.table import Table
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, PowerLossStore
 from worlds.table.world import InlineRuntime

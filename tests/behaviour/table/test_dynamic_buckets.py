@@ -17,10 +17,10 @@ import pytest
 import lakebed
 from lakebed import Table
 from lakebed.errors import Conflict, InvalidRequest
-from lakebed.table import rows as rows_module
-from lakebed.table.context import TableBranch
-from lakebed.table.dynamic_bucket import HashIndex
-from lakebed.table.write_settings import check_writable
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.files.dynamic_bucket import HashIndex
+from lakebed.table.rows import rows as rows_module
+from lakebed.table.write.write_settings import check_writable
 
 SCHEMA = pa.schema(
     [pa.field("k", pa.int64(), nullable=False), pa.field("p", pa.string(), nullable=False), ("v", pa.int64())]

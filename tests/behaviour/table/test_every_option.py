@@ -19,10 +19,10 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, UnsupportedFormat
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
-from lakebed.spark.write_tasks import write_task
-from lakebed.table.auto_tags import AutomaticTagging
-from lakebed.table.options import OPTIONS
+from lakebed.spark.tasks.write_tasks import write_task
+from lakebed.table.model.options import OPTIONS
 from lakebed.table.table import Table
+from lakebed.table.versions.auto_tags import AutomaticTagging
 from lakebed.testing.clock import ManualClock
 
 Proof = Callable[[str], None]
@@ -431,13 +431,13 @@ class _Rival:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def append(self, snapshot: Any) -> Any:
+    def append(self, snapshot: Any, *, confirm: Any) -> Any:
         """Let the other writer win first, while some are left."""
         if self._left:
             self._left -= 1
             self._other.write(rows(1))
             ManualClock.sleep(self._clock, 1.0)
-        return self._log.append(snapshot)
+        return self._log.append(snapshot, confirm=confirm)
 
 
 def _losing(options: dict[str, str], count: int) -> tuple[Table, list[float]]:

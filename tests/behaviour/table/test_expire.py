@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.branch.manifest_cache import ManifestCache
 from worlds.table.world import TableWorld
 
 

@@ -23,12 +23,12 @@ from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.manifest import files_of
-from lakebed.table.manifest_cache import PROCESS_CACHE
-from lakebed.table.model import BucketChange
-from lakebed.table.reclaim import candidates_of
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.reclaim import candidates_of
+from lakebed.table.branch.unfinished import Deletion, decode_deletion, encode_deletion
+from lakebed.table.codec.manifest import files_of
+from lakebed.table.model.model import BucketChange
 from lakebed.table.table import Table
-from lakebed.table.unfinished import Deletion, decode_deletion, encode_deletion
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock
 from worlds.table.world import InlineRuntime
 

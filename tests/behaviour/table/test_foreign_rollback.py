@@ -16,9 +16,9 @@ from lakebed.errors import Conflict, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.manifest_cache import PROCESS_CACHE
-from lakebed.table.model import Snapshot
-from lakebed.table.rows import without_matching
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.model.model import Snapshot
+from lakebed.table.rows.rows import without_matching
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore, StoreWrapper
 from lakebed.testing.between import Between
@@ -151,6 +151,48 @@ def test_what_came_before_the_next_commit_stays_readable() -> None:
         assert table.context.snapshots.ids() == [1, 13, 14]
     report = table.expire(retain_max=1, retain_min=1, older_than_ms=0)
     assert (report.hidden_count, table.context.snapshots.ids()) == (2, [14])
+    check_clean(table, [0, 7, 8])
+
+
+def test_a_version_that_the_other_client_expired_and_brought_back_stays() -> None:
+    """Java expires a snapshot before lakebed's boundary passes its id, then goes back to its tag: it is live again."""
+    table = new_table()
+    for number in range(4):
+        table.append(rows(number))
+    table.create_tag("t2", snapshot_id=2)
+    foreign_expire(table, retain_max=2)
+    reopened(table).expire(retain_max=1, retain_min=1, older_than_ms=0)
+    foreign_rollback(table, "t2")
+    reopened(table).append(rows(7))
+    assert reopened(table).expire(retain_max=2, retain_min=1, older_than_ms=0).hidden_count == 0
+    assert table.context.snapshots.ids() == [2, 4]
+    assert ids_of(reopened(table), 2) == [0, 1]
+    check_clean(table, [0, 1, 7])
+
+
+def test_a_version_below_the_marks_stays_when_lakebed_goes_back_to_it() -> None:
+    """Java brings an expired version back, lakebed commits, and goes back to it: the version is not taken for late."""
+    table = expired_and_rolled_back(inserts=0)
+    table.append(rows(7))
+    table.append(rows(8))
+    table.rollback_to(1)
+    for _ in range(2):
+        assert table.expire(retain_max=2, retain_min=1, older_than_ms=0).hidden_count == 0
+        assert table.context.snapshots.ids() == [1, 15]
+    assert ids_of(reopened(table), 1) == [0]
+    check_clean(table, [0])
+
+
+def test_a_version_below_the_marks_stays_while_the_one_above_it_cannot_be_read() -> None:
+    """What follows a version is unknown when the next snapshot is damaged: the version is not taken for late."""
+    table = expired_and_rolled_back(inserts=0)
+    table.append(rows(7))
+    table.append(rows(8))
+    body = bytes(table.store.get("snapshot/snapshot-13"))
+    table.store.put("snapshot/snapshot-13", b"{")
+    assert reopened(table).expire(retain_max=3, retain_min=1, older_than_ms=0).hidden_count == 0
+    table.store.put("snapshot/snapshot-13", body)
+    assert table.context.snapshots.ids() == [1, 13, 14]
     check_clean(table, [0, 7, 8])
 
 

@@ -18,8 +18,8 @@ from lakebed.errors import Corruption, LakebedError, NotFound
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.manifest import files_of
-from lakebed.table.model import BucketChange
+from lakebed.table.codec.manifest import files_of
+from lakebed.table.model.model import BucketChange
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 

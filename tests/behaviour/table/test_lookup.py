@@ -17,10 +17,10 @@ from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.commit import Basis
-from lakebed.table.compact import compact
-from lakebed.table.manifest_cache import PROCESS_CACHE
-from lakebed.table.rows import commit_changes, new_writer
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.commit.commit import Basis
+from lakebed.table.compaction.compact import compact
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.between import Between

@@ -23,9 +23,9 @@ from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.commit import CommitOptions
-from lakebed.table.manifest_cache import PROCESS_CACHE
-from lakebed.table.model import Snapshot
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.commit.commit import CommitOptions
+from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 from lakebed.testing import Call, Fault, FaultyStore, ManualClock, RecordingStore
 from worlds.table.world import InlineRuntime

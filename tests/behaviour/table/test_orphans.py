@@ -10,12 +10,12 @@ import pytest
 
 from lakebed.errors import Closed
 from lakebed.objects import open_store
-from lakebed.table import deletion
-from lakebed.table.manifest_cache import ManifestCache
-from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.orphans import remove_orphan_files
+from lakebed.table.branch.manifest_cache import ManifestCache
+from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.branch.unfinished import load_deletions
+from lakebed.table.collect import deletion
+from lakebed.table.collect.orphans import remove_orphan_files
 from lakebed.table.table import Table
-from lakebed.table.unfinished import load_deletions
 from worlds.table.world import TableWorld
 
 DAY_S = 86_400.0

@@ -16,11 +16,11 @@ from lakebed.errors import InvalidRequest, LakebedError, UnsupportedFormat
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
-from lakebed.table.bucket import bucket_of
-from lakebed.table.layout import Layout
-from lakebed.table.manifest import decode_manifest_list
-from lakebed.table.read import read_split_table
-from lakebed.table.schema import encode_schema
+from lakebed.table.codec.manifest import decode_manifest_list
+from lakebed.table.files.bucket import bucket_of
+from lakebed.table.model.layout import Layout
+from lakebed.table.read.read import read_split_table
+from lakebed.table.schema.schema import encode_schema
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.table.manifest import ADD, DELETE, IDENTITY
-from lakebed.table.rollback import ROLLED_BACK_TO
+from lakebed.table.codec.manifest import ADD, DELETE, IDENTITY
+from lakebed.table.versions.rollback import ROLLED_BACK_TO
 from worlds.table.world import TableWorld
 
 
@@ -81,7 +81,7 @@ def test_no_file_stands_in_manifests_both_deleted_and_added_again() -> None:
     """Clients that read manifests as sets, in any order, see the target's files too."""
     made = world()
     snapshot = made.table.rollback_to_as_latest(2)
-    entries = made.table.context.manifests.concatenated(made.table.context.manifests.all_metas(snapshot))
+    entries = made.table.context.manifests.concat_entries(made.table.context.manifests.all_metas(snapshot))
     rows = list(zip(*(entries[name].to_pylist() for name in (*IDENTITY, "kind")), strict=True))
     added = [row[:-1] for row in rows if row[-1] == ADD]
     deleted = {row[:-1] for row in rows if row[-1] == DELETE}

@@ -13,7 +13,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
-from lakebed.table.read import read_split
+from lakebed.table.read.read import read_split
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("seq", pa.int64()), ("v", pa.string())])

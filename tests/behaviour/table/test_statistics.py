@@ -15,7 +15,7 @@ import pytest
 from lakebed.fsck.check import check_url
 from lakebed.fsck.repair import repair_statistics, repair_url
 from lakebed.objects.open import open_store
-from lakebed.table.model import STATS_VERSION
+from lakebed.table.model.model import STATS_VERSION
 from lakebed.table.table import Table
 
 NAN = float("nan")

@@ -11,7 +11,7 @@ import pytest
 
 from lakebed.errors import Corruption
 from lakebed.objects.open import open_store
-from lakebed.table.snapshot_json import encode_snapshot
+from lakebed.table.codec.snapshot_json import encode_snapshot
 from lakebed.table.table import Table
 
 STATISTICS = {

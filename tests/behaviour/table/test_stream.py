@@ -11,9 +11,9 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects.open import open_store
-from lakebed.table.read import read_split_table
-from lakebed.table.stream import Bound, StreamBatch, StreamOffset, StreamSettings, TableStream
-from lakebed.table.stream_limits import Limits
+from lakebed.table.changes.stream import Bound, StreamBatch, StreamOffset, StreamSettings, TableStream
+from lakebed.table.changes.stream_limits import Limits
+from lakebed.table.read.read import read_split_table
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -209,6 +209,8 @@ def test_a_stream_that_would_leave_out_rows_ends_with_a_sentence() -> None:
     changes = stream(table, changes=True)
     refused("rolled_back", Conflict, lambda: changes.plan(later, changes.advance(later, Limits())))
     refused("rolled_back", Conflict, lambda: following.advance(StreamOffset(later.table, 4, "other"), Limits()))
+    other = StreamOffset(later.table, 4, "other")
+    refused("rolled_back", Conflict, lambda: following.plan(StreamOffset(later.table, 3), other))
     assert read(table, following.plan(after, following.advance(after, Limits()))) == []
 
     newest = stream(table, start="latest").first()

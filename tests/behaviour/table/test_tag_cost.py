@@ -14,10 +14,10 @@ import pytest
 
 from lakebed.objects.open import open_store
 from lakebed.objects.port import RequestCounts
-from lakebed.table.manifest import files_of
-from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.branch.manifest_cache import ManifestCache
+from lakebed.table.branch.tag_files import SETTLED_MS, TAG_CACHE
+from lakebed.table.codec.manifest import files_of
 from lakebed.table.table import Table
-from lakebed.table.tag_files import SETTLED_MS, TAG_CACHE
 from lakebed.testing.between import Between
 
 SETTLED_S = SETTLED_MS / 1000 + 1
@@ -104,7 +104,7 @@ def test_replaced_tags_are_seen_in_a_local_folder(tmp_path: Path, bench: Any) ->
 def test_remembered_tags_are_bounded(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tags above the bound are read each time; the answer is the same."""
     cache = ManifestCache(20_000)
-    monkeypatch.setattr("lakebed.table.tag_files.TAG_CACHE", cache)
+    monkeypatch.setattr("lakebed.table.branch.tag_files.TAG_CACHE", cache)
     bench.commit("a")
     for number in range(50):
         bench.table.create_tag(f"t{number:02d}")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lakebed.errors import Conflict, NotFound
-from lakebed.table.manifest import files_of
-from lakebed.table.referenced_files import ReferencedFiles
+from lakebed.table.codec.manifest import files_of
+from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing import Crashed
 from lakebed.testing.between import Between

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
-from lakebed.table.tag_index import load_entries
-from lakebed.table.tags import HIDDEN_PREFIX
+from lakebed.table.branch.tag_index import load_entries
+from lakebed.table.branch.tags import HIDDEN_PREFIX
 
 DAY_MS = 86_400_000
 

@@ -10,6 +10,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import open_store
+from lakebed.table.model.predicate_tree import column
 from lakebed.table.table import Table
 
 DIGITS = "9" * 5000
@@ -59,3 +60,41 @@ def test_times(table: Table, time: Any) -> None:
 def test_a_time_far_ahead_is_the_newest_version(table: Table) -> None:
     """A time after everything is not an error."""
     assert table.read(timestamp_ms=2**63 - 1).num_rows == 1
+
+
+@pytest.mark.parametrize("where", [pa.table({"x": [1]}), 5, [], ["x"], column("x"), object()])
+def test_filters_of_another_type(table: Table, where: Any) -> None:
+    """What is neither a text nor a predicate is refused by every verb that takes a filter; rows are not keys."""
+    doors = [
+        lambda: table.delete(where),
+        lambda: table.update(where, {"x": 2}),
+        lambda: table.scan(where=where).to_arrow(),
+        lambda: table.read(where=where),
+    ]
+    for door in doors:
+        with pytest.raises(InvalidRequest, match="filter is text"):
+            door()
+    assert table.read()["x"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("deletes", ["y", "\ud800", "", 5, ["x"]])
+def test_a_mark_of_deletes_that_is_no_column(table: Table, deletes: Any) -> None:
+    """The column that marks deletes must be one of the rows."""
+    store = open_store(f"memory://range-{uuid.uuid4()}")
+    columns = pa.schema([("x", pa.int64())])
+    keyed = Table.create(store, name="k", schema=columns, primary_keys=["x"], options={"bucket": "1"})
+    with pytest.raises(InvalidRequest, match="names no column"):
+        keyed.write(pa.table({"x": [1]}), deletes=deletes)
+
+
+def test_a_lifetime_beyond_the_end_of_time(table: Table) -> None:
+    """A tag that is kept for longer than a number of milliseconds can say is refused; the longest one is kept."""
+    with pytest.raises(InvalidRequest, match="lifetime of tag"):
+        table.create_tag("never", time_retained_ms=2**63)
+    table.create_tag("long", time_retained_ms=2**63 - 1)
+    table.expire_tags()
+    for _ in range(2):
+        assert table.at("long").read()["x"].to_pylist() == [1]
+        table.expire(retain_max=1, retain_min=1)
+    assert [pin.expires_ms for pin in table.pins()] == [2**63 - 1]
+    table.delete_tag("long")

@@ -25,7 +25,7 @@ from lakebed.objects import open_store
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, Version
 from lakebed.reclaim.versioned import Versioned
 from lakebed.repo import Branch, Reference, Repositories, Repository, RepositoryOptions
-from lakebed.repo.catalog import LocalCatalog
+from lakebed.repo.transport.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock

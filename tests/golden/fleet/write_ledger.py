@@ -68,7 +68,7 @@ RECORDS: Final[list[tuple[bytes, Any]]] = [
         NodeRecord("a", "http://127.0.0.1:8300", "run-1", "disk-a", 1_690_000_000_000, is_silent=True),
     ),
     (
-        layout.done_key("acme", 23),
+        layout.transaction_key("acme", 23),
         Transaction(
             23,
             21,
@@ -102,7 +102,7 @@ RECORDS: Final[list[tuple[bytes, Any]]] = [
             "acme", 20, TransactionState.REJECT_ACKNOWLEDGED, since_ms=1_699_000_000_000, listed_ms=1_699_000_060_000
         ),
     ),
-    (layout.gone_key("old"), Floor(41, 12)),
+    (layout.floor_key("old"), Floor(41, 12)),
     (layout.LEDGER, LedgerId("0d9c8a52-4d0b-4f0a-9f5e-3a1c5b7d9e10")),
     (
         layout.event_key("1700000000000-0000002a"),

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lakebed import Lake
-from lakebed.table.stream import StreamSettings, TableStream
-from lakebed.table.stream_limits import Limits
+from lakebed.table.changes.stream import StreamSettings, TableStream
+from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.table import Table
 
 if TYPE_CHECKING:

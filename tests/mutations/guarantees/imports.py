@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.table import adopt
+from lakebed.table.files import adopt
 from lakebed.table.imports.take_over import (
     _check_in_place,
     check_new_names,

@@ -6,9 +6,14 @@ What races of processes break is in `tests/simulation/test_repo_mutations.py`.
 from __future__ import annotations
 
 from lakebed.errors import NotFound, UnsupportedFormat
-from lakebed.repo import branches, catalog, collect, commit, data, directories, fs, intact, mark, tags
-from lakebed.repo.records import replace_record
-from lakebed.repo.staging import view, write
+from lakebed.repo import directories, fs
+from lakebed.repo.collect import collect
+from lakebed.repo.heads import commit, write
+from lakebed.repo.objects import data, intact
+from lakebed.repo.records.records import replace_record
+from lakebed.repo.references import branches, mark, tags
+from lakebed.repo.staging import view
+from lakebed.repo.transport import catalog
 from mutations.defects import (
     always,
     answer,
@@ -52,7 +57,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "What was compacted on a deleted branch stays for the minimum age.",
-        answer(branches.delete_branch, branches.superseded_compaction, lambda original, *args, **facts: []),
+        answer(branches.delete_branch, branches.supersede_compaction, lambda original, *args, **facts: []),
         f"{SUPERSEDED}::test_a_reader_goes_on_for_the_minimum_age_after_its_state_was_replaced[deletion of the branch]",
     ),
     Guarantee(
@@ -67,7 +72,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "The objects of what was replaced stay as long as its ranges.",
-        answer(collect._Collection._doomed, lambda it: it.setdefault, lambda original, *args: None),
+        answer(collect._Collection._plan_reclaim, lambda it: it.setdefault, lambda original, *args: None),
         f"{SUPERSEDED}::test_the_objects_of_a_replaced_state_stay_too",
     ),
     Guarantee(
@@ -77,7 +82,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A range of a newer format protects everything from a collection.",
-        see(collect._Collection._guarded, UnsupportedFormat, ZeroDivisionError),
+        see(collect._Collection._guard, UnsupportedFormat, ZeroDivisionError),
         "behaviour/repo/test_collection.py::test_a_range_of_a_newer_format_protects_everything",
     ),
     Guarantee(
@@ -102,7 +107,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Retention keeps what commits of older versions follow.",
-        never(mark._kept_behind, lambda it: it.stored_at_ms),
+        never(mark._retain_behind, lambda it: it.stored_at_ms),
         "behaviour/repo/test_retention.py::test_commits_of_older_versions_are_kept",
     ),
     Guarantee(
@@ -147,7 +152,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A source that changes while it is streamed is noticed.",
-        skip(intact._checked, intact.check_source),
+        skip(intact._check, intact.check_source),
         "behaviour/repo/test_intact.py::test_a_source_that_changes_during_a_stream_is_noticed",
     ),
     Guarantee(
@@ -187,7 +192,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Bytes that were uploaded by others and linked survive a power loss.",
-        skip(data.linked, lambda it: it.sync),
+        skip(data.link_object, lambda it: it.sync),
         "behaviour/repo/test_data.py::test_linked_bytes_survive_a_power_loss",
     ),
     Guarantee(

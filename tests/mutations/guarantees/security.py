@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from lakebed.http import authentication, call, endpoint, signing
 from lakebed.objects.port import ObjectStore
-from lakebed.repo import data, directories, foreign, outbound
-from lakebed.repo.import_policy import ImportPolicy
-from lakebed.repo.staging import write
+from lakebed.repo import directories
+from lakebed.repo.heads import write
+from lakebed.repo.objects import data
+from lakebed.repo.outside import foreign, outbound
+from lakebed.repo.outside.import_policy import ImportPolicy
 from lakebed.server import errors, keys
 from lakebed.server.routes import staging
 from mutations.defects import (
@@ -73,7 +75,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "What is put to a vendor's signed URL after it was linked changes nothing.",
-        answer(data.linked, data._taken_over, lambda original, context, address: address),
+        answer(data.link_object, data._take_over, lambda original, context, address: address),
         "behaviour/repo/test_data.py::test_what_was_put_to_a_signed_url_is_copied_when_it_is_linked",
     ),
     Guarantee(
@@ -94,7 +96,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A symbolic link in a listed folder leads nowhere else.",
-        answer(foreign.ForeignStores._located, foreign.real_url, lambda original, place: place),
+        answer(foreign.ForeignStores._locate, foreign.real_url, lambda original, place: place),
         f"{ISOLATION}::test_an_entry_that_names_what_is_not_allowed_is_not_read",
     ),
     Guarantee(
@@ -115,7 +117,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A webhook reaches no private address through an address that carries it.",
-        returns(outbound._carried, ()),
+        returns(outbound._ipv4_of, ()),
         "behaviour/repo/test_outbound.py::test_what_is_not_public_is_refused",
     ),
     Guarantee(

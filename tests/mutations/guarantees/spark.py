@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from lakebed.errors import OutcomeUnknown
-from lakebed.spark import found_rows, native_writes, stream_commits, tasks, worker, writing
+from lakebed.pipeline import increments
+from lakebed.pipeline.table_branch import TableBranches
+from lakebed.spark import worker
 from lakebed.spark.catalog import writes
-from lakebed.spark.pipeline import increments
-from lakebed.spark.pipeline.table_branch import TableBranches
+from lakebed.spark.dataframe import writing
+from lakebed.spark.plan import found_rows
+from lakebed.spark.streams import stream_commits
+from lakebed.spark.tasks import native_writes, tasks
 from mutations.defects import answer, pass_on, raise_nothing, returns, see, skip
 from mutations.guarantee import Guarantee
 
@@ -31,7 +35,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A batch of a stream in SQL is committed once.",
-        see(writes.Commit._committed, lambda it: it.batch, None),
+        see(writes.Commit._commit, lambda it: it.batch, None),
         f"{STREAMS}::test_a_batch_in_sql_is_committed_once",
     ),
     Guarantee(

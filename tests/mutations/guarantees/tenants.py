@@ -88,7 +88,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A grant dooms every other open transaction.",
-        answer(machine._granted, machine.doomed, lambda original, transactions, **facts: tuple(transactions)),
+        answer(machine._grant, machine.doom, lambda original, transactions, **facts: tuple(transactions)),
         f"{MACHINE}::test_a_grant_dooms_every_other_open_transaction_and_says_what_died",
     ),
     Guarantee(
@@ -144,12 +144,12 @@ GUARANTEES = [
     # ---- what is deleted
     Guarantee(
         "What a commit replaced is not deleted before the settle time.",
-        answer(Collector._collect_commit, Collector._settled_in_s, lambda original, since_ms: 0),
+        answer(Collector._collect_commit, Collector._settle_wait_s, lambda original, since_ms: 0),
         "behaviour/fleet/control/test_collection.py::test_each_commit_has_a_settle_time_of_its_own",
     ),
     Guarantee(
         "The second LIST waits for the settle time, also in another process.",
-        answer(Collector._collect_rejected, Collector._settled_in_s, lambda original, since_ms: 0),
+        answer(Collector._collect_rejected, Collector._settle_wait_s, lambda original, since_ms: 0),
         "behaviour/fleet/control/test_collection.py::test_a_new_control_plane_waits_before_the_second_list",
     ),
     Guarantee(
@@ -171,7 +171,7 @@ GUARANTEES = [
     # ---- seals
     Guarantee(
         "A timeline that a restore has replaced, or that is deleted, takes no row any more.",
-        returns(machine._lost_names, ()),
+        returns(machine._timelines_to_seal, ()),
         (
             f"{NAMES}::test_a_restore_takes_the_writes_of_clients_with_an_old_route",
             f"{NAMES}::test_a_dropped_timeline_takes_no_write",
@@ -406,7 +406,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A branch does not read its parent's later rows.",
-        answer(indices.branched, lambda it: it.through, lambda through, lsn: through.__self__),
+        answer(indices.branch_index, lambda it: it.through, lambda through, lsn: through.__self__),
         "behaviour/fleet/node/test_reads.py::test_random_steps",
     ),
     Guarantee(

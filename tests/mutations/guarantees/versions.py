@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from lakebed.table import (
-    branches,
-    deletion,
-    expire,
-    fast_forward,
-    incremental,
-    lineage,
-    live_versions,
-    orphans,
-    reachability,
-    recovery,
-    tags,
-)
-from lakebed.table.snapshots import SnapshotLog
+from lakebed.table.branch import branches, tags
+from lakebed.table.branch.snapshots import SnapshotLog
+from lakebed.table.changes import incremental
+from lakebed.table.collect import deletion, expire, lineage, live_versions, orphans, reachability, recovery
+from lakebed.table.versions import fast_forward
 from mutations.defects import answer, never, pass_on, raise_nothing, replace, returns, see, skip
 from mutations.guarantee import Guarantee
 
@@ -38,7 +29,7 @@ def clear_without_pin(original, main, name, *, pin):
 
 def find_used_first(original, lines, older_than_ms):
     """Ask what is used before files are listed."""
-    used = list(orphans.used_paths(lines))
+    used = list(orphans.paths_in_use(lines))
     return orphans.search_of(orphans.list_files(lines[0], older_than_ms=older_than_ms), used)
 
 
@@ -56,7 +47,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "The snapshot that lakebed committed on after a rollback of another client stays.",
-        answer(lineage.withdraw_late, lineage.follows, lambda original, snapshot: None),
+        returns(lineage._reached_by, frozenset()),
         "behaviour/table/test_foreign_rollback.py::test_what_came_before_the_next_commit_stays_readable",
     ),
     Guarantee(
@@ -94,12 +85,12 @@ GUARANTEES = [
     ),
     Guarantee(
         "What holds versions is collected until two collections are equal.",
-        answer(live_versions.read_live_versions, live_versions._listed, list_every_second_time),
+        answer(live_versions.read_live_versions, live_versions._list, list_every_second_time),
         "behaviour/table/test_deletion_rules.py::test_holders_are_collected_until_two_collections_are_equal",
     ),
     Guarantee(
         "A recovered expiry hides nothing that a consumer claimed since.",
-        answer(recovery._finish_expiry, recovery.held_from, lambda original, branch: None),
+        answer(recovery._finish_expiry, recovery.expiry_limit, lambda original, branch: None),
         "behaviour/table/test_deletion_rules.py::test_a_recovered_expiry_honours_consumers",
     ),
     Guarantee(

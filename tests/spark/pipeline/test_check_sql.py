@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 import lakebed.spark
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import open_lake
-from lakebed.spark.pipeline import check_file
-from lakebed.spark.writing import write_arrow
-from lakebed.table.model import DataField
+from lakebed.pipeline import check_file
+from lakebed.spark.dataframe.writing import write_arrow
+from lakebed.table.model.model import DataField
 from lakebed.table.table import Table
 
 TEXT = """\

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from lakebed.errors import AlreadyExists, InvalidRequest, Rejected
 from lakebed.lake.lake import open_lake
 from lakebed.objects.port import ObjectStore
+from lakebed.pipeline import Pipeline, RunSummary, status
+from lakebed.pipeline.execute import RunCall, execute
+from lakebed.pipeline.ledger import Ledger
+from lakebed.pipeline.workspace import Workspace
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline import Pipeline, RunSummary, status
-from lakebed.spark.pipeline.execute import RunCall, execute
-from lakebed.spark.pipeline.ledger import Ledger
-from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.table import Table
 
 MONTH = 31

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import open_lake
-from lakebed.spark.pipeline import Pipeline, RunSummary, status
+from lakebed.pipeline import Pipeline, RunSummary, status
 
 TEXT = """\
 name: checks

@@ -14,13 +14,13 @@ from rich.console import Console
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, Rejected
 from lakebed.lake.lake import Lake, open_lake
+from lakebed.pipeline import Check, Pipeline, RunSummary, console_progress, status, write_report
+from lakebed.pipeline.execute import RunCall, execute
+from lakebed.pipeline.ledger import Ledger
+from lakebed.pipeline.model import Plan, PlannedStep, StepRecord
+from lakebed.pipeline.progress import SilentProgress
+from lakebed.pipeline.workspace import Workspace
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline import Check, Pipeline, RunSummary, console_progress, status, write_report
-from lakebed.spark.pipeline.execute import RunCall, execute
-from lakebed.spark.pipeline.ledger import Ledger
-from lakebed.spark.pipeline.model import Plan, PlannedStep, StepRecord
-from lakebed.spark.pipeline.progress import SilentProgress
-from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.table import Table
 
 DAYS = {

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakebed.spark.pipeline.conditions import all_hold
-from lakebed.spark.pipeline.engine import Engine
-from lakebed.spark.pipeline.files import FileReading
-from lakebed.spark.pipeline.nodes import SourceLocation
-from lakebed.spark.pipeline.plain import read_plain_csv
-from lakebed.spark.pipeline.rows import LocalRows
+from lakebed.pipeline.conditions import all_hold
+from lakebed.pipeline.engine import Engine
+from lakebed.pipeline.files import FileReading
+from lakebed.pipeline.nodes import SourceLocation
+from lakebed.pipeline.plain import read_plain_csv
+from lakebed.pipeline.rows import LocalRows
 
 PLACE = SourceLocation("same.yaml", 1)
 TYPES = (

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import lakebed
 from lakebed.errors import Rejected
-from lakebed.spark.pipeline import Pipeline
+from lakebed.pipeline import Pipeline
 from lakebed.table.table import Table
 
 TEXT = """

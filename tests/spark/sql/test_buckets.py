@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakebed.lake.lake import Lake
-from lakebed.spark.reading import local_frame
-from lakebed.table.bucket import bucket_of
+from lakebed.spark.dataframe.reading import local_frame
+from lakebed.table.files.bucket import bucket_of
 
 Run = Callable[[str], list[tuple[Any, ...]]]
 

@@ -16,51 +16,21 @@ from typing import Any
 import pyspark
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakebed.spark.jar import catalog_settings
 from worlds.repo.server_process import free_port
+from worlds.sql.guide import GUIDE, check_guide, sentence_of, statements, text
 from worlds.waiting import wait_until
 
 HOME = Path(pyspark.__file__).parent
 ENVIRONMENT = os.environ | {"SPARK_HOME": str(HOME)}
 ROOT = Path(__file__).parents[3]
-GUIDE = ROOT / "docs" / "guide" / "spark-sql.md"
-
-
-def statements(page: str) -> Iterator[tuple[str, list[str]]]:
-    """Each statement of the page's SQL blocks, and the lines of its result."""
-    for block in re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
-        for statement, results in re.findall(r"([^;]+);\n((?:-- .*\n)*)", block):
-            yield statement.strip(), [line.removeprefix("-- ") for line in results.splitlines()]
-
-
-def text(value: object) -> str:
-    """A value as the guide writes it."""
-    return "NULL" if value is None else str(value)
 
 
 def test_every_statement_gives_its_result(sql: Callable[[str], list[tuple[Any, ...]]]) -> None:
     """Rows in the order that the guide shows; of an error, the beginning of its sentence."""
-    found = list(statements(GUIDE.read_text()))
-    assert len(found) > 50
-    for statement, expected in found:
-        sentence = sentence_of(expected)
-        if sentence is not None:
-            with pytest.raises(PySparkException) as raised:
-                sql(statement)
-            assert type(raised.value).__name__ in ("AnalysisException", "SparkRuntimeException"), statement
-            assert sentence in str(raised.value), statement
-            continue
-        rows = [" | ".join(map(text, row)) for row in sql(statement)]
-        if expected:
-            assert rows == expected, statement
-
-
-def sentence_of(results: list[str]) -> str | None:
-    """The beginning of the error that a statement is shown with; None: it returns rows."""
-    return results[0].removeprefix("error: ") if results and results[0].startswith("error: ") else None
+    check_guide(sql)
 
 
 def settings(folder: Path) -> dict[str, str]:

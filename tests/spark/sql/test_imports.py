@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakebed.lake.lake import Lake
 from lakebed.spark import jobs
-from lakebed.spark.reading import read
+from lakebed.spark.dataframe.reading import read
 from lakebed.table.imports import ImportOptions
 
 Run = Callable[[str], list[tuple[Any, ...]]]

@@ -38,6 +38,8 @@ NAMES = {
     "ALTER TABLE lake.db.t ALTER COLUMN v SET DEFAULT 'x'": "The column v cannot have a DEFAULT",
     "ALTER TABLE lake.db.t ADD CONSTRAINT c CHECK (id > 0)": "ALTER TABLE changes no constraints",
     "CREATE TABLE lake.db.q (id INT CHECK (id > 0))": "no constraint but PRIMARY KEY: leave out CHECK (id > 0).",
+    "CREATE TABLE lake.db.q (id INT, CONSTRAINT `x y) ENFORCED` CHECK (id > 0))": ": leave out CHECK (id > 0).",
+    "CREATE TABLE lake.db.q (a INT, b INT, `a,b` INT, PRIMARY KEY (`a,b`))": "`a,b` cannot be in the primary key",
     "CREATE TABLE lake.db.q (a INT PRIMARY KEY) TBLPROPERTIES ('primary-key' = 'b')": "KEY (a) and the property",
     "DROP NAMESPACE lake.db CASCADE": "is pinned by tag x: delete these first, with ALTER TABLE ... DROP TAG",
     "CREATE TABLE lake.db.q (v VARIANT)": "of Spark's type variant, which lakebed does not write: cast it",

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 import lakebed.spark
 from lakebed.lake.lake import Lake
-from lakebed.table.predicate_tree import column
+from lakebed.table.model.predicate_tree import column
 
 Run = Callable[[str], list[tuple[Any, ...]]]
 Rows = dict[tuple[str, int], str | None]

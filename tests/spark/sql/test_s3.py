@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import random
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,8 +18,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import lakebed.spark
+from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.spark.jar import CATALOGS, catalog_settings
+from worlds.broken_network import Fault, Link
+from worlds.sql.guide import check_guide
+from worlds.waiting import pause
 
 SECONDS_MAX = 300
 KEYED = "TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1')"
@@ -39,10 +45,25 @@ class OnS3:
 @pytest.fixture
 def on_s3(spark: SparkSession, s3_server: Any, tmp_path: Path) -> Iterator[OnS3]:
     """The processes of the catalog have the credentials in their environment, as on a machine that is set up so."""
+    yield open_session(spark, s3_server, tmp_path)
+    spark.createDataFrame([], "id int")  # the active session is again the one that other tests expect
+
+
+@pytest.fixture
+def link(s3_server: Any) -> Iterator[Link]:
+    """A network between the catalog's processes and the server."""
+    made = Link(s3_server.options["aws_endpoint"])
+    yield made
+    made.close()
+
+
+def open_session(spark: SparkSession, s3_server: Any, folder: Path, **options: str) -> OnS3:
+    """Open a session; `options` of the store are those of the catalog's processes alone."""
     url = s3_server.url()
     lake = open_lake(url, storage_options=s3_server.options)
-    python = tmp_path / "python"
-    exports = "".join(f"export {name.upper()}='{value}'\n" for name, value in s3_server.options.items())
+    python = folder / "python"
+    given = {**s3_server.options, **options}
+    exports = "".join(f"export {name.upper()}='{value}'\n" for name, value in given.items())
     python.write_text(f'#!/bin/sh\n{exports}exec {sys.executable} "$@"\n')
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     session = spark.newSession()
@@ -50,8 +71,7 @@ def on_s3(spark: SparkSession, s3_server: Any, tmp_path: Path) -> Iterator[OnS3]
         if name.startswith(CATALOGS):
             session.conf.set(name, value)
     session.conf.set("spark.sql.shuffle.partitions", "1")
-    yield OnS3(session, lake, s3_server.options["aws_secret_access_key"])
-    spark.createDataFrame([], "id int")  # the active session is again the one that other tests expect
+    return OnS3(session, lake, s3_server.options["aws_secret_access_key"])
 
 
 @contextmanager
@@ -166,3 +186,74 @@ def follow(rows: DataFrame, checkpoint: Path, *, to: str = "", upserts: Any = No
         assert query.awaitTermination(SECONDS_MAX)
     finally:
         query.stop()
+
+
+@pytest.mark.long
+def test_the_guide_on_s3(on_s3: OnS3) -> None:
+    """Every statement of the guide gives its result in a bucket too."""
+    check_guide(on_s3.sql)
+    assert [one for one in check_lake(on_s3.lake).findings if one.kind != "orphan"] == []
+
+
+MERGE = (
+    "MERGE INTO lake.db.t t USING (SELECT id, {n} AS n FROM range({n}, {n} + 10)) s ON t.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET n = t.n + 1000 WHEN NOT MATCHED THEN INSERT *"
+)
+CHANGES = {
+    "UPDATE": "UPDATE lake.db.t SET n = n + {n} WHERE id % 3 = 0",
+    "INSERT": "INSERT INTO lake.db.t SELECT id, {n} FROM range(100 * {n}, 100 * {n} + 3)",
+    "MERGE": MERGE,
+    "DELETE": "DELETE FROM lake.db.t WHERE id % 7 = {n} % 7",
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("keyed", [False, True], ids=["append", "keyed"])
+def test_statements_over_a_network_that_breaks(
+    spark: SparkSession, s3_server: Any, link: Link, tmp_path: Path, keyed: bool
+) -> None:
+    """A statement that ends without an error is in the table, and another one wholly or not at all."""
+    rng = random.Random(int(keyed))
+    with_faults = open_session(spark, s3_server, tmp_path, aws_endpoint=link.url)
+    with_faults.sql(f"CREATE TABLE lake.db.t (id BIGINT NOT NULL, n BIGINT) {KEYED * keyed}")
+    with_faults.sql("INSERT INTO lake.db.t SELECT id, 0 FROM range(12)")
+    expected = dict.fromkeys(range(12), 0)
+    for number in range(1, 13):
+        name, fault = rng.choice(sorted(CHANGES)), rng.choice((Fault.REFUSED, Fault.REPLIES_LOST))
+        after = apply(expected, name, number)
+        delay_s, length_s = rng.random() * 2, rng.random()
+
+        def disturb(fault: Fault = fault, delay_s: float = delay_s, length_s: float = length_s) -> None:
+            pause(delay_s)
+            link.break_with(fault)
+            pause(length_s)
+            link.break_with(None)
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        is_done = True
+        try:
+            with_faults.sql(CHANGES[name].format(n=number))
+        except PySparkException:
+            is_done = False
+        finally:
+            thread.join()
+        found = with_faults.lake.table("db.t").read()
+        rows = dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True))
+        assert found.num_rows == len(rows)
+        assert rows == after or (not is_done and rows == expected), (number, name, fault)
+        expected = rows
+    with_faults.sql("CALL lake.sys.remove_orphan_files(table => 'db.t', older_than => '2200-01-01')")
+    assert check_lake(with_faults.lake).findings == []
+
+
+def apply(rows: dict[int, int], name: str, n: int) -> dict[int, int]:
+    """The rows of a table, by id, after one of `CHANGES`."""
+    match name:
+        case "UPDATE":
+            return {id: value + n * (id % 3 == 0) for id, value in rows.items()}
+        case "INSERT":
+            return rows | dict.fromkeys(range(100 * n, 100 * n + 3), n)
+        case "DELETE":
+            return {id: value for id, value in rows.items() if id % 7 != n % 7}
+    return rows | {id: rows[id] + 1000 if id in rows else n for id in range(n, n + 10)}

@@ -100,7 +100,7 @@ def test_finished_transactions_are_kept_up_to_a_number() -> None:
         request = request_of(record)
         ledger.change("t", committing(ledger, request))
         record = ledger.tenant("t")
-    kept = [one.id for one in ledger.finished_all("t")]
+    kept = [one.id for one in ledger.list_finished("t")]
     assert kept == list(range(request.txn - DONE_MAX + 1, request.txn + 1))
     assert ledger.change("t", committing(ledger, request)).verdict == "granted"
 
@@ -249,7 +249,7 @@ def test_a_removed_tenant_leaves_its_floor(key_value: KeyValue) -> None:
     ledger.remove(ledger.tenant("t"), Floor(9, 9))
     with pytest.raises(NotFound):
         ledger.tenant("t")
-    assert (ledger.finished_all("t"), ledger.floor("t")) == ([], Floor(9, 9))
+    assert (ledger.list_finished("t"), ledger.floor("t")) == ([], Floor(9, 9))
 
 
 def test_events_are_read_behind_a_position(key_value: KeyValue) -> None:
@@ -306,7 +306,7 @@ def test_many_processes_over_a_store_that_fails() -> None:
         scheduler.run()
         check = Ledger(space)
         for tenant in ("t", "u"):
-            record, done = check.tenant(tenant), check.finished_all(tenant)
+            record, done = check.tenant(tenant), check.list_finished(tenant)
             assert [one.id for one in done] == list(range(1, record.committed + 1))
             assert [one.base for one in done] == list(range(record.committed))
 

@@ -47,7 +47,7 @@ def test_records_are_read_as_what_they_were(written: ModuleType) -> None:
     assert ledger.tenant("acme") == records[b"tenant/acme"]
     assert ledger.tenant("new") == records[b"tenant/new"]
     assert ledger.node("a") == records[b"node/a"]
-    assert ledger.finished("acme", 23) == records[layout.done_key("acme", 23)]
+    assert ledger.finished("acme", 23) == records[layout.transaction_key("acme", 23)]
     assert list(ledger.tasks()) == [records[layout.collect_key("acme", txn)] for txn in (20, 23)]
     assert ledger.floor("old") == records[b"gone/old"]
     assert ledger.identity("another") == records[b"ledger"].id

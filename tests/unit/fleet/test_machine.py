@@ -72,10 +72,10 @@ def test_a_transaction_makes_only_the_moves_of_the_table(state: TransactionState
     """Each state and each move: the state after it, or a refusal."""
     before = Transaction(1, 0, "a", 1, state, 0)
     if (state, move.value) in LEGAL:
-        assert records.moved(before, move, now_ms=NOW).state is LEGAL[state, move.value]
+        assert records.apply_move(before, move, now_ms=NOW).state is LEGAL[state, move.value]
         return
     with pytest.raises(Conflict) as caught:
-        records.moved(before, move, now_ms=NOW)
+        records.apply_move(before, move, now_ms=NOW)
     assert caught.value.kind == "illegal_move"
 
 
@@ -95,7 +95,7 @@ def in_state(state: TransactionState) -> tuple[TenantRecord, Transaction | None,
     acked = machine.ack(record, ack_of(txn), finished=None, now_ms=0)
     txn = acked.finished[0]
     if state is COLLECTED:
-        txn = machine.collected(txn, now_ms=0)
+        txn = machine.collect(txn, now_ms=0)
     return acked.record, txn, txn
 
 
@@ -138,14 +138,14 @@ def test_ack_and_force_in_every_state(state: TransactionState) -> None:
 def test_collected_in_every_finished_state(state: TransactionState) -> None:
     """A committed one stays; a rejected one is collected, and again."""
     _, _, txn = in_state(state)
-    assert machine.collected(txn, now_ms=NOW).state is (COMMITTED if state is COMMITTED else COLLECTED)
+    assert machine.collect(txn, now_ms=NOW).state is (COMMITTED if state is COMMITTED else COLLECTED)
 
 
 @pytest.mark.parametrize("state", [OPEN, PENDING])
 def test_what_is_not_finished_is_not_collected(state: TransactionState) -> None:
     """Its node may still write."""
     with pytest.raises(Conflict):
-        machine.collected(in_state(state)[2], now_ms=NOW)
+        machine.collect(in_state(state)[2], now_ms=NOW)
 
 
 def test_an_unknown_transaction_is_refused() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.runs import check_runs
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.manifest import entries_of_changes
-from lakebed.table.model import BucketChange, DataField, DataFile, TableSchema
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import entries_of_changes
+from lakebed.table.model.model import BucketChange, DataField, DataFile, TableSchema
 from worlds.binary_rows import encode_row
 from worlds.table.made_up import data_file
 

@@ -17,13 +17,13 @@ from lakebed.duration import parse_duration_ms, parse_size_bytes
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.lake.names import parse_store_name, parse_table_name
 from lakebed.objects.path import parse_url
-from lakebed.repo.names import parse_reference
-from lakebed.spark.pipeline.parse import parse
-from lakebed.table.options import check_options
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.travel import parse_time_ms
-from lakebed.table.types import arrow_type, type_of_arrow
-from lakebed.texts import LONG_MAX, shown, whole_number
+from lakebed.pipeline.parse import parse
+from lakebed.repo.model.names import parse_reference
+from lakebed.table.branch.travel import parse_time_ms
+from lakebed.table.model.options import check_options
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.model.types import arrow_type, type_of_arrow
+from lakebed.texts import LONG_MAX, format_value, whole_number
 
 DIGITS = "9" * 5000
 NASTY_TEXTS = [
@@ -104,4 +104,4 @@ def test_whole_numbers(text: str, number: int | None) -> None:
 )
 def test_shown_values_are_short(value: object) -> None:
     """A value in an error is shortened, also a number that Python does not print."""
-    assert len(shown(value)) < 200
+    assert len(format_value(value)) < 200

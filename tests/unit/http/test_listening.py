@@ -11,7 +11,7 @@ from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.listening import bind, check_host, url_of
 from lakebed.key_value.postgres_connections import Connections
 from lakebed.log import warn
-from lakebed.repo.hooks import shown_url
+from lakebed.repo.records.hooks import redact_url
 from lakebed.runtime import Environment
 from lakebed.texts import host_in_url
 
@@ -35,7 +35,7 @@ def test_messages_have_brackets_around_an_address_with_colons() -> None:
         with pytest.raises(LakebedError, match=r"of \[::1\] is in use"):
             bind("::1", listener.getsockname()[1], backlog=1)
     assert Connections({"host": "::1", "port": "5"}, environment=Environment()).shown == "postgresql://[::1]:5/"
-    assert shown_url("https://user:word@[::1]:8/hook?token=x") == "https://[::1]:8/hook"
+    assert redact_url("https://user:word@[::1]:8/hook?token=x") == "https://[::1]:8/hook"
 
 
 def test_a_service_that_cannot_print_serves_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from lakebed.kv.model import Checkpoint, ExternalDatabase, Job, Manifest, Owner
 from lakebed.kv.reclaim import (
     Found,
     detachable,
+    ids_of_pins,
     is_over,
     is_taken_apart,
     needs_sealing,
-    pinned_ids,
     plan_collection,
     plan_taking_apart,
     with_versions_sealed,
@@ -189,7 +189,7 @@ def test_settling_drops_the_dead_and_closes_the_past() -> None:
     after = with_versions_sealed(manifest(checkpoints=(dead, live), readable_since=1), now_ms=NOW)
     assert [one.id for one in after.checkpoints] == ["live"]
     assert after.readable_since == 11
-    assert pinned_ids(manifest(checkpoints=(dead, live)), now_ms=NOW) == {4}
+    assert ids_of_pins(manifest(checkpoints=(dead, live)), now_ms=NOW) == {4}
 
 
 def test_settling_is_needed_only_when_it_changes_what_may_be_pinned() -> None:

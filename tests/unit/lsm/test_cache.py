@@ -6,7 +6,7 @@ import random
 import sys
 from itertools import pairwise
 
-from lakebed.lsm.cache import CACHE_BYTES_MAX_DEFAULT, BlockCache, RowCache, set_shared_cache_bytes, shared_cache
+from lakebed.lsm.cache import CACHE_BYTES_MAX_DEFAULT, BlockCache, RowCache, block_cache, set_shared_cache_bytes
 from lakebed.runtime import ThreadRuntime
 
 KIB = 1 << 10
@@ -120,9 +120,9 @@ def test_many_threads_share_a_cache() -> None:
 
 def test_shared_cache() -> None:
     """There is one cache a process, whose size can be set."""
-    assert shared_cache() is shared_cache()
+    assert block_cache() is block_cache()
     set_shared_cache_bytes(123)
-    assert shared_cache().bytes_max == 123
+    assert block_cache().bytes_max == 123
     set_shared_cache_bytes(CACHE_BYTES_MAX_DEFAULT)
 
 

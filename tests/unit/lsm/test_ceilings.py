@@ -280,7 +280,7 @@ def test_a_file_that_is_taken_over_keeps_its_ceiling() -> None:
     branch.write(b"zz")
     branch.flush()
     task = CompactionTask(tuple(one.id for one in branch.tree.file_set.l0), (), bottom=True)
-    assert branch.tree._compacted(lambda file_set: task, None) == task
+    assert branch.tree._compact(lambda file_set: task, None) == task
     (run,) = branch.tree.file_set.runs
     assert run.files[0] == file.through(4)
     assert dict(branch.tree.view().scan()) == branch.states[-1]

@@ -102,11 +102,11 @@ def test_the_output_stands_where_the_inputs_stood() -> None:
     task = plan_compaction(before, l0_compaction_count=4, run_compaction_count=4)
     assert task is not None
     since = FileSet((file("e"), *L0), before.runs)
-    done = task.applied(since, run("out"))
+    done = task.apply_to(since, run("out"))
     assert done is not None
     assert [one.id for one in done.l0] == ["e"]
     assert [one.id for one in done.runs] == ["out", "r", "q"]
-    emptied = task.applied(since, None)
+    emptied = task.apply_to(since, None)
     assert emptied is not None
     assert [one.id for one in emptied.runs] == ["r", "q"]
 
@@ -127,14 +127,14 @@ def test_a_task_does_not_apply_to_another_set(changed: FileSet) -> None:
     """When an input is gone, a file lies between them, or the bottom has changed, nothing is replaced."""
     task = plan_full(FileSet(L0, (run("r"),)))
     assert task is not None
-    assert task.applied(FileSet(L0, (run("r"),)), None) == FileSet()
-    assert task.applied(changed, run("out")) is None
+    assert task.apply_to(FileSet(L0, (run("r"),)), None) == FileSet()
+    assert task.apply_to(changed, run("out")) is None
 
 
 def test_a_task_below_the_newest_runs_applies_in_place() -> None:
     """Runs in the middle are replaced in the middle."""
     file_set = FileSet((), (run("s"), run("r"), run("q"), run("p")))
     task = replace(plan_full(file_set), run_ids=("r", "q"), bottom=False)  # type: ignore[type-var]
-    done = task.applied(file_set, run("out"))
+    done = task.apply_to(file_set, run("out"))
     assert done is not None
     assert [one.id for one in done.runs] == ["s", "out", "p"]

@@ -8,7 +8,7 @@ import pytest
 from lakebed.errors import InvalidRequest
 from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
 from lakebed.lsm.operators import MergeOperator, find_operator
-from lakebed.lsm.resolve import compacted, resolve_row, visible
+from lakebed.lsm.resolve import compact_rows, resolve_row, visible
 from lakebed.lsm.row_merge import newest_first, rows_of_batch
 from worlds.rows import resolve_rows
 
@@ -42,7 +42,7 @@ def kept(
     *rows: Row, bottom: bool = False, since: int | None = None, operator: MergeOperator | None = APPEND
 ) -> list[Row]:
     """What compaction keeps."""
-    found = compacted(table(*rows), now_ms=NOW_MS, bottom=bottom, retain_since_sequence=since, operator=operator)
+    found = compact_rows(table(*rows), now_ms=NOW_MS, bottom=bottom, retain_since_sequence=since, operator=operator)
     assert found.schema.equals(ROW_SCHEMA)
     return [Row(**row) for row in found.to_pylist()]
 

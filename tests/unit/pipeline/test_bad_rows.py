@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.spark.pipeline.bad_rows import BadRow, BadRows, find_lines, local_path, reason_of
+from lakebed.pipeline.bad_rows import BadRow, BadRows, find_lines, local_path, reason_of
 
 SCHEMA = {"id": "bigint", "delay": "int", "gone": "boolean"}
 

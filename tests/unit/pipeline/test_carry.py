@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.spark.pipeline import Pipeline, Plan
-from lakebed.spark.pipeline.carry import Carry, EarlierRun, check_patterns, plan_carry, refuse_again
-from lakebed.spark.pipeline.identity import identities
-from lakebed.spark.pipeline.inputs import Inputs
-from lakebed.spark.pipeline.model import StepIdentity, StepRecord
+from lakebed.pipeline import Pipeline, Plan
+from lakebed.pipeline.carry import Carry, EarlierRun, check_patterns, plan_carry, refuse_again
+from lakebed.pipeline.identity import identities
+from lakebed.pipeline.inputs import Inputs
+from lakebed.pipeline.model import StepIdentity, StepRecord
 
 TEXT = """\
 name: month

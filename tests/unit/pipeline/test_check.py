@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import open_lake
-from lakebed.spark.pipeline import check_file, run_file
+from lakebed.pipeline import check_file, run_file
 
 TEXT = """\
 name: checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakebed.spark.pipeline.conditions import all_hold
+from lakebed.pipeline.conditions import all_hold
 
 ROWS = pa.table(
     {

@@ -11,15 +11,15 @@ import pytest
 
 from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, Rejected
 from lakebed.lake.lake import Lake, open_lake
+from lakebed.pipeline import Pipeline, Plan
+from lakebed.pipeline.identity import identities
+from lakebed.pipeline.increments import INCREMENTS_FOLDER, StepCommit, commit_identity
+from lakebed.pipeline.ledger import AttemptEnd, Ledger
+from lakebed.pipeline.model import StepRecord
+from lakebed.pipeline.nodes import SourceLocation
+from lakebed.pipeline.preflight import check_tags, earlier_runs, which_run
+from lakebed.pipeline.progress import ending
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline import Pipeline, Plan
-from lakebed.spark.pipeline.identity import identities
-from lakebed.spark.pipeline.increments import INCREMENTS_FOLDER, StepCommit, commit_identity
-from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
-from lakebed.spark.pipeline.model import StepRecord
-from lakebed.spark.pipeline.nodes import SourceLocation
-from lakebed.spark.pipeline.preflight import check_tags, earlier_runs, which_run
-from lakebed.spark.pipeline.progress import ending
 
 TEXT = """\
 name: small

@@ -11,10 +11,10 @@ from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, Unsup
 from lakebed.lake.lake import open_lake
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
+from lakebed.pipeline import Pipeline, Plan, status
+from lakebed.pipeline.ledger import AttemptEnd, Ledger, run_statuses
+from lakebed.pipeline.model import PlannedStep, StepRecord
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline import Pipeline, Plan, status
-from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, run_statuses
-from lakebed.spark.pipeline.model import PlannedStep, StepRecord
 
 TEXT = """\
 name: small

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 
 from lakebed.lake.lake import Lake, open_lake
+from lakebed.pipeline import Check, Pipeline
+from lakebed.pipeline.collect import collect
+from lakebed.pipeline.execute import RunCall, execute
+from lakebed.pipeline.ledger import AttemptEnd, Ledger
+from lakebed.pipeline.measure import commit_metrics
+from lakebed.pipeline.model import StepRecord
+from lakebed.pipeline.page import Statement, render, state_outcome
+from lakebed.pipeline.page_parts import bytes_text, sizes_that_differ
+from lakebed.pipeline.page_table import _group_ticks
+from lakebed.pipeline.plots import Flag, Tick, timeline
+from lakebed.pipeline.report_model import Fingerprint, ReportFacts
+from lakebed.pipeline.workspace import Workspace
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline import Check, Pipeline
-from lakebed.spark.pipeline.collect import collect
-from lakebed.spark.pipeline.execute import RunCall, execute
-from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
-from lakebed.spark.pipeline.measure import commit_metrics
-from lakebed.spark.pipeline.model import StepRecord
-from lakebed.spark.pipeline.page import Statement, render, state_outcome
-from lakebed.spark.pipeline.page_parts import bytes_text, sizes_that_differ
-from lakebed.spark.pipeline.page_table import _group_ticks
-from lakebed.spark.pipeline.plots import Flag, Tick, timeline
-from lakebed.spark.pipeline.report_model import Fingerprint, ReportFacts
-from lakebed.spark.pipeline.workspace import Workspace
 
 AUDIT = AttemptEnd(60_000, "failed", step="merge 2024-01-02", error_kind="audit_failed", error="Two rows are wrong.")
 TYPE = AttemptEnd(61_000, "failed", step="merge 2024-01-02", error_kind="type_mismatch", error="A type does not fit.")

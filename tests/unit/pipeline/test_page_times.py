@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 
 from lakebed.lake.lake import Lake, open_lake
+from lakebed.pipeline import Pipeline
+from lakebed.pipeline.collect import collect
+from lakebed.pipeline.execute import RunCall, execute
+from lakebed.pipeline.ledger import AttemptEnd, Ledger
+from lakebed.pipeline.measure import commit_metrics
+from lakebed.pipeline.model import RunSummary, StepRecord
+from lakebed.pipeline.page import Statement, render, state_outcome
+from lakebed.pipeline.report_model import ReportFacts
+from lakebed.pipeline.workspace import Workspace
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline import Pipeline
-from lakebed.spark.pipeline.collect import collect
-from lakebed.spark.pipeline.execute import RunCall, execute
-from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
-from lakebed.spark.pipeline.measure import commit_metrics
-from lakebed.spark.pipeline.model import RunSummary, StepRecord
-from lakebed.spark.pipeline.page import Statement, render, state_outcome
-from lakebed.spark.pipeline.report_model import ReportFacts
-from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.table import Table
 from lakebed.testing import ManualClock
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.spark.pipeline import Pipeline, check_file
-from lakebed.spark.pipeline.steps import KINDS
+from lakebed.pipeline import Pipeline, check_file
+from lakebed.pipeline.steps import KINDS
 
 GOOD = """\
 name: small

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.spark.pipeline import plain
-from lakebed.spark.pipeline.plain import read_plain_csv
+from lakebed.pipeline import plain
+from lakebed.pipeline.plain import read_plain_csv
 
 SCHEMA = {"id": "bigint", "name": "string", "at": "timestamp", "price": "decimal(6, 2)", "gone": "boolean"}
 HEADER = "id,name,at,price,gone\n"

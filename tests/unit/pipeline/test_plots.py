@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from lakebed.spark.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, timeline
+from lakebed.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, timeline
 
 
 def labels(html: str) -> list[str]:

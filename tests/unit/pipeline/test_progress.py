@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lakebed.spark.pipeline import Pipeline
-from lakebed.spark.pipeline.model import Plan, StepRecord
-from lakebed.spark.pipeline.progress import BarProgress, LineProgress, describe
+from lakebed.pipeline import Pipeline
+from lakebed.pipeline.model import Plan, StepRecord
+from lakebed.pipeline.progress import BarProgress, LineProgress, describe
 
 TEXT = """\
 name: month

@@ -11,7 +11,7 @@ import pytest
 
 from lakebed.errors import Corruption
 from lakebed.lsm.file_id import file_id_at
-from lakebed.repo.entry import (
+from lakebed.repo.model.entry import (
     IDENTITY_BYTES,
     address_ulid,
     decode_entry,
@@ -21,7 +21,7 @@ from lakebed.repo.entry import (
     new_address,
     sizes_of,
 )
-from lakebed.repo.model import TOMBSTONE, Entry
+from lakebed.repo.model.model import TOMBSTONE, Entry
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 

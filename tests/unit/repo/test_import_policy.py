@@ -8,7 +8,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.path import parse_url
-from lakebed.repo.import_policy import ImportPolicy, Use, parse_allowed_folders, real_url
+from lakebed.repo.outside.import_policy import ImportPolicy, Use, parse_allowed_folders, real_url
 
 
 def allowed(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.names import (
+from lakebed.repo.model.names import (
     ReferenceStep,
     ReferenceText,
     check_branch_name,

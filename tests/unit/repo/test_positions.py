@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.positions import Positions, format_position, parse_position
+from lakebed.repo.model.positions import Positions, format_position, parse_position
 from lakebed.runtime import ThreadRuntime
 
 IDS = [f"{number:064x}" for number in range(10_000)]

@@ -13,8 +13,8 @@ import pytest
 
 import lakebed.repo
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.model import Commit, MetarangeRef
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.model.model import Commit, MetarangeRef
 from lakebed.repo.ranges import diff_sides, log_of_range, sides_of
 
 Graph = dict[str, tuple[str, ...]]

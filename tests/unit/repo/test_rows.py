@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.lsm.model import ROW_SCHEMA
-from lakebed.repo.model import ROWS_SCHEMA
-from lakebed.repo.rows import clip_rows, lsm_rows, overlay, path_rows, prefix_range, rows_of, without_tombstones
+from lakebed.repo.model.model import ROWS_SCHEMA
+from lakebed.repo.model.rows import clip_rows, lsm_rows, overlay, path_rows, prefix_range, rows_of, without_tombstones
 
 PATHS = st.one_of(st.binary(max_size=2), st.sampled_from([b"", b"a", b"a\0", b"a\0\0", b"\xff", b"\xff\xff"]))
 LAYERS = st.lists(st.dictionaries(PATHS, st.binary(max_size=3), max_size=30), max_size=4)

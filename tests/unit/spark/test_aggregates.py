@@ -154,7 +154,7 @@ def test_entries_of_other_writers_state_no_extremes(
     """Their bounds may be wider than the values."""
     table = lake.create_table("db.t", SCHEMA)
     table.append(rows(0))
-    monkeypatch.setattr("lakebed.table.file_stats.STATS_VERSION", 2)
+    monkeypatch.setattr("lakebed.table.read.file_stats.STATS_VERSION", 2)
     assert aggregated("i64", "max") is None
     assert aggregated("", "count_star") == [50]
 

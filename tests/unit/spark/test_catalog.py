@@ -14,10 +14,10 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake
-from lakebed.spark.carried import show_instants
 from lakebed.spark.catalog import VERBS, Session, handle
-from lakebed.spark.change_rows import change_fields
-from lakebed.table.schema import new_schema
+from lakebed.spark.plan.carried import show_instants
+from lakebed.spark.plan.change_rows import change_fields
+from lakebed.table.schema.schema import new_schema
 from worlds.replies import Ask, rows_of
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo, In, LessThan, Not, StringStartsWith
 
-from lakebed.spark.filters import Translation, from_filter, from_json, translate
-from lakebed.table.predicate import mask_of
+from lakebed.spark.plan.filters import Translation, from_filter, from_json, translate
+from lakebed.table.model.predicate import mask_of
 
 SCHEMA = pa.schema(
     [

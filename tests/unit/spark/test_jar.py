@@ -59,12 +59,12 @@ def test_settings_of_the_caller_are_added(jars: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "4.3.0")
     (jars / "lakebed-spark-4.3.jar").touch()
     own = jar.catalog_settings({"lake": "s3://b/l"}, python="python9")
-    joined = jar.joined_settings(own, {"spark.jars": "a.jar", "spark.sql.extensions": "A", "spark.master": "local"})
+    joined = jar.merge_settings(own, {"spark.jars": "a.jar", "spark.sql.extensions": "A", "spark.master": "local"})
     assert joined["spark.jars"] == f"{jars / 'lakebed-spark-4.3.jar'},a.jar"
     assert joined["spark.sql.extensions"] == "org.lakebed.spark.LakebedExtensions,A"
     assert joined["spark.sql.catalog.lake.python"] == "python9"
     assert joined["spark.master"] == "local"
-    assert jar.joined_settings(own, {"spark.master": "local"}) == {**own, "spark.master": "local"}
+    assert jar.merge_settings(own, {"spark.master": "local"}) == {**own, "spark.master": "local"}
 
 
 def built(checkout: Path, *, pyspark: str = "4.3.0", path: Path | None = None) -> str:

@@ -14,12 +14,12 @@ import pytest
 
 from lakebed.errors import Corruption, InternalError, InvalidRequest
 from lakebed.objects import open_store
-from lakebed.spark.native_writes import WrittenFile, changes_of_files, file_target, native_scheme, taken_over
-from lakebed.spark.types import spark_schema
-from lakebed.table.model import BucketChange
+from lakebed.spark.plan.types import spark_schema
+from lakebed.spark.tasks.native_writes import WrittenFile, changes_of_files, file_target, native_scheme, take_over_files
+from lakebed.table.model.model import BucketChange
+from lakebed.table.model.types import FIELD_ID_KEY, arrow_schema
 from lakebed.table.table import Table
-from lakebed.table.types import FIELD_ID_KEY, arrow_schema
-from lakebed.table.write import BucketIndex
+from lakebed.table.write.write import BucketIndex
 
 MakeTable = Callable[..., Table]
 DAYS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.string()), ("x", pa.float64())])
@@ -105,7 +105,7 @@ def test_rows_outside_of_an_overwritten_partition_are_refused_and_their_files_de
     file = file_of(table, path, {"id": [1], "day": ["b"], "x": [0.5]})
     assert changes(table, file, partition={"day": "b"})
     with pytest.raises(InvalidRequest, match="some rows have another 'day'"):
-        taken_over(table, [file], table.schema.id, starts_anew=True, partition={"day": "a"})
+        take_over_files(table, [file], table.schema.id, starts_anew=True, partition={"day": "a"})
     assert [meta.path for meta in table.store.list("day=b")] == []
 
 
@@ -116,13 +116,13 @@ def test_numbers_of_a_bucket_continue(made: MakeTable) -> None:
         file_of(table, f"bucket-1/{name}.parquet", {"id": [1, 2], "day": ["a", "a"], "x": [0.5, 0.5]}, bucket=1)
         for name in ("a", "b")
     ]
-    table.commit(taken_over(table, first, table.schema.id, starts_anew=False, partition={}))
+    table.commit(take_over_files(table, first, table.schema.id, starts_anew=False, partition={}))
     again = file_of(table, "bucket-1/c.parquet", {"id": [1], "day": ["a"], "x": [0.5]}, bucket=1)
     other = file_of(table, "bucket-0/d.parquet", {"id": [1], "day": ["a"], "x": [0.5]}, bucket=0)
-    found = taken_over(table, [again, other], table.schema.id, starts_anew=False, partition={})
+    found = take_over_files(table, [again, other], table.schema.id, starts_anew=False, partition={})
     assert {change.bucket: change.added[0].min_sequence_number for change in found} == {1: 4, 0: 0}
     assert {change.total_buckets for change in found} == {2}
-    replaced = taken_over(table, [again], table.schema.id, starts_anew=True, partition={})
+    replaced = take_over_files(table, [again], table.schema.id, starts_anew=True, partition={})
     assert replaced[0].added[0].min_sequence_number == 0
 
 

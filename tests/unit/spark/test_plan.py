@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.objects import open_store
-from lakebed.spark.plan import FILES, UNITS, ReaderPlan, plan_readers, urls_of
+from lakebed.spark.plan.plan import FILES, UNITS, ReaderPlan, plan_readers, urls_of
 from lakebed.table.imports import open_source, take_over
-from lakebed.table.predicate_tree import column
+from lakebed.table.model.predicate_tree import column
 from lakebed.table.table import Table
 
 ROWS = pa.schema([("k", pa.int64()), ("v", pa.int32()), ("at", pa.timestamp("us"))])
@@ -156,7 +156,7 @@ def test_a_plan_names_each_folder_once(tmp_path: Path) -> None:
 
 def test_planning_loads_no_pyspark() -> None:
     """A process that plans and reads starts without the second that PySpark costs."""
-    program = "import sys, lakebed.spark.plan, lakebed.spark.carried; sys.exit('pyspark' in sys.modules)"
+    program = "import sys, lakebed.spark.plan.plan, lakebed.spark.plan.carried; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 

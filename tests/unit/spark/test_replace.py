@@ -14,8 +14,8 @@ from lakebed.errors import Conflict
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.catalog import writes
-from lakebed.spark.shipping import opened_in_task
-from lakebed.table import rows as library_rows
+from lakebed.spark.plan.shipping import open_in_task
+from lakebed.table.rows import rows as library_rows
 from lakebed.table.table import Table
 from worlds.replies import Ask
 
@@ -41,7 +41,7 @@ def written(ask: Ask, rows: pa.Table, types: dict[str, str], *, table: str = "db
     """What a task returns that wrote some rows."""
     begun = ask("begin_write", table=table, schema=columns(**types), **body)["ok"]
     shipped, task, _ = pickle.loads(base64.b64decode(begun["writer"]))
-    writer = task.writer(opened_in_task(shipped), Environment())
+    writer = task.writer(open_in_task(shipped), Environment())
     task.add(writer, rows)
     return base64.b64encode(pickle.dumps(writer.finish())).decode()
 

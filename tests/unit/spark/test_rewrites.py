@@ -17,7 +17,7 @@ import lakebed.compute as pc
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark import worker
-from lakebed.spark.shipping import opened_in_task
+from lakebed.spark.plan.shipping import open_in_task
 from lakebed.table.table import Table
 from worlds.replies import Ask, rows_of
 
@@ -56,7 +56,7 @@ def written(ask: Ask, table: Table, rows: pa.Table) -> str:
     schema = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
     begun = ask("begin_write", table="db.t", schema=json.dumps(schema))["ok"]
     shipped, task, _ = pickle.loads(base64.b64decode(begun["writer"]))
-    writer = task.writer(opened_in_task(shipped), Environment())
+    writer = task.writer(open_in_task(shipped), Environment())
     task.add(writer, rows)
     return base64.b64encode(pickle.dumps(writer.finish())).decode()
 

@@ -13,10 +13,10 @@ import pytest
 from lakebed.errors import Conflict
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
-from lakebed.spark.shipping import ship
-from lakebed.spark.stream_source import StreamWriter
-from lakebed.spark.write_tasks import write_task
-from lakebed.table.model import Snapshot
+from lakebed.spark.datasource.stream_source import StreamWriter
+from lakebed.spark.plan.shipping import ship
+from lakebed.spark.tasks.write_tasks import write_task
+from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 from worlds.replies import Ask
 

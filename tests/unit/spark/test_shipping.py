@@ -14,19 +14,21 @@ import lakebed.repo
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
+from lakebed.pipeline.engine import Engine
 from lakebed.repo import RepositoryOptions
-from lakebed.repo.local_objects import local_store
-from lakebed.repo.task_store import TaskStore
+from lakebed.repo.objects.task_store import TaskStore
+from lakebed.repo.transport.local_objects import local_store
 from lakebed.runtime import Environment
-from lakebed.spark import shipping, tasks
-from lakebed.spark.pipeline.engine import Engine
-from lakebed.spark.writing import write_arrow
-from lakebed.table import commit, compact
-from lakebed.table import rows as rows_module
-from lakebed.table.commit import CommitRequest
-from lakebed.table.context import TableBranch
-from lakebed.table.model import Snapshot
-from lakebed.table.read import read_split_table
+from lakebed.spark.dataframe.writing import write_arrow
+from lakebed.spark.plan import shipping
+from lakebed.spark.tasks import tasks
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.commit import commit
+from lakebed.table.commit.commit import CommitRequest
+from lakebed.table.compaction import compact
+from lakebed.table.model.model import Snapshot
+from lakebed.table.read.read import read_split_table
+from lakebed.table.rows import rows as rows_module
 from lakebed.table.table import Table
 from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
 
@@ -44,18 +46,18 @@ def test_a_branch_is_shipped_as_its_bytes(tmp_path: Path) -> None:
         store: Any = repo.branch().store("t")
         for name in "abc":
             store.put(name, name.encode())
-        packs = shipping.located(store, [["a", "b"], ["b"], []], files=at)
+        packs = shipping.locate(store, [["a", "b"], ["b"], []], files=at)
         assert [sorted(pack) for pack in packs] == [["a", "b"], ["b"], []]
-        opened = shipping.opened_in_task(shipping.ship(store), packs[1])
+        opened = shipping.open_in_task(shipping.ship(store), packs[1])
         assert isinstance(opened, TaskStore)
         assert bytes(opened.get("b")) == b"b"
         with pytest.raises(NotFound):
             opened.get("a")
         with pytest.raises(NotFound):
-            shipping.located(store, [["a", "missing"]], files=at)
-        assert sorted(shipping.located(store, [["a"]], files=lambda name: [("elsewhere", name)])[0]) == ["a"]
+            shipping.locate(store, [["a", "missing"]], files=at)
+        assert sorted(shipping.locate(store, [["a"]], files=lambda name: [("elsewhere", name)])[0]) == ["a"]
         with repo.context.store.count() as asked:
-            shipping.located(store, [["a"], ["b"], ["c"]], files=at)
+            shipping.locate(store, [["a"], ["b"], ["c"]], files=at)
         assert asked.get == asked.list == asked.head == 0
         with pytest.raises(InvalidRequest) as refused:
             shipping.ship(repo.ref("main@").store("t"), writes=True)
@@ -71,8 +73,8 @@ def test_a_task_has_the_deletion_vectors_of_its_files(tmp_path: Path) -> None:
         table.append(pa.table({"id": range(10)}, schema))
         table.delete("id < 4")
         scan = table.scan()
-        (there,) = shipping.located(table.store, [scan.splits()], files=shipping.split_files)
-        opened = shipping.opened_in_task(shipping.ship(table.store), there)
+        (there,) = shipping.locate(table.store, [scan.splits()], files=shipping.split_files)
+        opened = shipping.open_in_task(shipping.ship(table.store), there)
         (rows,) = (read_split_table(opened, split, plan=scan.plan) for split in scan.splits())
         assert rows["id"].to_pylist() == [4, 5, 6, 7, 8, 9]
 
@@ -82,9 +84,9 @@ def test_other_stores_are_shipped_as_they_are(tmp_path: Path) -> None:
     store = open_store(tmp_path / "plain", durable=False)
     store.put("a", b"a")
     with store.count() as asked:
-        assert shipping.located(store, [["a"], ["missing"]], files=at) == [{}, {}]
+        assert shipping.locate(store, [["a"], ["missing"]], files=at) == [{}, {}]
     assert asked.total == 0
-    assert bytes(shipping.opened_in_task(shipping.ship(store), {}).get("a")) == b"a"
+    assert bytes(shipping.open_in_task(shipping.ship(store), {}).get("a")) == b"a"
     with lakebed.repo.open("memory://no-task-sees-it/analytics.repo", options=OPTIONS) as hidden:
         with pytest.raises(InvalidRequest) as refused:
             shipping.ship(hidden.branch().store("t"))
@@ -115,7 +117,7 @@ def test_only_uploads_come_back_with_a_result(tmp_path: Path) -> None:
     """A task returns its changes with what it has uploaded; a lasting error comes instead of both."""
     with lakebed.repo.open(tmp_path / "lake" / "analytics.repo", options=OPTIONS, durable=False) as repo:
         store: Any = repo.branch().store("t")
-        opened = shipping.opened_in_task(shipping.ship(store, writes=True))
+        opened = shipping.open_in_task(shipping.ship(store, writes=True))
         opened.put("a", b"a")
         (batch,) = tasks.returning_changes(lambda: [], store=opened)
         result = pickle.loads(batch.column(0)[0].as_py())

@@ -20,8 +20,8 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects import open_store
-from lakebed.spark.source import LakebedSource, TaskReader
-from lakebed.spark.source_writing import Written
+from lakebed.spark.datasource.source import LakebedSource, TaskReader
+from lakebed.spark.datasource.source_writing import Written
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("k", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us", tz="UTC")), ("x", pa.float64())])

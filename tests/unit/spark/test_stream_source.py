@@ -25,10 +25,10 @@ from lakebed.runtime import Environment
 from lakebed.spark.catalog.streams import StreamFirst, StreamNewest, StreamNext, StreamSink
 from lakebed.spark.catalog.verb import Session
 from lakebed.spark.catalog.writes import Batch, BeginWrite, Commit, Replaced
-from lakebed.spark.source import LakebedSource
-from lakebed.spark.stream_commits import user_of
-from lakebed.spark.stream_source import StreamTaskReader
-from lakebed.spark.types import spark_schema
+from lakebed.spark.datasource.source import LakebedSource
+from lakebed.spark.datasource.stream_source import StreamTaskReader
+from lakebed.spark.plan.types import spark_schema
+from lakebed.spark.streams.stream_commits import user_of
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 

@@ -16,11 +16,11 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
-from lakebed.table.adopt import AdoptedFile, check_columns, describe_file, read_footer
-from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
-from lakebed.table.model import BucketChange, DataFile, TableSchema
+from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows, encode_rows
+from lakebed.table.files.adopt import AdoptedFile, check_columns, describe_file, read_footer
+from lakebed.table.model.model import BucketChange, DataFile, TableSchema
+from lakebed.table.model.types import fields_of_arrow
 from lakebed.table.table import Table
-from lakebed.table.types import fields_of_arrow
 from worlds.nasty import NASTY
 
 D = decimal.Decimal

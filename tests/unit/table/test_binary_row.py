@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.table.binary_row import EMPTY_ROW, decode_columns, decode_rows, encode_rows
+from lakebed.table.codec.binary_row import EMPTY_ROW, decode_columns, decode_rows, encode_rows
 from worlds.binary_rows import decode_row, encode_row
 
 

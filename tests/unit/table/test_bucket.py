@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.binary_row import encode_rows
-from lakebed.table.bucket import bucket_of
+from lakebed.table.codec.binary_row import encode_rows
+from lakebed.table.files.bucket import bucket_of
 
 
 def bucket_of_bytes(row: bytes, bucket_count: int) -> int:

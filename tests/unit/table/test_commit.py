@@ -8,21 +8,21 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Conflict
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.conflicts import check_fits, rests_on_state, touches
-from lakebed.table.inherited import (
+from lakebed.table.branch.inherited import (
     USERS_MAX,
     InheritedState,
     UserCommit,
     encode_inherited,
-    inherited_of,
+    inheritance_of,
     is_ours,
     load_inherited,
 )
-from lakebed.table.manifest import ADD, DELETE, ENTRY_SCHEMA, entries_of_changes, fold
-from lakebed.table.manifest_merge import fold_run, plan_merge
-from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
-from lakebed.table.stats import EMPTY_STATS
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import ADD, DELETE, ENTRY_SCHEMA, entries_of_changes, fold
+from lakebed.table.codec.manifest_merge import fold_run, plan_merge
+from lakebed.table.codec.stats import EMPTY_STATS
+from lakebed.table.commit.conflicts import check_fits, rests_on_state, touches
+from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
 from worlds.binary_rows import encode_row
 from worlds.table import made_up
 
@@ -231,7 +231,7 @@ def test_folding_keeps_other_files_and_their_order() -> None:
 def test_carried_facts_survive_their_encoding() -> None:
     """What a snapshot's properties say is what the next commit reads."""
     carried = InheritedState(restored=True, users={"job@x.1": UserCommit(identifier=-5, snapshot_id=9)})
-    assert inherited_of(snapshot(10, **encode_inherited(carried))) == carried
+    assert inheritance_of(snapshot(10, **encode_inherited(carried))) == carried
     assert is_ours(snapshot(10, **encode_inherited(InheritedState())))
     assert not is_ours(snapshot(10))
 

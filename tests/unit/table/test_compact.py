@@ -7,12 +7,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.compact_plan import CompactTask, plan_compaction
-from lakebed.table.layout import Layout
-from lakebed.table.manifest import entries_of_changes
-from lakebed.table.model import BucketChange, DataFile, Stats, TableSchema
-from lakebed.table.schema import new_schema
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import entries_of_changes
+from lakebed.table.compaction.compact_plan import CompactTask, plan_compaction
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.model import BucketChange, DataFile, Stats, TableSchema
+from lakebed.table.schema.schema import new_schema
 from worlds.binary_rows import encode_row
 
 MB = 1 << 20

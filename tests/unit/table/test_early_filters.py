@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from lakebed.objects.open import open_store
-from lakebed.table.early_filters import early_filters
 from lakebed.table.engines.registry import engine_of
-from lakebed.table.model import DataFile
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.schema import new_schema
-from lakebed.table.splits import unneeded
+from lakebed.table.files.splits import find_unneeded
+from lakebed.table.model.model import DataFile
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.read.early_filters import early_filters
+from lakebed.table.schema.schema import new_schema
 from lakebed.table.table import Table
 from worlds.table.made_up import data_file
 
@@ -90,7 +90,7 @@ def test_files_without_a_match_are_left_out_where_no_row_reappears(seed: int) ->
             )
         ]
         low, high, first, last, may_match = columns
-        gone = unneeded((low, high), sequences=(first, last), may_match=may_match)
+        gone = find_unneeded((low, high), sequences=(first, last), may_match=may_match)
         assert not (gone & may_match).any()
         kept = [file for file, is_gone in zip(files, gone, strict=True) if not is_gone]
         wanted = {key for key, value in merged(files).items() if value == 2}

@@ -17,14 +17,14 @@ from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.objects.open import open_store
 from lakebed.table.engines.aggregation import Aggregation
 from lakebed.table.engines.deduplicate import Deduplicate
+from lakebed.table.engines.merge import KeyGroups
 from lakebed.table.engines.registry import check_mergeable
-from lakebed.table.layout import Layout
-from lakebed.table.merge import KeyGroups
-from lakebed.table.read import read_split, read_split_table
-from lakebed.table.row_kinds import KIND_COLUMN
-from lakebed.table.schema import encode_schema
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.row_kinds import KIND_COLUMN
+from lakebed.table.read.read import read_split, read_split_table
+from lakebed.table.schema.schema import encode_schema
 from lakebed.table.table import Table
-from lakebed.table.write_settings import check_writable
+from lakebed.table.write.write_settings import check_writable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("w", pa.int64())])
 

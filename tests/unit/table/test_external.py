@@ -9,8 +9,8 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store, place_of
-from lakebed.table.external import ENTROPY, Targets, entropy_folders, is_marked
-from lakebed.table.external_paths import ExternalPaths
+from lakebed.table.files.external import ENTROPY, Targets, entropy_folders, is_marked
+from lakebed.table.model.external_paths import ExternalPaths
 
 PATHS = "data-file.external-paths"
 

@@ -12,8 +12,8 @@ import pytest
 import lakebed
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
-from lakebed.table.data_file import FileSettings, RollingWriter
-from lakebed.table.file_encoding import ParquetSink
+from lakebed.table.codec.file_encoding import ParquetSink
+from lakebed.table.files.data_file import FileSettings, RollingWriter
 
 
 def written(rows: pa.Table) -> pq.ParquetFile:

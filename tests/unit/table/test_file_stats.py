@@ -6,13 +6,13 @@ import dataclasses
 
 import pyarrow as pa
 
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.file_stats import may_match
-from lakebed.table.manifest import entries_of_changes
-from lakebed.table.model import BucketChange, DataFile, Stats, TableSchema
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.schema import add_column, drop_column, new_schema, rename_column, widen_column
-from lakebed.table.stats import EMPTY_STATS, compute_stats
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import entries_of_changes
+from lakebed.table.codec.stats import EMPTY_STATS, compute_stats
+from lakebed.table.model.model import BucketChange, DataFile, Stats, TableSchema
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.read.file_stats import may_match
+from lakebed.table.schema.schema import add_column, drop_column, new_schema, rename_column, widen_column
 from worlds.binary_rows import encode_row
 
 SCHEMA = new_schema(

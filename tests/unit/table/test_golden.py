@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.objects.open import open_store
-from lakebed.table.avro import decode_columns
-from lakebed.table.binary_row import decode_rows
-from lakebed.table.bucket import bucket_of
-from lakebed.table.index_manifest import decode_index_manifest, encode_index_manifest
-from lakebed.table.manifest import decode_manifest, decode_manifest_list, encode_manifest, files_of, fold
-from lakebed.table.model import VectorPlace
-from lakebed.table.schema import decode_schema, encode_schema
-from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_snapshot
-from lakebed.table.types import arrow_type
-from lakebed.table.vectors import encode_vectors, load_positions
+from lakebed.table.codec.avro import decode_columns
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.index_manifest import decode_index_manifest, encode_index_manifest
+from lakebed.table.codec.manifest import decode_manifest, decode_manifest_list, encode_manifest, files_of, fold
+from lakebed.table.codec.snapshot_json import decode_snapshot, decode_tag, encode_snapshot
+from lakebed.table.files.bucket import bucket_of
+from lakebed.table.model.model import VectorPlace
+from lakebed.table.model.types import arrow_type
+from lakebed.table.read.vectors import encode_vectors, load_positions
+from lakebed.table.schema.schema import decode_schema, encode_schema
 from worlds.binary_rows import decode_row, encode_row
 
 GOLDEN = Path(__file__).parents[2] / "golden"

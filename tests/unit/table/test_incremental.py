@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
-from lakebed.table.incremental import TableDiff
+from lakebed.table.changes.incremental import TableDiff
 from lakebed.table.table import Table
 
 _NUMBERS = count()

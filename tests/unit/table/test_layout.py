@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.table import layout
-from lakebed.table.layout import Layout
+from lakebed.table.model import layout
+from lakebed.table.model.layout import Layout
 
 
 @pytest.mark.parametrize("branch", [None, "main", "dev"])

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Corruption, UnsupportedFormat
-from lakebed.table import avro
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.manifest import (
+from lakebed.table.codec import avro
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import (
     ADD,
     DELETE,
     ENTRY_SCHEMA,
@@ -26,8 +26,8 @@ from lakebed.table.manifest import (
     files_of,
     fold,
 )
-from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Stats
-from lakebed.table.stats import EMPTY_STATS
+from lakebed.table.codec.stats import EMPTY_STATS
+from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Stats
 
 FILE = DataFile(
     "data-1.parquet",

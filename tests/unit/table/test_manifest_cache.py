@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.branch.manifest_cache import ManifestCache
 
 
 def test_bound_and_order() -> None:

@@ -10,13 +10,13 @@ from lakebed.errors import Corruption, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.layout import Layout
-from lakebed.table.manifest import encode_manifest, encode_manifest_list, entries_of_changes
-from lakebed.table.manifest_cache import ManifestCache
-from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot
-from lakebed.table.stats import EMPTY_STATS
+from lakebed.table.branch.manifest_cache import ManifestCache
+from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.codec.stats import EMPTY_STATS
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Snapshot
 
 FILE = DataFile("a", 1, 1, EMPTY_ROW, EMPTY_ROW, EMPTY_STATS, EMPTY_STATS, 0, 0, 0, 0)
 

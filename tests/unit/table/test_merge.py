@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import UnsupportedFormat
-from lakebed.table.merge import encode_keys, group_by_key, is_strictly_increasing
+from lakebed.table.engines.merge import encode_keys, group_by_key, is_strictly_increasing
 
 VALUES = {
     "int8": pa.array([-128, -1, 0, 5, 127], pa.int8()),

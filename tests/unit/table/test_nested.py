@@ -10,10 +10,10 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
-from lakebed.table.nested import carry_nested
-from lakebed.table.schema import decode_schema, encode_schema
+from lakebed.table.model.nested import carry_nested
+from lakebed.table.model.types import field_ids_inside, parse_type
+from lakebed.table.schema.schema import decode_schema, encode_schema
 from lakebed.table.table import Table
-from lakebed.table.types import nested_field_ids, parse_type
 
 INNER = pa.struct([("c", pa.int32())])
 COLUMNS = pa.schema(
@@ -76,7 +76,7 @@ def test_rows_of_older_files_have_the_fields_of_today(tmp_path: Path, keyed: boo
         table.compact(full=True)
     schema = table.schema
     assert decode_schema(encode_schema(schema), path="x") == schema
-    ids = [number for field in schema.fields for number in (field.id, *nested_field_ids(parse_type(field.type)))]
+    ids = [number for field in schema.fields for number in (field.id, *field_ids_inside(parse_type(field.type)))]
     assert len(set(ids)) == len(ids)
     assert max(ids) == schema.highest_field_id
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.table import options
-from lakebed.table.options import TableOptions, check_options, check_writable
+from lakebed.table.model import options
+from lakebed.table.model.options import TableOptions, check_options, check_writable
 
 
 def test_defaults_and_values() -> None:

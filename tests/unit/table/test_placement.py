@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
-from lakebed.table.binary_row import encode_rows
-from lakebed.table.java_float import newer_text, older_text
-from lakebed.table.model import DataField, TableSchema
-from lakebed.table.options import DATA_FILE_DIRECTORY
-from lakebed.table.placement import Placement
-from lakebed.table.types import arrow_type, parse_type
+from lakebed.table.codec.binary_row import encode_rows
+from lakebed.table.codec.java_float import newer_text, older_text
+from lakebed.table.files.placement import Placement
+from lakebed.table.model.model import DataField, TableSchema
+from lakebed.table.model.options import DATA_FILE_DIRECTORY
+from lakebed.table.model.types import arrow_type, parse_type
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "java"
 FIRST_DAY, LAST_DAY = (-719_162, 2_932_896)

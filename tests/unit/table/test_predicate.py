@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.predicate import bind, to_arrow
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.predicate_tree import column, columns_of, conjuncts, required_values
+from lakebed.table.model.predicate import bind, to_arrow
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.model.predicate_tree import column, columns_of, conjuncts, possible_values
 
 ROWS = pa.table(
     {
@@ -113,5 +113,5 @@ def test_builder_and_shape() -> None:
     assert built == parse_predicate(text)
     assert pickle.loads(pickle.dumps(built)) == built
     assert columns_of(built) == {"carrier", "month", "day"}
-    assert (len(conjuncts(built)), required_values(built, "carrier")) == (2, ("UA",))
-    assert required_values(built, "month") is None
+    assert (len(conjuncts(built)), possible_values(built, "carrier")) == (2, ("UA",))
+    assert possible_values(built, "month") is None

@@ -19,10 +19,10 @@ from hypothesis import example, given
 
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.objects.open import open_store
-from lakebed.table.literal import bound_comparison
-from lakebed.table.predicate import bind, to_arrow
-from lakebed.table.predicate_text import TEXT_LENGTH_MAX, parse_predicate
-from lakebed.table.predicate_tree import DEPTH_MAX, TERMS_MAX, Compare, Not, OneOf, Predicate, column
+from lakebed.table.model.literal import bind_comparison
+from lakebed.table.model.predicate import bind, to_arrow
+from lakebed.table.model.predicate_text import TEXT_LENGTH_MAX, parse_predicate
+from lakebed.table.model.predicate_tree import DEPTH_MAX, TERMS_MAX, Compare, Not, OneOf, Predicate, column
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.int64()), ("f", pa.float64())])
@@ -51,8 +51,8 @@ def test_a_large_filter_does_not_end_the_process() -> None:
     """A filter of 10,000 comparisons of several columns, in a process of its own: a crash is one failed test."""
     script = """
 import pyarrow as pa
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.read import filter_rows
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.read.read import filter_rows
 text = " or ".join(f"{'xy'[number % 2]} > {number}" for number in range(7, 10_007))
 print(filter_rows(pa.table({"x": range(10), "y": range(10)}), parse_predicate(text)).num_rows)
 """
@@ -207,4 +207,4 @@ VALUES = st.one_of(
 def test_any_value(kind: pa.DataType, value: Any, op: Any) -> None:
     """Whatever the value and the column's type are, the only errors are lakebed's own."""
     with suppress(LakebedError):
-        bound_comparison("x", op, value, kind)
+        bind_comparison("x", op, value, kind)

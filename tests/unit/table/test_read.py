@@ -10,13 +10,13 @@ import pytest
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.data_file import open_data_file
-from lakebed.table.model import DataFile, Split, Stats
-from lakebed.table.predicate import bind, to_arrow
-from lakebed.table.predicate_tree import column
-from lakebed.table.read import ReadPlan, filter_rows, read_split, read_split_table
-from lakebed.table.schema import new_schema
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.files.data_file import open_data_file
+from lakebed.table.model.model import DataFile, Split, Stats
+from lakebed.table.model.predicate import bind, to_arrow
+from lakebed.table.model.predicate_tree import column
+from lakebed.table.read.read import ReadPlan, filter_rows, read_split, read_split_table
+from lakebed.table.schema.schema import new_schema
 from worlds.binary_rows import encode_row
 
 SCHEMA = new_schema(

@@ -1,4 +1,4 @@
-"""The pure judgement of `lakebed.table.reclaim`."""
+"""The pure judgement of `lakebed.table.branch.reclaim`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakebed.table.manifest import ADD, DELETE, ENTRY_SCHEMA
-from lakebed.table.reclaim import (
+from lakebed.table.branch.reclaim import (
     CANDIDATES,
     ROLES,
     STAGES,
@@ -15,13 +14,14 @@ from lakebed.table.reclaim import (
     Retention,
     Role,
     concat,
+    find_needed_files,
     fold_deltas,
     nearest_earlier,
     nearest_later,
-    needed_by_interval,
     paths_of,
     plan_expiry,
 )
+from lakebed.table.codec.manifest import ADD, DELETE, ENTRY_SCHEMA
 
 
 def delta(*entries: tuple[int, str, int]) -> pa.Table:
@@ -76,7 +76,7 @@ def test_nothing_walked_leaves_nothing() -> None:
 def test_the_interval_test_of_the_proposal(born: int, dead: int, needed: bool) -> None:
     """With tags at 100, 200 and 300, a file is needed iff one of them lies in [born, dead)."""
     versions = np.array([100, 200, 300], np.int64)
-    assert needed_by_interval(np.array([born]), np.array([dead]), versions).tolist() == [needed]
+    assert find_needed_files(np.array([born]), np.array([dead]), versions).tolist() == [needed]
 
 
 def test_the_interval_test_is_that_of_brute_force() -> None:
@@ -84,7 +84,7 @@ def test_the_interval_test_is_that_of_brute_force() -> None:
     versions = np.array([2, 3, 7], np.int64)
     born, dead = (axis.ravel() for axis in np.meshgrid(np.arange(10), np.arange(10)))
     expected = [any(b <= version < d for version in versions) for b, d in zip(born, dead, strict=True)]
-    found = needed_by_interval(born, dead, versions)
+    found = find_needed_files(born, dead, versions)
     assert [bool(one) for one, b, d in zip(found, born, dead, strict=True) if b <= d] == [
         one for one, b, d in zip(expected, born, dead, strict=True) if b <= d
     ]
@@ -93,7 +93,7 @@ def test_the_interval_test_is_that_of_brute_force() -> None:
 def test_nothing_is_needed_without_versions() -> None:
     """With no version at all, every candidate may go, and there is no neighbour."""
     none = np.array([], np.int64)
-    assert not needed_by_interval(np.array([1]), np.array([5]), none).any()
+    assert not find_needed_files(np.array([1]), np.array([5]), none).any()
     assert nearest_earlier(np.array([5]), none).tolist() == [UNKNOWN]
     assert nearest_later(np.array([5]), none).tolist() == [UNKNOWN]
 
@@ -184,10 +184,10 @@ def test_retention(most: int, least: int, older_than_ms: int, limit: int, held: 
         return snapshot_id * 100
 
     rule = Retention(most, least, older_than_ms, limit)
-    assert plan_expiry(IDS, rule, time_ms_of=time_ms_of, held_from=held) == expired
+    assert plan_expiry(IDS, rule, time_ms_of=time_ms_of, expiry_limit=held) == expired
     assert len(asked) <= expired + 1, "a time was read that decides nothing"
 
 
 def test_an_empty_table_expires_nothing() -> None:
     """Without snapshots there is nothing to expire."""
-    assert plan_expiry([], Retention(1, 1, 10**18, 1), time_ms_of=lambda _: 0, held_from=None) == 0
+    assert plan_expiry([], Retention(1, 1, 10**18, 1), time_ms_of=lambda _: 0, expiry_limit=None) == 0

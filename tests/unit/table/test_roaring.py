@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from lakebed.table.avro_container import DamageError
-from lakebed.table.roaring import decode_positions, decode_positions_64, encode_positions
+from lakebed.table.codec.avro_container import DamageError
+from lakebed.table.codec.roaring import decode_positions, decode_positions_64, encode_positions
 
 REFERENCE: dict[str, tuple[list[int], str, bool]] = {
     "empty": ([], "3a30000000000000", False),

@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import UnsupportedFormat
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.bucket import bucket_of
-from lakebed.table.layout import Layout
-from lakebed.table.manifest import entries_of_changes
-from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Split, Stats, TableSchema
-from lakebed.table.predicate import bind
-from lakebed.table.predicate_tree import Predicate, column
-from lakebed.table.scan import check_readable
-from lakebed.table.scan_pruning import only_on, prune_buckets, prune_files, prune_manifests
-from lakebed.table.schema import new_schema
-from lakebed.table.splits import plan_splits, sorted_runs
-from lakebed.table.types import arrow_schema
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import entries_of_changes
+from lakebed.table.files.bucket import bucket_of
+from lakebed.table.files.splits import plan_splits, sort_into_runs
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Split, Stats, TableSchema
+from lakebed.table.model.predicate import bind
+from lakebed.table.model.predicate_tree import Predicate, column
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.scan import check_readable
+from lakebed.table.read.scan_pruning import only_on, prune_buckets, prune_files, prune_manifests
+from lakebed.table.schema.schema import new_schema
 from worlds.binary_rows import encode_row
 
 COLUMNS = pa.schema([("dt", pa.int32()), ("id", pa.int64()), ("v", pa.int64())])
@@ -97,10 +97,10 @@ def test_one_sorted_batch_in_several_files_is_one_run() -> None:
     """Files of one commit whose keys do not overlap are opened one after the other, not at once; others each alone."""
     rolled = [file(f"r{i}", 10 * i, 10 * i + 9, level=0, commit_snapshot=7) for i in (1, 0, 2)]
     over = file("over", 0, 99, level=0, min_sequence_number=50, max_sequence_number=60, commit_snapshot=8)
-    runs = sorted_runs([*rolled, over], schema=KEYED)
+    runs = sort_into_runs([*rolled, over], schema=KEYED)
     assert [[f.file_name for f in run] for run in runs] == [["r0", "r1", "r2"], ["over"]]
     foreign = [replace(f, commit_snapshot=-1) for f in rolled]
-    assert len(sorted_runs(foreign, schema=KEYED)) == 3
+    assert len(sort_into_runs(foreign, schema=KEYED)) == 3
 
 
 def test_small_files_share_a_split_up_to_the_target() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.open import open_store
-from lakebed.table.layout import Layout
-from lakebed.table.model import DataField, TableSchema
-from lakebed.table.schema import (
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.model import DataField, TableSchema
+from lakebed.table.schema.schema import (
     add_column,
     bucket_keys,
     decode_schema,
@@ -25,7 +25,7 @@ from lakebed.table.schema import (
     set_options,
     widen_column,
 )
-from lakebed.table.schema_log import SchemaLog
+from lakebed.table.schema.schema_log import SchemaLog
 
 COLUMNS = pa.schema([("dt", pa.string()), ("k", pa.int64()), ("v", pa.int32()), ("w", pa.float32())])
 

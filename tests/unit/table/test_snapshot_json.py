@@ -7,8 +7,8 @@ import json
 import pytest
 
 from lakebed.errors import Corruption, UnsupportedFormat
-from lakebed.table.model import Snapshot
-from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_snapshot, encode_tag
+from lakebed.table.codec.snapshot_json import decode_snapshot, decode_tag, encode_snapshot, encode_tag
+from lakebed.table.model.model import Snapshot
 
 SNAPSHOT = Snapshot(3, 0, "base", "delta", "me", 2**63 - 1, "COMPACT", 5, 10, -2, properties={"k": "v"}, watermark=-1)
 

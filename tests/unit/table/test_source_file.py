@@ -12,16 +12,16 @@ import pytest
 
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.table import source_file
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.data_file import FOOTER_BYTES
-from lakebed.table.model import DataFile, Split, Stats, VectorPlace
-from lakebed.table.predicate import bind
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.read import ReadPlan, read_split, read_split_table
-from lakebed.table.schema import new_schema
-from lakebed.table.types import arrow_schema
-from lakebed.table.vectors import encode_vectors
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.files.data_file import FOOTER_BYTES
+from lakebed.table.model.model import DataFile, Split, Stats, VectorPlace
+from lakebed.table.model.predicate import bind
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read import source_file
+from lakebed.table.read.read import ReadPlan, read_split, read_split_table
+from lakebed.table.read.vectors import encode_vectors
+from lakebed.table.schema.schema import new_schema
 from worlds.binary_rows import encode_row
 
 ROW_COUNT = 9_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakebed.table.model import DataField
-from lakebed.table.stats import EMPTY_STATS, compute_stats
+from lakebed.table.codec.stats import EMPTY_STATS, compute_stats
+from lakebed.table.model.model import DataField
 from worlds.binary_rows import decode_row
 from worlds.nasty import texts_of
 

@@ -12,8 +12,8 @@ import pytest
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
-from lakebed.table.system import SYSTEM_TABLES
 from lakebed.table.table import Table
+from lakebed.table.versions.system import SYSTEM_TABLES
 from lakebed.testing.clock import ManualClock
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.auto_tags import AutomaticTagging, TagPlan, plan_automatic_tags
-from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, Snapshot, Tag
-from lakebed.table.tags import TAG_AUTOMATIC, check_tag_name
+from lakebed.table.branch.tags import TAG_AUTOMATIC, check_tag_name
+from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, Snapshot, Tag
+from lakebed.table.versions.auto_tags import AutomaticTagging, TagPlan, plan_automatic_tags
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

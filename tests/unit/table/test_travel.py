@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.travel import parse_time_ms
+from lakebed.table.branch.travel import parse_time_ms
 
 
 @pytest.mark.parametrize(

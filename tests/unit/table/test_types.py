@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.model import DataField
-from lakebed.table.types import (
+from lakebed.table.model.model import DataField
+from lakebed.table.model.types import (
     FIELD_ID_KEY,
     arrow_schema,
     arrow_type,

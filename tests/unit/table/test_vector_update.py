@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Conflict
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.index_manifest import DELETION_VECTORS, IndexEntry, VectorRange
-from lakebed.table.layout import Layout
-from lakebed.table.model import BucketChange, TableSchema, VectorPlace
-from lakebed.table.roaring import Positions, encode_positions
-from lakebed.table.schema import new_schema
-from lakebed.table.vector_update import INDEX_FILE_BYTES, VectorUpdate, check_vectors, vector_update
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.index_manifest import DELETION_VECTORS, IndexEntry, VectorRange
+from lakebed.table.codec.roaring import Positions, encode_positions
+from lakebed.table.commit.vector_update import INDEX_FILE_BYTES, VectorUpdate, check_vectors, vector_update
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.model import BucketChange, TableSchema, VectorPlace
+from lakebed.table.schema.schema import new_schema
 from worlds.table.made_up import data_file
 
 SCHEMA = new_schema(pa.schema([("id", pa.int64())]), time_ms=0)

@@ -15,13 +15,13 @@ from lakebed.errors import Closed, InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.bucket import bucket_of
-from lakebed.table.manifest import entries_of_changes
-from lakebed.table.model import BucketChange, TableSchema
-from lakebed.table.partitions import partition_scalars
-from lakebed.table.schema import new_schema
-from lakebed.table.write import SHARE_BYTES_MIN, BucketIndex, TableWriter
-from lakebed.table.write_settings import WriteSettings
+from lakebed.table.codec.manifest import entries_of_changes
+from lakebed.table.files.bucket import bucket_of
+from lakebed.table.model.model import BucketChange, TableSchema
+from lakebed.table.read.partitions import partition_scalars
+from lakebed.table.schema.schema import new_schema
+from lakebed.table.write.write import SHARE_BYTES_MIN, BucketIndex, TableWriter
+from lakebed.table.write.write_settings import WriteSettings
 from worlds.binary_rows import decode_row
 from worlds.nasty import texts_of
 

@@ -45,7 +45,7 @@ from lakebed.testing.scheduled_calls import CallErrors, ScheduledCalls
 R = TypeVar("R")
 S = TypeVar("S")
 
-PATIENCE_S = 4.0
+RETRY_S = 4.0
 """How long a caller waits for an answer."""
 
 
@@ -111,7 +111,7 @@ class _Calls:
 
         serving = loop.spawn(f"{process}: {label} {next(world.numbers)}", serve, process=process)
         serving.is_crashed = not world.is_alive(process)
-        loop.wait_until(lambda: serving.is_done, label=f"{label} at {process}", timeout_s=PATIENCE_S)
+        loop.wait_until(lambda: serving.is_done, label=f"{label} at {process}", timeout_s=RETRY_S)
         if failures:
             raise failures[0]
         if not results:

@@ -274,7 +274,7 @@ class FleetMonitor(StoreWrapper):
 
     def _committed(self, before: TenantRecord, after: TenantRecord, ledger: KeyValue) -> None:
         tenant, txn = after.tenant, after.committed
-        raw = ledger.get(layout.done_key(tenant, txn))
+        raw = ledger.get(layout.transaction_key(tenant, txn))
         if raw is None:
             raise PromiseBroken(f"{tenant} committed {txn}, and done/ does not have it")
         granted = msgspec.json.decode(raw, type=Transaction)

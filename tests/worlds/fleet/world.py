@@ -369,7 +369,7 @@ class FleetWorld(World):
             nodes=lambda url: self.node(url.removeprefix("simulated://")),
             log=self.log(),
             environment=self.environment,
-            options=ClientOptions(patience_s=6.0, change_patience_s=8.0, route_s=20.0),
+            options=ClientOptions(retry_s=6.0, change_retry_s=8.0, route_s=20.0),
         )
 
     def all_timelines(self) -> dict[str, None]:

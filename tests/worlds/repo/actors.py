@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from lakebed.repo.branches import create_branch
+from lakebed.repo.references.branches import create_branch
 from worlds.repo.handles import Process
 from worlds.repo.model_verbs import BranchCreation
 from worlds.repo.world import RepositoryWorld

@@ -28,8 +28,8 @@ from lakebed.errors import (
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.repository import check_repository
 from lakebed.kv.ranges import prefix_end
-from lakebed.repo.data import upload
-from lakebed.repo.options import CollectionOptions, RangeOptions, RepositoryOptions
+from lakebed.repo.model.options import CollectionOptions, RangeOptions, RepositoryOptions
+from lakebed.repo.objects.data import upload
 from lakebed.repo.repository import Repository
 from lakebed.repo.staging.cleanup import clean_once
 from worlds.promise import PromiseBroken

@@ -17,21 +17,27 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from lakebed.errors import LakebedError, NotFound, OutcomeUnknown, Unavailable
-from lakebed.repo import data
-from lakebed.repo.branches import create_branch, delete_branch, undelete_branch
-from lakebed.repo.collect import collect_garbage
+from lakebed.repo.collect.collect import collect_garbage
 from lakebed.repo.committed.merge import Strategy, as_strategy
-from lakebed.repo.compact import compact_once, run_compactor_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
-from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, run_import, unfinished_imports
-from lakebed.repo.model import Entry
-from lakebed.repo.options import DAY_MS, CollectionOptions
-from lakebed.repo.refs import resolve
+from lakebed.repo.heads.compact import compact_once, run_compactor_once
+from lakebed.repo.heads.importing import (
+    Import,
+    ImportSource,
+    cancel_import,
+    import_status,
+    list_unfinished_imports,
+    run_import,
+)
+from lakebed.repo.heads.write import delete, delete_prefix, stage, stage_if_absent, stage_many
+from lakebed.repo.model.entry import IDENTITY_BYTES, encode_entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import DAY_MS, CollectionOptions
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, delete_branch, undelete_branch
+from lakebed.repo.references.tags import create_tag, delete_tag
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
-from lakebed.repo.staging.view import open_view
-from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent, stage_many
-from lakebed.repo.tags import create_tag, delete_tag
+from lakebed.repo.staging.view import at_reference
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.merge import Merge
 from lakebed.repo.verbs.pick import CherryPick, Revert
@@ -340,7 +346,7 @@ class Process:
         ledger = self.world.monitor.ledger
 
         def read(home: RepositoryContext) -> dict[bytes, bytes]:
-            with open_view(home, resolve(home, left)) as view:
+            with at_reference(home, left) as view:
                 return {
                     one.path.encode(): encode_entry(one.entry)[:IDENTITY_BYTES]
                     for one in view.list()
@@ -432,7 +438,7 @@ class Process:
 
     def import_objects(self, rng: random.Random) -> None:
         """Import a folder, or resume an import that another process has left."""
-        left = self.perform(self._verb("unfinished imports"), unfinished_imports) or []
+        left = self.perform(self._verb("unfinished imports"), list_unfinished_imports) or []
         if left and rng.random() < 0.5:
             self._run_import(rng.choice(left))
             return
@@ -461,7 +467,7 @@ class Process:
     def cancel_import(self, rng: random.Random) -> None:
         """Cancel an import that another process runs."""
         for _ in range(60):
-            left = self.perform(self._verb("unfinished imports"), unfinished_imports)
+            left = self.perform(self._verb("unfinished imports"), list_unfinished_imports)
             if left:
                 stop = partial(cancel_import, id=rng.choice(left).id)
                 cancelled = self.perform(self._verb("cancellation"), stop)

@@ -24,19 +24,18 @@ from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.metrics import counting_lock
 from lakebed.objects.open import open_store
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commit import new_commit
-from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE
-from lakebed.repo.context import RepositoryContext, make_context
-from lakebed.repo.entry import decode_entry, new_address
-from lakebed.repo.model import Branch, DiffKind, Entry, MetarangeRef, RepositoryRecord
-from lakebed.repo.options import RangeOptions, RepositoryOptions
-from lakebed.repo.records import encode_record, new_token
-from lakebed.repo.refs import resolve
+from lakebed.repo.heads.commit import new_commit
+from lakebed.repo.heads.write import delete, stage, stage_many
+from lakebed.repo.model.entry import decode_entry, new_address
+from lakebed.repo.model.model import Branch, DiffKind, Entry, MetarangeRef, RepositoryRecord
+from lakebed.repo.model.options import RangeOptions, RepositoryOptions
+from lakebed.repo.records.context import RepositoryContext, make_context
+from lakebed.repo.records.records import encode_record, new_token
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.commits import load_commit
 from lakebed.repo.staging.uncommitted import uncommitted
-from lakebed.repo.staging.view import open_view
-from lakebed.repo.staging.write import delete, stage, stage_many
+from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.faulty import Crashed
 from lakebed.testing.wrapper import Call, StoreWrapper
@@ -231,7 +230,7 @@ def remove(home: RepositoryContext, branch: str, path: str) -> None:
 
 def contents(home: RepositoryContext, reference: str) -> dict[str, str]:
     """What a reference shows: texts by path."""
-    with open_view(home, resolve(home, reference)) as view:
+    with at_reference(home, reference) as view:
         return _texts(view.rows(None, None))
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lakebed.repo.committed.merge import Strategy
-from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
-from lakebed.repo.model import Commit, DiffKind
+from lakebed.repo.model.entry import IDENTITY_BYTES, decode_entry
+from lakebed.repo.model.model import Commit, DiffKind
 
 State = Mapping[bytes, bytes]
 """path -> encoded entry."""

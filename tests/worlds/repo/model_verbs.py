@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
-from lakebed.repo.entry import decode_entry
+from lakebed.repo.model.entry import decode_entry
 from worlds.promise import PromiseBroken
 from worlds.repo.model import (
     History,

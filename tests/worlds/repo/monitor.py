@@ -22,11 +22,11 @@ from lakebed.errors import LakebedError
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.entry import address_ulid, decode_entry
-from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, Keys, metarange_path, range_path
-from lakebed.repo.model import TOMBSTONE, Branch, Commit, MetarangeRef, StagingToken, Tag
-from lakebed.repo.options import DAY_MS
-from lakebed.repo.records import decode_record
+from lakebed.repo.model.entry import address_ulid, decode_entry
+from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, Keys, metarange_path, range_path
+from lakebed.repo.model.model import TOMBSTONE, Branch, Commit, MetarangeRef, StagingToken, Tag
+from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.records.records import decode_record
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 from worlds.promise import PromiseBroken

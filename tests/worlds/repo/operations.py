@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.importing import ImportSource
-from lakebed.repo.model import Difference
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.heads.importing import ImportSource
+from lakebed.repo.model.model import Difference
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.differences import Diff, Status
 from lakebed.repo.verbs.imports import ImportObjects

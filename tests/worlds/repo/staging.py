@@ -16,20 +16,20 @@ import msgspec
 
 from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commits import commit_id, load_commit
 from lakebed.repo.committed.apply import apply_changes
 from lakebed.repo.committed.store import EMPTY_METARANGE
-from lakebed.repo.context import RepositoryContext, make_context
-from lakebed.repo.entry import encode_entry, new_address
-from lakebed.repo.model import Branch, Commit, DiffKind, Entry, MetarangeRef, RepositoryRecord
-from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.records import decode_record, encode_record, new_token
-from lakebed.repo.rows import rows_of
+from lakebed.repo.heads.write import delete, delete_many, delete_prefix, stage
+from lakebed.repo.model.entry import encode_entry, new_address
+from lakebed.repo.model.model import Branch, Commit, DiffKind, Entry, MetarangeRef, RepositoryRecord
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.model.rows import rows_of
+from lakebed.repo.records.context import RepositoryContext, make_context
+from lakebed.repo.records.records import decode_record, encode_record, new_token
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.commits import commit_id, load_commit
 from lakebed.repo.staging.changes import changes_of
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import View, branch_view
-from lakebed.repo.staging.write import delete, delete_many, delete_prefix, stage
 from lakebed.runtime import Environment
 from worlds.memory_key_value import MemoryKeyValue
 

@@ -15,10 +15,10 @@ from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects import open_store
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.entry import encode_entry
-from lakebed.repo.model import Entry, MetarangeRef
-from lakebed.repo.options import RangeOptions
-from lakebed.repo.rows import rows_of
+from lakebed.repo.model.entry import encode_entry
+from lakebed.repo.model.model import Entry, MetarangeRef
+from lakebed.repo.model.options import RangeOptions
+from lakebed.repo.model.rows import rows_of
 from lakebed.runtime import Environment
 
 SMALL_RANGES: Final = RangeOptions(entry_count_min=2, raggedness=6, entry_count_max=24, block_bytes=512)

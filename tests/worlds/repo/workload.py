@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lakebed.clock import SystemClock
+from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
-from lakebed.repo.options import Access
 from lakebed.repo.staging.cleanup import clean_once
 from worlds.promise import PromiseBroken
 from worlds.repo.client import (

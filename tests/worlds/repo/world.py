@@ -18,21 +18,20 @@ from lakebed.fsck.repository import check_repository
 from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects.open import open_store
-from lakebed.repo import data
-from lakebed.repo.collect import collect_garbage
-from lakebed.repo.commit import new_commit
+from lakebed.repo.collect.collect import collect_garbage
 from lakebed.repo.committed.store import EMPTY_METARANGE, Committed
-from lakebed.repo.context import RepositoryContext, make_context
-from lakebed.repo.entry import decode_entry, encode_entry
-from lakebed.repo.layout import Keys
-from lakebed.repo.model import Branch, Entry, RepositoryRecord
-from lakebed.repo.options import CollectionOptions, RangeOptions, RepositoryOptions
-from lakebed.repo.records import encode_record, new_token
-from lakebed.repo.reflog import trim_reflog
-from lakebed.repo.refs import resolve
-from lakebed.repo.retention import store_retention
+from lakebed.repo.heads.commit import new_commit
+from lakebed.repo.model.entry import decode_entry, encode_entry
+from lakebed.repo.model.layout import Keys
+from lakebed.repo.model.model import Branch, Entry, RepositoryRecord
+from lakebed.repo.model.options import CollectionOptions, RangeOptions, RepositoryOptions
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext, make_context
+from lakebed.repo.records.records import encode_record, new_token
+from lakebed.repo.records.reflog import trim_reflog
+from lakebed.repo.records.retention import store_retention
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
-from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.actor_loop import ActorLoop
 from lakebed.testing.clock import START_MS
@@ -255,7 +254,7 @@ class RepositoryWorld(World):
             self.counts["commits read again"] += 1
 
     def _read(self, home: RepositoryContext, reference: str) -> State:
-        with open_view(home, resolve(home, reference)) as view:
+        with at_reference(home, reference) as view:
             return {line.path.encode(): encode_entry(line.entry) for line in view.list() if line.entry is not None}
 
     def _check_bytes(self, home: RepositoryContext, state: State) -> None:

@@ -125,7 +125,7 @@ def replace_where(world: SqlWorld) -> None:
 
 # ---- rows change
 
-REFUSED: Final = ("which does not replace a row", "first-row", "partial-update")
+REFUSED: Final = ("which does not replace a row", "which takes no deletes", "first-row", "partial-update")
 
 
 def delete(world: SqlWorld) -> None:
@@ -135,11 +135,11 @@ def delete(world: SqlWorld) -> None:
     prefix, subqueries = world.rng.choice((("", False), ("t.", True)))
     where = random_condition(world.rng, line.columns, prefix=prefix, subqueries=subqueries)
     statement = f"DELETE FROM {world.name_of(branch)} t WHERE {where.spark}"
-    if world.shape.engine == "first-row" and refused(world, statement, *REFUSED) is not None:
+    if world.shape.deletes:
+        world.run(statement)
+    elif refused(world, statement, *REFUSED) is not None:
         world.settle(branch, line.rows.newest, most=0)
         return
-    if world.shape.engine != "first-row":
-        world.run(statement)
     left = world.judged(line, f"DELETE FROM t WHERE {where.duck}", src)
     newest = world.table(branch).latest()
     truncated = newest is not None and newest.id > line.latest_id and newest.commit_kind == "OVERWRITE"
@@ -278,7 +278,11 @@ def alter(world: SqlWorld) -> None:
         columns.insert(place, column)
     elif form == "drop" and len(free) > 1:
         gone = rng.choice(free)
-        world.run(f"ALTER TABLE {name} DROP COLUMN {gone.name}")
+        statement = f"ALTER TABLE {name} DROP COLUMN {gone.name}"
+        if world.functions.has_option(gone):
+            assert refused(world, statement, "cannot be dropped while option") is not None
+            return
+        world.run(statement)
         columns.remove(gone)
     elif form == "rename" and free:
         old = rng.choice(free)

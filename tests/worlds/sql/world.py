@@ -20,6 +20,7 @@ from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
 from lakebed.table.table import Table
 from worlds.sql.columns import KEY_KINDS, KINDS, Both, Column, Kind, random_condition
+from worlds.sql.engines import Functions, added_kinds, random_function
 from worlds.sql.state import Judge, Line, Rows, canonical, table_of
 
 PARTITIONS: Final = ("a", "b", "it's", "a b/c", "ü")
@@ -33,6 +34,8 @@ class Shape:
     properties: tuple[tuple[str, str], ...] = ()
     is_keyed: bool = False
     is_partitioned: bool = False
+    is_grouped: bool = False
+    """Whether some columns are a sequence group."""
 
     def has(self, name: str, value: str = "true") -> bool:
         """Whether a property has a value."""
@@ -44,17 +47,27 @@ class Shape:
         return dict(self.properties).get("merge-engine", "deduplicate")
 
     @property
+    def deletes(self) -> bool:
+        """Whether DELETE removes rows."""
+        options = dict(self.properties)
+        return self.engine == "deduplicate" or any(name.endswith("remove-record-on-delete") for name in options)
+
+    @property
     def hides_new(self) -> bool:
         """Whether rows are visible after a compaction only."""
         return self.is_keyed and self.has("deletion-vectors.enabled") and not self.has("deletion-vectors.merge-on-read")
 
 
-def _shape(properties: Mapping[str, str], *, keyed: bool = False, partitioned: bool = False) -> Shape:
-    return Shape(tuple(properties.items()), keyed, partitioned)
+def _shape(
+    properties: Mapping[str, str], *, keyed: bool = False, partitioned: bool = False, grouped: bool = False
+) -> Shape:
+    return Shape(tuple(properties.items()), keyed, partitioned, grouped)
 
 
 _VECTORS: Final = {"deletion-vectors.enabled": "true"}
 _PARTIAL: Final = {"merge-engine": "partial-update", "partial-update.remove-record-on-delete": "true"}
+_SUMS: Final = {"merge-engine": "aggregation", "aggregation.remove-record-on-delete": "true"}
+_MERGED: Final = {"deletion-vectors.merge-on-read": "true", **_VECTORS}
 SHAPES: Final[dict[str, Shape]] = {
     "append": _shape({}),
     "row groups": _shape({"file.block-size": "1 kb"}),
@@ -67,11 +80,19 @@ SHAPES: Final[dict[str, Shape]] = {
     "dynamic buckets": _shape({"dynamic-bucket.target-row-num": "3"}, keyed=True),
     "keys in partitions": _shape({"bucket": "2"}, keyed=True, partitioned=True),
     "keys with vectors": _shape({"bucket": "1", **_VECTORS}, keyed=True),
-    "keys with vectors, merged": _shape(
-        {"bucket": "2", "deletion-vectors.merge-on-read": "true", **_VECTORS}, keyed=True, partitioned=True
-    ),
+    "keys with vectors, merged": _shape({"bucket": "2", **_MERGED}, keyed=True, partitioned=True),
     "partial update": _shape({"bucket": "2", **_PARTIAL}, keyed=True),
+    "partial update in partitions": _shape(
+        {"bucket": "1", "ignore-delete": "true", "merge-engine": "partial-update"}, keyed=True, partitioned=True
+    ),
+    "partial update with vectors": _shape({"bucket": "1", **_VECTORS, **_PARTIAL}, keyed=True),
+    "sequence group": _shape({"bucket": "2", "merge-engine": "partial-update"}, keyed=True, grouped=True),
+    "aggregation": _shape({"bucket": "2", **_SUMS}, keyed=True),
+    "aggregation in partitions": _shape({"bucket": "1", "merge-engine": "aggregation"}, keyed=True, partitioned=True),
+    "aggregation with vectors, merged": _shape({"bucket": "1", **_MERGED, **_SUMS}, keyed=True),
+    "aggregation in dynamic buckets": _shape({"dynamic-bucket.target-row-num": "3", **_SUMS}, keyed=True),
     "first row": _shape({"bucket": "1", "merge-engine": "first-row"}, keyed=True, partitioned=True),
+    "first row, two buckets": _shape({"bucket": "2", "merge-engine": "first-row", "ignore-delete": "true"}, keyed=True),
 }
 
 
@@ -93,6 +114,7 @@ class SqlWorld:
     counts: Counter[str] = field(default_factory=Counter)
     left: set[str] = field(default_factory=set)
     """Files of dropped branches and of versions that were rolled back: the next search of orphans deletes them."""
+    functions: Functions = field(default_factory=Functions)
     _number: int = 0
 
     def __post_init__(self) -> None:
@@ -102,9 +124,17 @@ class SqlWorld:
             keys.append(self.column("p", KINDS["STRING"]))
         kinds = rng.sample(sorted(KINDS), rng.randint(3, 6))
         columns = [*keys, *(self.column(f"c{place}", KINDS[kind]) for place, kind in enumerate(kinds))]
+        for name, kind, function in added_kinds(self.shape.engine, is_grouped=self.shape.is_grouped):
+            columns.append(self.column(name, kind))
+            self.functions.names[columns[-1].number] = function
+        if self.shape.is_grouped:
+            self.functions.sequence = next(one.number for one in columns if one.name == "s")
+        elif self.shape.engine == "aggregation":
+            for column in columns[len(keys) : len(keys) + len(kinds)]:
+                self.functions.names[column.number] = random_function(rng, column.kind)
         empty = table_of(columns, [column.kind.array([]) for column in columns])
         self.lines["main"] = Line(Rows(tuple(columns), empty, empty))
-        properties = dict(self.shape.properties)
+        properties = {**dict(self.shape.properties), **self.functions.options(columns)}
         if self.shape.is_keyed:
             properties["primary-key"] = ",".join(self.keys)
         if rng.random() < 0.3:
@@ -174,15 +204,22 @@ class SqlWorld:
         """The rows of a line after rows of its columns were written."""
         columns = line.columns
         same = " AND ".join(f"t.{key} = src.{key}" for key in self.keys)
-        names = [one.name for one in columns]
         insert = "INSERT INTO t SELECT * FROM src"
         statements = [insert]
         if self.shape.is_keyed and self.shape.engine == "first-row":
             statements = [f"{insert} ANTI JOIN t ON {same}"]
-        elif self.shape.is_keyed and self.shape.engine == "partial-update":
-            values = ", ".join(f"coalesce(src.{name}, t.{name}) AS {name}" for name in names)
-            merged = f"CREATE OR REPLACE TABLE u AS SELECT {values} FROM t FULL JOIN src ON {same}"
-            statements = [merged, "DELETE FROM t", "INSERT INTO t SELECT * FROM u"]
+        elif self.shape.is_keyed and self.shape.engine != "deduplicate":
+            values = ", ".join(
+                f"src.{one.name}" if one.name in self.keys else self.functions.expression(one, columns)
+                for one in columns
+            )
+            statements = [
+                f"CREATE OR REPLACE TABLE u AS SELECT {values} FROM t JOIN src ON {same}",
+                f"CREATE OR REPLACE TABLE v AS SELECT src.* FROM src ANTI JOIN t ON {same}",
+                f"DELETE FROM t USING src WHERE {same}",
+                "INSERT INTO t SELECT * FROM u",
+                "INSERT INTO t SELECT * FROM v",
+            ]
         elif self.shape.is_keyed:
             statements = [f"DELETE FROM t USING src WHERE {same}", insert]
         return self.judge.changed(columns, line.rows.newest, statements, src)

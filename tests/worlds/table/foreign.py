@@ -15,11 +15,11 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from lakebed.table.avro import RecordSchema, decode_columns, encode_columns
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
-from lakebed.table.model import BucketChange, ManifestMeta, Snapshot, Stats
-from lakebed.table.snapshot_json import encode_snapshot
+from lakebed.table.codec.avro import RecordSchema, decode_columns, encode_columns
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.codec.snapshot_json import encode_snapshot
+from lakebed.table.model.model import BucketChange, ManifestMeta, Snapshot, Stats
 from lakebed.table.table import Table
 from worlds.binary_rows import decode_row, encode_row
 from worlds.table.made_up import data_file

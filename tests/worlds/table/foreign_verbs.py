@@ -13,10 +13,10 @@ from collections.abc import Iterable
 
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectStore
-from lakebed.table.layout import Layout, parse_schema, parse_snapshot, parse_tag
-from lakebed.table.model import Snapshot
-from lakebed.table.referenced_files import ReferencedFiles
-from lakebed.table.snapshot_json import decode_snapshot
+from lakebed.table.codec.snapshot_json import decode_snapshot
+from lakebed.table.collect.referenced_files import ReferencedFiles
+from lakebed.table.model.layout import Layout, parse_schema, parse_snapshot, parse_tag
+from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lakebed.objects.port import ObjectStore
-from lakebed.table.model import BucketChange
+from lakebed.table.model.model import BucketChange
 from worlds.table.foreign import foreign_commit
 from worlds.table.foreign_verbs import (
     foreign_delete_tag,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.model import DataFile
-from lakebed.table.stats import EMPTY_STATS
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.stats import EMPTY_STATS
+from lakebed.table.model.model import DataFile
 
 _FILE = DataFile(
     file_name="",

@@ -28,9 +28,9 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, Pool, ThreadRuntime
-from lakebed.table.manifest import decode_manifest_list, files_of
-from lakebed.table.model import BucketChange, DataFile, Snapshot
-from lakebed.table.snapshot_json import decode_snapshot
+from lakebed.table.codec.manifest import decode_manifest_list, files_of
+from lakebed.table.codec.snapshot_json import decode_snapshot
+from lakebed.table.model.model import BucketChange, DataFile, Snapshot
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.binary_rows import encode_row

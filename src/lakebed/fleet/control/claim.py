@@ -52,25 +52,25 @@ def claim_storage(storage: ObjectStore, ledger: Ledger, *, environment: Environm
 
     Cost: 1 GET and 1 read of the ledger; the first time also a create-only PUT and a write of the ledger.
     """
-    own = ledger.identity(new_uuid(environment.rng))
+    ledger_id = ledger.identity(new_uuid(environment.rng))
     owner = _read(storage)
     if owner is None:
         try:
-            storage.put(OWNER_PATH, msgspec.json.encode(Owner(_FORMAT, own)), create_only=True)
+            storage.put(OWNER_PATH, msgspec.json.encode(Owner(_FORMAT, ledger_id)), create_only=True)
         except (AlreadyExists, OutcomeUnknown):
             owner = _read(storage)
             if owner is None:
                 raise Unavailable(f"It is not known whether {storage.root_url}/{OWNER_PATH} was written.") from None
         else:
             return
-    if owner.ledger != own:
+    if owner.ledger != ledger_id:
         raise Conflict(
             f"{storage.root_url} belongs to a fleet with another ledger: its {OWNER_PATH} names {owner.ledger}, and "
-            f"the given ledger is {own}. Start the control plane with that fleet's ledger (--ledger), or give this one "
-            "a storage of its own.",
+            f"the given ledger is {ledger_id}. Start the control plane with that fleet's ledger (--ledger), or give "
+            "this one a storage of its own.",
             kind="storage_of_another_ledger",
             expected=owner.ledger,
-            found=own,
+            found=ledger_id,
         )
 
 

@@ -65,7 +65,7 @@ class Collector:
         now_s = self._context.now_s()
         for task in tasks:
             if task.kind is TransactionState.COMMITTED:
-                at_s = now_s + max(0.0, self._settled_in_s(task.since_ms))
+                at_s = now_s + max(0.0, self._settle_wait_s(task.since_ms))
                 if at_s < self._commits_due.get(task.tenant, inf):
                     self._commits_due[task.tenant] = at_s
             else:
@@ -133,12 +133,12 @@ class Collector:
         if left_s is not None:
             self._rejected_due[key] = self._context.now_s() + left_s
 
-    def _settled_in_s(self, since_ms: int) -> float:
+    def _settle_wait_s(self, since_ms: int) -> float:
         return (since_ms + self._context.options.settle_ms - self._context.now_ms()) / 1000
 
     def _collect_commit(self, task: CollectTask) -> float | None:
         """Delete what a commit made unneeded; seconds until it may be, or None when it is done."""
-        left_s = self._settled_in_s(task.since_ms)
+        left_s = self._settle_wait_s(task.since_ms)
         if left_s > 0:
             return left_s
         ledger = self._context.ledger
@@ -149,13 +149,13 @@ class Collector:
             return None
         now_ms = self._context.now_ms()
         if records.is_held(record, task, now_ms=now_ms) and not record.is_deleted:
-            ends = [one.expires_ms for one in record.holds if one.txn < task.txn and one.expires_ms > now_ms]
+            ends = [hold.expires_ms for hold in record.holds if hold.txn < task.txn and hold.expires_ms > now_ms]
             return (min(ends) - now_ms) / 1000
         self._sweep(task.tenant, (*self._dead(task), *task.unneeded), why=f"replaced by transaction {task.txn}")
         if self._log is not None:
             for timeline in task.timelines:
                 self._log.drop(layout.log_key(task.tenant, timeline))
-        self._done(task)
+        self._finish(task)
         return None
 
     def _dead(self, task: CollectTask) -> tuple[str, ...]:
@@ -171,27 +171,27 @@ class Collector:
     def _collect_rejected(self, task: CollectTask) -> float | None:
         """Delete everything under the prefix of a rejected transaction, twice."""
         if task.listed_ms is not None:
-            left_s = self._settled_in_s(task.listed_ms)
+            left_s = self._settle_wait_s(task.listed_ms)
             if left_s > 0:
                 return left_s
         folder = layout.txn_folder(task.tenant, task.txn)
-        paths = tuple(one.path for one in self._storage.list(folder))
+        paths = tuple(meta.path for meta in self._storage.list(folder))
         self._sweep(task.tenant, paths, why=f"of the rejected transaction {task.txn}")
         if task.listed_ms is not None:
-            self._done(task)
+            self._finish(task)
             return None
         now_ms = self._context.now_ms()
         new = CollectTask(task.tenant, task.txn, task.kind, since_ms=task.since_ms, listed_ms=now_ms)
         self._context.ledger.replace_task(task, new)
         self._rejected[task.tenant, task.txn] = new
-        return self._settled_in_s(now_ms)
+        return self._settle_wait_s(now_ms)
 
-    def _done(self, task: CollectTask) -> None:
+    def _finish(self, task: CollectTask) -> None:
         ledger = self._context.ledger
         finished = None
         if task.kind is not TransactionState.COMMITTED:
-            found = ledger.finished(task.tenant, task.txn)
-            finished = None if found is None else machine.collected(found, now_ms=self._context.now_ms())
+            transaction = ledger.finished(task.tenant, task.txn)
+            finished = None if transaction is None else machine.collect(transaction, now_ms=self._context.now_ms())
         ledger.replace_task(task, None, finished=finished)
         self._rejected.pop((task.tenant, task.txn), None)
         _COLLECTED.add(1, task.kind.value)
@@ -218,7 +218,7 @@ class Collector:
             if not record.is_deleted:
                 return
             if record.transactions or any(
-                one.kind is not TransactionState.COMMITTED for one in ledger.tasks_of(tenant)
+                task.kind is not TransactionState.COMMITTED for task in ledger.tasks_of(tenant)
             ):
                 self._removals[tenant] = again_s
                 return
@@ -232,7 +232,7 @@ class Collector:
     def _remove_all(self, record: TenantRecord) -> None:
         ledger, tenant = self._context.ledger, record.tenant
         tasks = list(ledger.tasks_of(tenant))
-        paths = tuple(one.path for one in self._storage.list(layout.tenant_folder(tenant)))
+        paths = tuple(meta.path for meta in self._storage.list(layout.tenant_folder(tenant)))
         self._sweep(tenant, paths, why="of a deleted tenant")
         if self._log is not None:
             gone = {timeline for task in tasks for timeline in task.timelines}

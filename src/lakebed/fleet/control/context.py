@@ -130,7 +130,11 @@ class ControlContext:
 
 def tell_of_lost_state(events: Events, record: TenantRecord, node: NodeRecord) -> None:
     """Add an event if a node that starts has rejected transactions in a tenant, and not their local state any more."""
-    lost = [one.id for one in pending_of(record) if one.node == node.node and one.local_id != node.local_id]
+    lost = [
+        transaction.id
+        for transaction in pending_of(record)
+        if transaction.node == node.node and transaction.local_id != node.local_id
+    ]
     if not lost:
         return
     shown, noun = ", ".join(map(str, lost)), "transaction" if len(lost) == 1 else "transactions"

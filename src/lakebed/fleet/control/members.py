@@ -36,7 +36,7 @@ class Member:
     """Tenants attached to it since its last heartbeat."""
     unflushed_bytes: int = 0
     loads: dict[str, TenantLoad] = field(default_factory=dict)
-    retry_s: float = 0.0
+    retry_at_s: float = 0.0
     """It did not answer: no call before this time."""
 
     @property
@@ -77,7 +77,7 @@ class Members:
         known = self._members.get(record.node)
         if known is not None and known.record.incarnation == record.incarnation:
             if known.record.is_silent and not record.is_silent:
-                known.heard_s, known.is_synced, known.retry_s = self._clock.monotonic_s(), False, 0.0
+                known.heard_s, known.is_synced, known.retry_at_s = self._clock.monotonic_s(), False, 0.0
             known.record = record
             return known
         new = self._members[record.node] = Member(record, self._clock.monotonic_s())
@@ -99,13 +99,13 @@ class Members:
         """Nodes that have fallen silent; call it every `ControlOptions.tick_ms`. The caller marks them."""
         now_s, silent_s = self._clock.monotonic_s(), self._options.silent_ms / 1000
         slept, self._looked_s = now_s - self._looked_s > silent_s, now_s
-        alive = [one for one in self.all() if one.is_usable]
+        alive = [member for member in self.all() if member.is_usable]
         if slept:
-            for one in alive:
-                one.heard_s = now_s
+            for member in alive:
+                member.heard_s = now_s
             self._doubts_since_s = None
             return []
-        late = [one for one in alive if now_s - one.heard_s > silent_s]
+        late = [member for member in alive if now_s - member.heard_s > silent_s]
         if len(late) * 2 <= len(alive):
             self._doubts_since_s = None
             return late
@@ -128,37 +128,40 @@ class Members:
         member = self._members.get(node)
         if member is None or not member.is_ready or not member.is_usable:
             return None
-        return member if member.retry_s <= self._clock.monotonic_s() else None
+        return member if member.retry_at_s <= self._clock.monotonic_s() else None
 
-    def failed(self, node: str) -> None:
+    def note_failure(self, node: str) -> None:
         """A call was not answered: pause."""
         member = self._members.get(node)
         if member is not None:
-            member.retry_s = self._clock.monotonic_s() + self._options.retry_ms / 1000
+            member.retry_at_s = self._clock.monotonic_s() + self._options.retry_ms / 1000
 
     def choose(self, *, not_on: Iterable[str] = ()) -> Member | None:
         """The node with the least to do; None: there is none."""
         excluded = set(not_on)
-        found = [
-            one
-            for one in self.all()
-            if one.is_usable and one.is_ready and not one.record.is_draining and one.record.node not in excluded
+        candidates = [
+            member
+            for member in self.all()
+            if member.is_usable
+            and member.is_ready
+            and not member.record.is_draining
+            and member.record.node not in excluded
         ]
-        return min(found, key=lambda one: (one.weight, one.record.node), default=None)
+        return min(candidates, key=lambda one: (one.weight, one.record.node), default=None)
 
     def statuses(self) -> list[NodeStatus]:
         """All nodes, as they are shown."""
         now_s = self._clock.monotonic_s()
         return [
             NodeStatus(
-                one.record.node,
-                one.record.url,
-                _state(one),
-                tenant_count=one.tenant_count + one.promised,
-                silent_ms=max(0, round((now_s - one.heard_s) * 1000)),
-                unflushed_bytes=one.unflushed_bytes,
+                member.record.node,
+                member.record.url,
+                _state(member),
+                tenant_count=member.tenant_count + member.promised,
+                silent_ms=max(0, round((now_s - member.heard_s) * 1000)),
+                unflushed_bytes=member.unflushed_bytes,
             )
-            for one in self.all()
+            for member in self.all()
         ]
 
 

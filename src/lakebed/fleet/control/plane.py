@@ -174,7 +174,7 @@ class ControlPlane(ControlPort, OperatorPort):
             self._events.add("node_silent", f"{node} does not answer: its tenants are attached elsewhere.", node=node)
             LOG.info("silent", node=node, tenants=count)
         for state in _STATES:
-            _NODES.set(sum(1 for one in self._members.statuses() if one.state == state), state)
+            _NODES.set(sum(1 for status in self._members.statuses() if status.state == state), state)
 
     def _mark_silent(self, silent: NodeRecord) -> None:
         def decide(now: NodeRecord | None) -> NodeRecord:
@@ -193,7 +193,7 @@ class ControlPlane(ControlPort, OperatorPort):
         for known in self._ledger.nodes():
             self._members.learn(known).is_synced = False
         moving: dict[str, list[str]] = {}
-        draining = {one.record.node for one in self._members.all() if one.record.is_draining}
+        draining = {member.record.node for member in self._members.all() if member.record.is_draining}
         for record in self._ledger.tenants():
             self._look_at(record)
             node = record.preferred if record.preferred in draining else record.home
@@ -274,15 +274,15 @@ class ControlPlane(ControlPort, OperatorPort):
         return HeartbeatReply(
             is_known=True,
             report=self._relocations.tenants_of(heartbeat.node),
-            pause=self._relocations.paused_of(heartbeat.node),
+            pause=self._relocations.tenants_to_pause(heartbeat.node),
         )
 
     def _learn_node(self, heartbeat: Heartbeat) -> bool:
         """Whether the node registered with another control plane."""
-        found = self._ledger.node(heartbeat.node)
-        if found is None or found.incarnation != heartbeat.incarnation or found.is_silent or found.is_decommissioned:
+        node = self._ledger.node(heartbeat.node)
+        if node is None or node.incarnation != heartbeat.incarnation or node.is_silent or node.is_decommissioned:
             return False
-        self._members.learn(found)
+        self._members.learn(node)
         return self._members.hear(heartbeat)
 
     def attached(self, report: NodeReport) -> list[Location]:
@@ -291,15 +291,15 @@ class ControlPlane(ControlPort, OperatorPort):
             raise Conflict(
                 f"Node {report.node!r} is registered by another process: register first.", kind="not_registered"
             )
-        resumed = {one.tenant: one for one in report.resumed}
+        resumed = {tenant.tenant: tenant for tenant in report.resumed}
         wanted = [
             record.tenant
             for record in self._ledger.tenants()
             if records.attachment_of(record, node.node) is not None
-            or any(one.node == node.node for one in record.transactions)
+            or any(transaction.node == node.node for transaction in record.transactions)
         ]
         tasks: list[CollectTask] = []
-        found: list[Location] = []
+        locations: list[Location] = []
         for at in range(0, len(wanted), self._options.batch_tenants):
             part = wanted[at : at + self._options.batch_tenants]
             outcomes = self._ledger.change_many(
@@ -311,13 +311,13 @@ class ControlPlane(ControlPort, OperatorPort):
                 if isinstance(outcome, LakebedError):
                     raise outcome
                 if outcome is not None:
-                    found.append(outcome)
+                    locations.append(outcome)
                     self._reconciler.has(node.node, outcome)
         self._collector.add(tasks)
         member = self._members.learn(node)
         member.is_ready = True
         self._scan_soon()
-        return found
+        return locations
 
     def _restart(
         self, node: NodeRecord, resumed: Resumed | None, tasks: list[CollectTask]
@@ -336,7 +336,10 @@ class ControlPlane(ControlPort, OperatorPort):
             machine.check_request(request)
         after: dict[int, Step[CommitReply]] = {}
         outcomes = self._ledger.change_many(
-            [(one.tenant, self._commit(at, one, after)) for at, one in enumerate(requests)]
+            [
+                (commit_request.tenant, self._commit(at, commit_request, after))
+                for at, commit_request in enumerate(requests)
+            ]
         )
         replies = []
         for at, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
@@ -346,7 +349,7 @@ class ControlPlane(ControlPort, OperatorPort):
                 raise outcome
             _COMMITS.add(1, outcome.verdict)
             if at in after:
-                self._committed(request, after[at])
+                self._follow_commit(request, after[at])
             replies.append(outcome)
         return replies
 
@@ -354,25 +357,25 @@ class ControlPlane(ControlPort, OperatorPort):
         self, at: int, request: CommitRequest, after: dict[int, Step[CommitReply]]
     ) -> Callable[[TenantRecord], Step[CommitReply]]:
         def decide(record: TenantRecord) -> Step[CommitReply]:
-            finished = self._finished(record, request.txn)
+            finished = self._find_finished(record, request.txn)
             after[at] = machine.commit(record, request, finished=finished, now_ms=self._context.now_ms())
             return after[at]
 
         return decide
 
-    def _finished(self, record: TenantRecord, txn: int) -> Transaction | None:
+    def _find_finished(self, record: TenantRecord, txn: int) -> Transaction | None:
         """A transaction that is not in its tenant's record any more."""
         return self._ledger.finished(record.tenant, txn) if records.may_be_finished(record, txn) else None
 
-    def _committed(self, request: CommitRequest, step: Step[CommitReply]) -> None:
+    def _follow_commit(self, request: CommitRequest, step: Step[CommitReply]) -> None:
         """What follows an answer: collection and pruning after a grant, a detach after a rejection."""
         tenant, record = request.tenant, step.record
         if step.reply.verdict == machine.REJECTED:
-            own = records.attachment_of(record, request.node)
-            if own is None:
+            attachment = records.attachment_of(record, request.node)
+            if attachment is None:
                 self._reconciler.detach(tenant, request.node)
-            elif own.generation == request.generation and own.may_commit:
-                self._reconciler.is_broken(tenant, own.generation)
+            elif attachment.generation == request.generation and attachment.may_commit:
+                self._reconciler.is_broken(tenant, attachment.generation)
             else:
                 self._reconciler.look_at(tenant)
             return
@@ -381,7 +384,7 @@ class ControlPlane(ControlPort, OperatorPort):
         self._collector.add(step.tasks)
         self._pruner.look_at(tenant)
         self._seals.look_at(record)
-        if record.relocation is not None or any(one.mode is AttachmentMode.READER for one in record.attachments):
+        if record.relocation is not None or any(other.mode is AttachmentMode.READER for other in record.attachments):
             self._reconciler.look_at(tenant)
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
@@ -390,7 +393,7 @@ class ControlPlane(ControlPort, OperatorPort):
             layout.check_name(request.tenant, what="tenant")
         after: dict[int, Step[AckReply]] = {}
         outcomes = self._ledger.change_many(
-            [(one.tenant, self._ack(at, one, after)) for at, one in enumerate(requests)]
+            [(ack_request.tenant, self._ack(at, ack_request, after)) for at, ack_request in enumerate(requests)]
         )
         replies = []
         for at, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
@@ -399,7 +402,7 @@ class ControlPlane(ControlPort, OperatorPort):
             if isinstance(outcome, LakebedError):
                 raise outcome
             if at in after:
-                self._acknowledged(request.tenant, after[at])
+                self._conclude_ack(request.tenant, after[at])
             replies.append(outcome)
         return replies
 
@@ -407,13 +410,13 @@ class ControlPlane(ControlPort, OperatorPort):
         self, at: int, request: AckRequest, after: dict[int, Step[AckReply]]
     ) -> Callable[[TenantRecord], Step[AckReply]]:
         def decide(record: TenantRecord) -> Step[AckReply]:
-            finished = self._finished(record, request.txn)
+            finished = self._find_finished(record, request.txn)
             after[at] = machine.ack(record, request, finished=finished, now_ms=self._context.now_ms())
             return after[at]
 
         return decide
 
-    def _acknowledged(self, tenant: str, step: Step[AckReply]) -> None:
+    def _conclude_ack(self, tenant: str, step: Step[AckReply]) -> None:
         self._collector.add(step.tasks)
         if step.record.is_deleted:
             self._collector.remove_tenant(tenant)
@@ -448,8 +451,8 @@ class ControlPlane(ControlPort, OperatorPort):
             return machine.delete(record, now_ms=self._context.now_ms())
 
         self._ledger.change(tenant, decide)
-        for one in before[tenant].attachments:
-            self._reconciler.detach(tenant, one.node)
+        for attachment in before[tenant].attachments:
+            self._reconciler.detach(tenant, attachment.node)
         self._reconciler.look_at(tenant)
         self._collector.remove_tenant(tenant)
         self._seals.conclude(tenant, f"The deletion of tenant {tenant!r}")
@@ -475,22 +478,22 @@ class ControlPlane(ControlPort, OperatorPort):
         self._seals.seal(record)
         if record.is_deleted:
             raise no_tenant(tenant)
-        own = records.attachment_of(record, record.preferred)
-        if own is None:
+        attachment = records.attachment_of(record, record.preferred)
+        if attachment is None:
             return Route(tenant, None, None, 0, record.names, record.sealed)
-        member = self._members.get(own.node) or self._learned(own.node)
+        member = self._members.get(attachment.node) or self._learn_member(attachment.node)
         load = None if member is None else member.loads.get(tenant)
         return Route(
             tenant,
-            own.node,
+            attachment.node,
             None if member is None else member.record.url,
-            own.generation,
+            attachment.generation,
             record.names,
             record.sealed,
-            lag_rows=load.lag_rows if load is not None and load.generation == own.generation else 0,
+            lag_rows=load.lag_rows if load is not None and load.generation == attachment.generation else 0,
         )
 
-    def _learned(self, node: str) -> Member | None:
+    def _learn_member(self, node: str) -> Member | None:
         record = self._ledger.node(node)
         return None if record is None else self._members.learn(record)
 
@@ -513,8 +516,8 @@ class ControlPlane(ControlPort, OperatorPort):
 
     def transactions(self, tenant: str) -> TransactionList:
         record = self._ledger.tenant(tenant, fresh=True)
-        finished = self._ledger.finished_all(tenant)[::-1]
-        tasks = tuple(one.txn for one in self._ledger.tasks_of(tenant))
+        finished = self._ledger.list_finished(tenant)[::-1]
+        tasks = tuple(task.txn for task in self._ledger.tasks_of(tenant))
         return TransactionList(record.transactions, tuple(finished[:FINISHED_COUNT_MAX]), tasks)
 
     # ---- OperatorPort: nodes
@@ -541,7 +544,9 @@ class ControlPlane(ControlPort, OperatorPort):
     def drain(self, node: str, *, undo: bool = False) -> None:
         self._change_node(node, lambda now: replace(now, is_draining=not undo))
         tenants = self._ledger.tenants()
-        self._relocations.drain(node, [one.tenant for one in tenants if (one.home if undo else one.preferred) == node])
+        self._relocations.drain(
+            node, [record.tenant for record in tenants if (record.home if undo else record.preferred) == node]
+        )
 
     def decommission(self, node: str) -> None:
         now_ms = self._context.now_ms()
@@ -573,12 +578,12 @@ class ControlPlane(ControlPort, OperatorPort):
         after: list[Step[AckReply]] = []
 
         def decide(record: TenantRecord) -> Step[AckReply]:
-            finished = self._finished(record, txn)
+            finished = self._find_finished(record, txn)
             after.append(machine.force_ack(record, txn, finished=finished, now_ms=self._context.now_ms()))
             return after[-1]
 
         reply = self._ledger.change(tenant, decide)
-        self._acknowledged(tenant, after[-1])
+        self._conclude_ack(tenant, after[-1])
         if after[-1].finished:
             self._events.add("forced", f"Transaction {txn} of {tenant} was acknowledged by hand.", tenant=tenant)
         return reply

@@ -40,11 +40,11 @@ class Pruner:
         for tenant in due:
             self._due.pop(tenant, None)
         try:
-            found = self._context.ledger.some(due)
+            tenant_records = self._context.ledger.some(due)
         except LakebedError:
             self._again(due)
             raise
-        for tenant, record in zip(due, found, strict=True):
+        for tenant, record in zip(due, tenant_records, strict=True):
             if record is None or record.is_deleted:
                 self._pruned.pop(tenant, None)
                 continue

@@ -111,7 +111,9 @@ class Reconciler:
         """Make all tenants of a node due; how many. Cost: a scan of all tenants."""
         count = 0
         for record in self._context.ledger.tenants():
-            if records.attachment_of(record, node) is not None or any(one.node == node for one in record.transactions):
+            if records.attachment_of(record, node) is not None or any(
+                transaction.node == node for transaction in record.transactions
+            ):
                 self.look_at(record.tenant)
                 count += 1
         return count
@@ -135,10 +137,10 @@ class Reconciler:
 
     def _repair(self, tenants: list[str]) -> list[Delivery]:
         """Attach what is nowhere; what nodes are to be told."""
-        ledger, chosen, tasks = self._context.ledger, dict[str, Member | None](), dict[str, tuple[CollectTask, ...]]()
+        ledger, members, tasks = self._context.ledger, dict[str, Member | None](), dict[str, tuple[CollectTask, ...]]()
 
         def decide(record: TenantRecord) -> Step[TenantRecord]:
-            step = self._mended(record, chosen)
+            step = self._repair_record(record, members)
             tasks[record.tenant] = step.tasks
             return step
 
@@ -172,10 +174,10 @@ class Reconciler:
             after[tenant] = outcome
             self._collect(tasks[tenant])
             self._count(before[tenant], outcome)
-        for tenant, member in chosen.items():  # what was promised to it and did not come
+        for tenant, member in members.items():  # what was promised to it and did not come
             if member is not None and (tenant not in after or after[tenant] is before[tenant]):
                 member.promised = max(0, member.promised - 1)
-        return [one for tenant, record in after.items() for one in self._deliveries(record, before[tenant])]
+        return [delivery for tenant, record in after.items() for delivery in self._deliveries(record, before[tenant])]
 
     def _learn_nodes(self, record: TenantRecord) -> None:
         """Nodes that registered with another control plane; and look again when a decommission has had its time."""
@@ -183,8 +185,8 @@ class Reconciler:
         for node in records.nodes_of(record):
             member = members.get(node)
             if member is None:
-                found = self._context.ledger.node(node)
-                member = None if found is None else members.learn(found)
+                node_record = self._context.ledger.node(node)
+                member = None if node_record is None else members.learn(node_record)
             if member is not None and member.record.is_decommissioned and not self._is_over(node, now_ms=now_ms):
                 since_ms = member.record.decommissioned_ms or 0
                 left_ms = since_ms + self._context.options.decommission_wait_ms - now_ms
@@ -202,7 +204,7 @@ class Reconciler:
     def _retry_s(self) -> float:
         return self._context.options.retry_ms / 1000
 
-    def _mended(self, record: TenantRecord, chosen: dict[str, Member | None]) -> Step[TenantRecord]:
+    def _repair_record(self, record: TenantRecord, targets: dict[str, Member | None]) -> Step[TenantRecord]:
         """What a record needs, by the nodes that are usable. Changes nothing when it needs nothing."""
         context, now_ms, draft = self._context, self._context.now_ms(), Draft(record)
         members = context.members
@@ -220,21 +222,25 @@ class Reconciler:
         target = records.attachment_of(draft.record, None if running is None else running.target)
         if target is not None and self._broken.get(record.tenant) == target.generation:
             draft.take(machine.cancel_relocation(draft.record, now_ms=now_ms))
-        for one in draft.record.attachments:
-            if one.mode in (AttachmentMode.READER, AttachmentMode.STALE) and not members.is_usable(one.node):
-                draft.take(machine.detach(draft.record, one.node, now_ms=now_ms))
-        own = records.attachment_of(draft.record, draft.record.preferred)
-        is_broken = own is not None and self._broken.get(record.tenant) == own.generation
+        for attachment in draft.record.attachments:
+            if attachment.mode in (AttachmentMode.READER, AttachmentMode.STALE) and not members.is_usable(
+                attachment.node
+            ):
+                draft.take(machine.detach(draft.record, attachment.node, now_ms=now_ms))
+        current = records.attachment_of(draft.record, draft.record.preferred)
+        is_broken = current is not None and self._broken.get(record.tenant) == current.generation
         is_broken = is_broken and len(record.transactions) < UNFINISHED_COUNT_MAX
-        if own is None or not own.may_commit or not members.is_usable(own.node) or is_broken:
-            if record.tenant not in chosen:
-                chosen[record.tenant] = self._chosen(own.node if own is not None and is_broken else None)
-            member = chosen[record.tenant]
+        if current is None or not current.may_commit or not members.is_usable(current.node) or is_broken:
+            if record.tenant not in targets:
+                targets[record.tenant] = self._choose_member(
+                    current.node if current is not None and is_broken else None
+                )
+            member = targets[record.tenant]
             if member is not None:
                 draft.take(machine.attach(draft.record, member.record, now_ms=now_ms))
         return draft.step()
 
-    def _chosen(self, wanted: str | None) -> Member | None:
+    def _choose_member(self, wanted: str | None) -> Member | None:
         """Where a tenant goes: to the node that has it in memory if that is well, else to the least loaded."""
         members = self._context.members
         member = None if wanted is None else members.answers(wanted)
@@ -254,19 +260,19 @@ class Reconciler:
 
     def _deliveries(self, record: TenantRecord, before: TenantRecord) -> list[Delivery]:
         """What nodes are to be told of a tenant that they were not told yet."""
-        found = []
+        deliveries = []
         for attachment in record.attachments:
             location = records.location_of(record, attachment)
             if self._delivered.get((record.tenant, attachment.node)) != _mark(location):
-                found.append(Delivery(attachment.node, location))
+                deliveries.append(Delivery(attachment.node, location))
         for attachment in before.attachments:
             if records.attachment_of(record, attachment.node) is None:
                 self.detach(record.tenant, attachment.node)
-        return found
+        return deliveries
 
     def _detachments(self) -> list[Delivery]:
         """Nodes that are to forget a tenant, by the ledger as it is."""
-        now_s, found = self._context.now_s(), []
+        now_s, deliveries = self._context.now_s(), []
         for (tenant, node), at_s in list(self._detaches.items()):
             if at_s > now_s:
                 continue
@@ -283,8 +289,8 @@ class Reconciler:
             except NotFound:
                 floor = self._context.ledger.floor(tenant)
                 generation = 0 if floor is None else floor.next_generation - 1
-            found.append(Delivery(node, Location(tenant, generation, None)))
-        return found
+            deliveries.append(Delivery(node, Location(tenant, generation, None)))
+        return deliveries
 
     # ---- nodes
 
@@ -302,72 +308,75 @@ class Reconciler:
         for _ in self._pool.map(self._send, deliveries):
             pass
 
-    def _send(self, one: Delivery) -> None:
-        tenant, members = one.location.tenant, self._context.members
-        member = members.answers(one.node)
+    def _send(self, delivery: Delivery) -> None:
+        tenant, members = delivery.location.tenant, self._context.members
+        member = members.answers(delivery.node)
         if member is None:
-            if members.is_usable(one.node):
-                self._again(one)
+            if members.is_usable(delivery.node):
+                self._again(delivery)
             return
-        location, begin_log = one.location, self._context.begin_log
+        location, begin_log = delivery.location, self._context.begin_log
         if location.manifest is None and location.txn is not None and not begin_log(tenant, location.main):
-            self._again(one)
+            self._again(delivery)
             return
         try:
-            self._context.port(member).put_location(one.location)
+            self._context.port(member).put_location(delivery.location)
         except Conflict as error:  # the node has a newer generation than we knew
             _DELIVERIES.add(1, error.kind)
             with suppress(LakebedError):
                 self._context.ledger.tenant(tenant, fresh=True)
-            self._again(one)
+            self._again(delivery)
         except LakebedError as error:
             _DELIVERIES.add(1, error.kind)
-            members.failed(one.node)
-            self._again(one)
+            members.note_failure(delivery.node)
+            self._again(delivery)
         else:
             _DELIVERIES.add(1, "done")
-            if one.location.mode is None:
-                self._delivered.pop((tenant, one.node), None)
+            if delivery.location.mode is None:
+                self._delivered.pop((tenant, delivery.node), None)
             else:
-                self._delivered[tenant, one.node] = _mark(one.location)
+                self._delivered[tenant, delivery.node] = _mark(delivery.location)
 
-    def _again(self, one: Delivery) -> None:
-        if one.location.mode is None:
-            self._detaches[one.location.tenant, one.node] = self._context.now_s() + self._retry_s
+    def _again(self, delivery: Delivery) -> None:
+        if delivery.location.mode is None:
+            self._detaches[delivery.location.tenant, delivery.node] = self._context.now_s() + self._retry_s
         else:
-            self.look_at(one.location.tenant, in_s=self._retry_s)
+            self.look_at(delivery.location.tenant, in_s=self._retry_s)
 
     def _compare(self) -> None:
         """Ask nodes what they have, and make due what differs from the ledger."""
-        held: dict[str, dict[str, Held]] = {}
+        by_node: dict[str, dict[str, Held]] = {}
         for member in self._context.members.all():
             node = member.record.node
             if member.is_synced or self._context.members.answers(node) is None:
                 continue
             try:
-                held[node] = {one.tenant: one for one in self._context.port(member).locations()}
+                by_node[node] = {location.tenant: location for location in self._context.port(member).locations()}
                 member.is_synced = True
             except LakebedError:
-                self._context.members.failed(node)
-        if not held:
+                self._context.members.note_failure(node)
+        if not by_node:
             return
         for record in self._context.ledger.tenants():
             for attachment in record.attachments:
-                if attachment.node in held:
-                    self._compare_one(record, attachment.node, held[attachment.node].pop(record.tenant, None))
-        for node, rest in held.items():
+                if attachment.node in by_node:
+                    self._compare_one(record, attachment.node, by_node[attachment.node].pop(record.tenant, None))
+        for node, rest in by_node.items():
             for tenant in rest:
                 self.detach(tenant, node)
 
-    def _compare_one(self, record: TenantRecord, node: str, held: Held | None) -> None:
+    def _compare_one(self, record: TenantRecord, node: str, node_location: Held | None) -> None:
         attachment = records.attachment_of(record, node)
         assert attachment is not None
         location = records.location_of(record, attachment)
         base = location.base if attachment.mode is AttachmentMode.READER else 0
-        is_same = held is not None and (held.generation, held.mode) == (attachment.generation, attachment.mode)
-        if is_same and held is not None and held.is_broken and attachment.may_commit:
+        is_same = node_location is not None and (node_location.generation, node_location.mode) == (
+            attachment.generation,
+            attachment.mode,
+        )
+        if is_same and node_location is not None and node_location.is_broken and attachment.may_commit:
             self._broken[record.tenant] = attachment.generation
-        if is_same and held is not None and (not base or held.base == base):
+        if is_same and node_location is not None and (not base or node_location.base == base):
             self._delivered[record.tenant, node] = _mark(location)
         else:
             self._delivered.pop((record.tenant, node), None)

@@ -32,7 +32,7 @@ _ENDED: Final = default_registry.counter(
 class _Running:
     """What this process remembers of a relocation; nothing rests on it."""
 
-    retry_s: float = 0.0
+    retry_at_s: float = 0.0
     moved_s: float | None = None
     """When the target was first seen to have committed."""
 
@@ -80,8 +80,8 @@ class Relocations:
 
         def decide(record: TenantRecord) -> Step[TenantRecord]:
             now_ms = self._context.now_ms()
-            own = records.attachment_of(record, record.preferred)
-            is_attached = own is not None and self._context.members.is_usable(own.node)
+            attachment = records.attachment_of(record, record.preferred)
+            is_attached = attachment is not None and self._context.members.is_usable(attachment.node)
             step = (machine.relocate if is_attached else machine.attach)(record, target.record, now_ms=now_ms)
             return Step(step.record, step.record, step.finished, step.tasks)
 
@@ -96,14 +96,14 @@ class Relocations:
 
     def tenants_of(self, node: str) -> tuple[str, ...]:
         """Tenants in relocation whose loads a node is to report."""
-        found = []
+        tenants = []
         for tenant in list(self._running):
             running = self._relocation(tenant)
             if running is not None and running.target == node:
-                found.append(tenant)
-        return tuple(found)
+                tenants.append(tenant)
+        return tuple(tenants)
 
-    def paused_of(self, node: str) -> tuple[str, ...]:
+    def tenants_to_pause(self, node: str) -> tuple[str, ...]:
         """Tenants whose ingestion a node is to pause."""
         return tuple(tenant for tenant, source in list(self._paused.items()) if source == node)
 
@@ -118,7 +118,7 @@ class Relocations:
     def relocate_once(self) -> None:
         """One step of each relocation that has one due, then of each drain."""
         now_s = self._context.now_s()
-        due = [tenant for tenant, one in list(self._running.items()) if one.retry_s <= now_s]
+        due = [tenant for tenant, running in list(self._running.items()) if running.retry_at_s <= now_s]
         for _ in self._pool.map(self._advance, due):
             pass
         for node in list(self._drains):
@@ -128,7 +128,7 @@ class Relocations:
         running = self._running.get(tenant)
         if running is None:
             return
-        running.retry_s = self._context.now_s() + self._context.options.tick_ms / 1000
+        running.retry_at_s = self._context.now_s() + self._context.options.tick_ms / 1000
         try:
             record = self._context.ledger.tenant(tenant, fresh=True)
             if record.relocation is None:
@@ -140,7 +140,7 @@ class Relocations:
         except NotFound:
             self._end(tenant)
         except LakebedError:
-            running.retry_s = self._context.now_s() + self._context.options.retry_ms / 1000
+            running.retry_at_s = self._context.now_s() + self._context.options.retry_ms / 1000
 
     def _end(self, tenant: str) -> None:
         self._running.pop(tenant, None)
@@ -177,9 +177,9 @@ class Relocations:
         after = context.ledger.tenant(tenant, fresh=True)
         if after.relocation is not None and not records.has_moved(after) and after.committed == record.committed:
             # It had nothing to commit: it has what the last committed transaction has.
-            context.ledger.change(tenant, lambda now: self._handed_over(now, record))
+            context.ledger.change(tenant, lambda now: self._hand_over(now, record))
 
-    def _handed_over(self, record: TenantRecord, before: TenantRecord) -> Step[None]:
+    def _hand_over(self, record: TenantRecord, before: TenantRecord) -> Step[None]:
         if record.relocation is None or record.committed != before.committed:
             return Step(None, record)
         return machine.hand_over(record, now_ms=self._context.now_ms())

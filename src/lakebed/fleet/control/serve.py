@@ -113,7 +113,7 @@ class _Work:
 
     def open(self, take_over: bool) -> KeyValue:
         """The ledger. Raises as `open_key_value`, and `Conflict` (``storage_of_another_ledger``)."""
-        key_value = self._opened(take_over)
+        key_value = self._open_ledger(take_over)
         try:
             claim_storage(self._storage, Ledger(key_value), environment=self._environment)
         except BaseException:
@@ -121,7 +121,7 @@ class _Work:
             raise
         return key_value
 
-    def _opened(self, take_over: bool) -> KeyValue:
+    def _open_ledger(self, take_over: bool) -> KeyValue:
         settings = self._settings
         if settings.ledger is not None:
             return open_key_value(settings.ledger, environment=self._environment)

@@ -81,7 +81,7 @@ class ControlSite:
         self.on_fenced: Callable[[], None] = _nothing
         self.on_close: Callable[[], None] = _nothing
 
-    def opened(self) -> ControlPlane:
+    def require_control(self) -> ControlPlane:
         """The control plane. Raises `Unavailable` (``control_standby``)."""
         if self.control is None:
             raise Unavailable(
@@ -92,7 +92,7 @@ class ControlSite:
 
     def address(self) -> FleetAddress:
         """Where storage and log are. Raises as `opened` and `ControlPlane.address`."""
-        return self._known or self.opened().address()
+        return self._known or self.require_control().address()
 
     async def authenticate(self, header: bytes | None) -> TokenCaller:
         """The caller who sends the token. Raises `InvalidRequest` (``unauthorized``)."""
@@ -143,7 +143,7 @@ class ControlCall(Call):
     @property
     def control(self) -> ControlPlane:
         """The control plane. Raises `Unavailable` (``control_standby``)."""
-        return self.site.opened()
+        return self.site.require_control()
 
     @property
     def tenant(self) -> str:
@@ -280,8 +280,8 @@ _LIMIT: Final = Parameter("limit", "At most so many.", "integer", bounds=(1, PAG
 async def list_events(call: ControlCall) -> Response:
     """List events, oldest first."""
     limit = call.integer("limit", default=PAGE_COUNT_MAX, low=1, high=PAGE_COUNT_MAX)
-    found = await call.quick(call.control.events, after=call.query.get("after", ""), limit=limit)
-    return json([PlacedEvent(position, event) for position, event in found])
+    events = await call.quick(call.control.events, after=call.query.get("after", ""), limit=limit)
+    return json([PlacedEvent(position, event) for position, event in events])
 
 
 # ---- clients

@@ -62,24 +62,24 @@ class AppendBatches:
 
     def append(self, item: AppendItem) -> int:
         """The LSN of the last row. Raises what `send` sets or raises."""
-        own = Waiting(item, self._runtime.condition(self._lock))
+        waiting = Waiting(item, self._runtime.condition(self._lock))
         with self._lock:
-            self._waiting.append(own)
+            self._waiting.append(waiting)
         while True:
             with self._lock:
-                while not own.is_done and (own.is_taken or self._sending >= _SENDING_MAX):
-                    own.changed.wait()
-                if own.is_done:
+                while not waiting.is_done and (waiting.is_taken or self._sending >= _SENDING_MAX):
+                    waiting.changed.wait()
+                if waiting.is_done:
                     break
-                taken = self._taken()
+                taken = self._take_group()
                 self._sending += 1
             self._lead(taken)
-        if own.error is not None:
-            raise own.error
-        assert own.lsn is not None
-        return own.lsn
+        if waiting.error is not None:
+            raise waiting.error
+        assert waiting.lsn is not None
+        return waiting.lsn
 
-    def _taken(self) -> list[Waiting]:
+    def _take_group(self) -> list[Waiting]:
         """What goes into the next request. Under the lock."""
         taken: list[Waiting] = []
         size = 0
@@ -100,9 +100,9 @@ class AppendBatches:
         finally:
             with self._lock:
                 self._sending -= 1
-                for one in taken:
-                    if not one.is_done:
-                        one.error = copy_error(failure)
-                    one.changed.notify_all()
+                for waiting in taken:
+                    if not waiting.is_done:
+                        waiting.error = copy_error(failure)
+                    waiting.changed.notify_all()
                 if self._waiting:
                     self._waiting[0].changed.notify_all()

@@ -142,9 +142,9 @@ class Append(Change):
 
     def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
         known = self._present(known)
-        found = known.write_ids.get(self._id) or group.appended.get((self.timeline, self._id))
-        if found is not None:
-            group.after.append(lambda: self._set(found))
+        last_lsn = known.write_ids.get(self._id) or group.appended.get((self.timeline, self._id))
+        if last_lsn is not None:
+            group.after.append(lambda: self._set(last_lsn))
             return known
         if known.end is not End.OPEN:
             raise timeline_sealed(self.timeline, last=known.mark.lsn)

@@ -1,8 +1,8 @@
 """`HttpLog`: the embedded log, asked over HTTP.
 
-Owns: what is sent, and that every call can be asked again: an append by its write id, the others because they do
+Owns: what is sent, and that every call can be retried: an append by its write id, the others because they do
 nothing the second time. So a call goes to one endpoint after another (`lakebed.http.asking.Servers`) until one answers,
-at most for `patience_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
+at most for `retry_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
 
 Invariants: the token is in no error, log or `repr`. Does not know: what the service does.
 """
@@ -52,7 +52,7 @@ from lakebed.fleet.log.record import LogRecord, decode_log_record
 from lakebed.http.asking import REPLY_S, Servers
 from lakebed.runtime import Environment
 
-PATIENCE_S: Final = 20.0
+RETRY_S: Final = 20.0
 """Longer than the lease of an owner that crashed on another machine."""
 _WAIT_S: Final = 1.0
 """Longest wait of one request: the time until a wait notices that the log was closed."""
@@ -76,7 +76,7 @@ class HttpLog(Log):
     Args:
         endpoints: URLs of its processes, the owner and standbys, such as ``http://127.0.0.1:4100``.
         token: of the log; None: it needs none.
-        patience_s: how long a call is asked again.
+        retry_s: how long a call is retried.
         environment: clock and randomness.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
@@ -87,14 +87,14 @@ class HttpLog(Log):
         endpoints: Sequence[str],
         *,
         token: str | None = None,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
         environment: Environment | None = None,
     ) -> None:
-        checked = tuple(map(_checked, endpoints))
+        checked = tuple(map(_check_endpoint, endpoints))
         if not checked:
             raise InvalidRequest("A log has at least one URL: write http://host:port.", kind="invalid_url")
         self._environment = environment or Environment()
-        self._patience_s = patience_s
+        self._retry_s = retry_s
         self._servers = Servers(
             checked,
             headers={"user-agent": "lakebed", **({"authorization": f"Bearer {token}"} if token else {})},
@@ -124,25 +124,25 @@ class HttpLog(Log):
         """Make some appends in one request, and those that found the log in transition again."""
 
         def ask(endpoint: str) -> None:
-            left = [one for one in waiting if not one.is_done]
-            body = msgspec.msgpack.encode([one.item for one in left])
+            left = [append for append in waiting if not append.is_done]
+            body = msgspec.msgpack.encode([append.item for append in left])
             results = _json(self._request(endpoint, "POST", f"{API}/append", body), list[AppendResult])
             if len(results) != len(left):
                 raise InternalError(f"The log answered {len(left)} appends with {len(results)} results.")
             again: LakebedError | None = None
-            for one, result in zip(left, results, strict=True):
+            for append, result in zip(left, results, strict=True):
                 if not result.error:
-                    one.lsn = result.lsn
+                    append.lsn = result.lsn
                     continue
-                error = _made(result.error, result.message, result.kind, result.facts)
+                error = _make_error(result.error, result.message, result.kind, result.facts)
                 if isinstance(error, _AGAIN):
                     again = error
                 else:
-                    one.error = error
+                    append.error = error
             if again is not None:
                 raise again
 
-        self._asked(ask)
+        self._ask(ask)
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
         """Cost: 1 request."""
@@ -161,9 +161,9 @@ class HttpLog(Log):
             left_s = max(0.0, ends_s - clock.monotonic_s())
             body = msgspec.json.encode(WaitBody(dict(after), min(left_s, _WAIT_S)))
             reply = self._send("POST", f"{API}/wait", body, reply_s=REPLY_S + _WAIT_S)
-            found = _json(reply, dict[str, int])
-            if found or left_s <= _WAIT_S:
-                return found
+            lasts = _json(reply, dict[str, int])
+            if lasts or left_s <= _WAIT_S:
+                return lasts
 
     def prune(self, timeline: str, through: int) -> None:
         """Cost: 1 request."""
@@ -179,8 +179,8 @@ class HttpLog(Log):
 
     def bounds(self, timeline: str) -> LogBounds:
         """Cost: 1 request."""
-        found = _json(self._send("GET", f"{_path(timeline)}/bounds"), BoundsBody)
-        return LogBounds(found.first, found.last)
+        bounds = _json(self._send("GET", f"{_path(timeline)}/bounds"), BoundsBody)
+        return LogBounds(bounds.first, bounds.last)
 
     def close(self) -> None:
         self._is_closed = True
@@ -199,9 +199,9 @@ class HttpLog(Log):
     ) -> bytes:
         if query:
             path += "?" + "&".join(f"{name}={value}" for name, value in query.items())
-        return self._asked(lambda endpoint: self._request(endpoint, method, path, body, reply_s=reply_s))
+        return self._ask(lambda endpoint: self._request(endpoint, method, path, body, reply_s=reply_s))
 
-    def _asked(self, ask: Callable[[str], T]) -> T:
+    def _ask(self, ask: Callable[[str], T]) -> T:
         """Let one endpoint after another answer, and explain it when none does."""
 
         def request(endpoint: str) -> T:
@@ -213,7 +213,7 @@ class HttpLog(Log):
                 raise OutcomeUnknown(error.message, kind="log_unavailable") from error
 
         try:
-            return self._servers.ask(request, patience_s=self._patience_s, is_repeated=_may_be_repeated)
+            return self._servers.ask(request, retry_s=self._retry_s, is_retried=_may_be_retried)
         except (Unavailable, OutcomeUnknown) as error:
             raise self._gave_up(error) from error
 
@@ -226,7 +226,7 @@ class HttpLog(Log):
                 kind="log_unavailable",
             )
         return Unavailable(
-            f"The log at {where} did not answer within {self._patience_s:g} s: check that `lakebed fleet log` runs, "
+            f"The log at {where} did not answer within {self._retry_s:g} s: check that `lakebed fleet log` runs, "
             f"then try again. The last answer: {error.message}",
             kind="log_unavailable",
         )
@@ -239,24 +239,24 @@ class HttpLog(Log):
         raise _error(reply, endpoint)
 
 
-def _may_be_repeated(error: LakebedError) -> bool:
+def _may_be_retried(error: LakebedError) -> bool:
     return isinstance(error, Unavailable | OutcomeUnknown)
 
 
 def _error(reply: urllib3.BaseHTTPResponse, endpoint: str) -> LakebedError:
     kind, name = reply.headers.get(_KIND_HEADER), reply.headers.get(_CLASS_HEADER, "")
     try:
-        found = msgspec.json.decode(reply.data, type=_ErrorBody)
+        body = msgspec.json.decode(reply.data, type=_ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        found = _ErrorBody(f"{endpoint} answered with status {reply.status}.")
+        body = _ErrorBody(f"{endpoint} answered with status {reply.status}.")
     if kind is None:
         if reply.status >= 500:
-            return Unavailable(found.message)
-        return InvalidRequest(f"{endpoint} is not a lakebed log: {found.message}", kind="invalid_url")
-    return _made(name, found.message, kind, found.facts)
+            return Unavailable(body.message)
+        return InvalidRequest(f"{endpoint} is not a lakebed log: {body.message}", kind="invalid_url")
+    return _make_error(name, body.message, kind, body.facts)
 
 
-def _made(name: str, message: str, kind: str, facts: dict[str, Any]) -> LakebedError:
+def _make_error(name: str, message: str, kind: str, facts: dict[str, Any]) -> LakebedError:
     made = getattr(errors, name) if name in errors.__all__ else InternalError
     error: LakebedError = made(message, kind=kind)
     error.facts.update(facts)
@@ -276,7 +276,7 @@ def _path(timeline: str) -> str:
     return f"{API}/timelines/{check_timeline(timeline)}"
 
 
-def _checked(endpoint: str) -> str:
+def _check_endpoint(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint)
         port = parts.port

@@ -116,11 +116,11 @@ def _shard_count(store: KeyValue, number: int, *, asked: int | None, url: str) -
         store.set_if(_SHARDS_KEY, b"%d of %d" % (number, count), expected=None)
         return count
     try:
-        own, count = map(int, value.split(b" of "))
+        shard, count = map(int, value.split(b" of "))
     except ValueError as error:
         raise Corruption(f"The log at {url} has a damaged number of shards: {value!r}.", path=url) from error
-    if own != number:
-        raise Corruption(f"Shard {number} of the log at {url} is shard {own} of a log: it was copied.", path=url)
+    if shard != number:
+        raise Corruption(f"Shard {number} of the log at {url} is shard {shard} of a log: it was copied.", path=url)
     if asked is not None and asked != count:
         raise InvalidRequest(
             f"The log at {url} has {count} shards, and {asked} were asked for: the number is fixed when the log is "

@@ -101,7 +101,7 @@ class JetStream:
         """Called in the event loop when the connection is lost."""
         self._is_closed = False
         try:
-            self._client: Any = self._loop.run(self._connected())
+            self._client: Any = self._loop.run(self._connect_any())
             self._context: Any = self._client.jetstream(timeout=REQUEST_S)
             self._publisher = Publisher(self._client, self._loop)
             self._lose = self._publisher.lose
@@ -109,13 +109,13 @@ class JetStream:
             self._loop.close()
             raise
 
-    async def _connected(self) -> Any:
+    async def _connect_any(self) -> Any:
         """A connection to any server, after every one that answers was found to be new enough."""
         client: Any = None
         problem: Exception | None = None
         for server in self._servers:
             try:
-                one = await self._nats.connect(
+                connection = await self._nats.connect(
                     server,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
@@ -125,8 +125,8 @@ class JetStream:
             except Exception as error:  # of sockets, of the protocol, of credentials: all mean that it cannot be used
                 problem = error
                 continue
-            version = one.connected_server_version
-            await one.close()
+            version = connection.connected_server_version
+            await connection.close()
             if (version.major, version.minor) < VERSION_MIN:
                 raise InvalidRequest(
                     f"The NATS server at {server} is version {version}, and the log needs "
@@ -143,8 +143,8 @@ class JetStream:
             self._servers,
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
-            disconnected_cb=self._disconnected,
-            reconnected_cb=self._reconnected,
+            disconnected_cb=self._on_disconnect,
+            reconnected_cb=self._on_reconnect,
             **self._settings(connect_timeout=2),
         )
 
@@ -156,10 +156,10 @@ class JetStream:
         settings |= {"ping_interval": 2, "max_outstanding_pings": 2}  # a server that stands still is left in 4 s
         return settings
 
-    async def _disconnected(self) -> None:
+    async def _on_disconnect(self) -> None:
         self._lose()
 
-    async def _reconnected(self) -> None:
+    async def _on_reconnect(self) -> None:
         self.on_reconnect()
 
     # ---- streams
@@ -173,19 +173,21 @@ class JetStream:
         """
         first = self._run(self._stream(0))
         if first is not None:
-            found = int((first.config.metadata or {}).get(_COUNT_KEY, "0"))
-            if count is not None and found != count:
+            stream_count = int((first.config.metadata or {}).get(_COUNT_KEY, "0"))
+            if count is not None and stream_count != count:
                 raise InvalidRequest(
-                    f"The log {self.shown} has {found} streams, and {count} were asked for: the number is fixed when "
-                    "the log is created.",
+                    f"The log {self.shown} has {stream_count} streams, and {count} were asked for: the number is fixed "
+                    "when the log is created.",
                     kind="stream_count",
-                    streams=found,
+                    streams=stream_count,
                 )
-            count = found
+            count = stream_count
         count = count or STREAMS_DEFAULT
         for number in range(count):
-            there = first if number == 0 and first is not None else self._run(self._made(number, count, replicas))
-            self._check(there, replicas)
+            stream = (
+                first if number == 0 and first is not None else self._run(self._make_stream(number, count, replicas))
+            )
+            self._check(stream, replicas)
         return count
 
     async def _stream(self, number: int) -> Any:
@@ -194,7 +196,7 @@ class JetStream:
         except self._errors.NotFoundError:
             return None
 
-    async def _made(self, number: int, count: int, replicas: int) -> Any:
+    async def _make_stream(self, number: int, count: int, replicas: int) -> Any:
         api = self._api
         config = api.StreamConfig(
             name=self.stream(number),
@@ -228,8 +230,8 @@ class JetStream:
                 return await self._stream(number)
             raise
 
-    def _check(self, there: Any, replicas: int) -> None:
-        config, api = there.config, self._api
+    def _check(self, stream: Any, replicas: int) -> None:
+        config, api = stream.config, self._api
         if (config.num_replicas or 1) < replicas:
             raise InvalidRequest(
                 f"The stream {config.name} of {self.shown} has {config.num_replicas} replicas, and {replicas} were "
@@ -250,21 +252,21 @@ class JetStream:
 
     def leader(self, number: int) -> str:
         """The server that leads a stream."""
-        found = self._run(self._stream(number))
-        leader: str = found.cluster.leader if found is not None and found.cluster else ""
+        stream = self._run(self._stream(number))
+        leader: str = stream.cluster.leader if stream is not None and stream.cluster else ""
         return leader
 
     def lagging(self, number: int) -> int:
         """How many replicas of a stream are not in sync; 1 while it has no leader."""
-        found = self._run(self._stream(number))
-        if found is None or found.cluster is None or not found.cluster.leader:
+        stream = self._run(self._stream(number))
+        if stream is None or stream.cluster is None or not stream.cluster.leader:
             return 1
-        return sum(not replica.current for replica in found.cluster.replicas or ())
+        return sum(not replica.current for replica in stream.cluster.replicas or ())
 
     def last_sequence(self, number: int) -> int:
         """Of the last message of a stream."""
-        found = self._run(self._stream(number))
-        return 0 if found is None else int(found.state.last_seq)
+        stream = self._run(self._stream(number))
+        return 0 if stream is None else int(stream.state.last_seq)
 
     @property
     def max_payload(self) -> int:
@@ -325,8 +327,10 @@ class JetStream:
         """As `last`, of many subjects at the same time."""
         self._check_open()
         calls = [self._message(number, subject=subject) for number, subject in asked]
-        found = self._loop.run_all(calls)
-        return [self._unclear(one, changes=False) if isinstance(one, BaseException) else one for one in found]
+        results = self._loop.run_all(calls)
+        return [
+            self._unclear(result, changes=False) if isinstance(result, BaseException) else result for result in results
+        ]
 
     def next(self, number: int, subject: str, *, from_sequence: int) -> Message | None:
         """The first message of a subject that has at least a sequence, from the leader."""
@@ -338,10 +342,10 @@ class JetStream:
 
     async def _message(self, number: int, **which: Any) -> Message | None:
         try:
-            found = await self._context.get_msg(self.stream(number), **which)
+            message = await self._context.get_msg(self.stream(number), **which)
         except self._errors.NotFoundError:
             return None
-        return Message(int(found.seq), dict(found.headers or {}), found.data or b"")
+        return Message(int(message.seq), dict(message.headers or {}), message.data or b"")
 
     def batch(self, number: int, subject: str, *, from_sequence: int, count: int, bytes_max: int) -> list[Message]:
         """Messages of a subject from a sequence on, in order; from any replica, which may not have the newest yet."""
@@ -351,19 +355,19 @@ class JetStream:
         inbox = self._client.new_inbox()
         subscription = await self._client.subscribe(inbox, pending_bytes_limit=-1, pending_msgs_limit=-1)
         request = {"seq": from_sequence, "next_by_subj": subject, "batch": count, "max_bytes": bytes_max}
-        found: list[Message] = []
+        messages: list[Message] = []
         try:
             await self._client.publish(
                 f"$JS.API.DIRECT.GET.{self.stream(number)}", json.dumps(request).encode(), reply=inbox
             )
             while True:
-                one = await subscription.next_msg(timeout=REQUEST_S)
-                headers = dict(one.headers or {})
+                message = await subscription.next_msg(timeout=REQUEST_S)
+                headers = dict(message.headers or {})
                 if headers.get("Status"):  # 204: the end; 404: there are none; 503: no replica answers
                     if headers["Status"] not in ("204", "404"):
                         raise self._nats.errors.NoRespondersError
-                    return found
-                found.append(Message(int(headers["Nats-Sequence"]), headers, one.data or b""))
+                    return messages
+                messages.append(Message(int(headers["Nats-Sequence"]), headers, message.data or b""))
         finally:
             await subscription.unsubscribe()
 
@@ -374,13 +378,13 @@ class JetStream:
     def follow_tails(self) -> None:
         """Call `on_tail` from now on. Best effort: while the connection is lost, messages are missed."""
 
-        async def stored(message: Any) -> None:
+        async def on_message(message: Any) -> None:
             headers = dict(message.headers or {})
             subject = headers.get("Nats-Subject")
             if subject is not None:
                 self.on_tail(subject, int(headers["Nats-Sequence"]), headers)
 
-        self._run(self._client.subscribe(f"{self.name}.tail.>", cb=stored))
+        self._run(self._client.subscribe(f"{self.name}.tail.>", cb=on_message))
         self._run(self._client.flush(timeout=int(REQUEST_S)))
 
     # ---- calls and errors

@@ -69,14 +69,14 @@ class Appending:
     def _once(self) -> int | None:
         """The LSN, or None if the timeline ends elsewhere by now."""
         tail = self._tail()
-        found = self._settled(tail)
-        if found is not None:
-            return found
+        lsn = self._settle(tail)
+        if lsn is not None:
+            return lsn
         if tail.end is not End.OPEN:
-            return self._made_before(tail)
+            return self._find_earlier(tail)
         if self._expected is not None and self._expected != tail.mark.lsn:
-            return self._refused(self._subjects.known_tail(self._timeline))
-        return self._published(tail)
+            return self._refuse(self._subjects.require_tail(self._timeline))
+        return self._publish(tail)
 
     def _tail(self) -> Tail:
         """The position to publish at.
@@ -87,9 +87,9 @@ class Appending:
         """
         asks, self._ends_elsewhere = self._ends_elsewhere, False
         hint = None if asks else self._subjects.hint(self._timeline)
-        return hint or self._subjects.known_tail(self._timeline)
+        return hint or self._subjects.require_tail(self._timeline)
 
-    def _made_before(self, end: Tail) -> int:
+    def _find_earlier(self, end: Tail) -> int:
         """The LSN of this append in a timeline that has ended, if an earlier call made it.
 
         The stream is asked by the message's id, at a position in front of the end, where nothing is stored any more.
@@ -102,19 +102,19 @@ class Appending:
         except WrongSequence:
             raise timeline_sealed(self._timeline, last=end.mark.lsn) from None
 
-    def _refused(self, tail: Tail) -> int | None:
+    def _refuse(self, tail: Tail) -> int | None:
         assert self._expected is not None
         if self._expected == tail.mark.lsn:
             return None
         if self._expected < tail.mark.lsn:  # this append can only be the record behind the expected LSN
-            found = self._subjects.next_record(
+            record = self._subjects.next_record(
                 self._timeline, self._subjects.find(self._timeline, self._expected, tail) - 1
             )
-            if found.write_id == self._write_id:
-                return found.last_lsn
+            if record.write_id == self._write_id:
+                return record.last_lsn
         raise unexpected_lsn(self._timeline, expected=self._expected, last=tail.mark.lsn)
 
-    def _published(self, tail: Tail) -> int | None:
+    def _publish(self, tail: Tail) -> int | None:
         try:
             return self._send(tail, expected=tail.sequence)
         except WrongSequence:
@@ -138,7 +138,7 @@ class Appending:
         )
         if stored.is_duplicate:
             return self._lsn_at(number, stored.sequence)
-        self._subjects.appended(timeline, Tail(stored.sequence, mark, tail.begun_after))
+        self._subjects.note_append(timeline, Tail(stored.sequence, mark, tail.begun_after))
         return mark.lsn
 
     def _lsn_at(self, number: int, sequence: int) -> int:
@@ -148,7 +148,7 @@ class Appending:
             return self._subjects.first_lsn(self._timeline) - 1
         return mark_in(message, self._timeline).lsn
 
-    def _settled(self, tail: Tail) -> int | None:
+    def _settle(self, tail: Tail) -> int | None:
         """The LSN of this append, if an attempt without a clear answer was stored.
 
         Its message can only be the next one of the subject behind its position. When that is another one, the attempt
@@ -156,8 +156,8 @@ class Appending:
         """
         for sequence in sorted(self.unclear):
             if sequence < tail.sequence:
-                found = self._subjects.next_record(self._timeline, sequence)
-                if found.write_id == self._write_id:
-                    return found.last_lsn
+                record = self._subjects.next_record(self._timeline, sequence)
+                if record.write_id == self._write_id:
+                    return record.last_lsn
                 self.unclear.discard(sequence)
         return None

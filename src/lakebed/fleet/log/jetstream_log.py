@@ -1,6 +1,6 @@
 """The log over NATS JetStream: one subject a timeline, timelines spread over a fixed number of streams.
 
-Owns: turns of this process's threads, waiting, and asking again while a stream has no leader. Several processes may
+Owns: turns of this process's threads, waiting, and retries while a stream has no leader. Several processes may
 append to one timeline.
 
 Does not know: connections, requests and errors of NATS (`jetstream`); how timelines lie in subjects
@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import REPLICAS_DEFAULT, JetStream, WrongSequence, parse_nats_url
 from lakebed.fleet.log.jetstream_append import Appending
@@ -38,7 +39,7 @@ from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
 from lakebed.ids import new_uuid
 from lakebed.runtime import Condition, Environment
 
-PATIENCE_S: Final = 30.0
+RETRY_S: Final = 30.0
 """Longer than a stream is without a leader after one was lost."""
 STALE_S: Final = 5.0
 """For so long a leader that was replaced may answer with an older end of a timeline; then the end is believed."""
@@ -46,8 +47,7 @@ _OVERHEAD_BYTES: Final = 2 << 10
 """Of a message: headers, and the frame of a record."""
 _UNCLEAR_COUNT_MAX: Final = 65_536
 """Appends that gave up without a clear answer, and may be asked again."""
-_PAUSE_S: Final = 0.02
-_PAUSE_S_MAX: Final = 0.2
+_PAUSES: Final = Pauses(0.02, 0.2, jitter=0.5)
 """A stream that has a leader again is written to about this much later."""
 _POLL_S: Final = 2.0
 """How often a wait looks whether notices of new messages were lost."""
@@ -65,7 +65,7 @@ class JetStreamLog(Log):
         streams: how many the log has; None: as many as there are.
         replicas: of each stream.
         environment: clock and randomness; its threads are real.
-        patience_s: how long a call is asked again. Opening is asked for at least `PATIENCE_S`: a cluster that has just
+        retry_s: how long a call is retried. Opening is retried for at least `RETRY_S`: a cluster that has just
             started elects leaders first.
         stale_s: how long an end that is too early is doubted.
 
@@ -79,14 +79,14 @@ class JetStreamLog(Log):
         environment: Environment,
         streams: int | None = None,
         replicas: int = REPLICAS_DEFAULT,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
         stale_s: float = STALE_S,
     ) -> None:
         self.jetstream = jetstream
         self._environment = environment
-        self._patience_s = patience_s
-        opened_s = environment.clock.monotonic_s() + max(patience_s, PATIENCE_S)
-        count = self._asked(lambda: jetstream.open_streams(count=streams, replicas=replicas), ends_s=opened_s)
+        self._retry_s = retry_s
+        opening = self._backoff(max(retry_s, RETRY_S))
+        count = self._ask(lambda: jetstream.open_streams(count=streams, replicas=replicas), opening)
         self._subjects = Subjects(jetstream, count=count, environment=environment, stale_s=stale_s)
         self.append_bytes_max = min(APPEND_BYTES_MAX, jetstream.max_payload - (jetstream.max_payload >> 2))
         self._lock = environment.runtime.lock()
@@ -115,7 +115,7 @@ class JetStreamLog(Log):
         check_lsn(after, name="after")
         body = encode_beginning(timeline, after=after, write_id=new_uuid(self._environment.rng))
 
-        def made() -> None:
+        def begin() -> None:
             try:
                 self.jetstream.publish(subject, body, expected=0, id=None, headers=headers_of(after, after))
             except WrongSequence:
@@ -125,7 +125,7 @@ class JetStreamLog(Log):
                 if tail is not None and tail.begun_after != after:
                     raise timeline_exists(timeline, after=after, begun_after=tail.begun_after) from None
 
-        self._asked(made)
+        self._ask(begin)
 
     def append(self, timeline: str, rows: pa.RecordBatch, *, write_id: str, expected: int | None = None) -> int:
         """Cost: 1 message; 1 request more for the first append of this process, and where another process appended."""
@@ -137,9 +137,9 @@ class JetStreamLog(Log):
                 f"{self.jetstream.max_payload:,}: make several, or raise max_payload of the servers.",
                 kind="oversized_append",
             )
-        ends_s = self._environment.clock.monotonic_s() + self._patience_s
-        with self._turn(timeline, ends_s):
-            one = Appending(
+        backoff = self._backoff(self._retry_s)
+        with self._turn(timeline, backoff.deadline_s):
+            appending = Appending(
                 self.jetstream,
                 self._subjects,
                 timeline,
@@ -149,10 +149,10 @@ class JetStreamLog(Log):
                 unclear=self._unclear.pop(write_id, None),
             )
             try:
-                return self._asked(one.attempt, ends_s=ends_s)
+                return self._ask(appending.attempt, backoff)
             except LakebedError:
-                if one.unclear and len(self._unclear) < _UNCLEAR_COUNT_MAX:
-                    self._unclear[write_id] = one.unclear
+                if appending.unclear and len(self._unclear) < _UNCLEAR_COUNT_MAX:
+                    self._unclear[write_id] = appending.unclear
                 raise
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
@@ -160,7 +160,7 @@ class JetStreamLog(Log):
         check_timeline(timeline)
         check_lsn(after, name="after")
         bytes_max = min(bytes_max, READ_BYTES_MAX)
-        return self._asked(lambda: self._subjects.read(timeline, after, bytes_max))
+        return self._ask(lambda: self._subjects.read(timeline, after, bytes_max))
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
         """Cost: 1 request for each timeline at first, then 1 for each stream every 2 s."""
@@ -169,20 +169,20 @@ class JetStreamLog(Log):
             check_lsn(lsn, name="after")
         clock = self._environment.clock
         ends_s = clock.monotonic_s() + min(max(0.0, timeout_s), WAIT_S_MAX)
-        self._asked(self._follow)
+        self._ask(self._follow)
         watcher = Watcher(after, signal := ThreadSignal(self._environment.runtime.condition(self._lock)))
         self._watchers.add(watcher)
         try:
             while True:
-                found = self._asked(lambda: self._look(after))
+                lasts = self._ask(lambda: self._look(after))
                 left_s = ends_s - clock.monotonic_s()
-                if found or left_s <= 0:
-                    return found
+                if lasts or left_s <= 0:
+                    return lasts
                 with self._lock:
                     self._check_open()
                     woken = bool(self._differing(after)) or signal.changed.wait(min(left_s, _POLL_S))
                 if not woken:
-                    self._asked(lambda: self._catch_up(after))
+                    self._ask(lambda: self._catch_up(after))
         finally:
             self._watchers.remove(watcher)
 
@@ -191,32 +191,32 @@ class JetStreamLog(Log):
         number, subject = self._subjects.place(check_timeline(timeline))
         check_lsn(through, name="through")
 
-        def pruned() -> None:
+        def purge() -> None:
             tail = self._subjects.tail_at(timeline, through)
             kept = tail.sequence if through >= tail.mark.lsn else self._subjects.find(timeline, through, tail)
             self.jetstream.purge(number, subject, below=kept)
 
-        self._asked(pruned)
+        self._ask(purge)
 
     def seal(self, timeline: str) -> int:
         """Cost: 1 request and 1 message."""
         check_timeline(timeline)
 
-        def sealed() -> int:
-            tail = self._subjects.known_tail(timeline)
+        def end_timeline() -> int:
+            tail = self._subjects.require_tail(timeline)
             return self._end(timeline, tail, End.SEALED).mark.lsn
 
-        return self._asked(sealed)
+        return self._ask(end_timeline)
 
     def drop(self, timeline: str) -> None:
         """Cost: 1 request, 1 message and 1 purge."""
         number, subject = self._subjects.place(check_timeline(timeline))
 
-        def dropped() -> None:
+        def purge_messages() -> None:
             tail = self._subjects.load_tail(timeline) or Tail(0, begin(timeline, after=0), 0)
             self.jetstream.purge(number, subject, below=self._end(timeline, tail, End.DROPPED).sequence)
 
-        self._asked(dropped)
+        self._ask(purge_messages)
         self._subjects.forget(timeline)
         with self._lock:
             self._last.pop(timeline, None)
@@ -244,11 +244,11 @@ class JetStreamLog(Log):
         """Cost: 2 requests."""
         check_timeline(timeline)
 
-        def found() -> LogBounds:
-            tail = self._subjects.known_tail(timeline)
+        def read_bounds() -> LogBounds:
+            tail = self._subjects.require_tail(timeline)
             return LogBounds(self._subjects.first_lsn(timeline), tail.mark.lsn)
 
-        return self._asked(found)
+        return self._ask(read_bounds)
 
     def close(self) -> None:
         with self._lock:
@@ -261,10 +261,10 @@ class JetStreamLog(Log):
     # ---- places
 
     @contextmanager
-    def _turn(self, timeline: str, ends_s: float) -> Iterator[None]:
+    def _turn(self, timeline: str, deadline_s: float) -> Iterator[None]:
         """Let one thread of this process append to a timeline at a time: they would only fail each other.
 
-        Raises `Unavailable` when the others take until `ends_s`.
+        Raises `Unavailable` when the others take until the deadline.
         """
         clock = self._environment.clock
         with self._lock:
@@ -273,17 +273,17 @@ class JetStreamLog(Log):
             if waiting is None:
                 self._turns[timeline] = deque()
             else:
-                waiting.append(own := self._environment.runtime.condition(self._lock))
+                waiting.append(condition := self._environment.runtime.condition(self._lock))
                 try:
-                    while own in waiting:
-                        left_s = ends_s - clock.monotonic_s()
+                    while condition in waiting:
+                        left_s = deadline_s - clock.monotonic_s()
                         if left_s <= 0:
                             trouble = Unavailable("Other appends to the timeline wait for an answer.")
                             raise self._gave_up(trouble, unclear=False)
-                        own.wait(left_s)
+                        condition.wait(left_s)
                 except BaseException:
-                    if own in waiting:
-                        waiting.remove(own)
+                    if condition in waiting:
+                        waiting.remove(condition)
                     else:
                         self._pass_on(timeline)
                     raise
@@ -338,7 +338,7 @@ class JetStreamLog(Log):
     def _forget(self, number: int) -> None:
         """Ask again for the last LSNs of the timelines of a stream. Under the lock."""
         self._forgotten_count += 1
-        for timeline in [one for one in self._last if self._subjects.place(one)[0] == number]:
+        for timeline in [name for name in self._last if self._subjects.place(name)[0] == number]:
             del self._last[timeline]
         self._watchers.wake_all()
 
@@ -347,7 +347,7 @@ class JetStreamLog(Log):
             self._check_open()
             unknown = [timeline for timeline in after if timeline not in self._last]
             forgotten_count = self._forgotten_count
-        found: dict[str, int] = {}
+        lasts: dict[str, int] = {}
         if unknown:
             messages = self.jetstream.last_of_many(map(self._subjects.place, unknown))
             for timeline, message in zip(unknown, messages, strict=True):
@@ -355,10 +355,10 @@ class JetStreamLog(Log):
                     raise message
                 tail = None if message is None else tail_of(message, timeline)
                 if tail is not None and tail.end is not End.DROPPED:
-                    found[timeline] = tail.mark.lsn
+                    lasts[timeline] = tail.mark.lsn
         with self._lock:
             if forgotten_count == self._forgotten_count:
-                for timeline, lsn in found.items():
+                for timeline, lsn in lasts.items():
                     self._last.setdefault(timeline, lsn)
             return self._differing(after)
 
@@ -377,29 +377,26 @@ class JetStreamLog(Log):
                     self._seen[number] = newest
                     self._forget(number)
 
-    # ---- asking again
+    # ---- retries
 
-    def _asked(self, ask: Callable[[], T], *, ends_s: float | None = None) -> T:
-        """What a call gives that can be made again, as soon as the cluster answers; at most until `ends_s`."""
-        clock = self._environment.clock
-        ends_s = clock.monotonic_s() + self._patience_s if ends_s is None else ends_s
-        pause_s = _PAUSE_S
-        unclear = False
-        while True:
+    def _backoff(self, retry_s: float) -> Backoff:
+        return Backoff(self._environment, _PAUSES, retry_s=retry_s)
+
+    def _ask(self, ask: Callable[[], T], backoff: Backoff | None = None) -> T:
+        """What a call gives that can be made again, as soon as the cluster answers."""
+        backoff = backoff or self._backoff(self._retry_s)
+        for _ in backoff:
             try:
                 return ask()
             except (Unavailable, OutcomeUnknown) as error:
-                unclear = unclear or isinstance(error, OutcomeUnknown)
-                if clock.monotonic_s() >= ends_s:
-                    raise self._gave_up(error, unclear=unclear) from error
-            clock.sleep(pause_s * self._environment.rng.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                backoff.note(error)
+        raise self._gave_up(backoff.reason, unclear=backoff.unclear is not None) from backoff.reason
 
     def _gave_up(self, error: LakebedError, *, unclear: bool) -> LakebedError:
-        """The error of a call that was asked again for long enough."""
+        """The error of a call that was retried until its deadline."""
         what = "and what was asked may have happened: ask again with the same arguments" if unclear else "try again"
         return (OutcomeUnknown if unclear else Unavailable)(
-            f"JetStream at {self.jetstream.shown} did not answer within {self._patience_s:g} s: check its servers, "
+            f"JetStream at {self.jetstream.shown} did not answer within {self._retry_s:g} s: check its servers, "
             f"{what}. The last answer: {error.message}",
             kind=error.kind if error.kind == "too_few_replicas" else "log_unavailable",
         )
@@ -415,13 +412,13 @@ def open_jetstream(
     environment: Environment,
     streams: int | None,
     replicas: int,
-    patience_s: float | None = None,
+    retry_s: float | None = None,
 ) -> JetStreamLog:
     """Open the log that a URL names: ``nats://host:port,host:port/name``.
 
     Args:
         streams, replicas: as `JetStreamLog` takes them.
-        patience_s: the same; None: `PATIENCE_S`.
+        retry_s: the same; None: `RETRY_S`.
 
     Raises:
         InvalidRequest: ``invalid_url``, ``missing_package``, ``jetstream_too_old``, ``too_few_replicas``,
@@ -437,7 +434,7 @@ def open_jetstream(
             environment=environment,
             streams=streams,
             replicas=replicas,
-            patience_s=PATIENCE_S if patience_s is None else patience_s,
+            retry_s=RETRY_S if retry_s is None else retry_s,
         )
     except BaseException:
         jetstream.close()

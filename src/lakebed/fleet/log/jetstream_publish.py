@@ -56,7 +56,7 @@ class Publisher:
         self._numbers = count()
         self._unanswered: dict[str, Handed[Sending, Reply]] = {}
         """By the last part of the subject of the reply. In the loop only."""
-        loop.run(client.subscribe(f"{self._prefix}*", cb=self._replied, pending_bytes_limit=-1, pending_msgs_limit=-1))
+        loop.run(client.subscribe(f"{self._prefix}*", cb=self._on_reply, pending_bytes_limit=-1, pending_msgs_limit=-1))
         self._handover: Handover[Sending, Reply] = Handover(loop, self._send)
 
     def publish(self, message: Sending, *, timeout_s: float) -> Reply:
@@ -73,8 +73,8 @@ class Publisher:
     def lose(self) -> None:
         """End all messages under way: the connection is lost. In the loop."""
         lost, self._unanswered = self._unanswered, {}
-        for one in lost.values():
-            one.fail(ConnectionLost("the connection was lost"))
+        for message in lost.values():
+            message.fail(ConnectionLost("the connection was lost"))
 
     def close(self) -> None:
         """Close the connection, end all messages, and take no more."""
@@ -86,22 +86,22 @@ class Publisher:
 
     async def _send(self, messages: Sequence[Handed[Sending, Reply]]) -> None:
         if len(self._unanswered) > 2 * len(messages) + 1_000:
-            self._unanswered = {number: one for number, one in self._unanswered.items() if not one.is_over}
-        for one in messages:
+            self._unanswered = {number: message for number, message in self._unanswered.items() if not message.is_over}
+        for message in messages:
             if not self._client.is_connected:
-                one.fail(NotSent("the connection is lost, and is made again"))
+                message.fail(NotSent("the connection is lost, and is made again"))
                 continue
             number = str(next(self._numbers))
-            self._unanswered[number] = one
+            self._unanswered[number] = message
             try:
                 await self._client.publish(
-                    one.item.subject, one.item.body, reply=self._prefix + number, headers=one.item.headers
+                    message.item.subject, message.item.body, reply=self._prefix + number, headers=message.item.headers
                 )
             except Exception as error:
                 self._unanswered.pop(number, None)
-                one.fail(error)
+                message.fail(error)
 
-    async def _replied(self, message: Any) -> None:
-        found = self._unanswered.pop(message.subject[len(self._prefix) :], None)
-        if found is not None:
-            found.answer(Reply((message.headers or {}).get("Status", ""), message.data))
+    async def _on_reply(self, message: Any) -> None:
+        sending = self._unanswered.pop(message.subject[len(self._prefix) :], None)
+        if sending is not None:
+            sending.answer(Reply((message.headers or {}).get("Status", ""), message.data))

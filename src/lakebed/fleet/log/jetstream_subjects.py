@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import xxhash
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Unavailable
 from lakebed.fleet.log.jetstream import JetStream, Message
 from lakebed.fleet.log.port import log_ends_before, log_pruned, timeline_not_found
@@ -28,7 +29,7 @@ DROPPED_HEADER: Final = "Lakebed-Dropped"
 """Of the message that says that its timeline was dropped: notices have headers alone."""
 _AFTER_HEADER: Final = "Lakebed-After"
 """The LSN after which its timeline begins."""
-_STALE_PAUSE_S: Final = 0.1
+_STALE_PAUSES: Final = Pauses(0.1, 0.1)
 _BATCH_COUNT: Final = 1_000
 _LEADER_COUNT: Final = 64
 """Records of one read that go without a batch."""
@@ -59,6 +60,7 @@ class Subjects:
     def __init__(self, jetstream: JetStream, *, count: int, environment: Environment, stale_s: float) -> None:
         self._jetstream = jetstream
         self.count = count
+        self._environment = environment
         self._clock = environment.clock
         self._stale_s = stale_s
         self._lock = environment.runtime.lock()
@@ -87,7 +89,7 @@ class Subjects:
         with self._lock:
             return self._tails.get(timeline)
 
-    def appended(self, timeline: str, tail: Tail) -> None:
+    def note_append(self, timeline: str, tail: Tail) -> None:
         """Remember where a timeline ends."""
         with self._lock:
             _remember(self._tails, timeline, tail)
@@ -105,10 +107,10 @@ class Subjects:
         if tail is None:
             self.forget(timeline)
         else:
-            self.appended(timeline, tail)
+            self.note_append(timeline, tail)
         return tail
 
-    def known_tail(self, timeline: str) -> Tail:
+    def require_tail(self, timeline: str) -> Tail:
         """As `load_tail`. Raises `NotFound`, also if the timeline was dropped."""
         tail = self.load_tail(timeline)
         if tail is None or tail.end is End.DROPPED:
@@ -117,15 +119,11 @@ class Subjects:
 
     def tail_at(self, timeline: str, lsn: int) -> Tail:
         """The end of a timeline that has an LSN. Raises `Corruption` (``log_forked``) if it surely ends before."""
-        clock = self._clock
-        ends_s = clock.monotonic_s() + self._stale_s
-        while True:
-            tail = self.known_tail(timeline)
+        for _ in Backoff(self._environment, _STALE_PAUSES, retry_s=self._stale_s):
+            tail = self.require_tail(timeline)
             if tail.mark.lsn >= lsn:
                 return tail
-            if clock.monotonic_s() >= ends_s:
-                raise log_ends_before(timeline, lsn=lsn, last=tail.mark.lsn)
-            clock.sleep(_STALE_PAUSE_S)
+        raise log_ends_before(timeline, lsn=lsn, last=tail.mark.lsn)
 
     def first_lsn(self, timeline: str) -> int:
         """The first LSN that can be read."""
@@ -187,12 +185,12 @@ class Subjects:
         records = dense(messages, timeline, after)
         if not records:
             records = self._read_from_leader(timeline, after, start, count=1 if reads_replicas else _LEADER_COUNT)
-        found = _within(records, bytes_max)
-        if found:
-            last, sequence = found[-1][1].last_lsn, found[-1][0]
+        page = _within(records, bytes_max)
+        if page:
+            last, sequence = page[-1][1].last_lsn, page[-1][0]
             with self._lock:
                 _remember(self._positions, timeline, (last, sequence))
-        return [record for _, record in found]
+        return [record for _, record in page]
 
     def _read_from_leader(self, timeline: str, after: int, start: int, *, count: int) -> list[tuple[int, LogRecord]]:
         """At most so many next records, where no replica gave them; none at the end. Cost: 1 request a record."""
@@ -241,16 +239,16 @@ def tail_of(message: Message, timeline: str) -> Tail:
 
 def dense(messages: list[Message], timeline: str, after: int) -> list[tuple[int, LogRecord]]:
     """The records behind an LSN, up to the first hole; each with its sequence."""
-    found: list[tuple[int, LogRecord]] = []
+    records: list[tuple[int, LogRecord]] = []
     for message in messages:
         record = decode_log_record(message.body, timeline=timeline)
         if record.last_lsn <= after:
             continue
         if record.first_lsn > after + 1:
             break
-        found.append((message.sequence, record))
+        records.append((message.sequence, record))
         after = record.last_lsn
-    return found
+    return records
 
 
 def _within(records: list[tuple[int, LogRecord]], bytes_max: int) -> list[tuple[int, LogRecord]]:

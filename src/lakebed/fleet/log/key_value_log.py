@@ -26,6 +26,7 @@ from typing import Final
 import pyarrow as pa
 import xxhash
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Closed, Conflict, InternalError, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.changes import (
     GROUP_BYTES_MAX,
@@ -53,7 +54,7 @@ from lakebed.fleet.log.port import (
     log_pruned,
 )
 from lakebed.fleet.log.record import End, LogRecord, decode_log_record
-from lakebed.fleet.log.timeline import Keys, Timeline, decode_horizon, decode_tail, load_timeline, stored_records, trim
+from lakebed.fleet.log.timeline import Keys, Timeline, decode_horizon, decode_tail, load_timeline, scan_records, trim
 from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.kv.group_commit import copy_error
@@ -71,10 +72,10 @@ RECENT_BYTES_MAX: Final = 64 << 20
 """Bytes of the newest records that are kept in memory, over all timelines of an owned store."""
 TIMELINE_COUNT_MAX: Final = 16_384
 """Timelines that are kept in memory."""
-PATIENCE_S: Final = 15.0
+RETRY_S: Final = 15.0
 """For so long a shared store may be away, and a write without a clear answer is looked for."""
-_PAUSE_S: Final = 0.02
-_PAUSE_S_MAX: Final = 0.5
+_PAUSES: Final = Pauses(0.02, 0.5, jitter=0.5)
+_SNAPSHOT_PAUSES: Final = Pauses(0.25, 0.25)
 _POLL_S: Final = 0.02
 _POLL_S_MAX: Final = 0.25
 _CLOSE_S: Final = 30.0
@@ -101,7 +102,7 @@ class KeyValueLog(Log):
         is_shared: whether other processes append to the same stores.
         write_ids_kept: appends to a timeline for which a write id is remembered.
         recent_bytes_max: of the newest records that are kept in memory.
-        patience_s: how long a shared store is asked again, and a write without a clear answer is looked for.
+        retry_s: how long a call to a shared store is retried, and a write without a clear answer is looked for.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class KeyValueLog(Log):
         is_shared: bool = False,
         write_ids_kept: int = WRITE_IDS_KEPT,
         recent_bytes_max: int = RECENT_BYTES_MAX,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
     ) -> None:
         self._stores = tuple(stores)
         self._environment = environment
@@ -121,7 +122,7 @@ class KeyValueLog(Log):
         self.is_shared = is_shared
         self.write_ids_kept = write_ids_kept
         self._recent_bytes_max = recent_bytes_max
-        self._patience_s = patience_s
+        self._retry_s = retry_s
         self._lock = environment.runtime.lock()
         self._idle = environment.runtime.condition(self._lock)
         self._queues: dict[str | int, _Queue] = {}
@@ -136,12 +137,12 @@ class KeyValueLog(Log):
 
     def create(self, timeline: str, *, after: int = 0) -> None:
         """Cost: as `append`."""
-        self._made(Create, check_timeline(timeline), after=check_lsn(after, name="after"))
+        self._perform(Create, check_timeline(timeline), after=check_lsn(after, name="after"))
 
     def append(self, timeline: str, rows: pa.RecordBatch, *, write_id: str, expected: int | None = None) -> int:
         """Cost: one write of the store, shared with all that wait in the queue; on an owned database 1 PUT."""
         check_append(timeline, rows, write_id=write_id, expected=expected)
-        return self._made(Append, timeline, rows=rows, write_id=write_id, expected=expected)
+        return self._perform(Append, timeline, rows=rows, write_id=write_id, expected=expected)
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
         bodies = self.read_bodies(timeline, after, bytes_max=bytes_max)
@@ -154,7 +155,7 @@ class KeyValueLog(Log):
         bytes_max = min(bytes_max, READ_BYTES_MAX)
         with self._lock:
             self._check_open()
-            known = self._remembered(timeline)
+            known = self._timeline_in_memory(timeline)
             if known is not None and known.recent_after <= after <= known.mark.lsn:
                 return known.recent_behind(after, bytes_max=bytes_max)
         keys = Keys.of(timeline, prefix=self._prefix)
@@ -164,7 +165,7 @@ class KeyValueLog(Log):
                 raise log_pruned(timeline, after=after, first=bounds.first)
             if after > bounds.last:
                 raise log_ends_before(timeline, lsn=after, last=bounds.last)
-            return stored_records(now, keys, after, bytes_max=bytes_max)
+            return scan_records(now, keys, after, bytes_max=bytes_max)
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
         """Cost: for timelines of an owned store that are in memory nothing; of a shared store a get at each look."""
@@ -178,10 +179,10 @@ class KeyValueLog(Log):
         self.watchers.add(watcher)
         try:
             while True:
-                found = self.look(after)
+                lasts = self.look(after)
                 left_s = ends_s - clock.monotonic_s()
-                if found or left_s <= 0:
-                    return found
+                if lasts or left_s <= 0:
+                    return lasts
                 with self._lock:
                     self._check_open()
                     if self.is_shared:
@@ -194,15 +195,15 @@ class KeyValueLog(Log):
 
     def prune(self, timeline: str, through: int) -> None:
         """Cost: a scan of write ids, and one write a `PRUNE_COUNT_MAX` records, shared as that of `append`."""
-        self._made(Prune, check_timeline(timeline), through=check_lsn(through, name="through"))
+        self._perform(Prune, check_timeline(timeline), through=check_lsn(through, name="through"))
 
     def seal(self, timeline: str) -> int:
         """Cost: as `append`."""
-        return self._made(Seal, check_timeline(timeline))
+        return self._perform(Seal, check_timeline(timeline))
 
     def drop(self, timeline: str) -> None:
         """Cost: as `prune`."""
-        self._made(Drop, check_timeline(timeline))
+        self._perform(Drop, check_timeline(timeline))
 
     def bounds(self, timeline: str) -> LogBounds:
         """Cost: a get. What is in memory may be older: another process may have taken over the store unnoticed."""
@@ -227,7 +228,7 @@ class KeyValueLog(Log):
             self._is_closed = True
             for queue in self._queues.values():
                 for change in queue.waiting:
-                    change.finish(self._closed())
+                    change.finish(self._close_error())
                     change.signal.wake()
                 queue.waiting.clear()
             self.watchers.wake_all()
@@ -281,7 +282,7 @@ class KeyValueLog(Log):
             if change.is_done or queue.is_led or not queue.waiting:
                 return
             queue.is_led = True
-            taken = _taken(queue.waiting)
+            taken = _take_group(queue.waiting)
         try:
             self._write(queue, taken)
         except LakebedError as error:
@@ -291,13 +292,13 @@ class KeyValueLog(Log):
             raise
         finally:
             with self._lock:
-                for one in reversed(taken):
-                    if not one.is_done and not self._is_closed:
-                        queue.waiting.appendleft(one)
+                for waiter in reversed(taken):
+                    if not waiter.is_done and not self._is_closed:
+                        queue.waiting.appendleft(waiter)
                     else:
-                        if not one.is_done:
-                            one.finish(self._closed())
-                        one.signal.wake()
+                        if not waiter.is_done:
+                            waiter.finish(self._close_error())
+                        waiter.signal.wake()
                 queue.is_led = False
                 if queue.waiting:
                     queue.waiting[0].signal.wake()
@@ -306,7 +307,7 @@ class KeyValueLog(Log):
                 if self._is_closed:
                     self._idle.notify_all()
 
-    def _made(self, kind: Callable[..., Change], timeline: str, **arguments: object) -> int:
+    def _perform(self, kind: Callable[..., Change], timeline: str, **arguments: object) -> int:
         """Make a change in this thread; its result."""
         signal = ThreadSignal(self._environment.runtime.condition(self._lock))
         change = kind(timeline, signal, **arguments)
@@ -345,44 +346,37 @@ class KeyValueLog(Log):
 
     def _write(self, queue: _Queue, taken: Sequence[Change]) -> None:
         """Make the changes, or set their errors; those that have more to do stay undone."""
-        trouble: LakebedError | None = None
-        clock, rng = self._environment.clock, self._environment.rng
-        ends_s = clock.monotonic_s() + self._patience_s
-        pause_s = _PAUSE_S
-        while True:
+        backoff = Backoff(self._environment, _PAUSES, retry_s=self._retry_s)
+        for _ in backoff:
             try:
                 self._write_once(queue.store, [change for change in taken if not change.is_done])
                 return
             except Conflict as error:
                 if error.kind != "unexpected_value":
                     raise
-                trouble = trouble or Unavailable(
-                    "Other writers of the timeline were faster each time: append again.", kind="log_contended"
-                )
+                contended = "Other writers of the timeline were faster each time: append again."
+                backoff.note(backoff.unclear or Unavailable(contended, kind="log_contended"))
             except OutcomeUnknown as error:
-                trouble = error
+                backoff.note(error)
             except Unavailable as error:
-                if isinstance(trouble, OutcomeUnknown):
-                    trouble = OutcomeUnknown(error.message, kind=error.kind)
+                if backoff.unclear is not None:
+                    backoff.note(OutcomeUnknown(error.message, kind=error.kind))
                 elif self.is_shared:
-                    trouble = error
+                    backoff.note(error)
                 else:
                     raise
             self._forget(change.timeline for change in taken)
-            if clock.monotonic_s() >= ends_s:
-                raise trouble
-            clock.sleep(pause_s * rng.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        raise backoff.reason
 
     def _write_once(self, store: KeyValue, changes: Sequence[Change]) -> None:
         group = Group()
         reading = _Reading(store, self.write_ids_kept)
-        found: dict[str, Timeline | None] = {}
+        before: dict[str, Timeline | None] = {}
         planned: dict[str, Timeline | None] = {}
         for change in changes:
             name = change.timeline
-            if name not in found:
-                found[name] = planned[name] = self._known(name, reading)
+            if name not in before:
+                before[name] = planned[name] = self._find_timeline(name, reading)
             try:
                 planned[name] = change.plan(group, planned[name], Keys.of(name, prefix=self._prefix), reading)
             except (Unavailable, OutcomeUnknown):
@@ -401,7 +395,7 @@ class KeyValueLog(Log):
                 step()
             self._remember(planned, group)
 
-    def _known(self, timeline: str, reading: _Reading) -> Timeline | None:
+    def _find_timeline(self, timeline: str, reading: _Reading) -> Timeline | None:
         """What is in memory of a timeline, or else in the store. Cost: nothing, or a snapshot."""
         with self._lock:
             known = self._timelines.get(timeline)
@@ -458,33 +452,35 @@ class KeyValueLog(Log):
     def look(self, after: Mapping[str, int]) -> dict[str, int]:
         """`wait_many` without waiting. Cost: for timelines that are not in memory a snapshot and a scan each."""
         if self.is_shared:
-            return self._stored_differing(after)
+            return self._differing_in_stores(after)
         with self._lock:
             self._check_open()
-            unknown = [timeline for timeline in after if self._remembered(timeline) is None]
+            unknown = [timeline for timeline in after if self._timeline_in_memory(timeline) is None]
         for timeline in unknown:
-            self._made(Load, timeline)
+            self._perform(Load, timeline)
         with self._lock:
-            found = self._differing(after)
-        return self._sure(found, after)
+            lasts = self._differing(after)
+        return self._sure(lasts, after)
 
-    def _remembered(self, timeline: str) -> Timeline | None:
+    def _timeline_in_memory(self, timeline: str) -> Timeline | None:
         """A timeline of an owned store that is in memory, as it is. Under the lock."""
         known = None if self.is_shared else self._timelines.get(timeline)
         return None if known is None or known.is_stale or known.end is End.DROPPED else known
 
     def _differing(self, after: Mapping[str, int]) -> dict[str, int]:
         """Under the lock."""
-        known = ((timeline, self._remembered(timeline), lsn) for timeline, lsn in after.items())
-        return {timeline: one.mark.lsn for timeline, one, lsn in known if one is not None and one.mark.lsn != lsn}
+        known = ((timeline, self._timeline_in_memory(timeline), lsn) for timeline, lsn in after.items())
+        return {
+            timeline: state.mark.lsn for timeline, state, lsn in known if state is not None and state.mark.lsn != lsn
+        }
 
-    def _sure(self, found: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    def _sure(self, lasts: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
         """The same, asked of the store where a timeline seems shorter: this process may not own it any more."""
-        shorter = {timeline: after[timeline] for timeline, last in found.items() if last < after[timeline]}
-        return {**found, **self._stored_differing(shorter)} if shorter else found
+        shorter = {timeline: after[timeline] for timeline, last in lasts.items() if last < after[timeline]}
+        return {**lasts, **self._differing_in_stores(shorter)} if shorter else lasts
 
-    def _stored_differing(self, after: Mapping[str, int]) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def _differing_in_stores(self, after: Mapping[str, int]) -> dict[str, int]:
+        lasts: dict[str, int] = {}
         for store in self._stores:
             names = [timeline for timeline in after if self._store(timeline) is store]
             if not names:
@@ -495,8 +491,8 @@ class KeyValueLog(Log):
                 with suppress(NotFound):
                     last = decode_tail(value, timeline=timeline).mark.lsn
                     if last != after[timeline]:
-                        found[timeline] = last
-        return found
+                        lasts[timeline] = last
+        return lasts
 
     def _bounds_in(self, now: KeyValueSnapshot, keys: Keys, timeline: str) -> LogBounds:
         tail, horizon = now.get_many([keys.tail, keys.horizon])
@@ -505,25 +501,25 @@ class KeyValueLog(Log):
 
     def _snapshot(self, store: KeyValue) -> KeyValueSnapshot:
         """As `KeyValue.snapshot`; of a shared store as soon as it is there."""
-        clock = self._environment.clock
-        ends_s = clock.monotonic_s() + self._patience_s
-        while True:
+        backoff = Backoff(self._environment, _SNAPSHOT_PAUSES, retry_s=self._retry_s)
+        for _ in backoff:
             try:
                 return store.snapshot()
-            except Unavailable:
-                if not self.is_shared or self._is_closed or clock.monotonic_s() >= ends_s:
+            except Unavailable as error:
+                if not self.is_shared or self._is_closed:
                     raise
-            clock.sleep(_POLL_S_MAX)
+                backoff.note(error)
+        raise backoff.reason
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise self._closed()
+            raise self._close_error()
 
-    def _closed(self) -> Closed:
+    def _close_error(self) -> Closed:
         return Closed("The log was closed: open it again.")
 
 
-def _taken(waiting: deque[Change]) -> list[Change]:
+def _take_group(waiting: deque[Change]) -> list[Change]:
     """The next group: changes from the front that can be one write."""
     taken: list[Change] = []
     kinds: dict[str, str] = {}

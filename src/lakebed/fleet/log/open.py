@@ -25,7 +25,7 @@ def open_log(
     shards: int | None = None,
     replicas: int = 3,
     environment: Environment | None = None,
-    patience_s: float | None = None,
+    retry_s: float | None = None,
 ) -> Log:
     """Open the log of a fleet.
 
@@ -37,7 +37,7 @@ def open_log(
         shards: databases of an embedded log that is created, or streams of one on NATS; None: as many as there are.
         replicas: of each stream on NATS.
         environment: clock, randomness and threads.
-        patience_s: how long a call to a log behind HTTP or on NATS is repeated. Callers that repeat their calls
+        retry_s: how long a call to a log behind HTTP or on NATS is retried. Callers that retry their calls
             themselves give a short time, so that theirs is the bound. None: longer than a log is without an owner
             or leader.
 
@@ -48,19 +48,19 @@ def open_log(
     text = os.fspath(url)
     scheme, mark, _ = text.partition("://")
     if mark and scheme in ("http", "https"):
-        from lakebed.fleet.log.client import PATIENCE_S, HttpLog  # here, for it loads urllib3
+        from lakebed.fleet.log.client import RETRY_S, HttpLog  # here, for it loads urllib3
 
-        endpoints = [one if "://" in one else f"{scheme}://{one}" for one in text.split(",")]
+        endpoints = [endpoint if "://" in endpoint else f"{scheme}://{endpoint}" for endpoint in text.split(",")]
         return HttpLog(
             endpoints,
             token=token or os.environ.get(TOKEN_VARIABLE),
-            patience_s=PATIENCE_S if patience_s is None else patience_s,
+            retry_s=RETRY_S if retry_s is None else retry_s,
             environment=environment,
         )
     if mark and scheme == "nats":
         from lakebed.fleet.log.jetstream_log import open_jetstream
 
-        return open_jetstream(text, environment=environment, streams=shards, replicas=replicas, patience_s=patience_s)
+        return open_jetstream(text, environment=environment, streams=shards, replicas=replicas, retry_s=retry_s)
     if mark and scheme in ("postgresql", "postgres"):
         from lakebed.fleet.log.key_value_log import KeyValueLog
         from lakebed.key_value.open import open_key_value

@@ -131,8 +131,8 @@ class Log(Protocol):
 
     def wait(self, timeline: str, after: int, *, timeout_s: float) -> int:
         """The last LSN, as soon as it is another one than `after`; after `timeout_s` seconds as it is."""
-        found = self.wait_many({timeline: after}, timeout_s=timeout_s)
-        return found[timeline] if timeline in found else self.bounds(timeline).last
+        lasts = self.wait_many({timeline: after}, timeout_s=timeout_s)
+        return lasts[timeline] if timeline in lasts else self.bounds(timeline).last
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
         """The last LSNs of those timelines where it is another one than in `after`, as soon as there is one.

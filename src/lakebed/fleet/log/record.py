@@ -101,7 +101,7 @@ def encode_log_record(rows: pa.RecordBatch, *, before: LogMark, write_id: str) -
     """
     numbered = rows_numbered(rows, before.lsn + 1)
     inner = encode_record(numbered, id=before.lsn + rows.num_rows, epoch=0, write_id=write_id)
-    return _chained(inner, previous=before.checksum)
+    return _chain(inner, previous=before.checksum)
 
 
 def rows_numbered(rows: pa.RecordBatch, first: int) -> pa.RecordBatch:
@@ -112,16 +112,16 @@ def rows_numbered(rows: pa.RecordBatch, first: int) -> pa.RecordBatch:
 
 def encode_beginning(timeline: str, *, after: int, write_id: str) -> bytes:
     """The bytes of a record without rows, with which a timeline begins."""
-    return _chained(encode_fence(id=after, epoch=0, write_id=write_id), previous=begin(timeline, after=after).checksum)
+    return _chain(encode_fence(id=after, epoch=0, write_id=write_id), previous=begin(timeline, after=after).checksum)
 
 
 def encode_end(mark: LogMark, end: End, *, write_id: str) -> bytes:
     """The bytes of a record without rows, behind the record that ends at `mark`, with which a timeline ends."""
     fence = encode_fence(id=mark.lsn, epoch=0, write_id=write_id, features=int(end))
-    return _chained(fence, previous=mark.checksum)
+    return _chain(fence, previous=mark.checksum)
 
 
-def _chained(inner: bytes, *, previous: str) -> bytes:
+def _chain(inner: bytes, *, previous: str) -> bytes:
     link = int(previous, 16)
     return _CHAIN.pack(link, _link(link, memoryview(inner))) + inner
 
@@ -140,26 +140,26 @@ def decode_log_record(body: Buffer, *, timeline: str) -> LogRecord:
     view = memoryview(body).cast("B")
     inner = view[CHAIN_BYTES:]
     end = _end_of(view)
-    found = decode_record(inner, path=timeline, features=int(end))
+    record = decode_record(inner, path=timeline, features=int(end))
     previous, checksum = _CHAIN.unpack_from(view)
     if checksum != _link(previous, inner):
         raise Corruption(
-            f"The record of {timeline} that ends at LSN {found.id} is damaged: its own checksum is wrong.",
+            f"The record of {timeline} that ends at LSN {record.id} is damaged: its own checksum is wrong.",
             path=timeline,
             offset=0,
         )
-    if found.id != (found.last_sequence if found.rows is not None else found.id):
+    if record.id != (record.last_sequence if record.rows is not None else record.id):
         raise Corruption(
-            f"The record of {timeline} with LSN {found.last_sequence} at its end is named {found.id}.",
+            f"The record of {timeline} with LSN {record.last_sequence} at its end is named {record.id}.",
             path=timeline,
             offset=CHAIN_BYTES,
         )
-    rows = _NO_ROWS if found.rows is None else found.rows
-    has_no_rows = found.rows is None
+    rows = _NO_ROWS if record.rows is None else record.rows
+    has_no_rows = record.rows is None
     return LogRecord(
-        write_id=found.write_id,
-        first_lsn=found.id + 1 if has_no_rows else found.first_sequence,
-        last_lsn=found.id,
+        write_id=record.write_id,
+        first_lsn=record.id + 1 if has_no_rows else record.first_sequence,
+        last_lsn=record.id,
         rows=rows,
         previous=_hex(previous),
         checksum=_hex(previous if has_no_rows else checksum),

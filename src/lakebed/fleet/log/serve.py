@@ -62,7 +62,7 @@ def _serve_owned(site: LogSite, settings: LogSettings, *, endpoint: str) -> None
     """Serve the log as soon as this process owns it, and again after it was lost. Raises as `open_embedded`."""
     environment = site.serving.environment
 
-    def opened(take_over: bool) -> KeyValueLog:
+    def open_site(take_over: bool) -> KeyValueLog:
         site.log = open_embedded(
             settings.storage_url,
             shards=settings.shards,
@@ -81,7 +81,7 @@ def _serve_owned(site: LogSite, settings: LogSettings, *, endpoint: str) -> None
             site.log = None
 
     report = site.serving.log_problem
-    tenure = Tenure("log", opened, work, report=report, environment=environment, take_over=settings.take_over)
+    tenure = Tenure("log", open_site, work, report=report, environment=environment, take_over=settings.take_over)
     site.on_fenced = tenure.lose
     site.on_close = tenure.close
 

@@ -74,7 +74,7 @@ class LogSite:
         self.on_fenced: Callable[[], None] = _nothing
         self.on_close: Callable[[], None] = _nothing
 
-    def opened(self) -> KeyValueLog:
+    def require_log(self) -> KeyValueLog:
         """The log. Raises `Unavailable` (``log_standby``)."""
         if self.log is None:
             raise Unavailable(
@@ -152,42 +152,42 @@ def _lsn(name: str, description: str) -> Parameter:
 @LOG.add("POST", "/append", "append", needs="write", takes=bytes, gives={200: list[AppendResult]})
 async def append(call: LogCall) -> Response:
     """Append to timelines: a MessagePack list of [timeline, record, expected]; each has a result of its own."""
-    log = call.site.opened()
+    log = call.site.require_log()
     items = decode_appends(await call.body(bytes_max=BODY_BYTES_MAX))
     signal = LoopSignal()
     waiting: list[Append | LakebedError] = []
     for item in items:
         try:
-            waiting.append(_submitted(log, item, signal))
+            waiting.append(_submit(log, item, signal))
         except LakebedError as error:
             waiting.append(error)
-    appends = [one for one in waiting if isinstance(one, Append)]
+    appends = [item for item in waiting if isinstance(item, Append)]
     try:
-        while any(not one.is_done for one in appends):
+        while any(not item.is_done for item in appends):
             await signal.wait()
-            for one in appends:
-                if log.must_lead(one):
-                    await call.quick(log.lead, one)
+            for pending in appends:
+                if log.must_lead(pending):
+                    await call.quick(log.lead, pending)
     finally:
-        for one in appends:
-            log.abandon(one)
-    for one in appends:
-        call.site.note(one.error)
-    return json([_result(one) for one in waiting])
+        for pending in appends:
+            log.abandon(pending)
+    for pending in appends:
+        call.site.note(pending.error)
+    return json([_result(item) for item in waiting])
 
 
-def _submitted(log: KeyValueLog, item: AppendItem, signal: LoopSignal) -> Append:
+def _submit(log: KeyValueLog, item: AppendItem, signal: LoopSignal) -> Append:
     rows, write_id = decode_item(item)
     change = Append(item.timeline, signal, rows=rows, write_id=write_id, expected=item.expected)
     log.submit(change)
     return change
 
 
-def _result(one: Append | LakebedError) -> AppendResult:
-    error = one.error if isinstance(one, Append) else one
+def _result(item: Append | LakebedError) -> AppendResult:
+    error = item.error if isinstance(item, Append) else item
     if error is None:
-        assert isinstance(one, Append)
-        return AppendResult(lsn=one.lsn)
+        assert isinstance(item, Append)
+        return AppendResult(lsn=item.lsn)
     body = errors.public_body(error)
     return AppendResult(error=type(error).__name__, kind=error.kind, message=body.message, facts=body.facts)
 
@@ -195,7 +195,7 @@ def _result(one: Append | LakebedError) -> AppendResult:
 @LOG.add("POST", "/wait", "wait", needs="read", takes=WaitBody, gives={200: dict[str, int]})
 async def wait(call: LogCall) -> Response:
     """Wait until one of some timelines ends at another LSN; those that do."""
-    log = call.site.opened()
+    log = call.site.require_log()
     body = await call.read(WaitBody)
     if len(body.after) > WAIT_TIMELINES_MAX:
         raise InvalidRequest(
@@ -211,10 +211,10 @@ async def wait(call: LogCall) -> Response:
     log.watchers.add(watcher)
     try:
         while True:
-            found = await call.quick(log.look, body.after)
+            lasts = await call.quick(log.look, body.after)
             left_s = ends_s - clock.monotonic_s()
-            if found or left_s <= 0 or (not await signal.wait(min(left_s, log.poll_s)) and not log.is_shared):
-                return json(found)
+            if lasts or left_s <= 0 or (not await signal.wait(min(left_s, log.poll_s)) and not log.is_shared):
+                return json(lasts)
     finally:
         log.watchers.remove(watcher)
 
@@ -229,7 +229,7 @@ async def wait(call: LogCall) -> Response:
 )  # fmt: skip
 async def read(call: LogCall) -> Response:
     """Read records behind an LSN: a MessagePack list of bytes, each as docs/format/fleet-log.md describes."""
-    log, timeline, after = call.site.opened(), call.timeline, call.lsn("after")
+    log, timeline, after = call.site.require_log(), call.timeline, call.lsn("after")
     bytes_max = call.integer("bytes_max", default=READ_BYTES_DEFAULT, low=1, high=READ_BYTES_MAX)
     bodies = await call.quick(log.read_bodies, timeline, after, bytes_max=bytes_max)
     return Response(encode_bodies(bodies), media_type="application/octet-stream")
@@ -238,8 +238,8 @@ async def read(call: LogCall) -> Response:
 @LOG.add("GET", _TIMELINE + "/bounds", "bounds", needs="read", gives={200: BoundsBody})
 async def bounds(call: LogCall) -> Response:
     """Get the first and last LSN of a timeline."""
-    found = await call.quick(call.site.opened().bounds, call.timeline)
-    return json(BoundsBody(found.first, found.last))
+    limits = await call.quick(call.site.require_log().bounds, call.timeline)
+    return json(BoundsBody(limits.first, limits.last))
 
 
 @LOG.add(
@@ -248,7 +248,7 @@ async def bounds(call: LogCall) -> Response:
 )  # fmt: skip
 async def create(call: LogCall) -> Response:
     """Begin a timeline."""
-    await call.quick(call.site.opened().create, call.timeline, after=call.lsn("after"))
+    await call.quick(call.site.require_log().create, call.timeline, after=call.lsn("after"))
     return empty()
 
 
@@ -258,20 +258,20 @@ async def create(call: LogCall) -> Response:
 )  # fmt: skip
 async def prune(call: LogCall) -> Response:
     """Forget the records up to an LSN."""
-    await call.quick(call.site.opened().prune, call.timeline, call.lsn("through"))
+    await call.quick(call.site.require_log().prune, call.timeline, call.lsn("through"))
     return empty()
 
 
 @LOG.add("POST", _TIMELINE + "/seal", "seal", needs="write", gives={200: SealedBody})
 async def seal(call: LogCall) -> Response:
     """End a timeline: it takes no rows any more."""
-    return json(SealedBody(await call.quick(call.site.opened().seal, call.timeline)))
+    return json(SealedBody(await call.quick(call.site.require_log().seal, call.timeline)))
 
 
 @LOG.add("DELETE", _TIMELINE, "drop", needs="write", gives={204: None})
 async def drop(call: LogCall) -> Response:
     """Delete a timeline with all its records."""
-    await call.quick(call.site.opened().drop, call.timeline)
+    await call.quick(call.site.require_log().drop, call.timeline)
     return empty()
 
 

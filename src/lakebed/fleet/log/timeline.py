@@ -157,14 +157,14 @@ class Timeline:
 
     def recent_behind(self, after: int, *, bytes_max: int) -> list[bytes]:
         """Records behind an LSN that is not below `recent_after`, the first and as many more as `bytes_max` allows."""
-        found: list[bytes] = []
+        bodies: list[bytes] = []
         size = 0
         for _, body in self.recent[bisect_right(self.recent, after, key=_lsn_of) :]:
             size += len(body)
-            if found and size > bytes_max:
+            if bodies and size > bytes_max:
                 break
-            found.append(body)
-        return found
+            bodies.append(body)
+        return bodies
 
     def forget_recent(self, through: int) -> None:
         """Drop recent records that end at or before an LSN."""
@@ -223,16 +223,16 @@ def prunable(now: KeyValueSnapshot, keys: Keys, through: int) -> Sequence[int]:
     return [lsn_in(key) for key, _ in now.scan(keys.write_ids, keys.write_id(through + 1))]
 
 
-def stored_records(now: KeyValueSnapshot, keys: Keys, after: int, *, bytes_max: int) -> list[bytes]:
+def scan_records(now: KeyValueSnapshot, keys: Keys, after: int, *, bytes_max: int) -> list[bytes]:
     """Records behind an LSN, the first and as many more as `bytes_max` allows. Cost: a scan."""
-    found: list[bytes] = []
+    bodies: list[bytes] = []
     size = 0
     for _, body in now.scan(keys.record(after + 1), _end(keys.records)):
         size += len(body)
-        if found and size > bytes_max:
+        if bodies and size > bytes_max:
             break
-        found.append(body)
-    return found
+        bodies.append(body)
+    return bodies
 
 
 def _end(prefix: bytes) -> bytes:

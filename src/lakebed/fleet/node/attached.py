@@ -30,10 +30,10 @@ from lakebed.fleet.layout import log_key
 from lakebed.fleet.manifest import decode_manifest, decode_referenced
 from lakebed.fleet.model import AttachmentMode, Manifest, ManifestRef, TimelineIndex, first_manifest
 from lakebed.fleet.node.changes import (
-    changed,
+    change_timelines,
     check_change,
     check_not_gone,
-    found_timeline,
+    find_timeline,
     is_done,
     target_of,
     without_expired,
@@ -88,7 +88,7 @@ class AttachedTenant:
         self.is_asked = False
         """A commit was asked for, or is needed to learn a rejection."""
         self.dirty_since_ms: int | None = None
-        """When the oldest row, or change of files, came that is not committed, by `NodeContext.elapsed_ms`."""
+        """When the oldest row, or change of files, came that is not committed, by `NodeContext.monotonic_ms`."""
         self._context = context
         self._turn = context.environment.runtime.lock()
         self._telling = context.environment.runtime.lock()
@@ -130,7 +130,10 @@ class AttachedTenant:
     @property
     def is_behind(self) -> bool:
         """Whether the log is known to have rows that can be ingested."""
-        return any(one.lag_rows and one.problem is None and not one.is_read_only for one in self.timelines.values())
+        return any(
+            timeline.lag_rows and timeline.problem is None and not timeline.is_read_only
+            for timeline in self.timelines.values()
+        )
 
     @property
     def manifest_bytes(self) -> int:
@@ -141,17 +144,21 @@ class AttachedTenant:
     def find(self, name: str) -> Timeline:
         """A committed timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
         base = self.base
-        found = self._set.find(name, base)
-        if found is None:
-            found_timeline({one.id: one for one in base.timelines}, name)
+        timeline = self._set.find(name, base)
+        if timeline is None:
+            find_timeline({index.id: index for index in base.timelines}, name)
             raise not_attached(self.tenant)
-        return found
+        return timeline
 
     @property
     def indices(self) -> dict[str, TimelineIndex]:
         """The timelines of the working set; without an open transaction, of the base."""
         transaction = self.transaction
-        return dict(transaction.timelines) if transaction is not None else {one.id: one for one in self.base.timelines}
+        return (
+            dict(transaction.timelines)
+            if transaction is not None
+            else {index.id: index for index in self.base.timelines}
+        )
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -165,7 +172,7 @@ class AttachedTenant:
         """Rows in the log that are not ingested, as far as is known."""
         return sum(timeline.lag_rows for timeline in self.timelines.values())
 
-    def held(self) -> Held:
+    def holding(self) -> Held:
         """As the control plane compares it with its ledger."""
         shown, transaction = self._settled or self._wanted, self.transaction
         return Held(
@@ -255,7 +262,7 @@ class AttachedTenant:
             record = resumed if is_resumed and resumed is not None else LocalTenant.of(location)
             timelines = base.timelines
             if is_resumed:
-                timelines = _resumed_timelines(context.local.state(self.tenant), base, txn=record.txn)
+                timelines = _resume_timelines(context.local.state(self.tenant), base, txn=record.txn)
             transaction = OpenTransaction(
                 record,
                 base=base,
@@ -347,15 +354,15 @@ class AttachedTenant:
             self._break(transaction, reply.reason)
         if reply.txn is None:
             raise InternalError(f"the commit of {self.tenant} was granted without the next transaction")
-        following = transaction.granted(txn=reply.txn, generation=reply.generation or request.generation)
-        self._granted(following)
+        following = transaction.successor(txn=reply.txn, generation=reply.generation or request.generation)
+        self._apply_grant(following)
         try:
             following.store()
         except Unavailable as error:  # then a restart asks with the old request again
             self.problem = error
         return True
 
-    def _granted(self, following: OpenTransaction) -> None:
+    def _apply_grant(self, following: OpenTransaction) -> None:
         before, after = self.base, following.base
         self._set.transaction, self._base, self._base_ref = following, after, following.committed
         self._set.show(following.timelines, anew=False)
@@ -418,13 +425,13 @@ class AttachedTenant:
     def flush_timeline(self, timeline: str) -> bool:
         """As `flush_once`, all rows of one timeline by its id."""
         with self._turn:
-            transaction, found = self._may_write(), self.timelines.get(timeline)
-            if transaction is None or found is None or timeline not in transaction.timelines or found.is_read_only:
+            transaction, target = self._may_write(), self.timelines.get(timeline)
+            if transaction is None or target is None or timeline not in transaction.timelines or target.is_read_only:
                 return False
-            found.advance_cutoff(self._wanted.policy)
-            found.rotate()
-            flushed = found.flush_waiting()
-            self._note_rows(found)
+            target.advance_cutoff(self._wanted.policy)
+            target.rotate()
+            flushed = target.flush_waiting()
+            self._note_rows(target)
             return flushed
 
     def compact_once(self) -> bool:
@@ -449,7 +456,7 @@ class AttachedTenant:
             transaction = self._may_write()
             if transaction is None:
                 return False
-            timeline = self._shown(found_timeline(transaction.timelines, name).id)
+            timeline = self._require_timeline(find_timeline(transaction.timelines, name).id)
             if not timeline.is_read_only:
                 timeline.advance_cutoff(self._wanted.policy)
             if timeline.compact_full():
@@ -463,10 +470,10 @@ class AttachedTenant:
 
         Raises as `Timeline.ingest_once`. Cost: 1 request to the log a timeline that is behind.
         """
-        found = False
+        has_rows = False
         for timeline in list(self.timelines.values()):
-            found |= self.ingest_timeline(timeline) > 0
-        return found
+            has_rows |= self.ingest_timeline(timeline) > 0
+        return has_rows
 
     def ingest_timeline(self, timeline: Timeline) -> int:
         """Read from the log into one timeline; how many rows. 0 while ingestion pauses."""
@@ -476,7 +483,7 @@ class AttachedTenant:
             count = timeline.ingest_once()
         except LakebedError as error:
             if is_pruned(error) or (error.kind == "timeline_not_found" and timeline.last_lsn):
-                # Another attachment has committed more, or dropped the timeline: the rejection says so (R20).
+                # Another attachment has committed more, or dropped the timeline: the rejection says so.
                 self.is_asked = True
             raise
         if count:
@@ -488,7 +495,7 @@ class AttachedTenant:
 
     @property
     def is_paused(self) -> bool:
-        """Whether no rows are taken from the log now: memory or uncommitted bytes are at their limit (R30)."""
+        """Whether no rows are taken from the log now: memory or uncommitted bytes are at their limit."""
         context = self._context
         return (
             context.budget.is_full
@@ -498,12 +505,12 @@ class AttachedTenant:
 
     def _note_dirty(self) -> None:
         if self.dirty_since_ms is None:
-            self.dirty_since_ms = self._context.elapsed_ms()
+            self.dirty_since_ms = self._context.monotonic_ms()
 
     def _note_committed(self) -> None:
         """Only rows in memory are not committed. First forget, then look: rows that come later are noted."""
         self.dirty_since_ms = None
-        if self.transaction is not None and not all(one.is_flushed for one in self.timelines.values()):
+        if self.transaction is not None and not all(timeline.is_flushed for timeline in self.timelines.values()):
             self._note_dirty()
 
     def _note_rows(self, timeline: Timeline) -> None:
@@ -525,7 +532,7 @@ class AttachedTenant:
         check_change(change)
         with self._turn:
             self._settle()
-            committed = {one.id: one for one in self.base.timelines}
+            committed = {index.id: index for index in self.base.timelines}
             if is_done(committed, change):
                 return True
             check_not_gone(self.base.gone, change)
@@ -537,9 +544,9 @@ class AttachedTenant:
             if transaction.request is not None:
                 raise commit_pending(self.tenant)
             if change.kind == "detach":
-                self._detach_files(found_timeline(transaction.timelines, target_of(change)))
+                self._detach_files(find_timeline(transaction.timelines, target_of(change)))
             now_ms = self._context.now_ms()
-            timelines = changed(transaction.timelines, committed, change, now_ms=now_ms)
+            timelines = change_timelines(transaction.timelines, committed, change, now_ms=now_ms)
             new = timelines.get(change.id)
             if new is not None and not new.is_read_only and change.id not in transaction.timelines:
                 self._context.log.create(log_key(self.tenant, new.id), after=new.lsn)
@@ -549,17 +556,17 @@ class AttachedTenant:
 
     def _detach_files(self, index: TimelineIndex) -> None:
         """Write all files of a branch anew, so that it names none of its ancestors'."""
-        self._shown(index.id).compact_full()
+        self._require_timeline(index.id).compact_full()
 
-    def _shown(self, id: str) -> Timeline:
+    def _require_timeline(self, id: str) -> Timeline:
         """A timeline of the working set that is committed. Raises `Unavailable`: not yet."""
-        found = self.timelines.get(id)
-        if found is None:
+        timeline = self.timelines.get(id)
+        if timeline is None:
             raise commit_pending(self.tenant)
-        return found
+        return timeline
 
 
-def _resumed_timelines(body: bytes | None, base: Manifest, *, txn: int) -> tuple[TimelineIndex, ...]:
+def _resume_timelines(body: bytes | None, base: Manifest, *, txn: int) -> tuple[TimelineIndex, ...]:
     """The working set in the local state; the base's timelines when it is not there, or is another transaction's."""
     if body is None:
         return base.timelines

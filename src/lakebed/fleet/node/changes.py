@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.fleet.layout import ID_MARK, by_id, check_name
 from lakebed.fleet.model import TimelineIndex
-from lakebed.fleet.node.indices import branched, find
+from lakebed.fleet.node.indices import branch_index, find
 from lakebed.fleet.ports import TimelineChange
 
 MAKING: Final = ("create", "branch", "pin", "restore")
@@ -53,16 +53,16 @@ def is_done(timelines: Timelines, change: TimelineChange) -> bool:
     Raises `AlreadyExists` when another change has used the id.
     """
     if change.kind in MAKING:
-        found = timelines.get(change.id)
-        if found is not None and (found.name, found.is_read_only) != (change.name, change.kind == "pin"):
+        index = timelines.get(change.id)
+        if index is not None and (index.name, index.is_read_only) != (change.name, change.kind == "pin"):
             raise AlreadyExists(
-                f"The id {change.id!r} is that of the timeline {found.name!r}: mint a new one.", kind="timeline_exists"
+                f"The id {change.id!r} is that of the timeline {index.name!r}: mint a new one.", kind="timeline_exists"
             )
-        return found is not None
-    found = timelines.get(change.id)
+        return index is not None
+    index = timelines.get(change.id)
     if change.kind == "delete":
-        return bool(change.id) and found is None
-    return found is not None and found.parent is None
+        return bool(change.id) and index is None
+    return index is not None and index.parent is None
 
 
 def check_not_gone(gone: Collection[str], change: TimelineChange) -> None:
@@ -79,7 +79,7 @@ def check_not_gone(gone: Collection[str], change: TimelineChange) -> None:
         )
 
 
-def changed(timelines: Timelines, committed: Timelines, change: TimelineChange, *, now_ms: int) -> Timelines:
+def change_timelines(timelines: Timelines, committed: Timelines, change: TimelineChange, *, now_ms: int) -> Timelines:
     """The timelines after a change.
 
     Args:
@@ -102,19 +102,19 @@ def changed(timelines: Timelines, committed: Timelines, change: TimelineChange, 
             new = _branch(committed, change, now_ms=now_ms)
             return {**timelines, new.id: new}
         case "restore":
-            old = found_timeline(timelines, change.name)
+            old = find_timeline(timelines, change.name)
             check_free(timelines, change.kept_as)
             new = _branch(committed, change, now_ms=now_ms)
             return {**timelines, old.id: replace(old, name=change.kept_as), new.id: new}
         case "delete":
-            gone = found_timeline(timelines, target_of(change))
+            gone = find_timeline(timelines, target_of(change))
             if len(timelines) == 1:
                 raise InvalidRequest(
                     f"{gone.name!r} is the tenant's only timeline: delete the tenant instead.", kind="timeline_in_use"
                 )
             return {id: index for id, index in timelines.items() if id != gone.id}
         case _:
-            index = found_timeline(timelines, target_of(change))
+            index = find_timeline(timelines, target_of(change))
             return {**timelines, index.id: replace(index, parent=None, branch_lsn=0)}
 
 
@@ -137,19 +137,19 @@ def check_free(timelines: Timelines, name: str) -> None:
         )
 
 
-def found_timeline(timelines: Timelines, name: str) -> TimelineIndex:
+def find_timeline(timelines: Timelines, name: str) -> TimelineIndex:
     """A timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
-    found = find(timelines, name)
-    if found is None:
+    timeline = find(timelines, name)
+    if timeline is None:
         names = ", ".join(sorted(index.name for index in timelines.values())[:20])
         raise NotFound(
             f"The tenant has no timeline {name!r}: it has {names}.", kind="timeline_not_found", timeline=name
         )
-    return found
+    return timeline
 
 
 def _branch(committed: Timelines, change: TimelineChange, *, now_ms: int) -> TimelineIndex:
-    parent = found_timeline(committed, change.parent)
+    parent = find_timeline(committed, change.parent)
     lsn = parent.lsn if change.lsn is None else change.lsn
     if lsn > parent.lsn:
         raise InvalidRequest(
@@ -165,7 +165,7 @@ def _branch(committed: Timelines, change: TimelineChange, *, now_ms: int) -> Tim
             kind="below_cutoff",
             cutoff=parent.cutoff,
         )
-    return branched(
+    return branch_index(
         parent,
         id=change.id,
         name=change.name,

@@ -50,6 +50,6 @@ class NodeContext:
         """Unix milliseconds, UTC."""
         return self.environment.clock.now_ms()
 
-    def elapsed_ms(self) -> int:
+    def monotonic_ms(self) -> int:
         """Milliseconds from an arbitrary start. For waits and ages: they do not follow a wall clock that is set."""
         return int(self.environment.clock.monotonic_s() * 1000)

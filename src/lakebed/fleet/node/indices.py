@@ -22,20 +22,20 @@ def origin_of(txn: int, timeline: str) -> str:
 
 def paths_of(tenant: str, index: TimelineIndex) -> dict[str, str]:
     """The path of each file of a timeline, by the file's id."""
-    found = {}
+    paths = {}
     for origin, ids in index.origins.items():
         txn, _, timeline = origin.partition("/")
         for id in ids:
-            found[id] = layer_path(tenant, int(txn), timeline, id)
-    return found
+            paths[id] = layer_path(tenant, int(txn), timeline, id)
+    return paths
 
 
 def all_paths(tenant: str, indices: Iterable[TimelineIndex]) -> dict[str, str]:
     """The path of each file of some timelines, by the file's id."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for index in indices:
-        found |= paths_of(tenant, index)
-    return found
+        paths |= paths_of(tenant, index)
+    return paths
 
 
 def with_file(index: TimelineIndex, file: FileMeta | None, *, txn: int, mark: LogMark, cutoff: int) -> TimelineIndex:
@@ -60,7 +60,7 @@ def with_files(index: TimelineIndex, files: FileSet, *, txn: int, cutoff: int) -
     return replace(index, files=files, origins=origins, cutoff=max(index.cutoff, cutoff))
 
 
-def branched(
+def branch_index(
     parent: TimelineIndex, *, id: str, name: str, lsn: int, created_ms: int, expires_ms: int | None, is_read_only: bool
 ) -> TimelineIndex:
     """A branch of a timeline at an LSN in ``[parent.cutoff, parent.lsn]``, where its own log begins."""

@@ -245,20 +245,20 @@ class LocalState:
             )
         self._is_held = True
         try:
-            found, known = self._files.read(_ID), self._files.read(_FLEET)
+            raw, known = self._files.read(_ID), self._files.read(_FLEET)
             if known not in (None, fleet.encode()):
-                found = None
+                raw = None
                 for name in list(self._files.names()):
                     self._files.remove(name)
-            if not found:
-                found = new_uuid(environment.rng).encode()
-                self._files.write(_ID, found)
+            if not raw:
+                raw = new_uuid(environment.rng).encode()
+                self._files.write(_ID, raw)
             if known != fleet.encode():
                 self._files.write(_FLEET, fleet.encode())
         except BaseException:
             self.release()
             raise
-        self._id = found.decode("utf-8", "replace")
+        self._id = raw.decode("utf-8", "replace")
 
     def release(self) -> None:
         """Give the lock back, as the system does when the process ends. Again is a no-op."""

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from msgspec.structs import replace
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import (
     Closed,
     Conflict,
@@ -178,7 +179,7 @@ class Node(NodePort):
         context.control.register(record)
         if not context.is_reported:
             report = NodeReport(self.name, self._incarnation, context.local.id, self._resumed)
-            locations = {one.tenant: one for one in context.control.attached(report)}
+            locations = {reply.tenant: reply for reply in context.control.attached(report)}
             for resumed in self._resumed:
                 if resumed.tenant not in locations:
                     self._forget_resumed(resumed)
@@ -226,12 +227,12 @@ class Node(NodePort):
         """Tenants whose numbers matter, at most `_LOADS_MAX`."""
         count = 0
         lagging = self._context.options.lag_rows_reported
-        for one in tenants:
-            lag_rows, is_broken = one.lag_rows, one.state is TenantState.BROKEN
-            if one.tenant in self._reported or lag_rows >= lagging or is_broken:
-                transaction = one.transaction
+        for tenant in tenants:
+            lag_rows, is_broken = tenant.lag_rows, tenant.state is TenantState.BROKEN
+            if tenant.tenant in self._reported or lag_rows >= lagging or is_broken:
+                transaction = tenant.transaction
                 txn = None if transaction is None else transaction.txn
-                yield TenantLoad(one.tenant, one.location.generation, lag_rows, txn=txn, is_broken=is_broken)
+                yield TenantLoad(tenant.tenant, tenant.location.generation, lag_rows, txn=txn, is_broken=is_broken)
                 count += 1
                 if count == _LOADS_MAX:
                     return
@@ -269,7 +270,7 @@ class Node(NodePort):
             self._add(AttachedTenant(self._context, location))
 
     def locations(self) -> list[Held]:
-        return [one.held() for one in list(self._tenants.values()) if not one.is_gone]
+        return [tenant.holding() for tenant in list(self._tenants.values()) if not tenant.is_gone]
 
     def _add(self, attached: AttachedTenant) -> None:
         self._tenants[attached.tenant] = attached
@@ -285,10 +286,10 @@ class Node(NodePort):
         """
         if self._is_closed:
             return False
-        found = self._next_step()
-        if found is None:
+        due = self._next_step()
+        if due is None:
             return self._relieve() or self._watch_if_due()
-        schedule, step = found
+        schedule, step = due
         try:
             return schedule.run(step)
         finally:
@@ -304,7 +305,7 @@ class Node(NodePort):
                 self._active.pop(attached.tenant, None)
 
     def _next_step(self) -> tuple[Schedule, str] | None:
-        now_ms = self._context.elapsed_ms()
+        now_ms = self._context.monotonic_ms()
         with self._lock:
             if not self._queue:
                 self._fill_queue(now_ms)
@@ -352,7 +353,7 @@ class Node(NodePort):
         return False
 
     def _watch_if_due(self) -> bool:
-        now_ms = self._context.elapsed_ms()
+        now_ms = self._context.monotonic_ms()
         if self.watches_in_background or now_ms - self._watched_ms < self._context.options.poll_ms:
             return False
         self._watched_ms = now_ms
@@ -390,22 +391,22 @@ class Node(NodePort):
 
     def ingest_once(self, tenant: str) -> bool:
         """Read what the log has for a tenant; whether there was something. Raises as `Timeline.ingest_once`."""
-        return self._stepped(tenant, lambda attached: attached.ingest_once())
+        return self._run_step(tenant, lambda attached: attached.ingest_once())
 
     def flush_once(self, tenant: str) -> bool:
         """Write a tenant's rows in memory into layers; whether there were some."""
-        return self._stepped(tenant, lambda attached: attached.flush_once())
+        return self._run_step(tenant, lambda attached: attached.flush_once())
 
     def compact_once(self, tenant: str) -> bool:
         """Run one planned compaction of a tenant; whether there was one."""
-        return self._stepped(tenant, lambda attached: attached.compact_once())
+        return self._run_step(tenant, lambda attached: attached.compact_once())
 
     def commit_once(self, tenant: str) -> bool:
         """Flush and commit what is there; whether a request was granted."""
-        return self._stepped(tenant, lambda attached: attached.commit_once())
+        return self._run_step(tenant, lambda attached: attached.commit_once())
 
-    def _stepped(self, tenant: str, step: Callable[[AttachedTenant], R]) -> R:
-        attached = self._attached(tenant)
+    def _run_step(self, tenant: str, step: Callable[[AttachedTenant], R]) -> R:
+        attached = self._require_tenant(tenant)
         try:
             return step(attached)
         finally:
@@ -418,15 +419,15 @@ class Node(NodePort):
     # ---- the set of timelines
 
     def timelines(self, tenant: str) -> list[TimelineInfo]:
-        attached = self._attached(tenant)
+        attached = self._require_tenant(tenant)
         return [_info(attached, index) for index in attached.indices.values()]
 
     def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
-        attached = self._attached(tenant)
+        attached = self._require_tenant(tenant)
         self._wake(attached)
         state: dict[str, TimelineIndex] = {}
         before = attached.indices.get(change.id) or next(
-            (one for one in attached.indices.values() if one.name == change.name), None
+            (index for index in attached.indices.values() if index.name == change.name), None
         )
         if not change.id and before is not None:  # only an id tells that a delete or detach is committed
             change = replace(change, id=before.id)
@@ -434,25 +435,23 @@ class Node(NodePort):
         def is_done() -> bool:
             if not attached.apply_change(change):
                 return False
-            state.update({one.id: one for one in attached.base.timelines})
+            state.update({index.id: index for index in attached.base.timelines})
             return True
 
         try:
             self._until_committed(attached, is_done)
         except Corruption as error:
             raise self._reads.file_gone(attached, error) from error
-        found = state.get(change.id) or next((one for one in state.values() if one.name == change.name), before)
-        if found is None:
+        info = state.get(change.id) or next((index for index in state.values() if index.name == change.name), before)
+        if info is None:
             return TimelineInfo(id=change.id, name=change.name, lsn=0, committed_lsn=0, cutoff=0)
-        return _info(attached, found)
+        return _info(attached, info)
 
     def _until_committed(self, attached: AttachedTenant, is_done: Callable[[], bool], *, flush: bool = False) -> None:
         """Commit until something is committed. Raises `Unavailable` after a while, or when it cannot be any more."""
         context = self._context
-        clock = context.environment.clock
-        ends_s = clock.monotonic_s() + context.options.change_wait_ms / 1000
-        wait_s = context.options.retry_first_ms / 1000 / 4
-        while True:
+        pauses = Pauses(context.options.retry_first_ms / 1000 / 4, 1.0)
+        for _ in Backoff(context.environment, pauses, retry_s=context.options.change_wait_ms / 1000):
             problem: LakebedError | None = None
             try:
                 if is_done():
@@ -463,17 +462,14 @@ class Node(NodePort):
                 if error.kind == "not_attached":
                     raise
                 problem = error
-            if clock.monotonic_s() >= ends_s:
-                raise Unavailable(
-                    f"The commit of {attached.tenant} was not answered in time: ask again."
-                    + ("" if problem is None else f" {problem}"),
-                    kind="commit_pending",
-                ) from problem
-            clock.sleep(wait_s)
-            wait_s = min(1.0, wait_s * 2)
+        raise Unavailable(
+            f"The commit of {attached.tenant} was not answered in time: ask again."
+            + ("" if problem is None else f" {problem}"),
+            kind="commit_pending",
+        ) from problem
 
     def checkpoint(self, tenant: str) -> int:
-        attached = self._attached(tenant)
+        attached = self._require_tenant(tenant)
         self._wake(attached)
         attached.settle()
         targets = {id: timeline.last_lsn for id, timeline in attached.timelines.items()}
@@ -486,14 +482,14 @@ class Node(NodePort):
             for timeline in list(attached.timelines.values()):
                 if timeline.last_lsn < targets.get(timeline.id, 0):  # it was attached anew meanwhile
                     attached.ingest_timeline(timeline)
-            committed = {one.id: one.lsn for one in attached.base.timelines}
+            committed = {index.id: index.lsn for index in attached.base.timelines}
             return attached.base.txn >= txn and all(committed.get(id, lsn) >= lsn for id, lsn in targets.items())
 
         self._until_committed(attached, is_done, flush=True)
         return attached.base.txn
 
     def compact(self, tenant: str, timeline: str) -> None:
-        attached = self._attached(tenant)
+        attached = self._require_tenant(tenant)
         self._wake(attached)
         attached.find(timeline)
         if attached.transaction is None:
@@ -506,23 +502,23 @@ class Node(NodePort):
             raise commit_pending(tenant)
 
     def lag(self, tenant: str) -> dict[str, int]:
-        attached = self._attached(tenant)
-        found = {}
+        attached = self._require_tenant(tenant)
+        lags = {}
         for timeline in attached.timelines.values():
             if not timeline.is_read_only:
                 last = self._context.log.bounds(timeline.log_key).last
-                found[timeline.id] = max(0, last - timeline.last_lsn)
-        return found
+                lags[timeline.id] = max(0, last - timeline.last_lsn)
+        return lags
 
     # ---- reads
 
     def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
-        return self._reads.get(self._attached(tenant), timeline, key, lsn=lsn, at_least=at_least)
+        return self._reads.get(self._require_tenant(tenant), timeline, key, lsn=lsn, at_least=at_least)
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
     ) -> list[bytes | None]:
-        return self._reads.get_many(self._attached(tenant), timeline, keys, lsn=lsn, at_least=at_least)
+        return self._reads.get_many(self._require_tenant(tenant), timeline, keys, lsn=lsn, at_least=at_least)
 
     def scan(
         self,
@@ -534,7 +530,7 @@ class Node(NodePort):
         lsn: int | None = None,
         at_least: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        return self._reads.scan(self._attached(tenant), timeline, start, end, lsn=lsn, at_least=at_least)
+        return self._reads.scan(self._require_tenant(tenant), timeline, start, end, lsn=lsn, at_least=at_least)
 
     def is_ready(self, tenant: str, timeline: str, lsn: int) -> bool:
         """Whether an LSN of a timeline can be read without waiting. Cost: some lookups."""
@@ -543,25 +539,29 @@ class Node(NodePort):
             return True
         if attached.state in (TenantState.ATTACHING, TenantState.DETACHED):
             return False
-        found = attached.find(timeline)
-        return found.last_lsn >= lsn
+        target = attached.find(timeline)
+        return target.last_lsn >= lsn
 
     def utilization(self) -> Utilization:
         """How much of its memory the node uses. Cost: no request."""
         context, tenants = self._context, list(self._tenants.values())
-        problems = {one.tenant: f"{one.problem.kind}: {one.problem}" for one in tenants if one.problem is not None}
+        problems = {
+            tenant.tenant: f"{tenant.problem.kind}: {tenant.problem}"
+            for tenant in tenants
+            if tenant.problem is not None
+        }
         return Utilization(
             tenant_count=len(tenants),
-            loaded_count=sum(1 for one in tenants if any(each.is_loaded for each in one.timelines.values())),
+            loaded_count=sum(1 for tenant in tenants if any(each.is_loaded for each in tenant.timelines.values())),
             unflushed_bytes=context.budget.size_bytes,
             memtable_bytes_max=context.options.memtable_bytes_max,
             cached_bytes=context.cache.size_bytes,
             cache_bytes=context.options.cache_bytes,
-            lag_rows=sum(one.lag_rows for one in tenants),
+            lag_rows=sum(tenant.lag_rows for tenant in tenants),
             problems=dict(sorted(problems.items())[:_PROBLEMS_MAX]),
         )
 
-    def _attached(self, tenant: str) -> AttachedTenant:
+    def _require_tenant(self, tenant: str) -> AttachedTenant:
         """A tenant that can be read. Raises `Unavailable` (``not_attached``)."""
         self._check_open()
         attached = self._tenants.get(tenant)
@@ -580,7 +580,7 @@ class Node(NodePort):
 
 def _info(attached: AttachedTenant, index: TimelineIndex) -> TimelineInfo:
     """A timeline of the working set, with what is committed and ingested."""
-    committed = next((one.lsn for one in attached.base.timelines if one.id == index.id), 0)
+    committed = next((other.lsn for other in attached.base.timelines if other.id == index.id), 0)
     timeline = attached.timelines.get(index.id)
     return TimelineInfo(
         id=index.id,

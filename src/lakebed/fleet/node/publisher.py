@@ -66,7 +66,7 @@ class GrantedPublisher:
         self._last_id = mint_file_id(self._last_id, environment=self._environment)
         return self._last_id
 
-    def flushed(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
+    def publish_flush(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
         """Put a file in front of level 0; `token` is the `LogMark` at the memtable's end."""
         index = self._index()
         if index.lsn >= last_sequence:
@@ -81,12 +81,12 @@ class GrantedPublisher:
         self._open()
         return self
 
-    def compacted(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
+    def publish_compaction(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
         """Put a compaction's output in the place of its inputs. Raises `Conflict` when an input is gone."""
         index = self._index()
         if run is not None and run in index.files.runs:
             return index.files
-        files = task.applied(index.files, run)
+        files = task.apply_to(index.files, run)
         if files is None:
             raise Conflict(
                 f"Files of timeline {self._timeline} of {self._tenant} that were to be merged are gone: plan it again.",
@@ -98,7 +98,7 @@ class GrantedPublisher:
     def abandon(self, job: CompactionJob) -> None:
         """Nothing: what was written is recorded, and goes on the deadlist."""
 
-    def refreshed(self) -> FileSet:
+    def publish_refresh(self) -> FileSet:
         """The files of the working set."""
         return self._index().files
 

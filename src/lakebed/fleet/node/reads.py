@@ -18,7 +18,7 @@ from lakebed.fleet.node.attached import AttachedTenant
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.timeline import Timeline
 from lakebed.fleet.ports import Found
-from lakebed.key_value.port import checked_bounds
+from lakebed.key_value.port import validate_bounds
 from lakebed.lsm.model import check_key
 from lakebed.lsm.view import View
 
@@ -74,8 +74,8 @@ class Reads:
         at_least: int,
     ) -> Iterator[pa.RecordBatch]:
         """See `lakebed.fleet.ports.NodePort.scan`."""
-        checked_bounds(start, end)
-        timeline = self._reached(attached, name, lsn, at_least)
+        validate_bounds(start, end)
+        timeline = self._await_timeline(attached, name, lsn, at_least)
         return self._batches(attached, timeline, timeline.view(lsn), start, end)
 
     def _batches(
@@ -89,14 +89,14 @@ class Reads:
     def _read(
         self, attached: AttachedTenant, name: str, lsn: int | None, at_least: int, function: Callable[[View], R]
     ) -> R:
-        timeline = self._reached(attached, name, lsn, at_least)
+        timeline = self._await_timeline(attached, name, lsn, at_least)
         try:
             return timeline.read(lsn, function)
         except (NotFound, Corruption) as error:
             raise self.file_gone(attached, error) from error
 
     def file_gone(self, attached: AttachedTenant, error: LakebedError) -> LakebedError:
-        """A missing file is normal in a transaction that will be rejected: ask, to learn it (R20)."""
+        """A missing file is normal in a transaction that will be rejected: ask, to learn it."""
         if isinstance(error, Corruption) and error.kind != "file_missing":
             return error
         if attached.transaction is not None:
@@ -108,7 +108,7 @@ class Reads:
             kind="file_gone",
         )
 
-    def _reached(self, attached: AttachedTenant, name: str, lsn: int | None, at_least: int) -> Timeline:
+    def _await_timeline(self, attached: AttachedTenant, name: str, lsn: int | None, at_least: int) -> Timeline:
         """The timeline, once it has ingested what is asked for. Raises `Unavailable` (``lsn_not_reached``)."""
         if (lsn is not None and lsn < 0) or at_least < 0:
             raise InvalidRequest("The LSN is negative: an LSN is a whole number from 0.", kind="invalid_lsn")

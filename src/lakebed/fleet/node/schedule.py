@@ -1,6 +1,6 @@
 """Which step of a tenant is due, and what follows from its errors.
 
-Owns: the order of steps, the rules for commits (R14), and the waits after failures. Invariants: a tenant to which
+Owns: the order of steps, the rules for commits, and the waits after failures. Invariants: a tenant to which
 nothing happens has no step due; a step that fails, also by a defect, is tried again after a wait, and nothing is lost
 by that.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from lakebed.backoff import Pauses
 from lakebed.errors import (
     Conflict,
     Corruption,
@@ -42,17 +43,17 @@ class Schedule:
         self._context = context
         self._location = attached.location
         options = context.options
-        self._retries = Retries(first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
+        self._retries = Retries(Pauses(options.retry_first_ms / 1000, options.retry_max_ms / 1000))
 
     def due(self, now_ms: int) -> str | None:
         """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request.
 
         Args:
-            now_ms: `NodeContext.elapsed_ms`.
+            now_ms: `NodeContext.monotonic_ms`.
         """
         if self.attached.location is not self._location:
             self._location = self.attached.location
-            self._retries.succeeded("settle")
+            self._retries.note_success("settle")
         for step in _STEPS:
             if self._retries.may_try(step, now_ms) and self._is_due(step, now_ms):
                 return step
@@ -78,8 +79,8 @@ class Schedule:
         if transaction.request is not None:
             return False
         if step == "flush":
-            return any(one.needs_flush for one in timelines)
-        return any(one.needs_compaction and not one.is_read_only for one in timelines)
+            return any(timeline.needs_flush for timeline in timelines)
+        return any(timeline.needs_compaction and not timeline.is_read_only for timeline in timelines)
 
     def _commit_is_due(self, transaction: OpenTransaction, now_ms: int) -> bool:
         context, attached = self._context, self.attached
@@ -99,20 +100,20 @@ class Schedule:
         attached = self.attached
         if attached.is_asked:
             return True
-        lifetimes = [one.expires_ms for one in transaction.timelines.values() if one.expires_ms is not None]
+        lifetimes = [index.expires_ms for index in transaction.timelines.values() if index.expires_ms is not None]
         if lifetimes and min(lifetimes) <= self._context.now_ms():
             return True
         since_ms = attached.dirty_since_ms
         return since_ms is not None and now_ms - since_ms >= attached.location.policy.commit_age_ms
 
     def _commit(self) -> bool:
-        """Commit; when only bytes ask for it, not before the layers are four times the manifest (R14)."""
+        """Commit; when only bytes ask for it, not before the layers are four times the manifest."""
         attached = self.attached
         transaction = attached.transaction
         if (
             transaction is not None
             and transaction.request is None
-            and not self._is_asked_or_old(transaction, self._context.elapsed_ms())
+            and not self._is_asked_or_old(transaction, self._context.monotonic_ms())
             and attached.flush_once()
             and transaction.layer_bytes < 4 * attached.manifest_bytes
         ):
@@ -131,7 +132,7 @@ class Schedule:
             and not attached.is_asked
             and attached.lag_rows == 0
             and (transaction is None or transaction.request is None)
-            and (transaction is None or all(one.expires_ms is None for one in transaction.timelines.values()))
+            and (transaction is None or all(index.expires_ms is None for index in transaction.timelines.values()))
         )
 
     def run(self, step: str) -> bool:
@@ -148,28 +149,28 @@ class Schedule:
             "ingest": self._catch_up,
             "compact": attached.compact_once,
         }
-        return self._tried(step, steps[step])
+        return self._try_step(step, steps[step])
 
     def relieve(self, timeline: str) -> bool:
         """Flush all rows of one timeline, unless a flush of this tenant has to wait; whether it was done."""
         attached = self.attached
-        transaction, now_ms = attached.transaction, self._context.elapsed_ms()
+        transaction, now_ms = attached.transaction, self._context.monotonic_ms()
         if transaction is None or transaction.request is not None or not self._retries.may_try("flush", now_ms):
             return False
-        return self._tried("flush", lambda: attached.flush_timeline(timeline))
+        return self._try_step("flush", lambda: attached.flush_timeline(timeline))
 
-    def _tried(self, step: str, call: Callable[[], bool | None]) -> bool:
-        attached, now_ms = self.attached, self._context.elapsed_ms()
+    def _try_step(self, step: str, call: Callable[[], bool | None]) -> bool:
+        attached, now_ms = self.attached, self._context.monotonic_ms()
         try:
             done = call() is not False
         except (Unavailable, OutcomeUnknown, Conflict, NotFound, Corruption, UnsupportedFormat) as error:
-            self._failed(step, error, now_ms)
+            self._note_failure(step, error, now_ms)
             return False
         except Exception as error:
-            self._failed(step, InternalError(f"The step {step} of {attached.tenant} failed: {error!r}."), now_ms)
+            self._note_failure(step, InternalError(f"The step {step} of {attached.tenant} failed: {error!r}."), now_ms)
             raise
         if done:
-            self._retries.succeeded(step)
+            self._retries.note_success(step)
         else:
             self._retries.postpone(step, now_ms)
         attached.problem = None
@@ -179,9 +180,9 @@ class Schedule:
         with self._context.catching_up.one():
             return self.attached.ingest_once()
 
-    def _failed(self, step: str, error: LakebedError, now_ms: int) -> None:
-        self._retries.failed(step, now_ms)
+    def _note_failure(self, step: str, error: LakebedError, now_ms: int) -> None:
+        self._retries.note_failure(step, now_ms)
         self.attached.problem = error
         if isinstance(error, NotFound) and step in ("flush", "compact"):
-            self.attached.ask()  # a file is gone: in a transaction that will be rejected this is normal (R20)
+            self.attached.ask()  # a file is gone: in a transaction that will be rejected this is normal
         _LOG.info("step failed", tenant=self.attached.tenant, step=step, kind=error.kind, error=str(error))

@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.errors import Closed, Conflict, InternalError, LakebedError, OutcomeUnknown, Unavailable
-from lakebed.fleet.http_ports import PATIENCE_S, HttpControl
+from lakebed.fleet.http_ports import RETRY_S, HttpControl
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.node.local import LocalState
@@ -40,9 +40,9 @@ from lakebed.runtime import Environment
 NAME: Final = "lakebed fleet node"
 """In front of messages on standard error."""
 
-_CONTROL_PATIENCE_S: Final = 1.0
-"""How long one request to the control plane is repeated; the step that made it is repeated anyway."""
-_LOG_PATIENCE_S: Final = 2.0
+_CONTROL_RETRY_S: Final = 1.0
+"""How long one request to the control plane is retried; the step that made it is retried anyway."""
+_LOG_RETRY_S: Final = 2.0
 """The same for the log: a read that waits for an LSN ends about when `NodeOptions.read_wait_ms` are over."""
 _IDLE_S: Final = 0.02
 """Wait of a worker that found nothing to do."""
@@ -124,15 +124,15 @@ class NodeThreads:
                 self._changed.wait(seconds)
             return not self._is_over
 
-    def _tried(self, what: str, call: Callable[[], object]) -> bool:
+    def _try(self, what: str, call: Callable[[], object]) -> bool:
         """Call a function and report its error, if it is another one than last; whether it returned something true."""
         try:
-            found = call()
+            result = call()
         except Exception as error:
             self._report(what, error)
             return False
         self._told.pop(what, None)
-        return bool(found)
+        return bool(result)
 
     def _report(self, what: str, error: Exception) -> None:
         text = repr(error)
@@ -153,18 +153,18 @@ class NodeThreads:
 
     def _beat(self) -> None:
         while self._pause(self._options.heartbeat_ms / 1000):
-            self._tried("no heartbeat", self._node.heartbeat_once)
+            self._try("no heartbeat", self._node.heartbeat_once)
 
     def _watch(self) -> None:
         what = "the log is not watched"
         while self._pause(self._options.poll_ms / 1000):
-            self._tried(what, lambda: self._node.watch_once(timeout_s=_WATCH_S))
+            self._try(what, lambda: self._node.watch_once(timeout_s=_WATCH_S))
             if what in self._told:
                 self._pause(1.0)
 
     def _work(self) -> None:
         while not self._is_over:
-            if not self._tried("a step failed", self._node.work_once) and not self._pause(_IDLE_S):
+            if not self._try("a step failed", self._node.work_once) and not self._pause(_IDLE_S):
                 return
 
     def close(self) -> None:
@@ -175,9 +175,9 @@ class NodeThreads:
         for join in self._joins[2:]:
             join()
         ends_s = self._clock.monotonic_s() + _END_S
-        for held in self._node.locations():
-            if held.txn is not None and self._clock.monotonic_s() < ends_s:
-                self._tried(f"{held.tenant} was not committed", partial(self._node.commit_once, held.tenant))
+        for location in self._node.locations():
+            if location.txn is not None and self._clock.monotonic_s() < ends_s:
+                self._try(f"{location.tenant} was not committed", partial(self._node.commit_once, location.tenant))
         self._joins[0]()
 
     def join(self) -> None:
@@ -234,16 +234,14 @@ def start_node(
 
 
 def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) -> NodeSite:
-    control = HttpControl(
-        settings.control, token=settings.token, environment=environment, patience_s=_CONTROL_PATIENCE_S
-    )
+    control = HttpControl(settings.control, token=settings.token, environment=environment, retry_s=_CONTROL_RETRY_S)
     local = LocalState(settings.local)
     address = _address(settings, local, environment)
     storage = open_store(
         address.storage, storage_options=settings.storage_options, environment=environment, durable=settings.durable
     )
     log: Log = open_log(
-        settings.log or address.log, token=settings.token, environment=environment, patience_s=_LOG_PATIENCE_S
+        settings.log or address.log, token=settings.token, environment=environment, retry_s=_LOG_RETRY_S
     )
     name = settings.name or os.path.basename(os.path.abspath(settings.local))
     node = Node(
@@ -284,11 +282,11 @@ def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) ->
 def _address(settings: NodeSettings, local: LocalState, environment: Environment) -> FleetAddress:
     """Where storage and log are: what the control plane says, or said when this node started before.
 
-    A node that has never started asks with patience, since the control plane may start at the same time.
+    A node that has never started retries for longer, since the control plane may start at the same time.
     """
     known = local.address()
-    patience_s = PATIENCE_S if known is None else _CONTROL_PATIENCE_S
-    asked = HttpControl(settings.control, token=settings.token, environment=environment, patience_s=patience_s)
+    retry_s = RETRY_S if known is None else _CONTROL_RETRY_S
+    asked = HttpControl(settings.control, token=settings.token, environment=environment, retry_s=retry_s)
     try:
         return asked.address()
     except (Unavailable, OutcomeUnknown):

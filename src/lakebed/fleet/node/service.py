@@ -171,29 +171,29 @@ async def get(call: NodeCall) -> Response:
         raise InvalidRequest("The query has no key: add it.", kind="missing_parameter")
     node, tenant, timeline = call.node, call.tenant, call.timeline
     if call.serving.reads_inline and node.is_ready(tenant, timeline, max(lsn or 0, at_least)):
-        found = node.get(tenant, timeline, key, lsn=lsn, at_least=at_least)
+        reply = node.get(tenant, timeline, key, lsn=lsn, at_least=at_least)
     else:
-        found = await call.quick(node.get, tenant, timeline, key, lsn=lsn, at_least=at_least)
-    headers = {LSN_HEADER: str(found.lsn)}
-    if found.value is None:
+        reply = await call.quick(node.get, tenant, timeline, key, lsn=lsn, at_least=at_least)
+    headers = {LSN_HEADER: str(reply.lsn)}
+    if reply.value is None:
         return Response(status_code=204, headers=headers)
-    return Response(found.value, headers=headers, media_type="application/octet-stream")
+    return Response(reply.value, headers=headers, media_type="application/octet-stream")
 
 
 @NODE.add("POST", _TIMELINE + "/values", "getMany", needs="read", takes=bytes, gives={200: bytes})
 async def get_many(call: NodeCall) -> Response:
     """Read the values of many keys, as MessagePack, in the order asked; of one key, also the LSN of its state."""
-    asked = await _asked(call, KeysBody)
+    asked = await _read_body(call, KeysBody)
     node, tenant, timeline = call.node, call.tenant, call.timeline
     if len(asked.keys) == 1:
-        one = await call.quick(node.get, tenant, timeline, asked.keys[0], lsn=asked.lsn, at_least=asked.at_least)
-        content = msgspec.msgpack.encode([one.value])
-        return Response(content, headers={LSN_HEADER: str(one.lsn)}, media_type="application/msgpack")
-    found = await call.quick(node.get_many, tenant, timeline, asked.keys, lsn=asked.lsn, at_least=asked.at_least)
-    return Response(msgspec.msgpack.encode(found), media_type="application/msgpack")
+        reply = await call.quick(node.get, tenant, timeline, asked.keys[0], lsn=asked.lsn, at_least=asked.at_least)
+        content = msgspec.msgpack.encode([reply.value])
+        return Response(content, headers={LSN_HEADER: str(reply.lsn)}, media_type="application/msgpack")
+    values = await call.quick(node.get_many, tenant, timeline, asked.keys, lsn=asked.lsn, at_least=asked.at_least)
+    return Response(msgspec.msgpack.encode(values), media_type="application/msgpack")
 
 
-async def _asked(call: NodeCall, kind: type[A]) -> A:
+async def _read_body(call: NodeCall, kind: type[A]) -> A:
     """The MessagePack body of a read, checked. Raises `InvalidRequest`."""
     try:
         asked = msgspec.msgpack.decode(await call.body(bytes_max=BODY_BYTES_MAX), type=kind)
@@ -220,16 +220,16 @@ def _check_lsn(lsn: int) -> None:
 async def scan(call: NodeCall) -> Response:
     """Read a range of keys as an Arrow IPC stream; the schema's metadata has the LSN."""
     lsn, at_least = call.at()
-    return await _scanned(call, RangeBody(call.key("start"), call.key("end"), lsn, at_least))
+    return await _answer_scan(call, RangeBody(call.key("start"), call.key("end"), lsn, at_least))
 
 
 @NODE.add("POST", _TIMELINE + "/rows", "scanLong", needs="read", takes=bytes, gives={200: bytes})
 async def scan_long(call: NodeCall) -> Response:
     """Read a range whose bounds, as MessagePack, may be longer than a URL."""
-    return await _scanned(call, await _asked(call, RangeBody))
+    return await _answer_scan(call, await _read_body(call, RangeBody))
 
 
-async def _scanned(call: NodeCall, asked: RangeBody) -> Response:
+async def _answer_scan(call: NodeCall, asked: RangeBody) -> Response:
     node, tenant, timeline = call.node, call.tenant, call.timeline
     chunks = await call.download(
         lambda: _stream(node.scan(tenant, timeline, asked.start, asked.end, lsn=asked.lsn, at_least=asked.at_least))
@@ -239,19 +239,19 @@ async def _scanned(call: NodeCall, asked: RangeBody) -> Response:
 
 def _stream(batches: Iterator[pa.RecordBatch]) -> Iterator[Buffer]:
     """The messages of an Arrow IPC stream, in pieces of about `_PIECE_BYTES`: each piece is a step of a thread."""
-    held: list[Buffer] = []
+    pieces: list[Buffer] = []
     size = 0
     for batch in batches:
         if not size:
             size += 1
-            held.append(batch.schema.serialize())
+            pieces.append(batch.schema.serialize())
         message = batch.serialize()
-        held.append(message)
+        pieces.append(message)
         size += message.size
         if size >= _PIECE_BYTES:
-            yield b"".join(held)
-            held, size = [], 1
-    yield b"".join((*held, END_OF_STREAM))
+            yield b"".join(pieces)
+            pieces, size = [], 1
+    yield b"".join((*pieces, END_OF_STREAM))
 
 
 @NODE.add("PUT", _TENANT + "/location", "putLocation", needs="admin", takes=Location, gives={204: None})

@@ -49,7 +49,7 @@ class TimelineSet:
             return self.timelines.get(name[1:])
         names = self._names
         if names[0] is not base:
-            names = self._names = base, {one.name: one.id for one in base.timelines}
+            names = self._names = base, {index.name: index.id for index in base.timelines}
         return self.timelines.get(names[1].get(name, name))
 
     def show(self, indices: Mapping[str, TimelineIndex], *, anew: bool) -> None:
@@ -59,7 +59,7 @@ class TimelineSet:
             anew: they are of another base than before: all are made again, with the rows in memory above their files.
         """
         self._paths |= all_paths(self._tenant, indices.values())
-        named_count = sum(len(ids) for one in indices.values() for ids in one.origins.values())
+        named_count = sum(len(ids) for timeline_index in indices.values() for ids in timeline_index.origins.values())
         if len(self._paths) > _PATHS_KEPT + 2 * named_count:
             self._paths = all_paths(self._tenant, indices.values())
         old = self.timelines
@@ -111,4 +111,4 @@ class TimelineSet:
 
 
 def _ids(indices: Iterable[TimelineIndex]) -> set[str]:
-    return {file.id for one in indices for file in one.files.files()}
+    return {file.id for index in indices for file in index.files.files()}

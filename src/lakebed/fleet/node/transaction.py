@@ -4,7 +4,7 @@ Owns: the working set, which is in memory and in the local state and costs no re
 deadlist.
 
 Invariants:
-- Every path that was minted is, at the commit, in the manifest or on the deadlist (R7). Nothing that was named is
+- Every path that was minted is, at the commit, in the manifest or on the deadlist. Nothing that was named is
   deleted here: a put whose reply was lost may land after a delete, and the prefix of a committed transaction is never
   listed.
 - An object of another transaction goes on the deadlist when no timeline names it any more.
@@ -69,9 +69,9 @@ class OpenTransaction:
         self._node = node
         self._storage = storage
         self._local = local
-        self._timelines = {one.id: one for one in timelines}
+        self._timelines = {index.id: index for index in timelines}
         self._minted = dict.fromkeys(record.minted)
-        self._is_changed = {one.id: one for one in base.timelines} != self._timelines
+        self._is_changed = {index.id: index for index in base.timelines} != self._timelines
         self._base_paths = frozenset(all_paths(record.tenant, base.timelines).values())
         self._count_layers()
 
@@ -123,7 +123,7 @@ class OpenTransaction:
         self._check_open()
         self._store_state(timelines)
         self._timelines = dict(timelines)
-        self._is_changed = {one.id: one for one in self.base.timelines} != self._timelines
+        self._is_changed = {index.id: index for index in self.base.timelines} != self._timelines
         self._count_layers()
 
     def delete_unknown(self) -> int:
@@ -136,10 +136,10 @@ class OpenTransaction:
         request = self._record.request
         if request is not None:
             known |= {request.manifest.path, deadlist_of(request.manifest.path)}
-        found = self._storage.list(txn_folder(self.tenant, self.txn))
+        metas = self._storage.list(txn_folder(self.tenant, self.txn))
         unknown = tuple(
             Deletable(meta.path, meta.size_bytes, f"not known in the open transaction {self.txn}")
-            for meta in found
+            for meta in metas
             if meta.path not in known
         )
         if unknown:
@@ -168,10 +168,10 @@ class OpenTransaction:
             generation=self._record.generation,
             manifest=refer(manifest_path(self.tenant, self.txn, _ATTEMPT), body),
             timelines={
-                one.id: Progress(lsn=one.lsn, cutoff=one.cutoff, is_read_only=one.is_read_only)
-                for one in manifest.timelines
+                index.id: Progress(lsn=index.lsn, cutoff=index.cutoff, is_read_only=index.is_read_only)
+                for index in manifest.timelines
             },
-            names={one.name: one.id for one in manifest.timelines},
+            names={index.name: index.id for index in manifest.timelines},
             has_deadlist=bool(dead),
             begin=begin,
         )
@@ -194,7 +194,7 @@ class OpenTransaction:
             raise InternalError(f"the local state of {self.tenant} has lost the manifest that it asked with")
         put_new(self._storage, request.manifest.path, body)
 
-    def granted(self, *, txn: int, generation: int) -> OpenTransaction:
+    def successor(self, *, txn: int, generation: int) -> OpenTransaction:
         """The transaction that began with the commit of this one."""
         request = self._record.request
         assert request is not None
@@ -230,7 +230,7 @@ class OpenTransaction:
         self._local.store_state(self.tenant, encode_manifest(self._manifest(timelines)))
 
     def _manifest(self, timelines: Mapping[str, TimelineIndex]) -> Manifest:
-        gone = [one.id for one in self.base.timelines if one.id not in timelines]
+        gone = [index.id for index in self.base.timelines if index.id not in timelines]
         return Manifest(
             tenant=self.tenant,
             txn=self.txn,

@@ -18,7 +18,10 @@ class DatabaseAdapter(StoreAdapter):
         database = lake.database(name)
         manifest = database.show_manifest()
         now_ms = lake.environment.clock.now_ms()
-        pin_count = sum(one.is_live(now_ms) and one.owner.kind in ("user", "clone") for one in manifest.checkpoints)
+        pin_count = sum(
+            checkpoint.is_live(now_ms) and checkpoint.owner.kind in ("user", "clone")
+            for checkpoint in manifest.checkpoints
+        )
         if manifest.destroyed_at_ms is not None:
             size_bytes = module_of("database").remaining_bytes(database, manifest, now_ms=now_ms)
             if size_bytes is None:
@@ -49,11 +52,11 @@ class DatabaseAdapter(StoreAdapter):
 
     def why(self, lake: Stores, path: str) -> Explanation | None:
         """Cost: as `DatabaseAdmin.why`."""
-        found = split_top(path, DATABASE_SUFFIX)
-        if found is None:
+        parts = split_top(path, DATABASE_SUFFIX)
+        if parts is None:
             return None
         try:
-            return lake.database(found[0]).why(found[1])
+            return lake.database(parts[0]).why(parts[1])
         except NotFound:
             return None
 

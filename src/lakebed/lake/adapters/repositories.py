@@ -11,7 +11,7 @@ from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
 from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
-from lakebed.repo.namespace import METADATA_FOLDER, namespace_folder
+from lakebed.repo.outside.namespace import METADATA_FOLDER, namespace_folder
 
 
 class RepositoryAdapter(StoreAdapter):

@@ -65,7 +65,7 @@ class TableAdapter(StoreAdapter):
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Cost: that of `bytes_alone`, and 1 GET a consumer."""
-        from lakebed.table.alone import bytes_alone
+        from lakebed.table.collect.alone import bytes_alone
 
         table = lake.table(name)
         alone = bytes_alone(table.context)
@@ -73,10 +73,10 @@ class TableAdapter(StoreAdapter):
 
     def why(self, lake: Stores, path: str) -> Explanation | None:
         """Cost: as `Table.why`."""
-        found = split_path(path)
-        if found is None or not found[1]:
+        parts = split_path(path)
+        if parts is None or not parts[1]:
             return None
-        name, inside = found
+        name, inside = parts
         if lake.has_table(str(name)):
             return lake.table(str(name)).why(inside)
         if is_dropped(lake.store, name):
@@ -98,7 +98,7 @@ class TableAdapter(StoreAdapter):
                     raise
                 # The other tables of the lake are cleaned all the same.
                 reports.append(ReclaimReport.not_collected(name, error, dry_run=dry_run))
-        for dropped in lake.dropped_tables():
+        for dropped in lake.list_dropped_tables():
             reports.append(
                 drop_table(lake.store, dropped, environment=lake.environment, dry_run=dry_run, progress=progress)
             )

@@ -25,7 +25,7 @@ class TenantAdapter(StoreAdapter):
         with lake.reading_tenants() as records:
             state = records.state(name)
         versions = state.versions()
-        files = {file.id: file.size_bytes for one in state.manifest.timelines for file in one.files.files()}
+        files = {file.id: file.size_bytes for timeline in state.manifest.timelines for file in timeline.files.files()}
         return StoreSummary(
             "tenant",
             name,
@@ -55,15 +55,15 @@ class TenantAdapter(StoreAdapter):
             return Explanation(
                 path, (), "It is part of the fleet's ledger or log: their databases keep what they need."
             )
-        found = split_top(path, TENANT_SUFFIX)
-        if found is None:
+        parts = split_top(path, TENANT_SUFFIX)
+        if parts is None:
             return None
         with lake.reading_tenants() as records:
             try:
-                explained = records.state(found[0]).explain(found[1])
+                explained = records.state(parts[0]).explain(parts[1])
             except NotFound:
                 return Explanation(
-                    path, (), f"The ledger has no tenant {found[0]}: it was dropped, or lakebed fleet scrub deletes it."
+                    path, (), f"The ledger has no tenant {parts[0]}: it was dropped, or lakebed fleet scrub deletes it."
                 )
         return replace(explained, path=path)
 

@@ -28,9 +28,9 @@ from lakebed.repo.committed.change_rows import ChangeRows, Changes, Clearing, Cl
 from lakebed.repo.committed.range_files import AHEAD_COUNT, RangeFiles
 from lakebed.repo.committed.range_writer import MetarangeWriter
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.entry import identities
-from lakebed.repo.model import MetarangeRef, RangeMeta
-from lakebed.repo.rows import without_tombstones
+from lakebed.repo.model.entry import identities
+from lakebed.repo.model.model import MetarangeRef, RangeMeta
+from lakebed.repo.model.rows import without_tombstones
 
 __all__ = ["Applied", "Changes", "apply_changes"]
 
@@ -84,17 +84,17 @@ class _Application:
 
     def run(self) -> Applied:
         """Apply the changes to every range, then those after the last range."""
-        for number, one in enumerate(self._ranges):
-            self._pass_range(number, one)
+        for number, meta in enumerate(self._ranges):
+            self._pass_range(number, meta)
         for batch in self._changes.take_rest():
             self._add(batch)
         if not (self._added or self._changed or self._removed):
             return Applied(self._base, 0, 0, 0)
         return Applied(self._writer.finish(), self._added, self._changed, self._removed)
 
-    def _pass_range(self, number: int, one: RangeMeta) -> None:
+    def _pass_range(self, number: int, meta: RangeMeta) -> None:
         """One range, and the changes behind the range before and up to its last path."""
-        first, last = one.file.first_key, one.file.last_key
+        first, last = meta.file.first_key, meta.file.last_key
         for batch in self._changes.take_before(first):
             self._add(batch)
         clearing = self._clears.over(first, last)
@@ -102,16 +102,16 @@ class _Application:
             self._changes.drop_tombstones(last)
         path = self._changes.next_path()
         if clearing is Clearing.SOME or (path is not None and path <= last):
-            self._merge_range(number, one)
+            self._merge_range(number, meta)
         elif clearing is Clearing.NONE:
-            self._writer.reuse(one)
+            self._writer.reuse(meta)
         else:
-            self._removed += one.entry_count
+            self._removed += meta.entry_count
 
-    def _merge_range(self, number: int, one: RangeMeta) -> None:
+    def _merge_range(self, number: int, meta: RangeMeta) -> None:
         """A range that is read, with the changes between its rows."""
         blocks = self._loads.rows(number)
-        if self._changes.ready_count(one.file.last_key) * _JOINED_SHARE > len(blocks):
+        if self._changes.ready_count(meta.file.last_key) * _JOINED_SHARE > len(blocks):
             blocks = [pa.concat_batches(blocks)]
         for block in blocks:
             for batch in self._changes.take_before(first_key(block)):
@@ -124,7 +124,7 @@ class _Application:
         while (some := self._changes.take_through(last)) is not None:
             # Changes are read as they arrive: rows after the last one read wait for the next.
             end = KeyColumn(block.column(0)).lower_bound(last_key(some) + b"\0")
-            self._write(self._merged(block.slice(0, end), some))
+            self._write(self._merge_rows(block.slice(0, end), some))
             block = block.slice(end)
         cleared = self._clears.mask(block)
         if cleared is not None:
@@ -142,7 +142,7 @@ class _Application:
         if batch.num_rows:
             self._writer.write_rows(batch)
 
-    def _merged(self, rows: pa.RecordBatch, changes: pa.RecordBatch) -> pa.RecordBatch:
+    def _merge_rows(self, rows: pa.RecordBatch, changes: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the base after changes to some of them and between them; counts what happens."""
         at, same = _places(rows, changes)
         lengths = np.diff(offsets_of(changes.column(1)))
@@ -179,7 +179,7 @@ class _Loads:
     def __init__(self, files: RangeFiles, ranges: Sequence[RangeMeta], changes: ChangeRows, clears: Clears) -> None:
         self._files = files
         self._ranges = ranges
-        self._last_paths = [one.file.last_key for one in ranges]
+        self._last_paths = [meta.file.last_key for meta in ranges]
         self._changes = changes
         self._clears = clears
         self._begun: dict[int, Iterator[list[pa.RecordBatch]]] = {}
@@ -228,6 +228,6 @@ def _places(rows: pa.RecordBatch, changes: pa.RecordBatch) -> tuple[npt.NDArray[
             ranks = np.empty(len(order), np.int64)
             ranks[order] = np.arange(len(order))
             at = ranks[:change_count] - np.arange(change_count)
-    found = rows.column(0).take(pa.array(np.minimum(at, count - 1)))
-    same = pc.equal(found, changes.column(0)).to_numpy(zero_copy_only=False)
+    nearest = rows.column(0).take(pa.array(np.minimum(at, count - 1)))
+    same = pc.equal(nearest, changes.column(0)).to_numpy(zero_copy_only=False)
     return at, same & (at < count)

@@ -20,8 +20,8 @@ from lakebed.errors import InternalError
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.merge import first_key, last_key
 from lakebed.lsm.sort import KeyColumn
-from lakebed.repo.model import ROWS_SCHEMA
-from lakebed.repo.rows import Interval, joined
+from lakebed.repo.model.model import ROWS_SCHEMA
+from lakebed.repo.model.rows import Interval, join_intervals
 
 _BATCH_ROWS_MAX: Final = 65_536
 """Rows of changes that are looked at together."""
@@ -85,18 +85,18 @@ class ChangeRows:
     def take_before(self, path: bytes) -> Iterator[pa.RecordBatch]:
         """All rows before a path."""
         while self._head is not None and self._next is not None and self._next < path:
-            yield self._taken(self._head, self._head.paths.lower_bound(path))
+            yield self._take_rows(self._head, self._head.paths.lower_bound(path))
 
     def take_through(self, last: bytes) -> pa.RecordBatch | None:
         """Some rows up to a path, inclusive; None when none is left there."""
         if self._head is None or self._next is None or self._next > last:
             return None
-        return self._taken(self._head, _through(self._head, last))
+        return self._take_rows(self._head, _through(self._head, last))
 
     def take_rest(self) -> Iterator[pa.RecordBatch]:
         """All rows that are left."""
         while self._head is not None:
-            yield self._taken(self._head, self._head.paths.count)
+            yield self._take_rows(self._head, self._head.paths.count)
 
     def drop_tombstones(self, last: bytes) -> None:
         """Take the tombstones that come next, up to a path, inclusive."""
@@ -106,11 +106,11 @@ class ChangeRows:
             puts = np.flatnonzero(np.diff(offsets_of(values)))
             if len(puts):
                 if puts[0]:
-                    self._taken(self._head, self._place + int(puts[0]))
+                    self._take_rows(self._head, self._place + int(puts[0]))
                 return
-            self._taken(self._head, end)
+            self._take_rows(self._head, end)
 
-    def _taken(self, head: _Head, end: int) -> pa.RecordBatch:
+    def _take_rows(self, head: _Head, end: int) -> pa.RecordBatch:
         """The rows of the head up to a position, behind which there is at least one more or the next batch."""
         taken = head.batch.slice(self._place, end - self._place)
         if end == head.paths.count:
@@ -159,7 +159,7 @@ class Clears:
     """Stretches of paths that are cleared; those that touch each other are one."""
 
     def __init__(self, clears: Sequence[Interval]) -> None:
-        stretches = joined(clears)
+        stretches = join_intervals(clears)
         self._starts = [start for start, _ in stretches]
         self._ends = [end for _, end in stretches]
 

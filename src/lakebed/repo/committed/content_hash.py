@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.lsm.block import offsets_of
-from lakebed.repo.model import ROWS_SCHEMA, RangeMeta
+from lakebed.repo.model.model import ROWS_SCHEMA, RangeMeta
 
 _COUNT: Final = struct.Struct("<Q")
 _LENGTH: Final = struct.Struct("<I")
@@ -48,9 +48,9 @@ def range_hash(batches: Sequence[pa.RecordBatch]) -> str:
 def metarange_hash(ranges: Iterable[RangeMeta]) -> str:
     """The hash of a list of ranges: 64 hexadecimal digits. Cost: about 1 us a range."""
     digest = hashlib.sha256()
-    for one in ranges:
-        path = one.file.last_key
-        digest.update(_LENGTH.pack(len(path)) + path + bytes.fromhex(one.id))
+    for meta in ranges:
+        path = meta.file.last_key
+        digest.update(_LENGTH.pack(len(path)) + path + bytes.fromhex(meta.id))
     return digest.hexdigest()
 
 

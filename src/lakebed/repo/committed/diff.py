@@ -17,9 +17,9 @@ from lakebed.repo.committed.segment_rows import rows_of_segments
 from lakebed.repo.committed.segments import cut_segments
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.committed.windows import FIRST_ROW_COUNT, Positions, match_paths, order_of, same, side_by_side
-from lakebed.repo.entry import identities
-from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef
-from lakebed.repo.rows import clip_rows
+from lakebed.repo.model.entry import identities
+from lakebed.repo.model.model import DIFF_SCHEMA, DiffKind, MetarangeRef
+from lakebed.repo.model.rows import clip_rows
 
 
 def diff_metaranges(
@@ -48,13 +48,13 @@ def diff_metaranges(
         return
     kept = committed.diffs.get(left.id, right.id)
     if kept is not None:
-        yield from _clipped(kept, start, end)
+        yield from _clip(kept, start, end)
         return
-    found = _differences(committed, (left, right), start=start, end=end)
+    differences = _differences(committed, (left, right), start=start, end=end)
     if start is not None or end is not None:
-        yield from found
+        yield from differences
     else:
-        yield from _remembered(found, committed.diffs, left.id, right.id)
+        yield from _remember(differences, committed.diffs, left.id, right.id)
 
 
 def has_difference(
@@ -69,26 +69,26 @@ def has_difference(
     return next(diff_metaranges(committed, left, right, start=start, end=end), None) is not None
 
 
-def _clipped(batches: Iterable[pa.RecordBatch], start: bytes | None, end: bytes | None) -> Iterator[pa.RecordBatch]:
+def _clip(batches: Iterable[pa.RecordBatch], start: bytes | None, end: bytes | None) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = batch if start is None and end is None else clip_rows(batch, start=start, end=end)
         if rows.num_rows:
             yield rows
 
 
-def _remembered(
-    found: Iterator[pa.RecordBatch], cache: DiffCache, left_id: str, right_id: str
+def _remember(
+    differences: Iterator[pa.RecordBatch], cache: DiffCache, left_id: str, right_id: str
 ) -> Iterator[pa.RecordBatch]:
     """The batches, and when all were taken and they are small, they are kept."""
-    held: list[pa.RecordBatch] | None = []
+    batches: list[pa.RecordBatch] | None = []
     size_bytes = 0
-    for batch in found:
-        if held is not None:
+    for batch in differences:
+        if batches is not None:
             size_bytes += batch.get_total_buffer_size()
-            held = None if size_bytes > DIFF_BYTES_MAX else [*held, batch]
+            batches = None if size_bytes > DIFF_BYTES_MAX else [*batches, batch]
         yield batch
-    if held is not None:
-        cache.put(left_id, right_id, tuple(held))
+    if batches is not None:
+        cache.put(left_id, right_id, tuple(batches))
 
 
 def _differences(
@@ -118,11 +118,11 @@ def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         where they are not.
     """
     at = match_paths(left.column(0), right.column(0))
-    found = at >= 0
-    changed = np.flatnonzero(found & ~same(identities(left.column(1)), identities(right.column(1)), at))
-    removed = np.flatnonzero(~found)
+    matches = at >= 0
+    changed = np.flatnonzero(matches & ~same(identities(left.column(1)), identities(right.column(1)), at))
+    removed = np.flatnonzero(~matches)
     alone = np.ones(right.num_rows, np.bool_)
-    alone[at[found]] = False
+    alone[at[matches]] = False
     added = np.flatnonzero(alone)
     left_rows = np.concatenate([changed, removed, np.full(len(added), -1)])
     right_rows = np.concatenate([at[changed], np.full(len(removed), -1), added])
@@ -137,10 +137,10 @@ def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
     if order is not None:
         paths = paths.take(pa.array(order))
         kinds, left_rows, right_rows = kinds[order], left_rows[order], right_rows[order]
-    columns = [paths, pa.array(kinds), _taken(left, left_rows), _taken(right, right_rows)]
+    columns = [paths, pa.array(kinds), _values_at(left, left_rows), _values_at(right, right_rows)]
     return pa.RecordBatch.from_arrays(columns, schema=DIFF_SCHEMA)
 
 
-def _taken(rows: pa.RecordBatch, at: Positions) -> pa.BinaryArray:
+def _values_at(rows: pa.RecordBatch, at: Positions) -> pa.BinaryArray:
     """The values of these rows, null where there is none."""
     return rows.column(1).take(pa.array(at, mask=at < 0))

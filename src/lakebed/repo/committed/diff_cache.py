@@ -46,11 +46,11 @@ class DiffCache:
     def get(self, left: str, right: str) -> tuple[pa.RecordBatch, ...] | None:
         """The difference of two content hashes, in batches of `DIFF_SCHEMA`; None: it is not kept."""
         with self._lock:
-            found = self._kept.get((left, right))
-            if found is None:
+            value = self._kept.get((left, right))
+            if value is None:
                 return None
             self._kept.move_to_end((left, right))
-            return found[0]
+            return value[0]
 
     def put(self, left: str, right: str, batches: tuple[pa.RecordBatch, ...]) -> None:
         """Keep a complete difference, if it is small; older ones are evicted."""

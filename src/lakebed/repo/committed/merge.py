@@ -27,17 +27,17 @@ from lakebed.repo.committed.segments import Segment, cut_segments
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.committed.units import (
     UnitJudge,
-    changed_folders,
     check_prefix,
+    find_folders,
     folders_of,
+    format_root,
     outermost,
     roots_among,
-    shown_root,
 )
 from lakebed.repo.committed.windows import WINDOW_ROW_COUNT, Flags, Positions, match_paths, order_of, same, side_by_side
-from lakebed.repo.entry import identities
-from lakebed.repo.model import MetarangeRef, RangeMeta
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.entry import identities
+from lakebed.repo.model.model import MetarangeRef, RangeMeta
+from lakebed.repo.model.rows import prefix_range
 
 Strategy = Literal["source-wins", "dest-wins"]
 """Whose entry, or absence of one, is taken where both sides changed a path differently."""
@@ -173,7 +173,7 @@ class _Merge:
         if self._writer is None:
             conflicts = sorted([*self._units, *self._paths])[: self._conflicts_max]
             return MergeOutcome(
-                None, conflicts=list(map(shown_root, conflicts)), conflict_count=len(self._units) + self._path_count
+                None, conflicts=list(map(format_root, conflicts)), conflict_count=len(self._units) + self._path_count
             )
         ref = self._writer.finish()
         for known in self._three:
@@ -190,7 +190,7 @@ class _Merge:
         if base not in (source, destination):
             return None
         side: Side = "destination" if source == base else "source"
-        forced = self._forced(segment.first, segment.last)
+        forced = self._force_sides(segment.first, segment.last)
         sides = {forced_side for _, _, forced_side in forced}
         if sides <= {side}:
             return side
@@ -211,14 +211,14 @@ class _Merge:
         """Merge the rows of a segment, in windows."""
         for base, source, destination in side_by_side(sides, first_row_count=WINDOW_ROW_COUNT):
             merged = MergedRows(base, source, destination)
-            for start, end, side in self._forced(*_bounds(base, source, destination), merged):
+            for start, end, side in self._force_sides(*_bounds(base, source, destination), merged):
                 merged.force(start, end, side)
             self._report(merged.resolve_clashes(self._strategy))
             if self._writer is not None:
                 self._counts += merged.counts()
                 self._writer.write_rows(merged.rows())
 
-    def _forced(self, first: bytes, last: bytes, merged: MergedRows | None = None) -> list[_Forced]:
+    def _force_sides(self, first: bytes, last: bytes, merged: MergedRows | None = None) -> list[_Forced]:
         """Which paths from first to last are one side's without comparing: what the prefix leaves out, and units."""
         forced: list[_Forced] = []
         start, end = self._inside
@@ -238,13 +238,13 @@ class _Merge:
         judge = self._judge
         if judge is None:
             return []
-        found = {root for path in (first, last) if (root := judge.around(path)) is not None}
+        roots = {root for path in (first, last) if (root := judge.around(path)) is not None}
         if merged is not None:
             inner = merged.folders_of_both().difference(folders_of(first), folders_of(last))
             if inner:
-                found.update(filter(judge.conflicts, inner & roots_among(merged.paths())))
+                roots.update(filter(judge.conflicts, inner & roots_among(merged.paths())))
         # No prefix is inside a unit: each is inside the prefix or outside of it.
-        return [root for root in outermost(found) if root.startswith(self._prefix)]
+        return [root for root in outermost(roots) if root.startswith(self._prefix)]
 
     def _report(self, clashes: Sequence[pa.BinaryArray]) -> None:
         """Note conflicts of paths; from the first on nothing is written any more."""
@@ -298,12 +298,12 @@ class MergedRows:
     def folders_of_both(self) -> set[bytes]:
         """The folders, at any depth, in which both sides changed something."""
         sides = [
-            [_chosen(self._source, self._source_changed), _chosen(self._base, self._removed[0])],
-            [_chosen(self._destination, self._destination_changed), _chosen(self._base, self._removed[1])],
+            [_select_paths(self._source, self._source_changed), _select_paths(self._base, self._removed[0])],
+            [_select_paths(self._destination, self._destination_changed), _select_paths(self._base, self._removed[1])],
         ]
         if not all(sum(map(len, columns)) for columns in sides):
             return set()
-        return changed_folders(sides[0]) & changed_folders(sides[1])
+        return find_folders(sides[0]) & find_folders(sides[1])
 
     def force(self, start: bytes, end: bytes | None, side: Side) -> None:
         """Decide all paths in [start, end), None: open, for one side."""
@@ -321,7 +321,7 @@ class MergedRows:
             Without a strategy the clashing paths, in columns sorted each: those that the source has, those it removed.
         """
         if strategy is None:
-            return [_chosen(self._source, self._clashing), _chosen(self._destination, self._clashing_gone)]
+            return [_select_paths(self._source, self._clashing), _select_paths(self._destination, self._clashing_gone)]
         if strategy == "source-wins":
             self._taken |= self._clashing
             self._dropped |= self._clashing_gone
@@ -359,12 +359,12 @@ def _bounds(*windows: pa.RecordBatch) -> tuple[bytes, bytes]:
 
 def _hit(at: Positions, count: int) -> Flags:
     """Which of so many rows are among these; -1 is none."""
-    found = np.zeros(count, np.bool_)
-    found[at[at >= 0]] = True
-    return found
+    flags = np.zeros(count, np.bool_)
+    flags[at[at >= 0]] = True
+    return flags
 
 
-def _chosen(rows: pa.RecordBatch, flags: Flags) -> pa.BinaryArray:
+def _select_paths(rows: pa.RecordBatch, flags: Flags) -> pa.BinaryArray:
     return rows.column(0).filter(pa.array(flags))
 
 

@@ -18,8 +18,8 @@ from lakebed.errors import Corruption, NotFound
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.filter import hash_keys
 from lakebed.repo.committed.range_files import RangeFiles, missing
-from lakebed.repo.layout import metarange_path, range_path
-from lakebed.repo.model import MetarangeRef, RangeMeta
+from lakebed.repo.model.layout import metarange_path, range_path
+from lakebed.repo.model.model import MetarangeRef, RangeMeta
 
 _LISTED: Final = -2
 """The number of a metarange's decoded list of ranges in the cache, where its tail is -1 and blocks count from 0."""
@@ -58,7 +58,7 @@ class Metarange:
 
     def ranges(self) -> tuple[RangeMeta, ...]:
         """All ranges, by path. Raises `Corruption`. Cost: 1 GET when they are not in the cache, 2 us a range."""
-        return self._listed().ranges
+        return self._load_list().ranges
 
     def get(self, path: bytes) -> bytes | None:
         """The encoded entry of a path; None: there is none.
@@ -67,15 +67,15 @@ class Metarange:
             Corruption: a file is damaged, or gone.
         Cost: about 10 us from the cache; else at most 1 GET for each: the list of ranges, a range's tail, a block.
         """
-        last_paths, ranges = self._listed()
+        last_paths, ranges = self._load_list()
         number = bisect_left(last_paths, path)
         if number == len(ranges) or path < ranges[number].file.first_key:
             return None
-        one = ranges[number]
+        meta = ranges[number]
         try:
-            rows = self._files.reader(one).get(path)
+            rows = self._files.reader(meta).get(path)
         except NotFound as error:
-            raise missing(one.file, range_path(one.file.id)) from error
+            raise missing(meta.file, range_path(meta.file.id)) from error
         return rows[0].value if rows else None
 
     def get_many(self, paths: Sequence[bytes]) -> list[bytes | None]:
@@ -87,8 +87,8 @@ class Metarange:
         Cost: 1 GET for a run of neighbouring blocks, each range's tail once; 3 us a path, and 1 us where paths are
         close to one another.
         """
-        last_paths, ranges = self._listed()
-        found: dict[bytes, bytes] = {}
+        last_paths, ranges = self._load_list()
+        values: dict[bytes, bytes] = {}
         start = 0
         while start < len(paths):
             number = bisect_left(last_paths, paths[start])
@@ -97,9 +97,9 @@ class Metarange:
             end = bisect_right(paths, last_paths[number], start)
             first = bisect_left(paths, ranges[number].file.first_key, start, end)
             if first < end:
-                found.update(self._found_in(ranges[number], paths[first:end]))
+                values.update(self._get_from(ranges[number], paths[first:end]))
             start = end
-        return list(map(found.get, paths))
+        return list(map(values.get, paths))
 
     def rows(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
         """The rows with paths in [start, end), None: open; batches of `ROWS_SCHEMA`, none empty, views of blocks.
@@ -111,7 +111,7 @@ class Metarange:
         """
         if start is not None and end is not None and start >= end:
             return
-        last_paths, ranges = self._listed()
+        last_paths, ranges = self._load_list()
         first = 0 if start is None else bisect_left(last_paths, start)
         last = len(ranges)
         if end is not None:
@@ -142,32 +142,32 @@ class Metarange:
         else:
             yield from self._files.rows_of(range_meta, start=start, end=end)
 
-    def _found_in(self, one: RangeMeta, paths: Sequence[bytes]) -> dict[bytes, bytes]:
+    def _get_from(self, meta: RangeMeta, paths: Sequence[bytes]) -> dict[bytes, bytes]:
         """Those of these paths that a range has."""
-        if len(paths) * _DENSE > one.entry_count:
+        if len(paths) * _DENSE > meta.entry_count:
             return {
                 path: value
-                for batch in self._files.rows_of(one, start=paths[0], end=paths[-1] + b"\0")
+                for batch in self._files.rows_of(meta, start=paths[0], end=paths[-1] + b"\0")
                 for path, value in zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True)
             }
         try:
-            rows = self._files.reader(one).get_many(paths, hashes=hash_keys(paths))
+            rows = self._files.reader(meta).get_many(paths, hashes=hash_keys(paths))
         except NotFound as error:
-            raise missing(one.file, range_path(one.file.id)) from error
+            raise missing(meta.file, range_path(meta.file.id)) from error
         return {path: versions[0].value for path, versions in rows.items()}
 
-    def _listed(self) -> _Listed:
+    def _load_list(self) -> _Listed:
         file = self.ref.file
         if file is None:
             return _EMPTY
         listed: _Listed | None = self._files.cache.get(self._name, _LISTED)
         if listed is None:
-            listed = self._decoded()
+            listed = self._decode()
             size_bytes = sum(2 * len(path) for path in listed.last_paths) + len(listed.ranges) * _PYTHON_BYTES_OF_RANGE
             self._files.cache.put(self._name, _LISTED, listed, size_bytes=size_bytes)
         return listed
 
-    def _decoded(self) -> _Listed:
+    def _decode(self) -> _Listed:
         """Read and check the list of ranges."""
         file = self.ref.file
         assert file is not None
@@ -182,12 +182,12 @@ class Metarange:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Corruption(f"{path} is damaged: one of its ranges cannot be read ({error}).", path=path) from error
         before: bytes | None = None
-        for last_path, one in zip(last_paths, ranges, strict=True):
-            is_behind = before is None or before < one.file.first_key
-            if one.file.last_key != last_path or one.file.first_key > last_path or not is_behind:
+        for last_path, meta in zip(last_paths, ranges, strict=True):
+            is_behind = before is None or before < meta.file.first_key
+            if meta.file.last_key != last_path or meta.file.first_key > last_path or not is_behind:
                 raise Corruption(
-                    f"{path} is damaged: its range {one.file.id} is recorded as from {one.file.first_key!r} to "
-                    f"{one.file.last_key!r}, and is behind {before!r} and up to {last_path!r}.",
+                    f"{path} is damaged: its range {meta.file.id} is recorded as from {meta.file.first_key!r} to "
+                    f"{meta.file.last_key!r}, and is behind {before!r} and up to {last_path!r}.",
                     path=path,
                 )
             before = last_path

@@ -24,10 +24,10 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.format import decode_tail
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.layout import metarange_path, range_path
-from lakebed.repo.model import RangeMeta
-from lakebed.repo.options import RangeOptions
-from lakebed.repo.rows import path_rows
+from lakebed.repo.model.layout import metarange_path, range_path
+from lakebed.repo.model.model import RangeMeta
+from lakebed.repo.model.options import RangeOptions
+from lakebed.repo.model.rows import path_rows
 from lakebed.runtime import Environment
 
 AHEAD_COUNT: Final = 3
@@ -88,26 +88,26 @@ class RangeFiles:
         try:
             yield counts
         finally:
-            self._counting = tuple(one for one in self._counting if one is not counts)
+            self._counting = tuple(other for other in self._counting if other is not counts)
 
-    def note_read(self, one: RangeMeta) -> None:
+    def note_read(self, meta: RangeMeta) -> None:
         """Count a range as read."""
         for counts in self._counting:
-            counts.read_ids.add(one.file.id)
+            counts.read_ids.add(meta.file.id)
 
     def note_written(self, file_id: str) -> None:
         """Count a range as written."""
         for counts in self._counting:
             counts.written_ids.add(file_id)
 
-    def reader(self, one: RangeMeta) -> FileReader:
+    def reader(self, meta: RangeMeta) -> FileReader:
         """A reader of single paths of a range. Cost: no request."""
         if self._counting:
-            self.note_read(one)
-        return self.ranges.reader(one.file)
+            self.note_read(meta)
+        return self.ranges.reader(meta.file)
 
     def rows_of(
-        self, one: RangeMeta, start: bytes | None = None, end: bytes | None = None, *, keep: bool = False
+        self, meta: RangeMeta, start: bytes | None = None, end: bytes | None = None, *, keep: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a range with paths in [start, end), block by block: views of what is cached or was read.
 
@@ -119,12 +119,12 @@ class RangeFiles:
         Cost: lazily, as `FileReader.batches`.
         """
         try:
-            for block in self.reader(one).batches(start, end, fill_cache=keep):
+            for block in self.reader(meta).batches(start, end, fill_cache=keep):
                 yield path_rows(block.batch)
         except NotFound as error:
-            raise missing(one.file, range_path(one.file.id)) from error
+            raise missing(meta.file, range_path(meta.file.id)) from error
 
-    def whole(self, one: RangeMeta) -> list[pa.RecordBatch]:
+    def whole(self, meta: RangeMeta) -> list[pa.RecordBatch]:
         """All rows of a range, block by block, from one request and past the cache.
 
         Raises:
@@ -132,12 +132,12 @@ class RangeFiles:
         Cost: 1 GET, however much of it is in the cache; its rows are held.
         """
         if self._counting:
-            self.note_read(one)
-        return [path_rows(batch) for batch in self._loaded(one.file, range_path(one.file.id))]
+            self.note_read(meta)
+        return [path_rows(batch) for batch in self._load(meta.file, range_path(meta.file.id))]
 
     def metarange_rows(self, file: FileMeta) -> list[pa.RecordBatch]:
         """All rows of a metarange's file: batches of `ROWS_SCHEMA`. Raises and costs as `whole`."""
-        return [path_rows(batch) for batch in self._loaded(file, metarange_path(file.id))]
+        return [path_rows(batch) for batch in self._load(file, metarange_path(file.id))]
 
     def each_whole(self, ranges: Iterable[RangeMeta]) -> Iterator[list[pa.RecordBatch]]:
         """`whole` of many ranges, in order: the next `AHEAD_COUNT` are read meanwhile."""
@@ -153,7 +153,7 @@ class RangeFiles:
         while waiting:
             yield next(waiting.popleft())
 
-    def _loaded(self, file: FileMeta, path: str) -> list[pa.RecordBatch]:
+    def _load(self, file: FileMeta, path: str) -> list[pa.RecordBatch]:
         """The rows of a whole file, of `ROW_SCHEMA`, a batch a block."""
         try:
             body = memoryview(self.store.get(path)).cast("B")
@@ -175,7 +175,8 @@ class RangeFiles:
 def missing(file: FileMeta, path: str) -> Corruption:
     """The error of a missing file that is referred to; it never means that its paths do not exist."""
     return Corruption(
-        f"{path}, which holds {file.row_count:,} entries from {shown(file.first_key)} to {shown(file.last_key)}, is "
+        f"{path}, which holds {file.row_count:,} entries from {format_path(file.first_key)} to "
+        f"{format_path(file.last_key)}, is "
         "not in the store: if what is read was replaced by a newer state of its branch, open that; otherwise something "
         "other than the repository's own collection has deleted it, so restore the object from a backup or an older "
         "version of the bucket.",
@@ -184,6 +185,6 @@ def missing(file: FileMeta, path: str) -> Corruption:
     )
 
 
-def shown(path: bytes) -> str:
+def format_path(path: bytes) -> str:
     """A path, for a message."""
     return repr(path.decode(errors="backslashreplace"))

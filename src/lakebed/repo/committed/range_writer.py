@@ -32,10 +32,10 @@ from lakebed.lsm.model import FileMeta
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID, metarange_hash, range_hash
 from lakebed.repo.committed.metarange import Metarange, encode_range_meta
 from lakebed.repo.committed.range_files import RangeFiles
-from lakebed.repo.entry import IDENTITY_BYTES, SIZE_BYTES_MAX, sizes_of, total_size
-from lakebed.repo.layout import range_path
-from lakebed.repo.model import ROWS_SCHEMA, MetarangeRef, RangeMeta
-from lakebed.repo.rows import lsm_rows, rows_of
+from lakebed.repo.model.entry import IDENTITY_BYTES, SIZE_BYTES_MAX, sizes_of, total_size
+from lakebed.repo.model.layout import range_path
+from lakebed.repo.model.model import ROWS_SCHEMA, MetarangeRef, RangeMeta
+from lakebed.repo.model.rows import lsm_rows, rows_of
 
 _WAITING_COUNT_MAX: Final = 8
 """Ranges that are put while the next rows come."""
@@ -125,7 +125,7 @@ class MetarangeWriter:
             self._end_range(ends_open=True)
         while self._waiting:
             self._await_oldest()
-        ranges = [one for one in self._ranges if one is not None]
+        ranges = [meta for meta in self._ranges if meta is not None]
         metarange_id = metarange_hash(ranges)
         if metarange_id == self._base.ref.id:
             return self._base.ref
@@ -141,11 +141,11 @@ class MetarangeWriter:
     def _close_open(self) -> None:
         """Write the rows of the range that ended open again, because more rows follow."""
         if self._open is not None:
-            one, self._open = self._open, None
-            self._take_all(one)
+            meta, self._open = self._open, None
+            self._take_all(meta)
 
-    def _take_all(self, one: RangeMeta) -> None:
-        for batch in self._files.whole(one):
+    def _take_all(self, meta: RangeMeta) -> None:
+        for batch in self._files.whole(meta):
             self._take(batch)
 
     def _take(self, batch: pa.RecordBatch) -> None:
@@ -153,7 +153,7 @@ class MetarangeWriter:
         options = self._files.options
         paths = keys_of(batch.column(0))
         breaks = np.flatnonzero(hash_keys(paths) % np.uint64(max(options.raggedness, 1)) == 0)
-        sizes = _cumulated_bytes(batch)
+        sizes = _cumulate_bytes(batch)
         start, count = 0, batch.num_rows
         while start < count:
             taken = int(sizes[start])
@@ -178,7 +178,7 @@ class MetarangeWriter:
         if sum(batch.num_rows for batch in batches) < _BATCH_ROWS_MIN * len(batches):
             batches = [pa.concat_batches(batches)]
         if self._base_ranges is None:
-            self._base_ranges = {one.id: one for one in self._base.ranges()}
+            self._base_ranges = {meta.id: meta for meta in self._base.ranges()}
         range_id = range_hash(batches)
         known = self._base_ranges.get(range_id)
         if known is None:
@@ -222,17 +222,17 @@ class MetarangeWriter:
 
     def _put_metarange(self, metarange_id: str, ranges: list[RangeMeta]) -> MetarangeRef:
         writer = self._files.metaranges.writer(f"{metarange_id}-{mint_file_id(environment=self._files.environment)}")
-        writer.write(lsm_rows(rows_of([one.file.last_key for one in ranges], list(map(encode_range_meta, ranges)))))
+        writer.write(lsm_rows(rows_of([meta.file.last_key for meta in ranges], list(map(encode_range_meta, ranges)))))
         return MetarangeRef(
             id=metarange_id,
             file=writer.finish(),
-            entry_count=sum(one.entry_count for one in ranges),
-            size_bytes=min(sum(one.size_bytes for one in ranges), SIZE_BYTES_MAX),
+            entry_count=sum(meta.entry_count for meta in ranges),
+            size_bytes=min(sum(meta.size_bytes for meta in ranges), SIZE_BYTES_MAX),
             range_count=len(ranges),
         )
 
 
-def _cumulated_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+def _cumulate_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Bytes of paths and values before each row, and of all; checks that no value is a tombstone."""
     if not batch.schema.equals(ROWS_SCHEMA):
         raise InternalError(f"rows to commit have the columns {batch.schema}, and need {ROWS_SCHEMA}")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.range_files import RangeFiles
 from lakebed.repo.committed.segments import Segment
-from lakebed.repo.model import RangeMeta
+from lakebed.repo.model.model import RangeMeta
 
 Rows = Iterable[pa.RecordBatch]
 
@@ -53,8 +53,8 @@ def rows_of_segments(
         ]
 
     def load(segment: Segment) -> tuple[Segment, list[Rows]]:
-        found = rows(segment)
-        return segment, [list(side) for side in found] if _is_small(segment, start, end) else found
+        sides = rows(segment)
+        return segment, [list(side) for side in sides] if _is_small(segment, start, end) else sides
 
     remaining = iter(segments)
     for segment in islice(remaining, _LAZY_COUNT):

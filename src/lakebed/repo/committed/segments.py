@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import repeat
 
-from lakebed.repo.model import RangeMeta
+from lakebed.repo.model.model import RangeMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +51,27 @@ def cut_segments(lists: Sequence[Sequence[RangeMeta]]) -> Iterator[Segment]:
     Cost: about 2 us a range; lazily.
     """
     sources = [zip(repeat(number), ranges) for number, ranges in enumerate(lists)]
-    held: list[list[RangeMeta]] = [[] for _ in lists]
+    groups: list[list[RangeMeta]] = [[] for _ in lists]
     first = last = b""
     is_open = False
     for number, meta in merge(*sources, key=lambda item: item[1].file.first_key):
         start = meta.file.first_key
         if is_open and start > last:
-            yield _segment(first, last, held)
-            held = [[] for _ in lists]
+            yield _segment(first, last, groups)
+            groups = [[] for _ in lists]
             is_open = False
         if not is_open:
             first, last, is_open = start, meta.file.last_key, True
-        held[number].append(meta)
+        groups[number].append(meta)
         last = max(last, meta.file.last_key)
     if is_open:
-        yield _segment(first, last, held)
+        yield _segment(first, last, groups)
 
 
-def _segment(first: bytes, last: bytes, held: list[list[RangeMeta]]) -> Segment:
+def _segment(first: bytes, last: bytes, groups: list[list[RangeMeta]]) -> Segment:
     return Segment(
         first=first,
         last=last,
-        ranges=tuple(tuple(ranges) for ranges in held),
-        ids=tuple(tuple(meta.id for meta in ranges) for ranges in held),
+        ranges=tuple(tuple(ranges) for ranges in groups),
+        ids=tuple(tuple(meta.id for meta in ranges) for ranges in groups),
     )

@@ -9,15 +9,15 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from lakebed.lsm.cache import BlockCache, shared_cache
+from lakebed.lsm.cache import BlockCache, block_cache
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID
 from lakebed.repo.committed.diff_cache import DiffCache
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.range_files import RangeCounts, RangeFiles
 from lakebed.repo.committed.range_writer import MetarangeWriter
-from lakebed.repo.model import MetarangeRef
-from lakebed.repo.options import RangeOptions
+from lakebed.repo.model.model import MetarangeRef
+from lakebed.repo.model.options import RangeOptions
 from lakebed.runtime import Environment
 
 EMPTY_METARANGE: Final = MetarangeRef(EMPTY_METARANGE_ID)
@@ -33,11 +33,11 @@ class Committed:
         diff_cache_count: differences of two metaranges kept, of the small ones (`RepositoryOptions.diff_cache_count`).
         environment: chance for names, threads for reading ahead and writing.
 
-    Example:
+    Examples:
         >>> from lakebed.objects import open_store
-        >>> from lakebed.repo.entry import encode_entry
-        >>> from lakebed.repo.model import Entry
-        >>> from lakebed.repo.rows import rows_of
+        >>> from lakebed.repo.model.entry import encode_entry
+        >>> from lakebed.repo.model.model import Entry
+        >>> from lakebed.repo.model.rows import rows_of
         >>> committed = Committed(open_store("memory://a-repository"), environment=Environment())
         >>> writer = committed.writer()
         >>> writer.write_rows(rows_of([b"a/b"], [encode_entry(Entry("s3://elsewhere/b", 4, "", 0))]))
@@ -60,7 +60,7 @@ class Committed:
         self.files: Final = RangeFiles(
             store,
             options=options or RangeOptions(),
-            cache=shared_cache() if cache is None else cache,
+            cache=block_cache() if cache is None else cache,
             environment=environment,
         )
 

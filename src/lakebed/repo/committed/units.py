@@ -26,11 +26,11 @@ from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.segments import Segment
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.model import MetarangeRef, RangeMeta
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.model import MetarangeRef, RangeMeta
+from lakebed.repo.model.rows import prefix_range
 
 _MARKER_TEXT: Final = r"(?:(?:schema/schema|snapshot/snapshot)-(?:0|[1-9][0-9]*)|manifest/[0-9]{20}\.manifest)"
-"""What follows the root in the path of a file that makes it one: of `lakebed.table.layout` and `lakebed.kv.layout`."""
+"""What follows the root in the path of a file that makes it one; see the layouts of tables and of databases."""
 
 _MARKER: Final = re.compile(rf"((?:.*/)?){_MARKER_TEXT}".encode(), re.DOTALL)
 _MARKER_COLUMN: Final = rf"(?:\A|/){_MARKER_TEXT}\z"
@@ -56,30 +56,30 @@ def folders_of(path: bytes) -> Iterator[bytes]:
         at = path.find(b"/", at + 1)
 
 
-def changed_folders(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
+def find_folders(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
     """Every folder that contains one of the paths, at any depth.
 
     Cost: 0.4 us a path, 1 us a different folder.
     """
-    found: set[bytes] = set()
+    folders: set[bytes] = set()
     for column in columns:
         if len(column):
             parents = pc.replace_substring_regex(column, pattern=r"[^/]*\z", replacement="").unique()
             for parent in keys_of(parents):
                 # From the innermost outward, up to what another path has shown already.
-                while parent not in found:
-                    found.add(parent)
+                while parent not in folders:
+                    folders.add(parent)
                     parent = parent[: parent.rfind(b"/", 0, -1) + 1]
-    return found
+    return folders
 
 
 def roots_among(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
     """The roots that some of these paths make roots. Cost: about 0.1 us a path."""
-    found: set[bytes] = set()
+    roots: set[bytes] = set()
     for column in columns:
         markers = column.filter(pc.match_substring_regex(column, pattern=_MARKER_COLUMN))
-        found.update(root for path in keys_of(markers) if (root := parse_root(path)) is not None)
-    return found
+        roots.update(root for path in keys_of(markers) if (root := parse_root(path)) is not None)
+    return roots
 
 
 def outermost(roots: Iterable[bytes]) -> list[bytes]:
@@ -103,7 +103,7 @@ def check_prefix(metaranges: Sequence[Metarange], prefix: bytes) -> None:
     """
     for folder in folders_of(prefix):
         if folder != prefix and _has_marker(_marker_ranges(metaranges, folder), folder):
-            root, shown = shown_root(folder), prefix.decode(errors="backslashreplace")
+            root, shown = format_root(folder), prefix.decode(errors="backslashreplace")
             raise InvalidRequest(
                 f"Only paths below {shown!r} should be merged, and that cuts the table or database {root!r}, which is "
                 f"merged whole: merge {root!r} or a prefix outside of it.",
@@ -113,7 +113,7 @@ def check_prefix(metaranges: Sequence[Metarange], prefix: bytes) -> None:
             )
 
 
-def shown_root(root: bytes) -> str:
+def format_root(root: bytes) -> str:
     """A root, as a conflict names it: it ends with a slash; the root of the whole branch is ``/``."""
     return root.decode(errors="backslashreplace") or "/"
 
@@ -170,7 +170,9 @@ class UnitJudge:
             return False
         ranges = _marker_ranges(self._metaranges, folder)
         # A range that all three have is opened for nothing else: only when it must be.
-        if any(one.range_meta.id in self._common for one in ranges) and not self._both_changed(start, end):
+        if any(marker_range.range_meta.id in self._common for marker_range in ranges) and not self._both_changed(
+            start, end
+        ):
             return False
         return (
             _has_marker(ranges, folder)
@@ -213,8 +215,8 @@ def _marker_ranges(metaranges: Sequence[Metarange], folder: bytes) -> list[_Mark
     for probe in _PROBES:
         start, end = folder + probe + b"0", folder + probe + b":"
         for metarange in metaranges:
-            for one in _overlapping(metarange, start, end):
-                ranges.setdefault((one.id, start), _MarkerRange(metarange, one, start, end))
+            for meta in _overlapping(metarange, start, end):
+                ranges.setdefault((meta.id, start), _MarkerRange(metarange, meta, start, end))
     return list(ranges.values())
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.lsm.sort import KeyColumn, sort_rows
-from lakebed.repo.model import ROWS_SCHEMA
+from lakebed.repo.model.model import ROWS_SCHEMA
 
 Positions = npt.NDArray[np.int64]
 """Row numbers; -1 for none."""
@@ -127,20 +127,20 @@ def match_paths(left: pa.BinaryArray, right: pa.BinaryArray) -> Positions:
         return np.full(len(left), -1, np.int64)
     if len(left) == len(right) and left.equals(right):
         return np.arange(len(left))
-    found: Positions = pc.index_in(left, value_set=right).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    rows: Positions = pc.index_in(left, value_set=right).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return rows
 
 
 def same(left: Identities, right: Identities, at: Positions) -> Flags:
     """For each row on the left whether the row `at` on the right is there and its entry is the same.
 
     Args:
-        left, right: of the values of both sides (`lakebed.repo.entry.identities`).
+        left, right: of the values of both sides (`lakebed.repo.model.entry.identities`).
     """
-    found: Flags = at >= 0
-    if found.any():
-        found &= (left == right[at]).all(axis=1)  # -1 meets the last row, and stays as it is: not found
-    return found
+    flags: Flags = at >= 0
+    if flags.any():
+        flags &= (left == right[at]).all(axis=1)  # -1 meets the last row, and stays as it is: not found
+    return flags
 
 
 def order_of(paths: pa.BinaryArray) -> Positions | None:

@@ -15,9 +15,9 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.key_value.port import KEY_BYTES_MAX, KeyValueSnapshot
 from lakebed.repo.committed.apply import Changes
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import ROWS_SCHEMA, StagingToken
-from lakebed.repo.rows import Interval, gathered, joined, overlay, prefix_range
+from lakebed.repo.model.model import ROWS_SCHEMA, StagingToken
+from lakebed.repo.model.rows import Interval, gather_batches, join_intervals, overlay, prefix_range
+from lakebed.repo.records.context import RepositoryContext
 
 Bounds = tuple[bytes | None, bytes | None]
 """As `Interval`, and a start of None: from the first path."""
@@ -26,12 +26,12 @@ Rows = Callable[[bytes | None, bytes | None], Iterator[pa.RecordBatch]]
 """Rows of a range ``[start, end)``, as batches of `ROWS_SCHEMA`, sorted, each path once."""
 
 
-def cleared_by(tokens: Iterable[StagingToken]) -> tuple[Interval, ...]:
+def clears_of(tokens: Iterable[StagingToken]) -> tuple[Interval, ...]:
     """What tokens hide in the layers below them: sorted, disjoint. Cost: a sort."""
-    return joined(prefix_range(token.clears.encode()) for token in tokens if token.clears is not None)
+    return join_intervals(prefix_range(token.clears.encode()) for token in tokens if token.clears is not None)
 
 
-def left_of(start: bytes | None, end: bytes | None, cleared: Sequence[Interval]) -> list[Bounds]:
+def cut_intervals(start: bytes | None, end: bytes | None, cleared: Sequence[Interval]) -> list[Bounds]:
     """What is left of a range when sorted, disjoint intervals are cut out of it: ranges, in order, none empty."""
     left: list[Bounds] = []
     for low, high in cleared:
@@ -52,7 +52,7 @@ def is_cleared(path: bytes, cleared: Sequence[Interval]) -> bool:
     return any(low <= path and (high is None or path < high) for low, high in cleared)
 
 
-def staged_rows(
+def scan_token(
     context: RepositoryContext,
     snapshot: KeyValueSnapshot,
     token: StagingToken,
@@ -65,7 +65,7 @@ def staged_rows(
     Cost: 1 scan of the key-value store, about 15 ns a row.
     """
     first, last = prefix_range(context.keys.token(token.id))
-    for batch in gathered(snapshot.scan_arrow(first + (start or b""), last if end is None else first + end)):
+    for batch in gather_batches(snapshot.scan_arrow(first + (start or b""), last if end is None else first + end)):
         # Without a stop, pyarrow 26 computes a negative size for columns whose values are little more than the prefix.
         paths = pc.binary_slice(batch.column(0), len(first), KEY_BYTES_MAX)
         yield pa.RecordBatch.from_arrays([paths, batch.column(1)], schema=ROWS_SCHEMA)
@@ -87,20 +87,21 @@ def token_sources(
         below: the layer under them; None: it is not read.
 
     Returns:
-        One source a token, newest first, then that of `below`; for `lakebed.repo.rows.overlay`. Nothing is read yet.
+        One source a token, newest first, then that of `below`; for `lakebed.repo.model.rows.overlay`. Nothing is read
+        yet.
     """
 
     def of_token(token: StagingToken) -> Rows:
-        return lambda low, high: staged_rows(context, snapshot, token, start=low, end=high)
+        return lambda low, high: scan_token(context, snapshot, token, start=low, end=high)
 
     sources: list[Iterator[pa.RecordBatch]] = []
     clearing: list[StagingToken] = []
-    left = left_of(start, end, ())
+    left = cut_intervals(start, end, ())
     for token in tokens:
         sources.append(_of_ranges(of_token(token), left))
         if token.clears is not None:
             clearing.append(token)
-            left = left_of(start, end, cleared_by(clearing))
+            left = cut_intervals(start, end, clears_of(clearing))
     if below is not None:
         sources.append(_of_ranges(below, left))
     return sources
@@ -121,6 +122,6 @@ def changes_of(context: RepositoryContext, snapshot: KeyValueSnapshot, tokens: S
     Cost: none until the rows are read; they can be read more than once.
     """
     return Changes(
-        clears=cleared_by(tokens),
+        clears=clears_of(tokens),
         rows=lambda: overlay(token_sources(context, snapshot, tokens)),
     )

@@ -5,7 +5,7 @@ same change; a step here removes their rows, then the mark. More rarely a step l
 branch names: those of a repository that an older process has left, and rows of late writers.
 
 Why no needed row is deleted. A row is under a token only because some record named it as its staging token when
-the row was written (`lakebed.repo.staging.write` expects the record in the same change), and a token never returns to
+the row was written (`lakebed.repo.heads.write` expects the record in the same change), and a token never returns to
 any record once it has left. So rows that a snapshot shows under a token that no branch of the same snapshot names are
 dead for good, whatever branches are made, sealed or deleted meanwhile. Only keys that the snapshot has shown are
 deleted. A fresh token that is minted, but not published yet, has no rows, so none of them can be met; and should some
@@ -24,10 +24,10 @@ from typing import Final
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, is_file_id
 from lakebed.metrics import default_registry
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Branch
-from lakebed.repo.records import read_records
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.model import Branch
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import read_records
 
 FRESH_MS: Final = 24 * 3600 * 1000
 """Tokens without a mark that are younger than this, by their ULIDs, are left alone."""
@@ -63,7 +63,7 @@ def clean_once(context: RepositoryContext, *, row_count_max: int = ROW_COUNT_MAX
     """
     marks = context.keys.cleanup()
     with context.key_value.snapshot() as snapshot:
-        named = _named_tokens(context, snapshot)
+        named = _find_tokens(context, snapshot)
         dropped = (key[len(marks) :].decode(errors="replace") for key, _ in snapshot.scan(*prefix_range(marks)))
         return _remove(context, snapshot, (token for token in dropped if token not in named), row_count_max)
 
@@ -75,12 +75,12 @@ def clean_orphans_once(context: RepositoryContext) -> Cleaned:
     """
     fresh_from = file_id_at(context.now_ms() - FRESH_MS)
     with context.key_value.snapshot() as snapshot:
-        named = _named_tokens(context, snapshot)
+        named = _find_tokens(context, snapshot)
         orphans = (token for token in _tokens_with_rows(context, snapshot) if token not in named and token < fresh_from)
         return _remove(context, snapshot, orphans, ROW_COUNT_MAX)
 
 
-def _named_tokens(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set[str]:
+def _find_tokens(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set[str]:
     """Every token of every branch."""
     return {
         token.id

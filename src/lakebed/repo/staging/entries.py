@@ -13,9 +13,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.repo.entry import SIZE_BYTES_MAX, address_ulid, decode_entry, encode_entries, encode_entry
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_paths
+from lakebed.repo.model.entry import SIZE_BYTES_MAX, address_ulid, decode_entry, encode_entries, encode_entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_paths
 
 VALUE_BYTES_MAX: Final = 64 << 10
 """Longest encoded entry: its content type and metadata included."""
@@ -30,7 +30,7 @@ _NO_METADATA: Final[dict[str, str]] = {}
 """Shared by entries that are only encoded."""
 
 
-def checked_columns(pairs: Iterable[tuple[str, Entry]]) -> tuple[list[bytes], list[bytes], str | None]:
+def validate_columns(pairs: Iterable[tuple[str, Entry]]) -> tuple[list[bytes], list[bytes], str | None]:
     """Many entries, if they can be staged.
 
     Returns:
@@ -38,7 +38,7 @@ def checked_columns(pairs: Iterable[tuple[str, Entry]]) -> tuple[list[bytes], li
         and the ULID of the oldest upload among them, if there is one.
 
     Raises:
-        InvalidRequest: as `checked_entry`, and as `check_paths`.
+        InvalidRequest: as `check_entry`, and as `check_paths`.
     Cost: about 2 us an entry.
     """
     given = list(pairs)
@@ -48,9 +48,9 @@ def checked_columns(pairs: Iterable[tuple[str, Entry]]) -> tuple[list[bytes], li
         values = encode_entries(entries)
         ulids = [ulid for ulid in [address_ulid(entry.address) for entry in entries] if ulid is not None]
     else:
-        found = [checked_entry(entry, path) for path, entry in given]
-        values = [value for value, _ in found]
-        ulids = [ulid for _, ulid in found if ulid is not None]
+        rows = [check_entry(entry, path) for path, entry in given]
+        values = [value for value, _ in rows]
+        ulids = [ulid for _, ulid in rows if ulid is not None]
     if len(set(keys)) < len(keys):
         last = dict(zip(keys, values, strict=True))
         keys, values = list(last), list(last.values())
@@ -87,7 +87,7 @@ def _are_plain(entries: list[Entry]) -> bool:
     return True
 
 
-def checked_entry(entry: Entry, path: str) -> tuple[bytes, str | None]:
+def check_entry(entry: Entry, path: str) -> tuple[bytes, str | None]:
     """The encoded entry, if it can be staged, and the ULID of its address, if it is an upload.
 
     Raises:

@@ -23,10 +23,10 @@ from lakebed.errors import Corruption, InvalidRequest
 from lakebed.key_value.port import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from lakebed.lsm.block import keys_of, offsets_of
 from lakebed.lsm.sort import KeyColumn
-from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_amount
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.entry import IDENTITY_BYTES, decode_entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_amount
+from lakebed.repo.model.rows import prefix_range
 
 CHUNK_ROW_COUNT: Final = 4_096
 """Rows that become Python objects at once."""
@@ -72,7 +72,7 @@ def list_entries(
     if page is None:
         return iter(())
     start, end, mark = page
-    listed = _folded(rows, start, end, prefix, mark) if mark else _plain(rows, start, end, amount)
+    listed = _fold_rows(rows, start, end, prefix, mark) if mark else _plain(rows, start, end, amount)
     return listed if amount is None else islice(listed, amount)
 
 
@@ -122,12 +122,12 @@ def _plain(rows: RowsFrom, start: bytes, end: bytes | None, amount: int | None) 
             batch = batch.slice(0, amount)
             amount -= batch.num_rows
         for at in range(0, batch.num_rows, CHUNK_ROW_COUNT):
-            yield from _listed(batch.slice(at, CHUNK_ROW_COUNT))
+            yield from _lines_of(batch.slice(at, CHUNK_ROW_COUNT))
         if amount == 0:
             return
 
 
-def _folded(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, mark: bytes) -> Iterator[Listed]:
+def _fold_rows(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, mark: bytes) -> Iterator[Listed]:
     """Rows, with common prefixes in place of what they hold."""
     position: bytes | None = start
     behind: bytes | None = None
@@ -151,17 +151,17 @@ def _folded(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, mark
 
 def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Listed], bytes | None, int]:
     """The lines of some rows; then of the common prefix of the last row: its end, and its rows here."""
-    found = pc.find_substring(pc.binary_slice(chunk.column(0), len(prefix), KEY_BYTES_MAX), mark).to_numpy()
-    hits = np.flatnonzero(found >= 0).tolist()
+    offsets = pc.find_substring(pc.binary_slice(chunk.column(0), len(prefix), KEY_BYTES_MAX), mark).to_numpy()
+    hits = np.flatnonzero(offsets >= 0).tolist()
     if not hits:
-        return _listed(chunk), None, 0
+        return _lines_of(chunk), None, 0
     paths = keys_of(chunk.column(0))
     kept = np.ones(len(paths), np.bool_)
     commons: list[tuple[int, bytes]] = []
     hit, row, behind, inside = 0, 0, None, 0
     while hit < len(hits):
         row = hits[hit]
-        common = paths[row][: len(prefix) + int(found[row]) + len(mark)]
+        common = paths[row][: len(prefix) + int(offsets[row]) + len(mark)]
         behind = prefix_range(common)[1]
         assert behind is not None  # text in UTF-8 never consists of 0xff
         past = bisect_left(paths, behind, row + 1)
@@ -170,7 +170,7 @@ def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Liste
         inside = past - row
         hit = bisect_left(hits, past, hit + 1)
         row = past
-    entries = iter(_listed(chunk.filter(pa.array(kept))) if kept.any() else ())
+    entries = iter(_lines_of(chunk.filter(pa.array(kept))) if kept.any() else ())
     lines: list[Listed] = []
     begin = 0
     for at, common in commons:
@@ -181,7 +181,7 @@ def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Liste
     return (lines, behind, inside) if row == len(paths) else (lines, None, 0)
 
 
-def _listed(rows: pa.RecordBatch) -> list[Listed]:
+def _lines_of(rows: pa.RecordBatch) -> list[Listed]:
     """The lines of rows that are not folded."""
     paths = texts_of(rows.column(0))
     return list(map(Listed, paths, decode_entries(rows.column(1), paths=paths)))

@@ -19,12 +19,12 @@ from typing import Final, TypeVar
 
 from lakebed.errors import Conflict, OutcomeUnknown
 from lakebed.metrics import default_registry
-from lakebed.repo.branches import branch_moved, known_branch, load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Branch
-from lakebed.repo.names import check_branch_name
-from lakebed.repo.protection import check_writable
-from lakebed.repo.records import resolving_outcome
+from lakebed.repo.model.model import Branch
+from lakebed.repo.model.names import check_branch_name
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_writable
+from lakebed.repo.records.records import resolving_outcome
+from lakebed.repo.references.branches import branch_moved, load_branch, peek_branch
 from lakebed.repo.staging.view import View, branch_view, went_suppressed
 
 R = TypeVar("R")
@@ -85,7 +85,7 @@ class WriteAttempts:
             NotFound: kind ``branch_not_found``; that is true, not only what this process knows.
             Conflict: kind ``branch_moved``: there were enough tries.
         """
-        record, raw = known_branch(self._context, self._branch)
+        record, raw = peek_branch(self._context, self._branch)
         return self._precondition(record, raw, self._context.key_value.peek(self._context.keys.boundary))
 
     def read(self, look: Callable[[View], R]) -> tuple[R, WritePrecondition]:

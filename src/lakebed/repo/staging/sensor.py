@@ -1,6 +1,6 @@
 """The sensor: which branches of a repository want to be compacted.
 
-Owns: the look at the counts (`lakebed.repo.staging.counters`). Invariants: a branch that this process has not counted
+Owns: the look at the counts (`lakebed.repo.records.counters`). Invariants: a branch that this process has not counted
 since its start is counted once, from the store, and no further than to the threshold.
 """
 
@@ -11,11 +11,11 @@ from itertools import islice
 from typing import Final
 
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import TOMBSTONE, Branch
-from lakebed.repo.records import read_records
-from lakebed.repo.rows import prefix_range
-from lakebed.repo.staging.counters import BranchCounts
+from lakebed.repo.model.model import TOMBSTONE, Branch
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.counters import BranchCounts
+from lakebed.repo.records.records import read_records
 
 COUNTED_BRANCHES_MAX: Final = 64
 """Branches that one look counts from the store; the others wait for the next."""
@@ -42,7 +42,7 @@ def count_branch(
     return context.counters.counts(branch) or BranchCounts()
 
 
-def wanted_compactions(context: RepositoryContext) -> list[tuple[str, str]]:
+def find_compactions(context: RepositoryContext) -> list[tuple[str, str]]:
     """The branches that want to be compacted, each with the reason (`BranchCounts.why`).
 
     Cost: 1 scan of the branches' records; a branch that was not counted since the start is, some a call.

@@ -22,15 +22,15 @@ import pyarrow as pa
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.merge import last_key
-from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.diff import diff_metaranges, diff_rows
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.windows import match_paths, order_of, side_by_side
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.mark import explaining_missing
-from lakebed.repo.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
-from lakebed.repo.rows import Interval, overlay, rows_of, without_tombstones
-from lakebed.repo.staging.changes import Bounds, cleared_by, left_of, token_sources
+from lakebed.repo.model.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
+from lakebed.repo.model.rows import Interval, overlay, rows_of, without_tombstones
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.mark import explaining_missing
+from lakebed.repo.staging.changes import Bounds, clears_of, cut_intervals, token_sources
 
 DENSE: Final = 8
 """Of a range, one staged path for so many entries, and its rows are read as columns instead of path by path."""
@@ -64,9 +64,9 @@ def uncommitted(
     if tokens is None:
         tokens = (record.staging, *record.sealed)
     head = load_commit(context, record.commit_id, snapshot=snapshot).metarange
-    cleared = cleared_by(tokens)
+    cleared = clears_of(tokens)
     metarange = context.committed.open(head)
-    between, again = tee(_compacted(context, head, record.compacted, left_of(start, end, cleared)))
+    between, again = tee(_diff_compacted(context, head, record.compacted, cut_intervals(start, end, cleared)))
     sources = (
         overlay(token_sources(context, snapshot, tokens, start=start, end=end)),
         (_side(batch, "left") for batch in between),
@@ -75,11 +75,11 @@ def uncommitted(
     )
     with explaining_missing(context, head, *([] if record.compacted is None else [record.compacted])):
         for staged, before, compacted, hidden in side_by_side(sources):
-            known = _sorted([before, hidden])
+            known = _sort([before, hidden])
             unknown = _without_paths_of(staged, before)
             looked_up = _of_head(metarange, _outside(unknown, cleared))
-            left = _sorted([known, looked_up])
-            right = _sorted([staged, _without_paths_of(compacted, staged)])
+            left = _sort([known, looked_up])
+            right = _sort([staged, _without_paths_of(compacted, staged)])
             batch = diff_rows(without_tombstones(left), without_tombstones(right))
             if batch.num_rows:
                 yield batch
@@ -99,7 +99,7 @@ def is_dirty(
     return next(uncommitted(context, snapshot, record, tokens=tokens), None) is not None
 
 
-def _compacted(
+def _diff_compacted(
     context: RepositoryContext, head: MetarangeRef, compacted: MetarangeRef | None, ranges: Sequence[Bounds]
 ) -> Iterator[pa.RecordBatch]:
     """The difference of head and compacted metarange, where nothing hides it."""
@@ -141,28 +141,28 @@ def _outside(rows: pa.RecordBatch, cleared: Sequence[Interval]) -> list[bytes]:
 
 def _of_head(metarange: Metarange, paths: list[bytes]) -> pa.RecordBatch:
     """The rows of some paths, ascending; those that are not there are left out. Only ranges around a path are read."""
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     at = 0
     ranges = metarange.ranges() if paths else ()
-    last_paths = [one.file.last_key for one in ranges]
+    last_paths = [meta.file.last_key for meta in ranges]
     while at < len(paths):
         number = bisect_left(last_paths, paths[at])
         if number == len(ranges):
             break
-        one = ranges[number]
-        first = bisect_left(paths, one.file.first_key, at)
-        at = bisect_right(paths, one.file.last_key, at)
+        range_meta = ranges[number]
+        first = bisect_left(paths, range_meta.file.first_key, at)
+        at = bisect_right(paths, range_meta.file.last_key, at)
         some = paths[first:at]
-        if len(some) * DENSE > one.entry_count:
-            found += _chosen(metarange.rows_of(one, start=some[0], end=some[-1] + b"\0"), some)
+        if len(some) * DENSE > range_meta.entry_count:
+            batches += _select_rows(metarange.rows_of(range_meta, start=some[0], end=some[-1] + b"\0"), some)
         elif some:
             values = metarange.get_many(some)
-            there = [(path, value) for path, value in zip(some, values, strict=True) if value is not None]
-            found.append(rows_of([path for path, _ in there], [value for _, value in there]))
-    return pa.concat_batches(found) if found else rows_of((), ())
+            pairs = [(path, value) for path, value in zip(some, values, strict=True) if value is not None]
+            batches.append(rows_of([path for path, _ in pairs], [value for _, value in pairs]))
+    return pa.concat_batches(batches) if batches else rows_of((), ())
 
 
-def _chosen(rows: Iterator[pa.RecordBatch], paths: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+def _select_rows(rows: Iterator[pa.RecordBatch], paths: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
     """Of sorted rows those with one of some paths, ascending."""
     at = 0
     for batch in rows:
@@ -173,7 +173,7 @@ def _chosen(rows: Iterator[pa.RecordBatch], paths: Sequence[bytes]) -> Iterator[
             yield batch.filter(pa.array(match_paths(batch.column(0), wanted) >= 0))
 
 
-def _sorted(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _sort(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Rows of batches that have no path in common, in order."""
     batches = [batch for batch in batches if batch.num_rows]
     if not batches:

@@ -14,20 +14,18 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from lakebed.closing import Closing
 from lakebed.errors import Conflict
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commits import load_commit
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import decode_entry
-from lakebed.repo.mark import explaining_missing
-from lakebed.repo.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
-from lakebed.repo.names import check_path, check_prefix
-from lakebed.repo.refs import ResolvedReference, resolve
-from lakebed.repo.rows import overlay, without_tombstones
-from lakebed.repo.staging.changes import cleared_by, is_cleared, token_sources
+from lakebed.repo.model.entry import decode_entry
+from lakebed.repo.model.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
+from lakebed.repo.model.names import check_path, check_prefix
+from lakebed.repo.model.rows import overlay, without_tombstones
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.mark import explaining_missing
+from lakebed.repo.references.refs import resolve
+from lakebed.repo.staging.changes import clears_of, is_cleared, token_sources
 from lakebed.repo.staging.listing import Listed, list_entries
 
 READ_LAYERS: Final = default_registry.histogram(
@@ -46,16 +44,15 @@ _ONE_BY_ONE_MAX: Final = 2
 """Up to so many tokens are asked one after another for a path: the newest mostly has it. More are asked at once."""
 
 
-class View(Closing):
-    """One moment of a reference. Close it, or use it in a ``with``. Thread-safe.
+class View:
+    """One moment of a reference, that of a snapshot, which stays open meanwhile. Thread-safe.
 
     Args:
         base: the layer below the tokens.
         tokens: newest first; none: only committed data is shown.
-        owns_snapshot: close it with the view.
     """
 
-    __slots__ = ("_context", "_metarange", "_owns_snapshot", "_snapshot", "base", "tokens")
+    __slots__ = ("_context", "_metarange", "_snapshot", "base", "tokens")
 
     def __init__(
         self,
@@ -64,11 +61,9 @@ class View(Closing):
         snapshot: KeyValueSnapshot,
         base: MetarangeRef,
         tokens: Sequence[StagingToken] = (),
-        owns_snapshot: bool = False,
     ) -> None:
         self._context = context
         self._snapshot = snapshot
-        self._owns_snapshot = owns_snapshot
         self._metarange = context.committed.open(base)
         self.base = base
         self.tokens = tuple(tokens)
@@ -89,7 +84,7 @@ class View(Closing):
 
     def value(self, path: bytes) -> bytes | None:
         """The encoded entry of a path, as `get`."""
-        value, touched = self._staged(path, self.tokens)
+        value, touched = self._read_staged(path, self.tokens)
         READ_LAYERS.observe(touched, "get")
         if value is None:
             with explaining_missing(self._context, self.base):
@@ -106,14 +101,14 @@ class View(Closing):
         """
         newest, older = self.tokens[0], self.tokens[1:]
         prefix = self._context.keys.token(newest.id)
-        own = self._snapshot.get_many([prefix + path for path in paths])
-        hidden = cleared_by([newest])
+        rows = self._snapshot.get_many([prefix + path for path in paths])
+        hidden = clears_of([newest])
         open_paths = [path for path in paths if not is_cleared(path, hidden)] if hidden else paths
         lower = View(self._context, snapshot=self._snapshot, base=self.base, tokens=older)
         below = dict(zip(open_paths, lower.values(open_paths), strict=True))
-        return [(row, below.get(path)) for path, row in zip(paths, own, strict=True)]
+        return [(row, below.get(path)) for path, row in zip(paths, rows, strict=True)]
 
-    def _staged(self, path: bytes, tokens: Sequence[StagingToken]) -> tuple[bytes | None, int]:
+    def _read_staged(self, path: bytes, tokens: Sequence[StagingToken]) -> tuple[bytes | None, int]:
         """The value in the newest token that has one, None: none has; and how many were read."""
         keys: list[bytes] = []
         is_hidden = False
@@ -146,7 +141,7 @@ class View(Closing):
 
         Cost: 1 read a token for all paths together, then the blocks of the ranges that hold the rest.
         """
-        found: dict[bytes, bytes] = {}
+        values: dict[bytes, bytes] = {}
         wanted = sorted(set(paths))
         touched = 0
         for token in self.tokens:
@@ -155,16 +150,16 @@ class View(Closing):
             touched += 1
             prefix = self._context.keys.token(token.id)
             rows = self._snapshot.get_many([prefix + path for path in wanted])
-            found.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
+            values.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
             if token.clears is not None:
-                hidden = cleared_by([token])
-                found.update((path, TOMBSTONE) for path in wanted if path not in found and is_cleared(path, hidden))
-            wanted = [path for path in wanted if path not in found]
+                hidden = clears_of([token])
+                values.update((path, TOMBSTONE) for path in wanted if path not in values and is_cleared(path, hidden))
+            wanted = [path for path in wanted if path not in values]
         READ_LAYERS.observe(touched, "get_many")
         with explaining_missing(self._context, self.base):
             rows = self._metarange.get_many(wanted) if wanted else []
-        found.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
-        return [found.get(path) or None for path in paths]
+        values.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
+        return [values.get(path) or None for path in paths]
 
     def rows(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of ``[start, end)``, None: open.
@@ -199,11 +194,6 @@ class View(Closing):
         """
         return list_entries(self.rows, prefix=check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
 
-    def close(self) -> None:
-        """Release the snapshot; again is a no-op."""
-        if self._owns_snapshot:
-            self._snapshot.close()
-
 
 def branch_view(context: RepositoryContext, record: Branch, *, snapshot: KeyValueSnapshot) -> View:
     """What a branch shows, staged rows included; record and snapshot are of one moment. The snapshot stays yours."""
@@ -211,36 +201,6 @@ def branch_view(context: RepositoryContext, record: Branch, *, snapshot: KeyValu
     if base is None:
         base = load_commit(context, record.commit_id, snapshot=snapshot).metarange
     return View(context, snapshot=snapshot, base=base, tokens=(record.staging, *record.sealed))
-
-
-def open_view(
-    context: RepositoryContext, resolved: ResolvedReference, *, snapshot: KeyValueSnapshot | None = None
-) -> View:
-    """What a reference shows.
-
-    Args:
-        snapshot: the moment at which the reference was resolved; it stays yours. None: now, and of a branch with what
-            is staged the record is read again, for what an older record names may be gone.
-
-    Raises:
-        NotFound: kind ``branch_not_found``: the branch was deleted since it was resolved.
-    Cost: 1 snapshot and 2 reads of the key-value store, when none is given.
-    """
-    if snapshot is not None:
-        if resolved.branch is not None:
-            return branch_view(context, resolved.branch, snapshot=snapshot)
-        return View(context, snapshot=snapshot, base=resolved.commit.metarange)
-    snapshot = context.key_value.snapshot()
-    try:
-        if resolved.branch is None:
-            return View(context, snapshot=snapshot, base=resolved.commit.metarange, owns_snapshot=True)
-        record, _ = load_branch(context, resolved.name, snapshot=snapshot)
-        view = branch_view(context, record, snapshot=snapshot)
-        view._owns_snapshot = True
-        return view
-    except BaseException:
-        snapshot.close()
-        raise
 
 
 @contextmanager
@@ -256,8 +216,10 @@ def at_reference(context: RepositoryContext, ref: str) -> Iterator[View]:
     """
     with context.key_value.snapshot() as snapshot:
         resolved = resolve(context, ref, snapshot=snapshot)
-        with open_view(context, resolved, snapshot=snapshot) as view:
-            yield view
+        if resolved.branch is not None:
+            yield branch_view(context, resolved.branch, snapshot=snapshot)
+        else:
+            yield View(context, snapshot=snapshot, base=resolved.commit.metarange)
 
 
 def read_reference(context: RepositoryContext, ref: str, read: Callable[[View], R]) -> R:

@@ -34,16 +34,16 @@ __all__ = ["CATALOG_VERBS", "PAGE_COUNT_MAX", "PATHS_MAX", "VERBS", "ListVerb", 
 V = TypeVar("V", bound=Described)
 
 
-def _declared(kind: type[V], *modules: ModuleType) -> dict[str, type[V]]:
+def _verbs_of(kind: type[V], *modules: ModuleType) -> dict[str, type[V]]:
     """The verbs that modules declare, by name, in the order of their declarations."""
     return {
-        found.verb_name: found
+        value.verb_name: value
         for module in modules
-        for found in vars(module).values()
-        if isinstance(found, type)
-        and issubclass(found, kind)
-        and found.__module__ == module.__name__
-        and "verb_name" in vars(found)
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, kind)
+        and value.__module__ == module.__name__
+        and "verb_name" in vars(value)
     }
 
 
@@ -63,8 +63,8 @@ _SUBJECTS = (
     imports,
 )
 
-VERBS: dict[str, type[Verb[Any]]] = _declared(Verb, *_SUBJECTS)
+VERBS: dict[str, type[Verb[Any]]] = _verbs_of(Verb, *_SUBJECTS)
 """Of one repository: ``POST /repositories/{repository}/verbs/<name>``."""
 
-CATALOG_VERBS: dict[str, type[repositories.CatalogVerb[Any]]] = _declared(repositories.CatalogVerb, repositories)
+CATALOG_VERBS: dict[str, type[repositories.CatalogVerb[Any]]] = _verbs_of(repositories.CatalogVerb, repositories)
 """Of all repositories: ``POST /verbs/<name>``."""

@@ -2,25 +2,25 @@
 
 Invariants: a commit holds exactly what was acknowledged before its seal, on the branch's compacted metarange where
 there is one; what is not chosen stays uncommitted, as the difference of the compacted metarange and the new head;
-unchanged ranges are reused unread. Does not know: how a head moves (`lakebed.repo.heads`).
+unchanged ranges are reused unread. Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
 
 from lakebed.errors import Rejected
-from lakebed.repo.commit import check_commit_text, chosen_intervals, hook_call, new_commit, no_changes, with_paths_of
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import (
+from lakebed.repo.heads.commit import check_commit_text, hook_call, intervals_of, new_commit, no_changes, with_paths_of
+from lakebed.repo.heads.heads import (
     CommitWithId,
     Move,
     SealedBranch,
-    applied_state,
+    apply_sealed,
     equals_head,
     keep_applied,
     move_branch,
     same_state,
 )
-from lakebed.repo.protection import check_committable
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable
 from lakebed.repo.verbs.message import Milliseconds, Paths, Texts, Verb, verb
 
 
@@ -29,8 +29,8 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
     """Commit what is staged, or a part of it.
 
     Args:
-        metadata: the user's own, at most `lakebed.repo.commit.METADATA_COUNT_MAX` keys and `METADATA_BYTES_MAX` bytes.
-        committer: the author; by default `RepositoryOptions.committer`, or the user that runs the process.
+        metadata: the user's own, at most `lakebed.repo.heads.commit.METADATA_COUNT_MAX` keys and `METADATA_BYTES_MAX`
+        bytes. committer: the author; by default `RepositoryOptions.committer`, or the user that runs the process.
         paths: only these paths; all else stays uncommitted. An empty list selects no path.
         prefixes: and the paths with these prefixes. Where both are None: everything.
         allow_empty: commit even when nothing differs from the head.
@@ -60,13 +60,13 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
         check_committable(context, branch)
         check_commit_text(self.message, self.metadata, allow_empty_message=allow_empty_message)
         is_partial = self.paths is not None or self.prefixes is not None
-        chosen = chosen_intervals(self.paths or (), self.prefixes or ())
+        intervals = intervals_of(self.paths or (), self.prefixes or ())
 
         def plan(sealed: SealedBranch) -> Move:
-            state = applied_state(context, sealed)
+            state = apply_sealed(context, sealed)
             before = sealed.head.metarange
             if is_partial:
-                target = with_paths_of(context, before, source=state, chosen=chosen) if chosen else before
+                target = with_paths_of(context, before, source=state, intervals=intervals) if intervals else before
             else:
                 target = before if equals_head(context, sealed, state) else state
             if target.id == before.id and not self.allow_empty:

@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.committed.windows import match_paths, same
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import decode_entry, identities
-from lakebed.repo.mark import explaining_missing
-from lakebed.repo.model import DIFF_SCHEMA, Difference, DiffKind, Entry, MetarangeRef
-from lakebed.repo.names import check_branch_name, check_prefix
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.entry import decode_entry, identities
+from lakebed.repo.model.model import DIFF_SCHEMA, Difference, DiffKind, Entry, MetarangeRef
+from lakebed.repo.model.names import check_branch_name, check_prefix
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.commits import load_commit, merge_base
+from lakebed.repo.references.mark import explaining_missing
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of, text_of
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import rows_of_moment
@@ -83,11 +83,13 @@ class Diff(ListVerb[Difference], frozen=True, kw_only=True):
         ours = right_commit.metarange
 
         def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
-            found = diff_metaranges(context.committed, base, ours, start=first, end=last)
+            differences = diff_metaranges(context.committed, base, ours, start=first, end=last)
             with explaining_missing(context, base, theirs, ours):
-                yield from found if base.id == theirs.id else _against_left(context, found, base=base, left=theirs)
+                yield from (
+                    differences if base.id == theirs.id else _against_left(context, differences, base=base, left=theirs)
+                )
 
-        return _listed(rows, page, prefix=self.prefix, amount=amount)
+        return _list_page(rows, page, prefix=self.prefix, amount=amount)
 
 
 @verb("status", role="read", effort="compute", gives=list[Difference])
@@ -119,13 +121,13 @@ class Status(ListVerb[Difference], frozen=True, kw_only=True):
                 def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
                     return uncommitted(context, snapshot, record, start=first, end=last)
 
-                yield from _listed(rows, page, prefix=self.prefix, amount=amount)
+                yield from _list_page(rows, page, prefix=self.prefix, amount=amount)
 
         return rows_of_moment(differences)
 
 
 def _against_left(
-    context: RepositoryContext, found: Iterator[pa.RecordBatch], *, base: MetarangeRef, left: MetarangeRef
+    context: RepositoryContext, differences: Iterator[pa.RecordBatch], *, base: MetarangeRef, left: MetarangeRef
 ) -> Iterator[pa.RecordBatch]:
     """Of differences from the base to the right side, those that the left side has not made in the same way.
 
@@ -133,7 +135,7 @@ def _against_left(
 
     Cost: the ranges in which the left side differs from the base between the paths that were found.
     """
-    for batch in found:
+    for batch in differences:
         paths = batch.column("path")
         start, end = paths[0].as_py(), paths[-1].as_py() + b"\0"
         kept = np.ones(batch.num_rows, np.bool_)
@@ -151,13 +153,13 @@ def _against_left(
             yield batch if kept.all() else batch.filter(pa.array(kept))
 
 
-def _listed(rows: RowsFrom, page: Page | None, *, prefix: str, amount: int | None) -> Iterator[Difference]:
+def _list_page(rows: RowsFrom, page: Page | None, *, prefix: str, amount: int | None) -> Iterator[Difference]:
     if page is None:
         return iter(())
-    return islice(_folded(rows, page, len(prefix.encode())), amount)
+    return islice(_fold(rows, page, len(prefix.encode())), amount)
 
 
-def _folded(rows: RowsFrom, page: Page, prefix_bytes: int) -> Iterator[Difference]:
+def _fold(rows: RowsFrom, page: Page, prefix_bytes: int) -> Iterator[Difference]:
     """Differences, with common prefixes in place of what they hold; behind one that holds much it is sought anew."""
     position: bytes | None = page.start
     behind = b""

@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lakebed.ids import new_uuid
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commit import check_commit_text
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import Import, ImportSource, check_sources, run_import
-from lakebed.repo.protection import check_committable
-from lakebed.repo.records import encode_record, write_unique
+from lakebed.repo.heads.commit import check_commit_text
+from lakebed.repo.heads.importing import Import, ImportSource, check_sources, run_import
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable
+from lakebed.repo.records.records import encode_record, write_unique
+from lakebed.repo.references.branches import load_branch
 from lakebed.repo.verbs.message import PATHS_MAX, Texts, Verb, verb
 
 
@@ -26,7 +26,7 @@ class ImportObjects(Verb[Import], frozen=True, kw_only=True):
         replace: remove what the branch has below the destinations of folders, so that they become as the folders are.
 
     Returns:
-        The record of the import, completed. Raises and costs as `lakebed.repo.importing.run_import`.
+        The record of the import, completed. Raises and costs as `lakebed.repo.heads.importing.run_import`.
     """
 
     reads_other_stores: ClassVar[bool] = True
@@ -39,18 +39,19 @@ class ImportObjects(Verb[Import], frozen=True, kw_only=True):
     replace: bool = False
 
     def start(self, context: RepositoryContext, *, force: bool = False) -> str:
-        """Record what is to be imported, and return its id; `lakebed.repo.importing.run_import` does it.
+        """Record what is to be imported, and return its id; `lakebed.repo.heads.importing.run_import` does it.
 
         Args:
             force: also when the repository is read-only.
 
         Raises:
             NotFound: ``branch_not_found``.
-            InvalidRequest: as `lakebed.repo.importing.check_sources` and `lakebed.repo.verbs.commit.Commit`.
-            OutcomeUnknown: it may have been recorded; `lakebed.repo.importing.unfinished_imports` lists it then.
+            InvalidRequest: as `lakebed.repo.heads.importing.check_sources` and `lakebed.repo.verbs.commit.Commit`.
+            OutcomeUnknown: it may have been recorded; `lakebed.repo.heads.importing.list_unfinished_imports` lists it
+            then.
         Cost: 1 durable write of the key-value store.
         """
-        check_committable(context.forced() if force else context, self.branch)
+        check_committable(context.as_writable() if force else context, self.branch)
         check_commit_text(self.message, self.metadata)
         load_branch(context, self.branch)
         check_sources(context, self.sources)
@@ -66,7 +67,7 @@ class ImportObjects(Verb[Import], frozen=True, kw_only=True):
             updated_at_ms=context.now_ms(),
             force=force,
         )
-        key = context.keys.imported(id)
+        key = context.keys.import_record(id)
         write_unique(context.key_value, [(key, encode_record(record))], expected={key: None})
         return id
 

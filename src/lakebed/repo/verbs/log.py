@@ -1,9 +1,9 @@
 """`Log`: commits behind a reference, all of them or those that changed certain paths.
 
-Owns: the walk, its filters and its pages. Invariants: a commit comes before its parents (`lakebed.repo.commits.Walk`);
-a commit changed a path when the path differs, by identity, from the parent's (of the first commit: from the empty
-state). A merge changes no path itself, as in git's log of a path: its state of a path is the one of a parent. Where
-only first parents are followed, a merge has all changes that it brought.
+Owns: the walk, its filters and its pages. Invariants: a commit comes before its parents
+(`lakebed.repo.references.commits.Walk`); a commit changed a path when the path differs, by identity, from the parent's
+(of the first commit: from the empty state). A merge changes no path itself, as in git's log of a path: its state of a
+path is the one of a parent. Where only first parents are followed, a merge has all changes that it brought.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import msgspec
 
 from lakebed.errors import InvalidRequest
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.repo.commit import chosen_intervals
-from lakebed.repo.commits import Walk, load_commit
 from lakebed.repo.committed.diff import has_difference
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.mark import explaining_missing
-from lakebed.repo.model import Commit
-from lakebed.repo.positions import format_position, parse_position
-from lakebed.repo.refs import resolve_commit
+from lakebed.repo.heads.commit import intervals_of
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.model.model import Commit
+from lakebed.repo.model.positions import format_position, parse_position
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import Walk, load_commit
+from lakebed.repo.references.mark import explaining_missing
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, Verb, verb
 from lakebed.repo.verbs.reading import Head
 
@@ -108,7 +108,7 @@ class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
                     reading.keep_position(row.id)
         return LogPage(rows, "")
 
-    def fixed(self, call: Callable[[Verb[Any]], Any]) -> Log:
+    def fix_moment(self, call: Callable[[Verb[Any]], Any]) -> Log:
         return msgspec.structs.replace(self, ref=call(Head(ref=self.ref)).id)
 
 
@@ -118,7 +118,7 @@ class _Reading:
     def __init__(self, context: RepositoryContext, log: Log, *, snapshot: KeyValueSnapshot) -> None:
         self._context = context
         self._log = log
-        self._intervals = chosen_intervals(log.paths, log.prefixes)
+        self._intervals = intervals_of(log.paths, log.prefixes)
         self._snapshot = snapshot
         self._start, _ = resolve_commit(context, log.ref, snapshot=snapshot)
         stop_at = log.stop_at
@@ -160,9 +160,9 @@ class _Reading:
         log = self._log
         if log.since_ms is not None and commit.created_at_ms < log.since_ms:
             return False
-        return not self._intervals or self._changed(commit)
+        return not self._intervals or self._has_changes(commit)
 
-    def _changed(self, commit: Commit) -> bool:
+    def _has_changes(self, commit: Commit) -> bool:
         """Whether a commit changed something in one of the intervals, against its first parent."""
         if len(commit.parents) > 1 and not self._log.first_parent:
             return False

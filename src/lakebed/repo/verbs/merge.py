@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.repo.commit import check_commit_text, move_by_commits, new_commit, no_changes
-from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.merge import as_strategy
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.merge import merged
-from lakebed.repo.names import check_prefix
-from lakebed.repo.protection import check_not_read_only
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.tags import reading_commits
+from lakebed.repo.heads.commit import check_commit_text, move_by_commits, new_commit, no_changes
+from lakebed.repo.heads.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
+from lakebed.repo.heads.merge import merge_states
+from lakebed.repo.model.names import check_prefix
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_not_read_only
+from lakebed.repo.references.commits import load_commit, merge_base
+from lakebed.repo.references.refs import resolve_commit
+from lakebed.repo.references.tags import reading_commits
 from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.message import Texts, Verb, verb
 
@@ -81,7 +81,7 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
             if base_id == source_id and not allow_empty:
                 raise self._nothing_to_merge(context)
             with reading_commits(context, source_id):
-                state = merged(
+                state = merge_states(
                     context,
                     base=context.committed.empty if base_id is None else load_commit(context, base_id).metarange,
                     source=source_commit.metarange,

@@ -1,7 +1,7 @@
 """`Verb`: the message of one operation on a repository, and how it is run.
 
 Invariants: names and fields of verbs are the interface between versions of client and server: DO NOT CHANGE them; add
-fields with a default. Does not know: how a message travels (`lakebed.repo.transport`).
+fields with a default. Does not know: how a message travels (`lakebed.repo.transport.transport`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.records.context import RepositoryContext
 
 R = TypeVar("R")
 Row = TypeVar("Row")
@@ -94,7 +94,7 @@ class ListVerb(Verb[list[Row]], frozen=True):
         """One page."""
         return list(self.rows(context, amount=self.amount))
 
-    def fixed(self, call: Callable[[Verb[R]], R]) -> ListVerb[Row]:
+    def fix_moment(self, call: Callable[[Verb[R]], R]) -> ListVerb[Row]:
         """The same list, such that all its pages are of one moment where that is possible; `call` runs a verb."""
         return self
 

@@ -2,7 +2,7 @@
 
 Invariants: both are three-way merges. A revert merges the commit's parent, a cherry-pick the commit, with the other of
 the two as base, so what the branch changed elsewhere stays, and what it changed in the same paths is a conflict. Of a
-merge commit the caller has to name the parent. Does not know: how a head moves (`lakebed.repo.heads`).
+merge commit the caller has to name the parent. Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.commit import check_commit_text, move_by_commits, new_commit, no_changes
-from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.merge import Strategy, as_strategy
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.merge import merged
-from lakebed.repo.model import Commit as CommitRecord
-from lakebed.repo.model import MetarangeRef
-from lakebed.repo.protection import check_committable
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.tags import reading_commits
+from lakebed.repo.heads.commit import check_commit_text, move_by_commits, new_commit, no_changes
+from lakebed.repo.heads.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
+from lakebed.repo.heads.merge import merge_states
+from lakebed.repo.model.model import Commit as CommitRecord
+from lakebed.repo.model.model import MetarangeRef
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.refs import resolve_commit
+from lakebed.repo.references.tags import reading_commits
 from lakebed.repo.verbs.message import Texts, Verb, verb
 
 ORIGIN_KEY: Final = "cherry-pick-origin"
@@ -98,7 +98,7 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
             check_clean(context, sealed, operation=operation)
             head = sealed.head
             with reading_commits(context, *commit_ids):
-                state = merged(
+                state = merge_states(
                     context,
                     base=base,
                     source=source,

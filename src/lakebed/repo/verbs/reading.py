@@ -8,14 +8,14 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lakebed.errors import NotFound
-from lakebed.repo import data
-from lakebed.repo.blame import blame
-from lakebed.repo.commits import merge_base
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.model import Entry
-from lakebed.repo.reflog import ReflogLine, reflog
-from lakebed.repo.refs import resolve, resolve_commit
+from lakebed.repo.heads.blame import blame
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.reflog import ReflogLine, reflog
+from lakebed.repo.references.commits import merge_base
+from lakebed.repo.references.refs import resolve, resolve_commit
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import at_reference, read_reference, rows_of_moment
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, RepositoryFacts, Verb, facts_of, verb
@@ -125,7 +125,7 @@ class SignedUrl(Verb[str], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> str:
         entry = Stat(ref=self.ref, path=self.path).run(context)
-        return data.signed_get(context, entry, expires_in_s=self.expires_in_s)
+        return data.sign_get(context, entry, expires_in_s=self.expires_in_s)
 
 
 @verb("merge_base", role="read", effort="compute", gives=str | None)
@@ -137,9 +137,9 @@ class CommonAncestor(Verb[str | None], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> str | None:
         with context.key_value.snapshot() as snapshot:
-            one, _ = resolve_commit(context, self.left, snapshot=snapshot)
-            other, _ = resolve_commit(context, self.right, snapshot=snapshot)
-            return merge_base(context, one, other, snapshot=snapshot)
+            left, _ = resolve_commit(context, self.left, snapshot=snapshot)
+            right, _ = resolve_commit(context, self.right, snapshot=snapshot)
+            return merge_base(context, left, right, snapshot=snapshot)
 
 
 @verb("reflog", role="read", effort="compute", gives=list[ReflogLine])

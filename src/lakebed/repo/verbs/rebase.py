@@ -3,7 +3,7 @@
 Invariants: all new commits and the head are written at once, so a conflict anywhere leaves the branch as it was. As in
 ``git rebase``, a branch's own commits are all ancestors of its head that are not ancestors of the new base; merge
 commits are left out, for what they brought is either in the new base or among the own commits, and so is a commit whose
-changes are in the new base already. Does not know: how a head moves (`lakebed.repo.heads`).
+changes are in the new base already. Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.commit import move_by_commits, new_commit, no_changes
-from lakebed.repo.commits import difference, load_commit, merge_base
 from lakebed.repo.committed.merge import as_strategy
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.merge import merged
-from lakebed.repo.protection import check_committable
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.tags import reading_commits
+from lakebed.repo.heads.commit import move_by_commits, new_commit, no_changes
+from lakebed.repo.heads.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
+from lakebed.repo.heads.merge import merge_states
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable
+from lakebed.repo.references.commits import difference, load_commit, merge_base
+from lakebed.repo.references.refs import resolve_commit
+from lakebed.repo.references.tags import reading_commits
 from lakebed.repo.verbs.message import Verb, verb
 
 REBASE_COMMIT_COUNT_MAX: Final = 1_000
@@ -56,13 +56,13 @@ class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
 
         def plan(sealed: SealedBranch) -> Move:
             check_clean(context, sealed, operation="rebase")
-            own = _own_commits(context, sealed, onto_id)
+            commits = _own_commits(context, sealed, onto_id)
             made: list[CommitWithId] = []
             last = CommitWithId(onto_id, onto_commit)
-            for id, commit in own:
+            for id, commit in commits:
                 parent = load_commit(context, commit.parents[0]) if commit.parents else None
                 with reading_commits(context, onto_id):
-                    state = merged(
+                    state = merge_states(
                         context,
                         base=context.committed.empty if parent is None else parent.metarange,
                         source=commit.metarange,
@@ -81,7 +81,7 @@ class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
                     committer=self.committer or commit.committer,
                 )
                 made.append(last)
-            return Move(last.id, commits=made, relies_on=[onto_id, *(id for id, _ in own)])
+            return Move(last.id, commits=made, relies_on=[onto_id, *(id for id, _ in commits)])
 
         made = move_by_commits(context, branch, operation="rebase", plan=plan)
         return made[-1] if made else CommitWithId(onto_id, onto_commit)
@@ -99,15 +99,15 @@ def _own_commits(context: RepositoryContext, sealed: SealedBranch, onto_id: str)
         )
     if base_id == onto_id:
         raise no_changes(context, sealed.name, "The rebase")
-    own: list[CommitWithId] = []
+    commits: list[CommitWithId] = []
     for id, commit in difference(context, head_id, onto_id):
         if len(commit.parents) > 1:
             continue
-        if len(own) == REBASE_COMMIT_COUNT_MAX:
+        if len(commits) == REBASE_COMMIT_COUNT_MAX:
             raise InvalidRequest(
                 f"Branch {sealed.name} of repository {context.name} has more than {REBASE_COMMIT_COUNT_MAX:,} commits "
                 "of its own: merge instead.",
                 kind="too_many_commits",
             )
-        own.append(CommitWithId(id, commit))
-    return own[::-1]
+        commits.append(CommitWithId(id, commit))
+    return commits[::-1]

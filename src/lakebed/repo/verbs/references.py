@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Tag
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.tags import create_tag, delete_tag, list_tags
+from lakebed.repo.model.model import Tag
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, delete_branch, list_branches, undelete_branch
+from lakebed.repo.references.refs import resolve_commit
+from lakebed.repo.references.tags import create_tag, delete_tag, list_tags
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Verb, verb
 
 
@@ -34,8 +34,8 @@ class Branches(ListVerb[NamedCommit], frozen=True, kw_only=True):
     hidden: bool = False
 
     def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[NamedCommit]:
-        found = list_branches(context, prefix=self.prefix, after=self.after, hidden=self.hidden)
-        return _first((NamedCommit(name, record.commit_id) for name, record in found), amount)
+        branches = list_branches(context, prefix=self.prefix, after=self.after, hidden=self.hidden)
+        return _first((NamedCommit(name, record.commit_id) for name, record in branches), amount)
 
 
 @verb("create_branch", role="write", effort="write", gives=None, changes=("name",), author="committer")
@@ -82,8 +82,8 @@ class Tags(ListVerb[NamedCommit], frozen=True, kw_only=True):
     after: str | None = None
 
     def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[NamedCommit]:
-        found = list_tags(context, prefix=self.prefix, after=self.after)
-        return _first((NamedCommit(name, tag.commit_id) for name, tag in found), amount)
+        tags = list_tags(context, prefix=self.prefix, after=self.after)
+        return _first((NamedCommit(name, tag.commit_id) for name, tag in tags), amount)
 
 
 @verb("create_tag", role="write", effort="write", gives=Tag, changes=("name",), author="owner")

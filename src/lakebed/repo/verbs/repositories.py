@@ -1,4 +1,4 @@
-"""Verbs on all repositories of a storage. They run on a `lakebed.repo.catalog.LocalCatalog`."""
+"""Verbs on all repositories of a storage. They run on a `lakebed.repo.transport.catalog.LocalCatalog`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 
 from lakebed.errors import Conflict
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.commit import check_commit_metadata
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import CatalogRecord, DeletedRepository, RepositoryRecord
-from lakebed.repo.names import check_branch_name, check_repository_name
-from lakebed.repo.namespace import (
+from lakebed.repo.heads.commit import check_commit_metadata
+from lakebed.repo.model.model import CatalogRecord, DeletedRepository, RepositoryRecord
+from lakebed.repo.model.names import check_branch_name, check_repository_name
+from lakebed.repo.outside.namespace import (
     REPOSITORY_SUFFIX,
     check_new_folder,
     check_new_namespace,
     claim_namespace,
     namespace_folder,
 )
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Amount, Described, RepositoryFacts, Texts, facts_of, verb
 from lakebed.runtime import Environment
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Owner(Protocol):
-    """`lakebed.repo.catalog.LocalCatalog`, as far as verbs use it."""
+    """`lakebed.repo.transport.catalog.LocalCatalog`, as far as verbs use it."""
 
     store: ObjectStore
     environment: Environment
@@ -59,7 +59,7 @@ class Owner(Protocol):
         """Record a repository."""
         ...
 
-    def lost_race(self, operation: str) -> Conflict:
+    def race_error(self, operation: str) -> Conflict:
         """The error of too many lost races."""
         ...
 
@@ -89,8 +89,8 @@ class ListRepositories(CatalogVerb[list[RepositoryFacts]], frozen=True, kw_only=
     amount: Amount = PAGE_COUNT_MAX
 
     def run(self, catalog: Owner, sees: Callable[[str], bool]) -> list[RepositoryFacts]:
-        seen = (one for one in catalog.contexts(prefix=self.prefix, after=self.after) if sees(one.name))
-        return [facts_of(one) for one in islice(seen, max(0, self.amount))]
+        seen = (context for context in catalog.contexts(prefix=self.prefix, after=self.after) if sees(context.name))
+        return [facts_of(context) for context in islice(seen, max(0, self.amount))]
 
 
 @verb("create", role="write", effort="write", gives=RepositoryFacts, changes=("name",), author="committer")
@@ -131,7 +131,7 @@ class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
             except Conflict:
                 continue
             return facts_of(made)
-        raise catalog.lost_race("creation")
+        raise catalog.race_error("creation")
 
 
 @verb("set_metadata", role="admin", effort="write", gives=None, changes=("name",))

@@ -2,18 +2,26 @@
 
 Invariants: what is reset is what was acknowledged before the seal; a write that is acknowledged later, or outside of
 what is reset, stays. A reset of paths is computed against the commit: those paths become as the head has them, whatever
-token or compacted metarange had changed them. Does not know: how a head moves (`lakebed.repo.heads`).
+token or compacted metarange had changed them. Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.commit import chosen_intervals, with_paths_of
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, applied_state, check_clean, move_branch, same_state
-from lakebed.repo.model import Commit
-from lakebed.repo.protection import check_committable, check_writable
-from lakebed.repo.refs import resolve_commit
+from lakebed.repo.heads.commit import intervals_of, with_paths_of
+from lakebed.repo.heads.heads import (
+    CommitWithId,
+    Move,
+    SealedBranch,
+    apply_sealed,
+    check_clean,
+    move_branch,
+    same_state,
+)
+from lakebed.repo.model.model import Commit
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable, check_writable
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.message import Verb, verb
 
 
@@ -43,7 +51,7 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
         paths = () if self.path is None else (self.path,)
         prefixes = () if self.prefix is None else (self.prefix,)
         is_partial = bool(paths or prefixes)
-        chosen = chosen_intervals(paths, prefixes)
+        intervals = intervals_of(paths, prefixes)
         check_writable(context, self.branch)
         heads: dict[str, Commit] = {}
 
@@ -51,9 +59,9 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
             heads[sealed.record.commit_id] = sealed.head  # once it is published nothing may fail any more
             if not is_partial or not sealed.has_changes:
                 return Move(sealed.record.commit_id)
-            state = applied_state(context, sealed)
+            state = apply_sealed(context, sealed)
             head = sealed.head.metarange
-            kept = with_paths_of(context, state, source=head, chosen=chosen)
+            kept = with_paths_of(context, state, source=head, intervals=intervals)
             return Move(sealed.record.commit_id, compacted=None if same_state(context, head, kept) else kept)
 
         move = move_branch(context, self.branch, operation="reset", plan=plan, gives_up=not is_partial)

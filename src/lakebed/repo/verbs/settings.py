@@ -6,10 +6,10 @@ from typing import cast
 
 import msgspec
 
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.hooks import Webhook, set_webhooks, webhooks
-from lakebed.repo.protection import Blocked, ProtectionRule, protect, protected, unprotect
-from lakebed.repo.retention import RetentionRules, delete_retention, load_retention, store_retention
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.hooks import Webhook, set_webhooks, webhooks
+from lakebed.repo.records.protection import Blocked, ProtectionRule, protect, protected, unprotect
+from lakebed.repo.records.retention import RetentionRules, delete_retention, load_retention, store_retention
 from lakebed.repo.verbs.message import Verb, verb
 
 

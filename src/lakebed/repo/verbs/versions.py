@@ -16,20 +16,20 @@ from msgspec import Meta
 
 from lakebed.errors import InvalidRequest
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
-from lakebed.repo.branches import list_branches, load_branch
-from lakebed.repo.collect import collect_garbage, plan_collection
-from lakebed.repo.commit import move_by_commits, new_commit
-from lakebed.repo.commits import Walk, merge_base
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import Move, SealedBranch, check_clean
-from lakebed.repo.model import Commit, Tag
-from lakebed.repo.options import CollectionOptions
-from lakebed.repo.protection import check_committable
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.rows import prefix_range
-from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags
+from lakebed.repo.collect.collect import collect_garbage, plan_collection
+from lakebed.repo.collect.why import why
+from lakebed.repo.heads.commit import move_by_commits, new_commit
+from lakebed.repo.heads.heads import Move, SealedBranch, check_clean
+from lakebed.repo.model.model import Commit, Tag
+from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable
+from lakebed.repo.references.branches import list_branches, load_branch
+from lakebed.repo.references.commits import Walk, merge_base
+from lakebed.repo.references.refs import resolve_commit
+from lakebed.repo.references.tags import create_tag, delete_tag, find_tag, list_tags
 from lakebed.repo.verbs.message import Milliseconds, Verb, verb
-from lakebed.repo.why import why
 
 _DIGITS: Final = re.compile(r"[0-9]+")
 
@@ -48,8 +48,8 @@ class Versions(Verb[list[Version]], frozen=True):
             prefix = context.keys.expired()
             expired = {key[len(prefix) :].decode() for key, _ in snapshot.scan(*prefix_range(prefix))}
             head = load_branch(context, context.record.default_branch, snapshot=snapshot)[0].commit_id
-            found = list(Walk(context, [head], first_parent=True, snapshot=snapshot))
-        return [_version_of(context, id, commit) for id, commit in reversed(found) if id not in expired]
+            commits = list(Walk(context, [head], first_parent=True, snapshot=snapshot))
+        return [_version_of(context, id, commit) for id, commit in reversed(commits) if id not in expired]
 
 
 @verb("pin", role="write", effort="write", gives=Pin, changes=("name", "version"))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lakebed.repo import data
-from lakebed.repo.branches import known_branch
-from lakebed.repo.compact import Compaction, compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_path
-from lakebed.repo.protection import check_writable
-from lakebed.repo.staging import write
+from lakebed.repo.heads import write
+from lakebed.repo.heads.compact import Compaction, compact_once
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_writable
+from lakebed.repo.references.branches import peek_branch
 from lakebed.repo.verbs.message import Paths, Texts, Verb, verb
 from lakebed.repo.verbs.reading import Stat
 
@@ -30,7 +30,7 @@ class Link(Verb[Entry], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> Entry:
         check_path(self.path, writing=True)
-        entry = data.linked(
+        entry = data.link_object(
             context, self.url, checksum=self.checksum, content_type=self.content_type, metadata=self.metadata
         )
         stage = write.stage_if_absent if self.only_if_absent else write.stage
@@ -85,9 +85,9 @@ class Copy(Verb[Entry], frozen=True, kw_only=True):
     def run(self, context: RepositoryContext) -> Entry:
         check_path(self.path, writing=True)
         check_writable(context, self.branch)
-        known_branch(context, self.branch)
-        found = Stat(ref=self.branch if self.ref is None else self.ref, path=self.source).run(context)
-        entry = data.copy(context, found)
+        peek_branch(context, self.branch)
+        source = Stat(ref=self.branch if self.ref is None else self.ref, path=self.source)
+        entry = data.read_found(lambda: source.run(context), lambda entry: data.copy(context, entry))
         write.stage(context, branch=self.branch, path=self.path, entry=entry)
         return entry
 

@@ -10,7 +10,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
-from lakebed.repo import branches
+from lakebed.repo.references import branches
 from lakebed.repo.verbs.reset import HardReset, Reset
 from lakebed.server.bodies import BranchCreation, Ref, ResetCreation
 from lakebed.server.routes.parameters import FORCE, PAGE

@@ -11,10 +11,10 @@ from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import AMOUNT_MAX, Page, Pagination
 from lakebed.http.replies import empty, json
-from lakebed.repo.commits import merge_base
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.refs import resolve_commit
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import merge_base
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.log import Log
 from lakebed.repo.verbs.merge import Merge
@@ -77,8 +77,8 @@ async def commit(call: RepositoryCall) -> Response:
 async def get_commit(call: RepositoryCall) -> Response:
     """Get a commit, by its id or any other reference."""
     context = await call.context()
-    commit_id, found = await call.look(resolve_commit, context, call.path["commit"])
-    return json(commit_row(commit_id, found))
+    commit_id, record = await call.look(resolve_commit, context, call.path["commit"])
+    return json(commit_row(commit_id, record))
 
 
 @COMMITS.add(
@@ -103,7 +103,7 @@ async def log_commits(call: RepositoryCall) -> Response:
     context, page = await call.context(), call.page()
     stop_at, first_parent, limit = call.query.get("stop_at"), call.flag("first_parent"), call.flag("limit")
     since = _parse_time(call.query.get("since"))
-    paths, prefixes = call.repeated("objects"), call.repeated("prefixes")
+    paths, prefixes = call.all_values("objects"), call.all_values("prefixes")
 
     log = Log(
         ref=call.path["ref"],
@@ -117,9 +117,9 @@ async def log_commits(call: RepositoryCall) -> Response:
     )
 
     def read() -> Response:
-        found = log.page(context, is_last=limit)
-        following = found.following
-        rows = [commit_row(*row) for row in found.rows]
+        page = log.page(context, is_last=limit)
+        following = page.following
+        rows = [commit_row(*row) for row in page.rows]
         return json(Page(Pagination(bool(following), following, len(rows), AMOUNT_MAX), rows))
 
     return await call.heavy(read)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page, PageRequest
-from lakebed.repo.model import Difference
+from lakebed.repo.model.model import Difference
 from lakebed.repo.verbs.differences import Diff, Status
 from lakebed.server.bodies import DiffRow
 from lakebed.server.routes.parameters import AFTER, AMOUNT, DELIMITER, PREFIX

@@ -8,8 +8,8 @@ from typing import Final
 
 from lakebed.http.ranges import content_range, parse_range
 from lakebed.http.replies import printable
-from lakebed.repo.data import CONTENT_TYPE
-from lakebed.repo.model import Entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects.data import CONTENT_TYPE
 from lakebed.server.site import RepositoryCall
 
 _INLINE_TYPES: Final = frozenset(
@@ -41,7 +41,7 @@ class Part:
 def part_of(call: RepositoryCall, entry: Entry) -> Part:
     """The part of an object that a request asks for. Raises `InvalidRequest` (``range_not_satisfiable``)."""
     headers = _headers_of(entry)
-    if _unchanged(call, entry):
+    if _is_unchanged(call, entry):
         return Part(304, printable(headers))
     span = _span(call, entry)
     size_bytes = entry.size_bytes if span is None else span[1] - span[0]
@@ -69,7 +69,7 @@ def _headers_of(entry: Entry) -> dict[str, str]:
     }
 
 
-def _unchanged(call: RepositoryCall, entry: Entry) -> bool:
+def _is_unchanged(call: RepositoryCall, entry: Entry) -> bool:
     known = call.header(b"if-none-match")
     if known is None:
         return False

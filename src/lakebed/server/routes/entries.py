@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
+from starlette.responses import Response
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Entry
+from lakebed.repo.heads.write import stage, stage_if_absent, stage_if_match
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects.data import LOOKS_MAX, find_newer
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.staging.view import read_reference
-from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match
 from lakebed.server.site import RepositoryCall
 
 
@@ -20,6 +23,19 @@ def find_entry(context: RepositoryContext, ref: str, path: str) -> Entry:
     if entry is None:
         raise NotFound(f"{ref} of repository {context.name} has nothing at {path!r}.", kind="path_not_found", path=path)
     return entry
+
+
+async def reply_with_found(
+    call: RepositoryCall, find: Callable[[], Entry], reply: Callable[[Entry], Awaitable[Response]]
+) -> Response:
+    """Reply with the bytes of an entry; `lakebed.repo.objects.data.read_found` of the event loop."""
+    entry = await call.look(find)
+    for _ in range(LOOKS_MAX - 1):
+        try:
+            return await reply(entry)
+        except NotFound as gone:
+            entry = await call.look(find_newer, find, entry, gone=gone)
+    return await reply(entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +112,6 @@ def stage_entry(
         raise _unmet(path, condition) from error
 
 
-def dated(entry: Entry, mtime_s: int | None) -> Entry:
+def with_mtime(entry: Entry, mtime_s: int | None) -> Entry:
     """The entry with a client's modification time in Unix seconds; None: unchanged."""
     return entry if mtime_s is None else msgspec.structs.replace(entry, modified_ms=mtime_s * 1000)

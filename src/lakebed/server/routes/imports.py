@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
-from lakebed.repo.commits import load_commit
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status
+from lakebed.repo.heads.importing import Import, ImportSource, cancel_import, import_status
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import load_commit
 from lakebed.repo.verbs.imports import ImportObjects
 from lakebed.server.bodies import ImportCreation, ImportLocation, ImportStarted, ImportStatus, Message
-from lakebed.server.errors import concealed
+from lakebed.server.errors import conceal
 from lakebed.server.routes.parameters import IMPORT_ID
 from lakebed.server.routes.shapes import commit_row, engine_url
 from lakebed.server.site import RepositoryCall
@@ -61,23 +61,23 @@ async def status(call: RepositoryCall) -> Response:
 
 
 def _status(context: RepositoryContext, import_id: str, *, root_url: str) -> ImportStatus:
-    found = import_status(context, import_id)
-    commit = None if found.commit_id is None else load_commit(context, found.commit_id)
-    updated = datetime.fromtimestamp(found.updated_at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
+    record = import_status(context, import_id)
+    commit = None if record.commit_id is None else load_commit(context, record.commit_id)
+    updated = datetime.fromtimestamp(record.updated_at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
     return ImportStatus(
-        completed=found.state == "completed",
+        completed=record.state == "completed",
         update_time=updated,
-        ingested_objects=found.ingested_count,
+        ingested_objects=record.ingested_count,
         metarange_id=UNSET if commit is None else commit.metarange.id,
-        commit=UNSET if commit is None or found.commit_id is None else commit_row(found.commit_id, commit),
-        error=_problem(found, root_url=root_url),
+        commit=UNSET if commit is None or record.commit_id is None else commit_row(record.commit_id, commit),
+        error=_problem(record, root_url=root_url),
     )
 
 
-def _problem(found: Import, *, root_url: str) -> Message | UnsetType:
-    if found.state == "failed":
-        return Message(concealed(found.error or "The import failed.", root_url=root_url))
-    return Message("The import was cancelled.") if found.state == "cancelled" else UNSET
+def _problem(record: Import, *, root_url: str) -> Message | UnsetType:
+    if record.state == "failed":
+        return Message(conceal(record.error or "The import failed.", root_url=root_url))
+    return Message("The import was cancelled.") if record.state == "cancelled" else UNSET
 
 
 @IMPORTS.add("DELETE", _IMPORT, "importCancel", needs="write", gives={204: None}, parameters=(IMPORT_ID,), audited=True)

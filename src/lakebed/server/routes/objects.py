@@ -16,13 +16,13 @@ from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest
 from lakebed.http.replies import StreamedResponse, empty, json
 from lakebed.http.streaming import whole_or_stream
-from lakebed.repo import data
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_path
+from lakebed.repo.heads.write import delete, delete_many
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View, read_reference
-from lakebed.repo.staging.write import delete, delete_many
 from lakebed.server.bodies import (
     ObjectCopyCreation,
     ObjectError,
@@ -33,7 +33,14 @@ from lakebed.server.bodies import (
 )
 from lakebed.server.errors import status_of
 from lakebed.server.routes.entity import part_of
-from lakebed.server.routes.entries import condition_of, dated, find_entry, refuse_early, stage_entry
+from lakebed.server.routes.entries import (
+    condition_of,
+    find_entry,
+    refuse_early,
+    reply_with_found,
+    stage_entry,
+    with_mtime,
+)
 from lakebed.server.routes.parameters import (
     AFTER,
     AMOUNT,
@@ -90,7 +97,7 @@ def _stats(
         return object_stats(path, entry, address=data.physical_url(context, entry), with_metadata=with_metadata)
     expires_in_s = call.site.options.presigned_lifetime_s
     try:
-        address = data.signed_get(context, entry, expires_in_s=expires_in_s)
+        address = data.sign_get(context, entry, expires_in_s=expires_in_s)
     except InvalidRequest as error:
         if error.kind != "import_not_allowed":
             raise
@@ -113,22 +120,25 @@ async def get_object(call: RepositoryCall) -> Response:
     path = call.required("path")
     presign = call.flag("presign")
     context = await call.context()
-    entry = await call.look(find_entry, context, call.path["ref"], path)
-    if presign and call.site.signs:
-        url = await call.quick(data.signed_get, context, entry, expires_in_s=call.site.options.presigned_lifetime_s)
-        return Response(status_code=302, headers={"location": url})
-    part = part_of(call, entry)
-    if part.status == 304:
-        return Response(status_code=304, headers=part.headers)
-    if part.size_bytes > call.site.options.small_object_bytes:
-        chunk_bytes = call.site.options.chunk_bytes
-        byte_range = part.span or (0, entry.size_bytes)
-        chunks = await call.download(
-            lambda: data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
-        )
-        return StreamedResponse(chunks, part.status, part.headers)
-    body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=part.span)
-    return Response(memoryview(body), part.status, part.headers)
+
+    async def reply(entry: Entry) -> Response:
+        if presign and call.site.signs:
+            url = await call.quick(data.sign_get, context, entry, expires_in_s=call.site.options.presigned_lifetime_s)
+            return Response(status_code=302, headers={"location": url})
+        part = part_of(call, entry)
+        if part.status == 304:
+            return Response(status_code=304, headers=part.headers)
+        if part.size_bytes > call.site.options.small_object_bytes:
+            chunk_bytes = call.site.options.chunk_bytes
+            byte_range = part.span or (0, entry.size_bytes)
+            chunks = await call.download(
+                lambda: data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
+            )
+            return StreamedResponse(chunks, part.status, part.headers)
+        body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=part.span)
+        return Response(memoryview(body), part.status, part.headers)
+
+    return await reply_with_found(call, lambda: find_entry(context, call.path["ref"], path), reply)
 
 
 @HOT.add(
@@ -182,22 +192,22 @@ async def upload_object(call: RepositoryCall) -> Response:
             into=lambda pieces: data.upload(context, pieces, content_type=content_type, metadata=metadata),
         )
         await call.quick(stage_entry, context, branch, path, entry, condition=condition)
-    return _created(context, path, entry)
+    return _stats_reply(context, path, entry)
 
 
-def _created(context: RepositoryContext, path: str, entry: Entry) -> Response:
+def _stats_reply(context: RepositoryContext, path: str, entry: Entry) -> Response:
     return json(object_stats(path, entry, address=data.physical_url(context, entry)), 201)
 
 
 def _metadata_of(call: RepositoryCall) -> dict[str, str]:
     """The metadata in a request's headers; of a header that repeats, the first counts."""
-    found: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     for name, value in call.scope["headers"]:
         if name.startswith(_META):
-            found.setdefault(_text(name[len(_META) :]), _text(value))
+            metadata.setdefault(_text(name[len(_META) :]), _text(value))
         elif name.startswith(_INTERNAL):
-            found.setdefault(_INTERNAL_KEY + _text(name[len(_INTERNAL) :]), _text(value))
-    return found
+            metadata.setdefault(_INTERNAL_KEY + _text(name[len(_INTERNAL) :]), _text(value))
+    return metadata
 
 
 def _text(raw: bytes) -> str:
@@ -264,12 +274,15 @@ async def copy_object(call: RepositoryCall) -> Response:
     check_path(target, writing=True)
 
     def store() -> Entry:
-        entry = data.copy(context, find_entry(context, body.src_ref or branch, body.src_path))
+        entry = data.read_found(
+            lambda: find_entry(context, body.src_ref or branch, body.src_path),
+            lambda source: data.copy(context, source),
+        )
         stage_entry(context, branch, target, entry)
         return entry
 
     entry = await call.transfer(store)
-    return _created(context, target, entry)
+    return _stats_reply(context, target, entry)
 
 
 @HOT.add(
@@ -288,19 +301,19 @@ async def stage_object(call: RepositoryCall) -> Response:
     context, branch = await call.context(force=bool(body.force)), call.path["branch"]
 
     def store() -> Entry:
-        entry = data.linked(
+        entry = data.link_object(
             context,
             engine_url(body.physical_address, root_url=call.site.repositories.url),
             checksum=body.checksum.strip('"'),
             content_type=body.content_type or _ANY_TYPE,
             metadata=body.metadata,
         )
-        entry = dated(entry, body.mtime)
+        entry = with_mtime(entry, body.mtime)
         stage_entry(context, branch, path, entry)
         return entry
 
     entry = await call.quick(store)
-    return _created(context, path, entry)
+    return _stats_reply(context, path, entry)
 
 
 @OBJECTS.add(

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
-from lakebed.repo.protection import ProtectionRule, protected_with_tag, set_protected
-from lakebed.repo.retention import delete_retention, load_retention, store_retention
+from lakebed.repo.records.protection import ProtectionRule, rules_with_tag, set_protected
+from lakebed.repo.records.retention import delete_retention, load_retention, store_retention
 from lakebed.server.bodies import BranchProtectionRule, GarbageCollectionRule, GarbageCollectionRules
 from lakebed.server.site import RepositoryCall
 
@@ -23,7 +23,7 @@ _RETENTION: Final = "/repositories/{repository}/settings/gc_rules"
 async def get_protection(call: RepositoryCall) -> Response:
     """List the patterns of protected branches."""
     context = await call.context()
-    rules, tag = await call.look(protected_with_tag, context)
+    rules, tag = await call.look(rules_with_tag, context)
     reply = json([BranchProtectionRule(rule.pattern) for rule in rules])
     reply.headers["etag"] = f'"{tag}"'
     return reply

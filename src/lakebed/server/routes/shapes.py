@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from lakebed.repo.model import Commit, Difference, DiffKind, Entry, RepositoryRecord
+from lakebed.repo.model.model import Commit, Difference, DiffKind, Entry, RepositoryRecord
 from lakebed.server.bodies import CommitRow, DiffObjectStat, DiffRow, ObjectStats, RepositoryRow
 from lakebed.server.errors import LOCAL_SCHEME
 
@@ -77,7 +77,7 @@ def repository_row(name: str, record: RepositoryRecord, *, root_url: str) -> Rep
         id=name,
         creation_date=record.created_at_ms // 1000,
         default_branch=record.default_branch,
-        storage_namespace=shown_namespace(record.namespace, root_url=root_url),
+        storage_namespace=format_namespace(record.namespace, root_url=root_url),
         storage_id="",
         read_only=record.read_only,
     )
@@ -95,7 +95,7 @@ def engine_url(url: str, *, root_url: str) -> str:
     return f"file://{path}" if path.startswith("/") else f"{root_url}/{path}"
 
 
-def shown_namespace(namespace: str, *, root_url: str) -> str:
+def format_namespace(namespace: str, *, root_url: str) -> str:
     """A namespace as clients write it: of a folder of a bucket its URL, of one on the server's disk ``local://``."""
     if "://" in namespace:
         return namespace

@@ -18,15 +18,15 @@ from typing_extensions import Buffer
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import json
-from lakebed.repo import data
-from lakebed.repo.branches import load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import new_address
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_path
+from lakebed.repo.model.entry import new_address
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import load_branch
 from lakebed.server.auth import check_role
 from lakebed.server.bodies import ObjectStats, StagingLocation, StagingMetadata
-from lakebed.server.routes.entries import condition_of, dated, stage_entry
+from lakebed.server.routes.entries import condition_of, stage_entry, with_mtime
 from lakebed.server.routes.parameters import IF_MATCH, IF_NONE_MATCH, OBJECT_PATH, PRESIGN
 from lakebed.server.routes.shapes import object_stats
 from lakebed.server.site import RepositoryCall
@@ -56,7 +56,7 @@ async def get_physical_address(call: RepositoryCall) -> Response:
     expires_in_s = call.site.options.presigned_lifetime_s
     expires_at_s = context.now_ms() // 1000 + expires_in_s
     if call.site.signs:
-        address, url = await call.quick(data.signed_put, context, expires_in_s=expires_in_s)
+        address, url = await call.quick(data.sign_put, context, expires_in_s=expires_in_s)
     else:
         assert call.principal is not None
         holder, salt = await call.quick(call.site.keys.holder, call.principal.id)
@@ -86,7 +86,7 @@ async def link_physical_address(call: RepositoryCall) -> Response:
     context, branch = await call.context(force=bool(body.force)), call.path["branch"]
 
     def store() -> Entry:
-        entry = data.linked(
+        entry = data.link_object(
             context,
             body.staging.physical_address or "",
             checksum=body.checksum.strip('" ') or None,
@@ -98,7 +98,7 @@ async def link_physical_address(call: RepositoryCall) -> Response:
                 f"The upload has {entry.size_bytes:,} bytes, not {body.size_bytes:,}: link it with its real size.",
                 kind="upload_differs",
             )
-        entry = dated(entry, body.mtime)
+        entry = with_mtime(entry, body.mtime)
         stage_entry(context, branch, path, entry, condition=condition)
         return entry
 
@@ -156,13 +156,13 @@ def _second(address: str) -> AlreadyExists:
 def _put(context: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> str:
     digest = hashlib.md5(usedforsecurity=False)
 
-    def digested() -> Iterator[Buffer]:
+    def digest_pieces() -> Iterator[Buffer]:
         for piece in pieces:
             digest.update(piece)
             yield piece
 
     try:
-        context.store.put_stream(address, digested(), create_only=True)
+        context.store.put_stream(address, digest_pieces(), create_only=True)
     except AlreadyExists as error:  # a concurrent upload finished first: its bytes may be committed
         raise _second(address) from error
     return digest.hexdigest()

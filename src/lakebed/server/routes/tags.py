@@ -9,9 +9,9 @@ from starlette.responses import Response
 from lakebed.http.declaration import Routes
 from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
-from lakebed.repo import tags
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.refs import resolve_commit
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references import tags
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.server.bodies import Ref, TagCreation
 from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.site import RepositoryCall

@@ -18,19 +18,20 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.errors import forbidden
 from lakebed.http.replies import StreamedResponse, empty, json
-from lakebed.http.streaming import chained, whole_or_stream
-from lakebed.repo import data
+from lakebed.http.streaming import prepend, whole_or_stream
 from lakebed.repo.branch import Branch
-from lakebed.repo.columns import StageRow, table_of
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import address_ulid
-from lakebed.repo.model import Entry
-from lakebed.repo.transport import LocalTransport
+from lakebed.repo.model.columns import StageRow, table_of
+from lakebed.repo.model.entry import address_ulid
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.transport.transport import LocalTransport
 from lakebed.repo.verbs import CATALOG_VERBS, VERBS
 from lakebed.repo.verbs.message import Described, Verb
 from lakebed.repo.verbs.reading import Stat
 from lakebed.repo.verbs.repositories import CatalogVerb
 from lakebed.server.auth import check_role
+from lakebed.server.routes.entries import reply_with_found
 from lakebed.server.routes.parameters import OBJECT_PATH
 from lakebed.server.site import RepositoryCall
 
@@ -163,21 +164,21 @@ async def put(call: RepositoryCall) -> Response:
         if header.path is not None:
             await call.quick(branch.check_put, header.path, only_if_absent=header.only_if_absent)
         return json(None)
-    held, more = await whole_or_stream(rest, bytes_max=call.site.options.small_object_bytes)
+    body, more = await whole_or_stream(rest, bytes_max=call.site.options.small_object_bytes)
     if more is None:
-        return json(await call.quick(store, held))
+        return json(await call.quick(store, body))
     return json(await call.upload(more, into=store))
 
 
 async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes]]:
     """The bytes before the first line feed, and an iterator of everything after it."""
-    held = bytearray()
+    buffer = bytearray()
     async for chunk in chunks:
-        held += chunk
-        at = held.find(b"\n", max(0, len(held) - len(chunk)))
+        buffer += chunk
+        at = buffer.find(b"\n", max(0, len(buffer) - len(chunk)))
         if at >= 0:
-            return bytes(held[:at]), chained([bytes(held[at + 1 :])], chunks)
-        if len(held) > _LINE_BYTES_MAX:
+            return bytes(buffer[:at]), prepend([bytes(buffer[at + 1 :])], chunks)
+        if len(buffer) > _LINE_BYTES_MAX:
             break
     raise InvalidRequest("The body has no line of JSON before the bytes.", kind="invalid_body")
 
@@ -209,22 +210,25 @@ async def read(call: RepositoryCall) -> Response:
             call.integer("end", default=_SIZE_MAX, low=-_SIZE_MAX, high=_SIZE_MAX),
         )
     context = await call.context()
-    entry = await call.look(_meant, context, ref, path, address, size_bytes)
-    start, end = (0, entry.size_bytes) if wanted is None else wanted
-    count = max(0, min(end, entry.size_bytes) - start)
-    headers = {"content-type": data.CONTENT_TYPE, "x-content-type-options": "nosniff"}
-    if count <= call.site.options.small_object_bytes:
-        body = await call.quick(data.read, context, entry, byte_range=wanted)
-        return Response(memoryview(body), headers=headers)
-    chunk_bytes = call.site.options.chunk_bytes
-    chunks = await call.download(lambda: data.stream(context, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
-    return StreamedResponse(chunks, 200, {**headers, "content-length": str(count)})
+
+    async def reply(entry: Entry) -> Response:
+        start, end = (0, entry.size_bytes) if wanted is None else wanted
+        count = max(0, min(end, entry.size_bytes) - start)
+        headers = {"content-type": data.CONTENT_TYPE, "x-content-type-options": "nosniff"}
+        if count <= call.site.options.small_object_bytes:
+            body = await call.quick(data.read, context, entry, byte_range=wanted)
+            return Response(memoryview(body), headers=headers)
+        chunk_bytes = call.site.options.chunk_bytes
+        chunks = await call.download(lambda: data.stream(context, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
+        return StreamedResponse(chunks, 200, {**headers, "content-length": str(count)})
+
+    return await reply_with_found(call, lambda: _find_entry(context, ref, path, address, size_bytes), reply)
 
 
 _SIZE_MAX: Final = (1 << 53) - 1
 
 
-def _meant(context: RepositoryContext, ref: str, path: str, address: str | None, size_bytes: int) -> Entry:
+def _find_entry(context: RepositoryContext, ref: str, path: str, address: str | None, size_bytes: int) -> Entry:
     """The entry at a path or, with an address of ours, the object there: a reader continues with what it opened."""
     if address is not None and address_ulid(address) is not None:
         return Entry(address, size_bytes, "", 0)

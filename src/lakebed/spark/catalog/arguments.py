@@ -12,8 +12,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.travel import parse_time_ms
-from lakebed.texts import shown
+from lakebed.table.branch.travel import parse_time_ms
+from lakebed.texts import format_value
 
 Arguments = Mapping[str, Any]
 """Values by the names of their parameters."""
@@ -47,18 +47,18 @@ def arguments_of(procedure: str, parameters: Sequence[Parameter], given: Argumen
 
     Raises `InvalidRequest`: a required one is missing; a value is not of its parameter's type.
     """
-    found: dict[str, Any] = {}
-    for one in parameters:
-        value = given.get(one.name)
-        if value is None and not one.is_optional:
+    values: dict[str, Any] = {}
+    for parameter in parameters:
+        value = given.get(parameter.name)
+        if value is None and not parameter.is_optional:
             raise InvalidRequest(
-                f"The argument {one.name} of {procedure} is null: give a value.", kind="missing_argument"
+                f"The argument {parameter.name} of {procedure} is null: give a value.", kind="missing_argument"
             )
-        found[one.name] = None if value is None else _typed(procedure, one, value)
-    return found
+        values[parameter.name] = None if value is None else _convert(procedure, parameter, value)
+    return values
 
 
-def _typed(procedure: str, parameter: Parameter, value: Any) -> Any:
+def _convert(procedure: str, parameter: Parameter, value: Any) -> Any:
     if parameter.type == "boolean":
         truth = value if isinstance(value, bool) else _TRUTHS.get(str(value).strip().lower())
         if truth is None:
@@ -84,7 +84,8 @@ def time_ms_of(text: str) -> int:
     time_ms = parse_time_ms(text)
     if not text.strip().removeprefix("-").isdecimal() and dt.datetime.fromisoformat(text.strip()).tzinfo is None:
         raise InvalidRequest(
-            f"{shown(text)} is not a valid time: write it like 2013-02-01 or 2013-02-01 06:30:00, in the session's "
+            f"{format_value(text)} is not a valid time: write it like 2013-02-01 or 2013-02-01 06:30:00, in the "
+            f"session's "
             "time zone, like 2013-02-01T06:30:00+01:00, or as Unix milliseconds.",
             kind="invalid_time",
         )
@@ -107,7 +108,7 @@ def _whole(value: Any) -> int | None:
 
 def _wrong(procedure: str, parameter: Parameter, value: Any, expected: str) -> InvalidRequest:
     return InvalidRequest(
-        f"The argument {parameter.name} of {procedure} is {shown(value)}, and its type is {parameter.type}: "
+        f"The argument {parameter.name} of {procedure} is {format_value(value)}, and its type is {parameter.type}: "
         f"give {expected}.",
         kind="invalid_argument",
         argument=parameter.name,

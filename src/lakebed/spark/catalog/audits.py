@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakebed.spark.catalog.plans import Readers, planned_changes
-from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of, snapshot_text
-from lakebed.spark.change_rows import AUDITED, ChangeRows, Committed, change_fields
-from lakebed.spark.types import spark_schema
-from lakebed.table.audit_log import plan_audit
-from lakebed.table.model import Snapshot, TableSchema
+from lakebed.spark.catalog.plans import Readers, answer_with_changes
+from lakebed.spark.catalog.verb import Session, TableVerb, register_verb, snapshot_of, snapshot_text
+from lakebed.spark.plan.change_rows import AUDITED, ChangeRows, Committed, change_fields
+from lakebed.spark.plan.types import spark_schema
+from lakebed.table.changes.audit_log import plan_audit
+from lakebed.table.model.model import Snapshot, TableSchema
 
 
-def audited(schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:
+def describe_audit_log(schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:
     """Return ``$audit_log`` of a version as the jar reads it."""
     names = [AUDITED.name, *(field.name for field in schema.fields)]
     return {
@@ -25,7 +25,7 @@ def audited(schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:
     }
 
 
-@declared("plan_audit")
+@register_verb("plan_audit")
 class PlanAudit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plan to read ``$audit_log``.
 
@@ -40,8 +40,8 @@ class PlanAudit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True
     task_count_min: int = 1
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         units, plan = plan_audit(table.context, snapshot_of(self.snapshot), schema_id=self.schema_id)
         rows = ChangeRows(plan, tuple(self.columns or [AUDITED.name]))
         committed = [Committed(unit, 0, 0) for unit in units]
-        return planned_changes(session, table.store, committed, rows, readers=Readers((), self.task_count_min))
+        return answer_with_changes(session, table.store, committed, rows, readers=Readers((), self.task_count_min))

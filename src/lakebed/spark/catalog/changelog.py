@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lakebed.spark.catalog.plans import Readers, planned_changes
-from lakebed.spark.catalog.verb import Session, TableVerb, declared
-from lakebed.spark.change_rows import CHANGELOG, ChangeRows, Committed, change_fields
-from lakebed.spark.stream_options import CHANGELOG_NAMES, refuse_names
-from lakebed.spark.types import spark_schema
-from lakebed.table.incremental import whole_rows
-from lakebed.table.scan import check_readable
-from lakebed.table.stream import Bound, StreamSettings, TableStream
+from lakebed.spark.catalog.plans import Readers, answer_with_changes
+from lakebed.spark.catalog.verb import Session, TableVerb, register_verb
+from lakebed.spark.plan.change_rows import CHANGELOG, ChangeRows, Committed, change_fields
+from lakebed.spark.plan.types import spark_schema
+from lakebed.spark.streams.stream_options import CHANGELOG_NAMES, refuse_names
+from lakebed.table.changes.incremental import whole_rows
+from lakebed.table.changes.stream import Bound, StreamSettings, TableStream
+from lakebed.table.read.scan import check_readable
 
 _EXACT = StreamSettings(changes=True)
 
 
-@declared("load_changes")
+@register_verb("load_changes")
 class LoadChanges(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Resolve a range of snapshots.
 
@@ -38,7 +38,7 @@ class LoadChanges(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     has_last: bool = True
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         schema = table.schema
         check_readable(schema)
         refuse_names(schema, *CHANGELOG_NAMES)
@@ -66,7 +66,7 @@ def _ms(time_us: int | None) -> int | None:
     return None if time_us is None else time_us // 1000
 
 
-@declared("plan_changes")
+@register_verb("plan_changes")
 class PlanChanges(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plan to read what each snapshot of a range changed.
 
@@ -82,7 +82,7 @@ class PlanChanges(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     task_count_min: int = 1
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         schema = table.context.schemas.load(self.schema_id)
         plan = whole_rows(table.context, schema)
         units = []
@@ -90,4 +90,4 @@ class PlanChanges(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             plan = replace(plan, schemas={**plan.schemas, **batch.plan.schemas})
             units += [Committed(unit, snapshot.id, snapshot.time_ms) for unit in batch.units]
         rows = ChangeRows(plan, tuple(self.columns or CHANGELOG_NAMES[:1]))
-        return planned_changes(session, table.store, units, rows, readers=Readers((), self.task_count_min))
+        return answer_with_changes(session, table.store, units, rows, readers=Readers((), self.task_count_min))

@@ -12,16 +12,16 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
-from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
-from lakebed.spark.committing import commit_changes
-from lakebed.spark.filters import Literal, from_json
-from lakebed.table.binary_row import decode_rows
-from lakebed.table.manifest import ENTRY_SCHEMA
-from lakebed.table.model import TableSchema
-from lakebed.table.overwrite import Overwrite
-from lakebed.table.partitions import have_values, partition_totals
-from lakebed.table.schema import require_column
-from lakebed.table.write_settings import check_writable
+from lakebed.spark.catalog.verb import Session, TableVerb, register_verb, snapshot_of
+from lakebed.spark.plan.filters import Literal, from_json
+from lakebed.spark.tasks.committing import commit_changes
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.manifest import ENTRY_SCHEMA
+from lakebed.table.model.model import TableSchema
+from lakebed.table.read.partitions import have_values, partition_totals
+from lakebed.table.rows.overwrite import Overwrite
+from lakebed.table.schema.schema import require_column
+from lakebed.table.write.write_settings import check_writable
 
 _COUNTS: Final = {
     "record_count": "row_count_sum",
@@ -30,7 +30,7 @@ _COUNTS: Final = {
 }
 
 
-@declared("list_partitions")
+@register_verb("list_partitions")
 class ListPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """List the partitions of a version that have given values: the values, and rows, files and bytes.
 
@@ -43,20 +43,20 @@ class ListPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields
     partition: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         snapshot, schema = snapshot_of(self.snapshot), table.schema
         values = partition_values(self.partition, schema)
         live = ENTRY_SCHEMA.empty_table() if snapshot is None else table.context.manifests.live_entries(snapshot)
         totals = partition_totals(live)
-        found = totals.filter(have_values(totals["partition"].combine_chunks(), values, schema=schema))
+        matches = totals.filter(have_values(totals["partition"].combine_chunks(), values, schema=schema))
         fields = schema.partition_fields
-        columns = decode_rows(found["partition"].combine_chunks(), [field.type for field in fields])
+        columns = decode_rows(matches["partition"].combine_chunks(), [field.type for field in fields])
         rows = {f"value_{position}": column for position, column in enumerate(columns)}
-        rows |= {name: found[total] for name, total in _COUNTS.items()}
+        rows |= {name: matches[total] for name, total in _COUNTS.items()}
         return {"rows": session.store_rows(pa.table(rows))}
 
 
-@declared("drop_partitions")
+@register_verb("drop_partitions")
 class DropPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Remove the rows of some partitions, in one commit.
 
@@ -67,9 +67,9 @@ class DropPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields
     partitions: list[dict[str, Any]]
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         check_writable(table.schema)
-        dropped = Overwrite(partitions=[partition_values(one, table.schema) for one in self.partitions])
+        dropped = Overwrite(partitions=[partition_values(partition, table.schema) for partition in self.partitions])
         return {"snapshot_id": commit_changes(table, [], options={}, overwrite=dropped).id}
 
 
@@ -81,7 +81,7 @@ def partition_values(given: Mapping[str, Any], schema: TableSchema) -> dict[str,
 
     Raises `InvalidRequest`: a value of a type that SQL has and tables have not.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, tree in given.items():
         term = from_json(tree)
         if not isinstance(term, Literal):
@@ -92,5 +92,5 @@ def partition_values(given: Mapping[str, Any], schema: TableSchema) -> dict[str,
                 kind="unsupported_partition",
                 column=name,
             )
-        found[name] = term.value
-    return found
+        values[name] = term.value
+    return values

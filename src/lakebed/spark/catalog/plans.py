@@ -14,13 +14,13 @@ from typing import Any
 
 from lakebed.objects.port import ObjectStore
 from lakebed.spark.catalog.verb import Session
-from lakebed.spark.change_rows import ChangeRows, Committed, pack_changes
-from lakebed.spark.plan import NativeScan, ReaderPlan, packs_to_arrow, plan_readers
-from lakebed.spark.shipping import ship
-from lakebed.spark.types import spark_json
-from lakebed.table.model import DataField, Split, TableSchema
-from lakebed.table.planned_files import columns_of
-from lakebed.table.read import ReadPlan
+from lakebed.spark.plan.change_rows import ChangeRows, Committed, pack_changes
+from lakebed.spark.plan.plan import NativeScan, ReaderPlan, packs_to_arrow, plan_readers
+from lakebed.spark.plan.shipping import ship
+from lakebed.spark.plan.types import spark_json
+from lakebed.table.files.planned_files import columns_of
+from lakebed.table.model.model import DataField, Split, TableSchema
+from lakebed.table.read.read import ReadPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Readers:
     """Tasks that can run at once."""
 
 
-def planned(
+def answer_with_splits(
     session: Session,
     store: ObjectStore,
     splits: Sequence[Split],
@@ -49,15 +49,15 @@ def planned(
         width: after so many columns comes one with the name of each row's file; None: it does not.
         numbers: then comes one with the number of each row in its file; workers read all files.
     """
-    found = _read_by(store, splits, plan, readers)
+    readers_plan = _read_by(store, splits, plan, readers)
     return {
-        "units": session.store_rows(found.to_arrow()),
-        "scans": [spark_json(_stored(native, found.fields)) for native in found.natives],
-        "reader": _pickled(ship(store), plan, width, numbers) if found.packs else "",
+        "units": session.store_rows(readers_plan.to_arrow()),
+        "scans": [spark_json(_file_fields(native, readers_plan.fields)) for native in readers_plan.natives],
+        "reader": _pickle(ship(store), plan, width, numbers) if readers_plan.packs else "",
     }
 
 
-def planned_changes(
+def answer_with_changes(
     session: Session, store: ObjectStore, units: Sequence[Committed], rows: ChangeRows, *, readers: Readers
 ) -> dict[str, Any]:
     """Answer with units of changes, which workers read."""
@@ -65,27 +65,27 @@ def planned_changes(
     return {
         "units": session.store_rows(packs_to_arrow(packs)),
         "scans": [],
-        "reader": _pickled(ship(store), rows, None, False) if packs else "",
+        "reader": _pickle(ship(store), rows, None, False) if packs else "",
     }
 
 
-def _pickled(*request: object) -> str:
+def _pickle(*request: object) -> str:
     return base64.b64encode(pickle.dumps(request)).decode()
 
 
 def _read_by(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan, readers: Readers) -> ReaderPlan:
     """Choose the readers; files whose types have changed since are lakebed's."""
-    plain, changed = _dealt(splits, plan)
-    found = plan_readers(
+    plain, changed = _split_by_types(splits, plan)
+    reader_plan = plan_readers(
         store, plain, plan, reaches=readers.schemes.__contains__, task_count_min=readers.task_count_min
     )
     if not changed:
-        return found
+        return reader_plan
     others = plan_readers(store, changed, plan, reaches=None, task_count_min=readers.task_count_min)
-    return replace(found, packs=(*found.packs, *others.packs))
+    return replace(reader_plan, packs=(*reader_plan.packs, *others.packs))
 
 
-def _dealt(splits: Sequence[Split], plan: ReadPlan) -> tuple[list[Split], list[Split]]:
+def _split_by_types(splits: Sequence[Split], plan: ReadPlan) -> tuple[list[Split], list[Split]]:
     """Deal splits out: those whose files have today's types, and the others."""
     changed_ids = {schema_id for schema_id, schema in plan.schemas.items() if _has_other_types(schema, plan)}
     if not changed_ids:
@@ -104,12 +104,12 @@ def _has_other_types(schema: TableSchema, plan: ReadPlan) -> bool:
     return any(types.get(field.id, field.type) != field.type for field in plan.decoded)
 
 
-def _stored(native: NativeScan, fields: Sequence[DataField]) -> tuple[DataField, ...]:
+def _file_fields(native: NativeScan, fields: Sequence[DataField]) -> tuple[DataField, ...]:
     """Return the columns as the files name them; one that they lack gets a name that no file has, and is null."""
     columns = {column.field.id: column.stored for column in native.columns}
     stored = []
     for field in fields:
-        found = columns[field.id]
-        name = f"__lakebed_absent_{field.id}" if found is None else found.name
-        stored.append(DataField(field.id, name, field.type, nullable=field.nullable or found is None))
+        file_field = columns[field.id]
+        name = f"__lakebed_absent_{field.id}" if file_field is None else file_field.name
+        stored.append(DataField(field.id, name, field.type, nullable=field.nullable or file_field is None))
     return tuple(stored)

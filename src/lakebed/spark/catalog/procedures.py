@@ -18,12 +18,12 @@ from lakebed.lake.lake import Lake
 from lakebed.lake.names import nearest_names
 from lakebed.reclaim.model import ReclaimReport
 from lakebed.spark.catalog.arguments import Arguments, Parameter, arguments_of
-from lakebed.spark.catalog.verb import Session, Verb, declared
+from lakebed.spark.catalog.verb import Session, Verb, register_verb
 from lakebed.table.exports.model import ExportOptions
 from lakebed.table.exports.run import export_table
 from lakebed.table.imports.model import ImportOptions
 from lakebed.table.imports.sources import SourceOptions
-from lakebed.table.model import Snapshot, Tag
+from lakebed.table.model.model import Snapshot, Tag
 from lakebed.table.table import Table
 
 Rows = list[dict[str, Any]]
@@ -118,13 +118,13 @@ def _reclaim_rows(report: ReclaimReport) -> Rows:
     ]
 
 
-def _retained_ms(given: Arguments) -> int | None:
+def _retention_ms(given: Arguments) -> int | None:
     text = given["time_retained"]
     return None if text is None else parse_duration_ms(text)
 
 
 def _create_tag(table: Table, given: Arguments) -> Rows:
-    name, snapshot_id, retained = given["tag"], given["snapshot"], _retained_ms(given)
+    name, snapshot_id, retained = given["tag"], given["snapshot"], _retention_ms(given)
     if_not_exists = bool(given["if_not_exists"])
     try:
         tag = table.create_tag(name, snapshot_id=snapshot_id, time_retained_ms=retained, if_not_exists=if_not_exists)
@@ -136,12 +136,12 @@ def _create_tag(table: Table, given: Arguments) -> Rows:
 
 
 def _create_tag_from_timestamp(table: Table, given: Arguments) -> Rows:
-    retained = _retained_ms(given)
+    retained = _retention_ms(given)
     return _tag_rows(table.create_tag(given["tag"], timestamp_ms=given["timestamp"], time_retained_ms=retained))
 
 
 def _replace_tag(table: Table, given: Arguments) -> Rows:
-    retained = _retained_ms(given)
+    retained = _retention_ms(given)
     return _tag_rows(table.replace_tag(given["tag"], snapshot_id=given["snapshot"], time_retained_ms=retained))
 
 
@@ -359,7 +359,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
 }
 
 
-@declared("list_procedures")
+@register_verb("list_procedures")
 class ListProcedures(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """List the procedures."""
 
@@ -367,19 +367,22 @@ class ListProcedures(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True
         return {"names": sorted(PROCEDURES)}
 
 
-@declared("describe_procedure")
+@register_verb("describe_procedure")
 class DescribeProcedure(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Describe a procedure."""
 
     procedure: str
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        found = procedure_of(self.procedure)
-        parameters = [{"name": one.name, "type": one.type, "optional": one.is_optional} for one in found.parameters]
-        return {"doc": found.doc, "parameters": parameters}
+        procedure = procedure_of(self.procedure)
+        parameters = [
+            {"name": parameter.name, "type": parameter.type, "optional": parameter.is_optional}
+            for parameter in procedure.parameters
+        ]
+        return {"doc": procedure.doc, "parameters": parameters}
 
 
-@declared("call")
+@register_verb("call")
 class Call(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Run a procedure.
 
@@ -392,31 +395,31 @@ class Call(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     branch: str | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        found = procedure_of(self.procedure)
-        given = arguments_of(self.procedure, found.parameters, self.arguments)
+        procedure = procedure_of(self.procedure)
+        given = arguments_of(self.procedure, procedure.parameters, self.arguments)
         lake = session.lake(lake_url)
-        if found.run is not None:
-            rows = found.run(lake.table(str(given["table"]), branch=self.branch), given)
+        if procedure.run is not None:
+            rows = procedure.run(lake.table(str(given["table"]), branch=self.branch), given)
         else:
-            assert found.on_lake is not None
+            assert procedure.on_lake is not None
             if self.branch is not None:
                 raise InvalidRequest(
                     f"{self.procedure} works on the main branch, and the table {given['table']} is named with the "
                     f"branch {self.branch}: name it without.",
                     kind="unsupported_branch",
                 )
-            rows = found.on_lake(lake, given)
-        return {"rows": session.store_rows(pa.Table.from_pylist(rows, schema=found.columns))}
+            rows = procedure.on_lake(lake, given)
+        return {"rows": session.store_rows(pa.Table.from_pylist(rows, schema=procedure.columns))}
 
 
 def procedure_of(name: str) -> Procedure:
     """Return a procedure. Raises `NotFound` with similar names."""
-    found = PROCEDURES.get(name)
-    if found is None:
+    procedure = PROCEDURES.get(name)
+    if procedure is None:
         near = nearest_names(name, PROCEDURES) or sorted(PROCEDURES)
         raise NotFound(
             f"There is no procedure {name!r}: did you mean {', '.join(near)}? SHOW PROCEDURES lists all.",
             kind="procedure_not_found",
             procedure=name,
         )
-    return found
+    return procedure

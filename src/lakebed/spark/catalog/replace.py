@@ -12,25 +12,22 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from pyspark.sql.types import StructType
 
 from lakebed.errors import Conflict, InvalidRequest
-from lakebed.spark.catalog.tables import PRIMARY_KEY, check_place, described, primary_keys_of, table_options
-from lakebed.spark.catalog.verb import Session, TableVerb, declared
-from lakebed.spark.types import arrow_schema_of
-from lakebed.table.model import TableSchema
-from lakebed.table.replace_columns import replace_columns
-from lakebed.table.schema import decode_schema, encode_schema
+from lakebed.spark.catalog.tables import PRIMARY_KEY, check_place, describe_table, primary_keys_of, table_options
+from lakebed.spark.catalog.verb import COLUMNS_CHANGED, Resolved, Session, TableVerb, register_verb
+from lakebed.spark.plan.types import arrow_schema_of
+from lakebed.table.model.model import TableSchema
+from lakebed.table.schema.replace_columns import replace_columns
+from lakebed.table.schema.schema import decode_schema, encode_schema
 from lakebed.table.table import Table
 
-COLUMNS_CHANGED: Final = "columns_changed"
-"""The kind of the error when another writer changed the columns meanwhile."""
 
-
-@declared("replace_table")
+@register_verb("replace_table")
 class ReplaceTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Prepare the replacement of a table; nothing is changed. Answers as `Load`, with the columns that it will have.
 
@@ -48,21 +45,22 @@ class ReplaceTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         check_place(self.properties)
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         columns = StructType.fromJson(json.loads(self.schema))
         old = table.refresh()
+        arrow = arrow_schema_of(columns)
         changed = replace_columns(
             old,
-            arrow_schema_of(columns),
+            arrow,
             partition_keys=self.partition_keys,
-            primary_keys=primary_keys_of(self.properties) if PRIMARY_KEY in self.properties else None,
+            primary_keys=primary_keys_of(self.properties, arrow) if PRIMARY_KEY in self.properties else None,
             options=table_options(self.properties),
         )
         staged = None if changed is old else encode_schema(changed).decode()
-        return {**described(table, changed, table.latest()), "staged": staged}
+        return {**describe_table(table, changed, table.latest()), "staged": staged, "resolved": Resolved.of(old)}
 
 
-def staged_schema(text: str | None) -> TableSchema | None:
+def decode_staged(text: str | None) -> TableSchema | None:
     """Decode the `staged` of `ReplaceTable`."""
     return None if text is None else decode_schema(text.encode(), path="request")
 

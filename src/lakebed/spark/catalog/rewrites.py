@@ -16,16 +16,16 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.spark.catalog.verb import snapshot_of
-from lakebed.spark.filters import from_json, translate
-from lakebed.table.manifest import ENTRY_SCHEMA, files_of
-from lakebed.table.model import BucketChange, Split, VectorPlace
-from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
-from lakebed.table.read import ReadPlan
-from lakebed.table.scan import Scan, scan_snapshot
-from lakebed.table.splits import plan_splits
+from lakebed.spark.plan.filters import from_json, translate
+from lakebed.table.codec.manifest import ENTRY_SCHEMA, files_of
+from lakebed.table.files.splits import plan_splits
+from lakebed.table.model.model import BucketChange, Split, VectorPlace
+from lakebed.table.model.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.read import ReadPlan
+from lakebed.table.read.scan import Scan, scan_snapshot
+from lakebed.table.read.vectors import with_vectors
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_schema
-from lakebed.table.vectors import with_vectors
 
 
 class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,16 +62,16 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def _scan(self, table: Table, *, columns: Sequence[str] | None) -> Scan:
         schema = table.context.schemas.load(self.schema_id)
-        where = translate([from_json(one) for one in self.predicates], arrow_schema(schema.fields)).where
+        where = translate([from_json(predicate) for predicate in self.predicates], arrow_schema(schema.fields)).where
         snapshot = snapshot_of(self.snapshot)
         return scan_snapshot(table.context, snapshot, schema_id=self.schema_id, columns=columns, where=where)
 
     def _entries(self, scan: Scan) -> pa.Table:
-        found = scan.entries()
-        return found if self.files is None else named(found, self.files)
+        entries = scan.entries()
+        return entries if self.files is None else select_files(entries, self.files)
 
 
-def named(entries: pa.Table, names: Sequence[str]) -> pa.Table:
+def select_files(entries: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return the entries of the files of some names."""
     return entries.filter(pc.is_in(entries.column("file_name"), value_set=pa.array(names, pa.string())))
 
@@ -81,12 +81,12 @@ def deletes_of(entries: pa.Table, *, applied: Mapping[str, VectorPlace]) -> list
     if entries.num_rows == 0:
         return []
     places = zip(*(entries.column(name).to_pylist() for name in ("partition", "bucket", "total_buckets")), strict=True)
-    found: dict[tuple[bytes, int, int], list[Any]] = {}
+    files_by_place: dict[tuple[bytes, int, int], list[Any]] = {}
     for place, file in zip(places, files_of(entries.select(ENTRY_SCHEMA.names)), strict=True):
-        found.setdefault(place, []).append(file)
+        files_by_place.setdefault(place, []).append(file)
     return [
         BucketChange(
             *place, deleted=tuple(files), applied={file.file_name: applied.get(file.file_name) for file in files}
         )
-        for place, files in found.items()
+        for place, files in files_by_place.items()
     ]

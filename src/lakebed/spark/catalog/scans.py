@@ -13,16 +13,16 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
-from lakebed.spark.catalog.plans import Readers, planned
+from lakebed.spark.catalog.plans import Readers, answer_with_splits
 from lakebed.spark.catalog.rewrites import Rewritten
-from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
-from lakebed.spark.filters import from_json, translate
-from lakebed.table.file_stats import ColumnExtent, column_extent
-from lakebed.table.model import Split
-from lakebed.table.read import ReadPlan
-from lakebed.table.scan import scan_snapshot
+from lakebed.spark.catalog.verb import Session, TableVerb, register_verb, snapshot_of
+from lakebed.spark.plan.filters import from_json, translate
+from lakebed.table.model.model import Split
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.file_stats import ColumnExtent, column_extent
+from lakebed.table.read.read import ReadPlan
+from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_schema
 
 
 class ScanVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +37,7 @@ class ScanVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema_id: int
 
 
-@declared("plan")
+@register_verb("plan")
 class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plan a scan.
 
@@ -66,12 +66,12 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: list[str] | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         store = table.store
         splits, plan = self._splits(table)
         width = len(self.columns) if self.names_files else None
         readers = Readers(() if self.numbers_rows else self.schemes, self.task_count_min)
-        return planned(session, store, splits, plan, readers=readers, width=width, numbers=self.numbers_rows)
+        return answer_with_splits(session, store, splits, plan, readers=readers, width=width, numbers=self.numbers_rows)
 
     def _splits(self, table: Table) -> tuple[Sequence[Split], ReadPlan]:
         schema = table.context.schemas.load(self.schema_id)
@@ -87,7 +87,7 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             schema_id=self.schema_id,
             merges_new=self.rewrites,
             columns=columns,
-            where=translate([from_json(one) for one in self.predicates], arrow_schema(schema.fields)).where,
+            where=translate([from_json(predicate) for predicate in self.predicates], arrow_schema(schema.fields)).where,
         )
         return scan.splits() if self.limit is None else _enough(scan.splits(), self.limit), scan.plan
 
@@ -104,7 +104,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     column: str = ""
 
 
-@declared("aggregate")
+@register_verb("aggregate")
 class AggregateRows(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Compute aggregates by manifest entries, where these state them exactly; otherwise `values` is None.
 
@@ -114,7 +114,7 @@ class AggregateRows(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
     functions: list[Aggregate]
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         scan = scan_snapshot(table.context, snapshot_of(self.snapshot), schema_id=self.schema_id)
         splits = scan.splits()
         is_known = all(split.is_whole for split in splits)
@@ -122,46 +122,46 @@ class AggregateRows(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
             return {"values": None}
         row_count = sum(split.row_count for split in splits)
         schema_of = table.context.schemas.load
-        columns = {one.column for one in self.functions if one.function != "count_star"}
+        columns = {function.column for function in self.functions if function.function != "count_star"}
         extents = {
             name: column_extent(scan.entries(), name, schema=scan.table_schema, schema_of=schema_of) for name in columns
         }
-        values = [_aggregated(one, row_count, extents.get(one.column)) for one in self.functions]
+        values = [_aggregate(function, row_count, extents.get(function.column)) for function in self.functions]
         return {"values": None if any(value is None for value in values) else values}
 
 
-def _aggregated(one: Aggregate, row_count: int, extent: ColumnExtent | None) -> list[Any] | None:
+def _aggregate(aggregate: Aggregate, row_count: int, extent: ColumnExtent | None) -> list[Any] | None:
     """The value, in a list; None: it is not known."""
-    if one.function == "count_star":
+    if aggregate.function == "count_star":
         return [row_count]
     if extent is None:
         return None
-    if one.function == "count":
+    if aggregate.function == "count":
         return [row_count - extent.null_count]
     if not extent.is_exact:
         return None
-    found = extent.least if one.function == "min" else extent.greatest
-    if found is None:
+    extreme = extent.least if aggregate.function == "min" else extent.greatest
+    if extreme is None:
         return [None]
-    kind = found.type
+    kind = extreme.type
     if pa.types.is_date(kind):
-        return [found.cast(pa.int32()).as_py()]
+        return [extreme.cast(pa.int32()).as_py()]
     if pa.types.is_timestamp(kind):
-        return [found.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64()).as_py()]
+        return [extreme.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64()).as_py()]
     if pa.types.is_floating(kind):
-        return [repr(found.as_py()).replace("inf", "Infinity")]
+        return [repr(extreme.as_py()).replace("inf", "Infinity")]
     if pa.types.is_decimal(kind):
-        return [str(found.as_py())]
-    return [found.as_py()] if pa.types.is_integer(kind) or pa.types.is_string(kind) else None
+        return [str(extreme.as_py())]
+    return [extreme.as_py()] if pa.types.is_integer(kind) or pa.types.is_string(kind) else None
 
 
 def _enough(splits: Sequence[Split], limit: int) -> list[Split]:
     """Return splits that certainly have so many rows, or all: splits whose rows are counted first."""
-    chosen: list[Split] = []
+    selection: list[Split] = []
     row_count = 0
     for split in sorted(splits, key=lambda split: not split.is_whole):
         if row_count >= limit:
             break
-        chosen.append(split)
+        selection.append(split)
         row_count += split.row_count if split.is_whole else 0
-    return chosen
+    return selection

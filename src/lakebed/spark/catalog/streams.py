@@ -13,13 +13,13 @@ import msgspec
 from lakebed.errors import InvalidRequest
 from lakebed.spark.catalog.arguments import time_ms_of
 from lakebed.spark.catalog.changelog import PlanChanges
-from lakebed.spark.catalog.plans import Readers, planned, planned_changes
-from lakebed.spark.catalog.verb import Session, TableVerb, declared
-from lakebed.spark.change_rows import ChangeRows, Committed, deletions_of
-from lakebed.spark.source_options import check_options
-from lakebed.spark.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_settings
-from lakebed.table.stream import StreamOffset, StreamSettings, TableStream, created_ms
-from lakebed.table.stream_limits import Limits
+from lakebed.spark.catalog.plans import Readers, answer_with_changes, answer_with_splits
+from lakebed.spark.catalog.verb import Session, TableVerb, register_verb
+from lakebed.spark.plan.change_rows import ChangeRows, Committed, deletions_of
+from lakebed.spark.streams.source_options import check_options
+from lakebed.spark.streams.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_settings
+from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStream, created_ms
+from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.table import Table
 
 _OPTIONS = ("branch", "version", "timestamp", *map(str.lower, OWN_OPTIONS))
@@ -43,16 +43,18 @@ class StreamVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.changes_after is not None:
             return StreamSettings(start="from-snapshot", changes=True)
         check_options(self.options, _OPTIONS, "spark.readStream.table")
-        found = stream_settings(self.options)
-        if found.changes:
+        settings = stream_settings(self.options)
+        if settings.changes:
             raise InvalidRequest(
                 "A stream of table() has the columns of the table, so changes=true is not for it: use "
                 "spark.readStream.changes, or format('lakebed').",
                 kind="invalid_option",
             )
-        return found if found.timestamp is None else replace(found, timestamp=time_ms_of(str(found.timestamp)))
+        return (
+            settings if settings.timestamp is None else replace(settings, timestamp=time_ms_of(str(settings.timestamp)))
+        )
 
-    def followed(self, table: Table) -> TableStream:
+    def open_stream(self, table: Table) -> TableStream:
         """The stream."""
         return TableStream(table.context, self.settings(), schema=table.context.schemas.load(self.schema_id))
 
@@ -60,7 +62,7 @@ class StreamVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Keep snapshots that are not read yet, if the options say so."""
         consumer = {name.lower(): value for name, value in self.options.items()}.get(CONSUMER)
         if consumer is not None:
-            self.followed(table).hold(consumer, offset)
+            self.open_stream(table).hold(consumer, offset)
 
 
 def text_of(offset: StreamOffset) -> str:
@@ -76,27 +78,27 @@ def offset_of(text: str) -> StreamOffset:
         return StreamOffset.of(text)
 
 
-@declared("stream_first")
+@register_verb("stream_first")
 class StreamFirst(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Say where a new stream begins."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
-        stream = self.followed(table)
+        table = self.open_table(session, lake_url)
+        stream = self.open_stream(table)
         first = stream.first() if self.changes_after is None else stream.after(self.changes_after)
         self.hold(table, first)
         return {"offset": text_of(first)}
 
 
-@declared("stream_newest")
+@register_verb("stream_newest")
 class StreamNewest(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Say which snapshot is the newest; 0: there is none."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        return {"snapshot_id": self.followed(self.opened(session, lake_url)).newest()}
+        return {"snapshot_id": self.open_stream(self.open_table(session, lake_url)).newest()}
 
 
-@declared("stream_next")
+@register_verb("stream_next")
 class StreamNext(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Say where the next batch ends.
 
@@ -111,7 +113,7 @@ class StreamNext(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     until: int | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        stream = self.followed(self.opened(session, lake_url))
+        stream = self.open_stream(self.open_table(session, lake_url))
         limits = Limits() if self.everything else limits_of(self.options)
         if self.changes_after is not None:
             limits = Limits(snapshots=limits.snapshots)
@@ -120,7 +122,7 @@ class StreamNext(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return {"offset": self.start if end == start else text_of(end)}
 
 
-@declared("stream_plan")
+@register_verb("stream_plan")
 class StreamPlan(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plan the reading of a batch.
 
@@ -136,7 +138,7 @@ class StreamPlan(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     task_count_min: int = 1
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         schema = table.context.schemas.load(self.schema_id)
         columns = self.columns or [schema.fields[0].name]
         if self.changes_after is not None:
@@ -151,29 +153,29 @@ class StreamPlan(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 until=until,
             )
             return changes.run(session, lake_url)
-        batch = self.followed(table).plan(offset_of(self.start), offset_of(self.end), columns=columns)
+        batch = self.open_stream(table).plan(offset_of(self.start), offset_of(self.end), columns=columns)
         readers = Readers(self.schemes, self.task_count_min)
         if batch.units:
             rows = ChangeRows(batch.plan, tuple(columns), deletions_of(self.settings()))
             units = [Committed(unit, 0, 0) for unit in batch.units]
-            return planned_changes(session, table.store, units, rows, readers=readers)
-        return planned(session, table.store, batch.splits, batch.plan, readers=readers)
+            return answer_with_changes(session, table.store, units, rows, readers=readers)
+        return answer_with_splits(session, table.store, batch.splits, batch.plan, readers=readers)
 
 
-@declared("stream_sink")
+@register_verb("stream_sink")
 class StreamSink(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Say which table a stream begins to write into: when it was created, Unix ms."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        return {"created_ms": created_ms(self.opened(session, lake_url).context)}
+        return {"created_ms": created_ms(self.open_table(session, lake_url).context)}
 
 
-@declared("stream_done")
+@register_verb("stream_done")
 class StreamDone(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Take note that what is before an offset will not be asked for again."""
 
     end: str
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        self.hold(self.opened(session, lake_url), offset_of(self.end))
+        self.hold(self.open_table(session, lake_url), offset_of(self.end))
         return {}

@@ -10,19 +10,23 @@ from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, database_folder, parse_table_name
-from lakebed.spark.carried import AUDIT_LOG, show_instants
-from lakebed.spark.catalog.audits import audited
-from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
-from lakebed.spark.native_writes import native_write
-from lakebed.spark.types import arrow_schema_of, spark_json
-from lakebed.table.model import Snapshot, TableSchema
-from lakebed.table.scan import check_readable
-from lakebed.table.schema import (
+from lakebed.spark.catalog.audits import describe_audit_log
+from lakebed.spark.catalog.verb import Resolved, Session, TableVerb, Verb, register_verb, snapshot_text
+from lakebed.spark.plan.carried import AUDIT_LOG, show_instants
+from lakebed.spark.plan.types import arrow_schema_of, spark_json
+from lakebed.spark.tasks.native_writes import native_write
+from lakebed.table.model.model import Snapshot, TableSchema
+from lakebed.table.model.option_values import check_listed, parse_names
+from lakebed.table.model.types import type_of_arrow
+from lakebed.table.read.scan import check_readable
+from lakebed.table.read.vectors import has_option, skips_level_0
+from lakebed.table.schema.schema import (
     add_column,
     drop_column,
     move_column,
@@ -32,11 +36,9 @@ from lakebed.table.schema import (
     set_options,
     widen_column,
 )
-from lakebed.table.system import SYSTEM_TABLES, read_system_table
 from lakebed.table.table import Table
-from lakebed.table.types import type_of_arrow
-from lakebed.table.vectors import has_option, skips_level_0
-from lakebed.table.write_settings import WriteSettings
+from lakebed.table.versions.system import SYSTEM_TABLES, read_system_table
+from lakebed.table.write.write_settings import WriteSettings
 
 PRIMARY_KEY: Final = "primary-key"
 """The table property that names the columns of the primary key, separated by commas; as Paimon's."""
@@ -47,7 +49,7 @@ _RESERVED: Final = ("provider", "owner", "location", "comment", "external", "is_
 """Properties that Spark adds to every table and keeps to itself."""
 
 
-@declared("load")
+@register_verb("load")
 class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Resolve a table, or a version of it, or one of its system tables.
 
@@ -66,18 +68,18 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         if self.is_dotted and self.system not in SYSTEM_TABLES:
             raise NotFound(f"There is no table {self.table}.{self.system}.", kind="table_not_found")
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         travels = self.version is not None or self.timestamp_us is not None
         timestamp_ms = None if self.timestamp_us is None else self.timestamp_us // 1000
-        found = table.locate(version=self.version, timestamp_ms=timestamp_ms) if travels else None
+        target = table.locate(version=self.version, timestamp_ms=timestamp_ms) if travels else None
         if self.system is not None and self.system != AUDIT_LOG:
-            rows = read_system_table(table.context, self.system, version=found)
+            rows = read_system_table(table.context, self.system, version=target)
             return {"rows": session.store_rows(show_instants(self.system, rows))}
         branch, snapshot, schema = self.branch, None, table.schema
-        if found is not None:
-            snapshot = found.snapshot
-            if found.branch is not None:
-                branch = found.branch
+        if target is not None:
+            snapshot = target.snapshot
+            if target.branch is not None:
+                branch = target.branch
                 table = table.of_branch(branch)
             schema = table.context.schemas.load(snapshot.schema_id)
         else:
@@ -86,11 +88,11 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 schema = table.refresh()
         check_readable(schema)
         if self.system is not None:
-            return {**audited(schema, snapshot), "branch": branch}
-        return {**described(table, schema, snapshot), "branch": branch, "travels": travels}
+            return {**describe_audit_log(schema, snapshot), "branch": branch}
+        return {**describe_table(table, schema, snapshot), "branch": branch, "travels": travels}
 
 
-def described(table: Table, schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:
+def describe_table(table: Table, schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:
     """Return a version of a table as the jar reads it."""
     return {
         "name": table.name,
@@ -98,6 +100,7 @@ def described(table: Table, schema: TableSchema, snapshot: Snapshot | None) -> d
         "branch": table.branch,
         "schema": spark_json(schema.fields),
         "schema_id": schema.id,
+        "resolved": Resolved.of(schema),
         "partition_keys": schema.partition_keys,
         "primary_keys": schema.primary_keys,
         "properties": properties_of(schema),
@@ -114,12 +117,12 @@ def described(table: Table, schema: TableSchema, snapshot: Snapshot | None) -> d
 
 def properties_of(schema: TableSchema) -> dict[str, str]:
     """Return a table's properties as Spark shows them: its options, its primary key and its comment."""
-    found = dict(schema.options)
+    properties = dict(schema.options)
     if schema.primary_keys:
-        found[PRIMARY_KEY] = ",".join(schema.primary_keys)
+        properties[PRIMARY_KEY] = ",".join(schema.primary_keys)
     if schema.comment:
-        found["comment"] = schema.comment
-    return found
+        properties["comment"] = schema.comment
+    return properties
 
 
 def gathers(schema: TableSchema) -> bool:
@@ -128,7 +131,7 @@ def gathers(schema: TableSchema) -> bool:
     return settings.bucket_count > 0 or settings.dynamic is not None
 
 
-@declared("create_table")
+@register_verb("create_table")
 class CreateTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Create a table.
 
@@ -145,10 +148,11 @@ class CreateTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         columns = StructType.fromJson(json.loads(self.schema))
         check_place(self.properties)
+        arrow = arrow_schema_of(columns)
         session.lake(lake_url).create_table(
             self.table,
-            arrow_schema_of(columns),
-            primary_keys=primary_keys_of(self.properties),
+            arrow,
+            primary_keys=primary_keys_of(self.properties, arrow),
             partition_keys=self.partition_keys,
             options=table_options(self.properties),
             comment=self.properties.get("comment", ""),
@@ -189,9 +193,14 @@ def check_place(properties: dict[str, str]) -> None:
         )
 
 
-def primary_keys_of(properties: dict[str, str]) -> list[str]:
-    """Return the columns that the property of the primary key names."""
-    return [key.strip() for key in properties.get(PRIMARY_KEY, "").split(",") if key.strip()]
+def primary_keys_of(properties: dict[str, str], columns: pa.Schema) -> list[str]:
+    """Return the columns that the property of the primary key names.
+
+    Raises `InvalidRequest`: it would have to name a column whose name has a comma.
+    """
+    text = properties.get(PRIMARY_KEY, "")
+    check_listed(text, columns.names, what=f"The property {PRIMARY_KEY!r}")
+    return list(parse_names(text))
 
 
 def table_options(properties: dict[str, str]) -> dict[str, str]:
@@ -222,26 +231,26 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     comment: str | None = None
 
 
-@declared("alter_table")
+@register_verb("alter_table")
 class AlterTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change columns, options and comments, in order, as one schema: all changes or none."""
 
     changes: list[Change]
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
 
-        def changed(schema: TableSchema) -> TableSchema:
-            found = schema
+        def apply_changes(schema: TableSchema) -> TableSchema:
+            new_schema = schema
             for change in self.changes:
-                found = _applied(found, change)
-            return replace(found, id=schema.id + 1)
+                new_schema = _apply(new_schema, change)
+            return replace(new_schema, id=schema.id + 1)
 
-        table.context.schemas.change(changed, time_ms=table.context.now_ms())
+        table.context.schemas.change(apply_changes, time_ms=table.context.now_ms())
         return {}
 
 
-def _applied(schema: TableSchema, change: Change) -> TableSchema:
+def _apply(schema: TableSchema, change: Change) -> TableSchema:
     name, after = change.name, change.after or None
     if change.kind == "add":
         first = change.after == ""
@@ -325,7 +334,7 @@ def _drop(lake: Lake, name: str, *, dry_run: bool = False) -> None:
         ) from pinned
 
 
-@declared("drop_table")
+@register_verb("drop_table")
 class DropTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Drop a table; one with tags or branches is refused."""
 
@@ -337,7 +346,7 @@ class DropTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True
         return {"dropped": True}
 
 
-@declared("list_tables")
+@register_verb("list_tables")
 class ListTables(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """List the tables of a database."""
 
@@ -348,7 +357,7 @@ class ListTables(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return {"names": [name.table for name in names if name.database == self.database]}
 
 
-@declared("list_databases")
+@register_verb("list_databases")
 class ListDatabases(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """List the databases that have tables, and the default one."""
 
@@ -356,7 +365,7 @@ class ListDatabases(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return {"names": databases(session.lake(lake_url))}
 
 
-@declared("check_database")
+@register_verb("check_database")
 class CheckDatabase(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Raise when a database cannot be created or dropped; change nothing.
 
@@ -380,5 +389,5 @@ class CheckDatabase(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def databases(lake: Lake) -> list[str]:
     """Return the databases that have a folder, and the default one, sorted. Cost: 1 LIST."""
     folders = lake.store.list_with_delimiter("").folders
-    found = {folder.removesuffix(WAREHOUSE_SUFFIX) for folder in folders if folder.endswith(WAREHOUSE_SUFFIX)}
-    return sorted({*found, DEFAULT_DATABASE} - {""})
+    names = {folder.removesuffix(WAREHOUSE_SUFFIX) for folder in folders if folder.endswith(WAREHOUSE_SUFFIX)}
+    return sorted({*names, DEFAULT_DATABASE} - {""})

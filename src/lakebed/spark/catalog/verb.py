@@ -11,7 +11,7 @@ import os
 import tempfile
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,14 +19,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import Conflict, InternalError, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
-from lakebed.spark.carried import carried_schema
-from lakebed.table.model import Snapshot
-from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
+from lakebed.spark.plan.carried import transfer_schema
+from lakebed.table.codec.snapshot_json import decode_snapshot, encode_snapshot
+from lakebed.table.model.model import Snapshot, TableSchema
+from lakebed.table.model.types import fields_of_arrow, parse_type
 from lakebed.table.table import Table
-from lakebed.table.types import fields_of_arrow
 
 VERBS: Final[dict[str, type[Verb]]] = {}
 """Every declared verb by its name."""
@@ -37,6 +37,10 @@ INLINE: Final = "base64:"
 INLINE_BYTES_MAX: Final = 32 << 10
 """Arrow bytes that a reply holds; for more, the time that base64 takes is that of a file."""
 
+TABLE_REPLACED: Final = "table_replaced"
+"""The kind of the error when another table has the name."""
+COLUMNS_CHANGED: Final = "columns_changed"
+"""The kind of the error when another writer changed the columns meanwhile."""
 
 V = TypeVar("V", bound="Verb")
 
@@ -61,19 +65,19 @@ class Session:
     def lake(self, url: str) -> Lake:
         """Open a lake, or return the open one. Raises as `open_lake`."""
         with self._lock:
-            found = self._lakes.get(url)
-        if found is None:
-            found = open_lake(url)
+            lake = self._lakes.get(url)
+        if lake is None:
+            lake = open_lake(url)
             with self._lock:
-                found = self._lakes.setdefault(url, found)
-        return found
+                lake = self._lakes.setdefault(url, lake)
+        return lake
 
     def store_rows(self, rows: pa.Table) -> str:
         """Return rows as an Arrow stream: itself in base64 after `INLINE`, or if it is large, the path of a new file.
 
         The reader deletes the file.
         """
-        carried = _carried(rows.schema)
+        carried = _carry_schema(rows.schema)
         if rows.schema != carried:
             rows = rows.cast(carried, safe=False)
         if rows.nbytes > INLINE_BYTES_MAX:
@@ -88,19 +92,19 @@ class Session:
 
 
 @lru_cache(maxsize=64)
-def _carried(schema: pa.Schema) -> pa.Schema:
-    return carried_schema(fields_of_arrow(schema))
+def _carry_schema(schema: pa.Schema) -> pa.Schema:
+    return transfer_schema(fields_of_arrow(schema))
 
 
 class Verb(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One request. A subclass declares its fields and `run`, and is `declared` under a name."""
+    """One request. A subclass declares its fields and `run`, and is `register_verb` under a name."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         """Answer the request. Raises `LakebedError`."""
         raise NotImplementedError
 
 
-def declared(name: str) -> Callable[[type[V]], type[V]]:
+def register_verb(name: str) -> Callable[[type[V]], type[V]]:
     """Register a verb under a name."""
 
     def register(verb: type[V]) -> type[V]:
@@ -110,14 +114,83 @@ def declared(name: str) -> Callable[[type[V]], type[V]]:
     return register
 
 
+class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The schema of a table with which Spark analysed a statement. Names of columns mean what they mean there.
+
+    Attributes:
+        schema_id: of the table or the branch.
+        time_ms: when that schema was stored, Unix ms: that of another table of the same name has another time.
+    """
+
+    schema_id: int
+    time_ms: int
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Resolved:
+        """Return what names a schema."""
+        return cls(schema_id=schema.id, time_ms=schema.time_ms)
+
+    def schema(self, table: Table) -> TableSchema:
+        """Return the schema. Raises `Conflict`: another table has the name. Cost: 1 GET, unless it is the newest."""
+        try:
+            found = table.context.schemas.load(self.schema_id)
+        except LakebedError as missing:
+            if self.schema_id <= table.schema.id:
+                raise
+            raise self._replaced(table) from missing
+        if found.time_ms != self.time_ms:
+            raise self._replaced(table)
+        return found
+
+    def _replaced(self, table: Table) -> Conflict:
+        return Conflict(
+            f"The table {table.name} was dropped and created again after the statement had begun. Nothing was changed: "
+            "run the statement again, and make DataFrames of the table again.",
+            kind=TABLE_REPLACED,
+        )
+
+    def check_columns(self, table: Table, names: Iterable[str] | None = None) -> None:
+        """Raise `Conflict`: some columns are others than when the statement was analysed.
+
+        Args:
+            names: of columns; None: all of the schema. Those that the schema has not are left out.
+        """
+        schema, newest = self.schema(table), table.refresh()
+        if schema.id == newest.id:
+            return
+        for name in (field.name for field in schema.fields) if names is None else names:
+            old, new = schema.field_by_name(name), newest.field_by_name(name)
+            if old is None:
+                continue
+            if new is None or new.id != old.id or (new.type != old.type and parse_type(old.type).is_nested):
+                raise Conflict(
+                    f"The column {name} of {table.name} was changed, renamed, dropped or added again while the "
+                    "statement ran. Nothing was changed: run the statement again.",
+                    kind=COLUMNS_CHANGED,
+                    column=name,
+                )
+
+
 class TableVerb(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request about a table or one of its branches."""
+    """A request about a table or one of its branches.
+
+    Attributes:
+        resolved: as `Load` answered it. A request with it is refused when another table has the name now.
+    """
 
     table: str
     branch: str | None = None
+    resolved: Resolved | None = None
 
-    def opened(self, session: Session, lake_url: str) -> Table:
-        """Open the table. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
+    def open_table(self, session: Session, lake_url: str) -> Table:
+        """Open the table. Raises as `open_any`, and as `Resolved.schema`. Cost: 1 LIST + 1 GET."""
+        table = self.open_any(session, lake_url)
+        if self.resolved is not None:
+            self.resolved.schema(table)
+        return table
+
+    def open_any(self, session: Session, lake_url: str) -> Table:
+        """Open the table that has the name now. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
         try:
             return session.lake(lake_url).table(self.table, branch=self.branch)
         except NotFound as missing:
@@ -125,6 +198,11 @@ class TableVerb(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise
             # Not a missing table, for which Spark has an exception of its own.
             raise NotFound(missing.message, kind="branch_not_found", branch=self.branch) from missing
+
+    def check_columns(self, table: Table, names: Iterable[str] | None = None) -> None:
+        """Raise as `Resolved.check_columns`."""
+        if self.resolved is not None:
+            self.resolved.check_columns(table, names)
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -143,30 +221,32 @@ def handle(line: bytes, session: Session) -> bytes:
     try:
         request = _REQUEST.decode(line)
     except msgspec.MsgspecError as error:
-        return _failed(0, InvalidRequest(f"The request is not readable: {error}.", kind="invalid_message"))
+        return _encode_error(0, InvalidRequest(f"The request is not readable: {error}.", kind="invalid_message"))
     try:
-        declared = VERBS.get(request.verb)
-        if declared is None:
+        verb_type = VERBS.get(request.verb)
+        if verb_type is None:
             raise InvalidRequest(
                 f"There is no verb {request.verb!r} in this lakebed: use the jar of the same version.",
                 kind="unknown_verb",
             )
         try:
-            verb = msgspec.json.decode(request.body, type=declared)
+            verb = msgspec.json.decode(request.body, type=verb_type)
         except msgspec.MsgspecError as error:
             raise InvalidRequest(
                 f"The request {request.verb!r} is not readable: {error}.", kind="invalid_message"
             ) from error
         return _encode({"id": request.id, "ok": verb.run(session, request.lake)})
     except LakebedError as error:
-        return _failed(request.id, error)
+        return _encode_error(request.id, error)
     except Exception as error:
         # A defect of this process: the caller gets a sentence, standard error the traceback.
         traceback.print_exc()
-        return _failed(request.id, InternalError(f"{request.verb} failed in lakebed: {type(error).__name__}: {error}"))
+        return _encode_error(
+            request.id, InternalError(f"{request.verb} failed in lakebed: {type(error).__name__}: {error}")
+        )
 
 
-def _failed(request_id: int, error: LakebedError) -> bytes:
+def _encode_error(request_id: int, error: LakebedError) -> bytes:
     group = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == LakebedError.__module__)
     return _encode({"id": request_id, "error": {"kind": error.kind, "group": group, "message": error.message}})
 

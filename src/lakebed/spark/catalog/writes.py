@@ -19,29 +19,29 @@ from pyspark.sql.types import StructType
 import lakebed.compute as pc
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.spark.catalog.partitions import partition_values
-from lakebed.spark.catalog.replace import COLUMNS_CHANGED, next_schema, staged_schema
+from lakebed.spark.catalog.replace import decode_staged, next_schema
 from lakebed.spark.catalog.rewrites import Rewritten
-from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
-from lakebed.spark.committing import commit_changes
-from lakebed.spark.filters import Translation, from_json, translate
-from lakebed.spark.found_rows import FoundRows, positions_of
-from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, taken_over
-from lakebed.spark.shipping import ship
-from lakebed.spark.stream_commits import commit_batch
-from lakebed.spark.types import arrow_schema_of, spark_schema, without_comments
-from lakebed.spark.write_tasks import write_task
-from lakebed.table.commit import Basis
-from lakebed.table.discard import discard, discard_changes
-from lakebed.table.model import BucketChange, CommitKind
-from lakebed.table.overwrite import Overwrite
-from lakebed.table.position_deletes import position_changes
-from lakebed.table.predicate_tree import Predicate
-from lakebed.table.scan import scan_snapshot
-from lakebed.table.stream import created_ms
+from lakebed.spark.catalog.verb import COLUMNS_CHANGED, TABLE_REPLACED, Session, TableVerb, register_verb, snapshot_of
+from lakebed.spark.plan.filters import Translation, from_json, translate
+from lakebed.spark.plan.found_rows import FoundRows, positions_of
+from lakebed.spark.plan.shipping import ship
+from lakebed.spark.plan.types import arrow_schema_of, spark_schema, without_comments
+from lakebed.spark.streams.stream_commits import commit_batch
+from lakebed.spark.tasks.committing import commit_changes
+from lakebed.spark.tasks.native_writes import WrittenFiles, file_target, native_scheme, take_over_files
+from lakebed.spark.tasks.write_tasks import write_task
+from lakebed.table.branch.discard import discard, discard_changes
+from lakebed.table.changes.stream import created_ms
+from lakebed.table.commit.commit import Basis
+from lakebed.table.model.model import BucketChange, CommitKind
+from lakebed.table.model.predicate_tree import Predicate
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.scan import scan_snapshot
+from lakebed.table.read.vectors import has_option
+from lakebed.table.rows.overwrite import Overwrite
+from lakebed.table.rows.position_deletes import position_changes
+from lakebed.table.rows.update import check_updatable
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_schema
-from lakebed.table.update import check_updatable
-from lakebed.table.vectors import has_option
 
 OPERATION: Final = "__lakebed_operation"
 """The column that says what happens to a row of UPDATE, DELETE or MERGE: `DELETE` or write."""
@@ -91,13 +91,13 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         schema = table.schema
         if self.where is None:
             return Overwrite(partition=self.values(table), dynamic=self.dynamic and bool(schema.partition_keys))
-        terms = [from_json(one) for one in self.where]
-        found = translate(terms, arrow_schema(schema.partition_fields))
-        if found.where is not None and not found.inexact:
-            return Overwrite(where=found.where)
-        found = translate(terms, arrow_schema(schema.fields))
-        if found.where is not None and not found.inexact and not schema.primary_keys:
-            return Overwrite(rows=found.where)
+        terms = [from_json(predicate) for predicate in self.where]
+        translation = translate(terms, arrow_schema(schema.partition_fields))
+        if translation.where is not None and not translation.inexact:
+            return Overwrite(where=translation.where)
+        translation = translate(terms, arrow_schema(schema.fields))
+        if translation.where is not None and not translation.inexact and not schema.primary_keys:
+            return Overwrite(rows=translation.where)
         columns = "columns"
         if schema.primary_keys:
             columns = f"partition columns ({', '.join(schema.partition_keys) or 'it has none'})"
@@ -131,7 +131,7 @@ def _bytes_with(table: Table, where: Predicate) -> int:
     return pc.sum(entries.column("file_size")).as_py() or 0
 
 
-@declared("begin_write")
+@register_verb("begin_write")
 class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Prepare the tasks of a write.
 
@@ -152,15 +152,17 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     staged: str | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         if self.changes and not self.removes:
             check_updatable(table.schema, name=table.name)
         starts_anew = self.replaced is not None and self.replaced.starts_anew
         partition = self.replaced.values(table) if self.replaced is not None else {}
         if self.replaced is not None:
             self.replaced.check(table)
-        task = write_task(table, starts_anew=starts_anew, partition=partition, schema=staged_schema(self.staged))
+        task = write_task(table, starts_anew=starts_anew, partition=partition, schema=decode_staged(self.staged))
         rows = without_comments(StructType.fromJson(json.loads(self.schema)))
+        if self.staged is None:
+            self.check_columns(table, rows.fieldNames())
         task.check(table.store, arrow_schema_of(rows))
         if self.removes:
             replace(task, keys_only=True).check(table.store, table.arrow_schema)
@@ -191,11 +193,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise Conflict(
                 f"The table {table.name} was dropped and created again while a stream wrote into it, and what the "
                 "stream wrote before is not in the new one: start the query again with a new checkpoint.",
-                kind="table_replaced",
+                kind=TABLE_REPLACED,
             )
 
 
-@declared("commit")
+@register_verb("commit")
 class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Commit a job.
 
@@ -225,28 +227,36 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     staged: str | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_any(session, lake_url)
         changes = changes_of(self.results)
-        staged = staged_schema(self.staged)
-        if staged is None:
-            return self._committed(table, changes)
+        staged = decode_staged(self.staged)
         try:
+            if self.resolved is not None:
+                self.resolved.schema(table)
+            if self.replaced is not None and self.replaced.where is not None:
+                self.check_columns(table)
+            if staged is None:
+                return self._commit(table, changes)
             with next_schema(table, staged):
-                return self._committed(table, changes)
+                return self._commit(table, changes)
         except Conflict as error:
-            if error.kind == COLUMNS_CHANGED:
+            if error.kind in (COLUMNS_CHANGED, TABLE_REPLACED):
                 discard_changes(table.context, changes)
-                discard(table.store, [file.path for file in self._written()], environment=table.context.environment)
+                discard(
+                    table.store, [file.path for file in self._files_of_tasks()], environment=table.context.environment
+                )
             raise
 
-    def _written(self) -> WrittenFiles:
+    def _files_of_tasks(self) -> WrittenFiles:
         return WrittenFiles(None if self.files is None else Path(self.files))
 
-    def _committed(self, table: Table, changes: list[BucketChange]) -> dict[str, Any]:
+    def _commit(self, table: Table, changes: list[BucketChange]) -> dict[str, Any]:
         if self.files is not None:
             partition = self.replaced.values(table) if self.replaced is not None else {}
             starts_anew = self.replaced is not None and self.replaced.starts_anew
-            changes += taken_over(table, self._written(), self.schema_id, starts_anew=starts_anew, partition=partition)
+            changes += take_over_files(
+                table, self._files_of_tasks(), self.schema_id, starts_anew=starts_anew, partition=partition
+            )
         overwrite = None if self.replaced is None else self.replaced.overwrite(table)
         basis = Basis(snapshot_of(self.basis)) if self.has_basis else None
         try:
@@ -269,12 +279,12 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def _deletes(self, table: Table) -> list[BucketChange]:
         if self.marks:
-            found = positions_of(one for one in _returned(self.results) if isinstance(one, FoundRows))
-            return position_changes(table.context, found, basis=Basis(snapshot_of(self.basis)))
+            positions = positions_of(result for result in _read_results(self.results) if isinstance(result, FoundRows))
+            return position_changes(table.context, positions, basis=Basis(snapshot_of(self.basis)))
         return [] if self.rewritten is None else self.rewritten.deletes(table)
 
 
-@declared("abort")
+@register_verb("abort")
 class Abort(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete the files of a job that will not be committed.
 
@@ -287,10 +297,10 @@ class Abort(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     paths: list[str] = msgspec.field(default_factory=list)
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_table(session, lake_url)
         discard(table.store, self.paths, environment=table.context.environment)
-        found = [pickle.loads(base64.b64decode(text)) for text in self.results]
-        changes = [change for one in found if not isinstance(one, LakebedError) for change in one]
+        results = [pickle.loads(base64.b64decode(text)) for text in self.results]
+        changes = [change for result in results if not isinstance(result, LakebedError) for change in result]
         discard_changes(table.context, changes)
         return {"file_count": len(self.paths) + sum(len(change.added) for change in changes)}
 
@@ -300,12 +310,12 @@ class _DeleteVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     predicates: list[Any]
 
-    def translated(self, table: Table) -> Translation:
+    def translate_predicates(self, table: Table) -> Translation:
         """Translate the predicates."""
-        return translate([from_json(one) for one in self.predicates], arrow_schema(table.schema.fields))
+        return translate([from_json(predicate) for predicate in self.predicates], arrow_schema(table.schema.fields))
 
 
-@declared("can_delete")
+@register_verb("can_delete")
 class CanDelete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Say whether `Delete` finds exactly the rows for which the predicates are true, in files that one process reads.
 
@@ -313,21 +323,22 @@ class CanDelete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
-        found = self.translated(table)
-        if found.inexact or found.where is None:
-            return {"alone": not found.inexact}
+        table = self.open_table(session, lake_url)
+        translation = self.translate_predicates(table)
+        if translation.inexact or translation.where is None:
+            return {"alone": not translation.inexact}
         bytes_max = MARK_BYTES_MAX if has_option(table.schema) else DELETE_BYTES_MAX
-        return {"alone": _bytes_with(table, found.where) <= bytes_max}
+        return {"alone": _bytes_with(table, translation.where) <= bytes_max}
 
 
-@declared("delete")
+@register_verb("delete")
 class Delete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete rows of an append table; files that have such rows are rewritten in this process."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
-        translation = self.translated(table)
+        table = self.open_table(session, lake_url)
+        self.check_columns(table)
+        translation = self.translate_predicates(table)
         if translation.inexact:
             raise InvalidRequest(
                 f"The condition of DELETE FROM {table.name} has a part that is not translated: compare columns with "
@@ -341,12 +352,12 @@ class Delete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def changes_of(results: list[str]) -> list[BucketChange]:
     """Return the changes of tasks. Raises the first error that a task returned."""
-    return [one for one in _returned(results) if isinstance(one, BucketChange)]
+    return [result for result in _read_results(results) if isinstance(result, BucketChange)]
 
 
-def _returned(results: list[str]) -> Iterator[BucketChange | FoundRows]:
+def _read_results(results: list[str]) -> Iterator[BucketChange | FoundRows]:
     for text in results:
-        found = pickle.loads(base64.b64decode(text))
-        if isinstance(found, LakebedError):
-            raise found
-        yield from found
+        result = pickle.loads(base64.b64decode(text))
+        if isinstance(result, LakebedError):
+            raise result
+        yield from result

@@ -13,9 +13,9 @@ import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * The bucket of a row, as lakebed.table.bucket computes it (DO NOT CHANGE: other clients place rows by it).
+ * The bucket of a row, as lakebed.table.files.bucket computes it (DO NOT CHANGE: other clients place rows by it).
  *
- * <p>Murmur3 with seed 42 over the 4-byte words of the key's BinaryRow without its arity; lakebed.table.binary_row
+ * <p>Murmur3 with seed 42 over the 4-byte words of the key's BinaryRow without its arity; lakebed.table.codec.binary_row
  * describes the row. Not thread-safe: the bytes of a row are used again for the next.
  */
 final class BucketHash {

@@ -31,7 +31,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * Files of a table, written by a job that the driver's Python program started and commits itself.
  *
  * <p>The options {@code target} (see {@link FileTarget}) and {@code job} (a name that only this job has) are those of
- * lakebed.spark.native_jobs, which takes what the job returned by its name.
+ * lakebed.spark.dataframe.native_jobs, which takes what the job returned by its name.
  */
 public final class FileSink implements TableProvider {
   private static final Map<String, String> RETURNED = new ConcurrentHashMap<>();

@@ -14,7 +14,7 @@ import org.apache.spark.sql.types.StructType;
 /**
  * What tasks need to write the files of a table themselves: where they go, their columns and their encoding.
  *
- * <p>Made by lakebed.spark.native_writes, which describes the members. It holds no credential.
+ * <p>Made by lakebed.spark.tasks.native_writes, which describes the members. It holds no credential.
  */
 final class FileTarget {
   final String root;

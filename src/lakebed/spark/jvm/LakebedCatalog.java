@@ -251,13 +251,28 @@ public final class LakebedCatalog
         .collect(Collectors.joining(","));
   }
 
-  /** A constraint without its name and the words that Spark adds. */
+  /** A constraint without its name, which may be any text, and the words that Spark adds. */
   private static String written(Constraint constraint) {
-    return constraint.toDDL().replaceAll("^CONSTRAINT \\S+ |( NOT)? ENFORCED.*$", "");
+    String ddl = constraint.toDDL();
+    for (String name : List.of(constraint.name(), Columns.quoted(constraint.name()))) {
+      String head = "CONSTRAINT " + name + " ";
+      if (ddl.startsWith(head)) {
+        ddl = ddl.substring(head.length());
+        break;
+      }
+    }
+    return ddl.replaceAll("( NOT)? ENFORCED[A-Z ]*$", "");
   }
 
+  /** A column in a property that separates names by commas. */
   private static String column(NamedReference reference) {
-    return String.join(".", reference.fieldNames());
+    String column = String.join(".", reference.fieldNames());
+    if (column.contains(",") || !column.equals(column.strip())) {
+      throw Errors.mistake(
+          "The column " + Columns.quoted(column) + " cannot be in the primary key or say the bucket, since these are kept as"
+              + " names separated by commas: name it without commas and outer spaces.");
+    }
+    return column;
   }
 
   private static void set(Map<String, String> properties, String name, String value, String clause) {

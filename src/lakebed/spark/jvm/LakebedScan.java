@@ -199,7 +199,8 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
   private PlannedScan planned() {
     JsonNode plan =
         table.lake.ask(
-            "plan", "table", table.table, "branch", table.branch(), "snapshot", table.snapshot(), "schema_id",
+            "plan", "table", table.table, "branch", table.branch(), "resolved", table.resolved(), "snapshot",
+            table.snapshot(), "schema_id",
             table.loaded.get("schema_id").asInt(), "columns", Arrays.asList(columns.fieldNames()), "schemes",
             NativeFiles.schemes(), "predicates", Predicates.encoded(predicates.toArray(new Predicate[0])), "limit", limit,
             "task_count_min", NativeFiles.parallelism(), "names_files", namesFiles, "numbers_rows", numbersRows,
@@ -314,8 +315,8 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
       }
       JsonNode values =
           table.lake.ask(
-              "aggregate", "table", table.table, "branch", table.branch(), "snapshot", table.snapshot(), "schema_id",
-              table.loaded.get("schema_id").asInt(), "functions", asked).get("values");
+              "aggregate", "table", table.table, "branch", table.branch(), "resolved", table.resolved(), "snapshot",
+              table.snapshot(), "schema_id", table.loaded.get("schema_id").asInt(), "functions", asked).get("values");
       if (values.isNull()) {
         return false;
       }

@@ -1,5 +1,6 @@
 package org.lakebed.spark;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
@@ -28,6 +29,11 @@ final class LakebedStreamWrite extends LakebedWrite implements StreamingWrite {
   @Override
   StructType rows() {
     return info.schema(); // Spark does not fit the columns of a stream to those of the table
+  }
+
+  @Override
+  JsonNode resolved() {
+    return null;
   }
 
   @Override

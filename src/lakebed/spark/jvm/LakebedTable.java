@@ -143,6 +143,11 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     return loaded.get("branch").isNull() ? null : loaded.get("branch").asText();
   }
 
+  /** The schema that names of columns are of; a request with it is refused when another table has the name. */
+  JsonNode resolved() {
+    return loaded.get("resolved");
+  }
+
   /** When the table was created, Unix ms, as a stream found it that began to write into it. */
   synchronized long created() {
     if (created == null) {
@@ -223,8 +228,9 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     if (!primaryKeys().isEmpty()) {
       return Arrays.stream(predicates).allMatch(AlwaysTrue.class::isInstance);
     }
-    return lake.ask("can_delete", "table", table, "branch", branch(), "predicates", Predicates.encoded(predicates))
-        .get("alone").asBoolean();
+    return lake.ask(
+            "can_delete", "table", table, "branch", branch(), "resolved", resolved(), "predicates",
+            Predicates.encoded(predicates)).get("alone").asBoolean();
   }
 
   @Override
@@ -233,7 +239,8 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
       truncateTable();
       return;
     }
-    lake.change("delete", "table", table, "branch", branch(), "predicates", Predicates.encoded(predicates));
+    lake.change(
+        "delete", "table", table, "branch", branch(), "resolved", resolved(), "predicates", Predicates.encoded(predicates));
   }
 
   @Override

@@ -133,7 +133,8 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
   private JsonNode begin(boolean isNative) {
     return table.lake.ask(
-        "begin_write", "table", table.table, "branch", table.branch(), "schema", rows().json(), "replaced",
+        "begin_write", "table", table.table, "branch", table.branch(), "resolved", resolved(), "schema",
+        rows().json(), "replaced",
         replaced, "changes", changes, "removes", removes(), "native", isNative, "staged", table.staged());
   }
 
@@ -171,7 +172,8 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     committing = true;
     try {
       table.lake.change(
-          "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "files",
+          "commit", "table", table.table, "branch", table.branch(), "resolved", resolved(), "results",
+          results(messages), "files",
           files == null ? null : files.toString(), "schema_id", target == null ? 0 : target.schemaId, "replaced",
           replaced, "staged", table.staged(), "rewritten", rewritten(), "batch", batch(), "basis",
           restsOnVersion() || marks() ? table.snapshot() : null, "has_basis", restsOnVersion(), "marks", marks());
@@ -180,6 +182,11 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
         files.toFile().delete();
       }
     }
+  }
+
+  /** The schema that the columns are of; null: a stream's, which are of the table's newest one. */
+  JsonNode resolved() {
+    return table.resolved();
   }
 
   /** The columns that tasks bring. */

@@ -8,7 +8,7 @@ import java.util.List;
 import org.apache.spark.sql.types.Decimal;
 
 /**
- * The folders of partitions, as lakebed.table.placement names them for new files.
+ * The folders of partitions, as lakebed.table.files.placement names them for new files.
  *
  * <p>The commit compares each name with that of Python, so a difference fails a write and misplaces no file. Values of
  * FLOAT, DOUBLE and bytes are not named here.

@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.engines.field_options import ColumnFunction, function_of, is_true
-from lakebed.table.engines.key_rows import MergedKeys, before_deletes, merged, several
-from lakebed.table.engines.option_names import IGNORE_RETRACT, PREFIX, refused
-from lakebed.table.merge import Codes, KeyGroups, Mask
-from lakebed.table.model import TableSchema
-from lakebed.table.options import AGGREGATION_REMOVE_ON_DELETE
-from lakebed.table.sequence import SequenceOrder, sequence_order
+from lakebed.table.engines.key_rows import MergedKeys, before_deletes, merge_rows, several
+from lakebed.table.engines.merge import Codes, KeyGroups, Mask
+from lakebed.table.engines.option_names import IGNORE_RETRACT, PREFIX, option_error
+from lakebed.table.engines.sequence import SequenceOrder, sequence_order
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.options import AGGREGATION_REMOVE_ON_DELETE
 
 Numbers = npt.NDArray[np.int64]
 
@@ -52,30 +52,34 @@ class Aggregation(MergeEngine):
         for column in schema.fields:
             if column.name in given:
                 continue
-            found = function_of(schema, column, default="last_non_null_value")
-            assert found is not None
-            functions[column.name] = found
+            column_function = function_of(schema, column, default="last_non_null_value")
+            assert column_function is not None
+            functions[column.name] = column_function
         removes = is_true(schema.options, AGGREGATION_REMOVE_ON_DELETE.name)
         for name, function in functions.items():
             if removes and function.ignores_retracts:
                 option = f"{PREFIX}{name}.{IGNORE_RETRACT}"
                 sentence = f"Options {AGGREGATION_REMOVE_ON_DELETE.name!r} and {option!r} exclude each other."
-                raise refused(sentence, option)
+                raise option_error(sentence, option)
         return cls(functions, removes, order)
 
     @property
     def deletes(self) -> Deletes:
         if self.removes:
             return Deletes.REMOVE
-        return Deletes.RETRACT if all(one.takes_retracts for one in self.functions.values()) else Deletes.REFUSED
+        return (
+            Deletes.RETRACT if all(function.takes_retracts for function in self.functions.values()) else Deletes.REFUSED
+        )
 
     def merges_apart(self, *, with_deletes: bool) -> bool:
         functions = self.functions.values()
-        if any(one.rounds for one in functions) or (with_deletes and self.removes):
+        if any(function.rounds for function in functions) or (with_deletes and self.removes):
             return False
-        if self.order is not None and not all(one.function.any_order or one.name == "last_value" for one in functions):
+        if self.order is not None and not all(
+            function.function.any_order or function.name == "last_value" for function in functions
+        ):
             return False
-        return not with_deletes or all(one.retracts_apart for one in functions)
+        return not with_deletes or all(function.retracts_apart for function in functions)
 
     @property
     def drops_deletes(self) -> bool:
@@ -90,15 +94,15 @@ class Aggregation(MergeEngine):
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
         is_several, every = several(rows, groups)
         if self.removes:
-            found, keys = every.without(before_deletes(rows, every))
+            key_rows, keys = every.without(before_deletes(rows, every))
         else:
-            found, keys = every, MergedKeys(every.ends - 1, np.ones(every.key_count, np.bool_))
+            key_rows, keys = every, MergedKeys(every.ends - 1, np.ones(every.key_count, np.bool_))
 
         def value_of(name: str) -> pa.Array | None:
             function = self.functions.get(name)
-            return None if function is None else function.values(rows.column(name), found)
+            return None if function is None else function.values(rows.column(name), key_rows)
 
-        return merged(rows, groups, is_several, every, keys, value_of)
+        return merge_rows(rows, groups, is_several, every, keys, value_of)
 
     def survivors(
         self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None

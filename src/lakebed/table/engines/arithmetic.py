@@ -14,9 +14,9 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
+from lakebed.table.codec.ragged import valid_mask
 from lakebed.table.engines.key_rows import KeyRows
-from lakebed.table.merge import Mask
-from lakebed.table.ragged import valid_mask
+from lakebed.table.engines.merge import Mask
 
 PRODUCT_DIGITS_MAX = 37
 """Digits of decimals that can be multiplied: Arrow has 76 for the exact product."""
@@ -66,10 +66,10 @@ def _decimal_sums(values: pa.Array, rows: KeyRows, usable: Mask) -> pa.Array:
         wide = pc.if_else(pa.array(rows.retracts), pc.negate(wide), wide)
     mask = pa.array(usable)
     grouped = pa.table({"key": pa.array(rows.key_of).filter(mask), "value": wide.filter(mask)})
-    found = grouped.group_by("key", use_threads=False).aggregate([("value", "sum")])
+    totals = grouped.group_by("key", use_threads=False).aggregate([("value", "sum")])
     place = np.full(rows.key_count, -1)
-    place[found.column("key").to_numpy()] = np.arange(found.num_rows)
-    sums = found.column("value_sum").combine_chunks().take(pa.array(place, mask=place < 0))
+    place[totals.column("key").to_numpy()] = np.arange(totals.num_rows)
+    sums = totals.column("value_sum").combine_chunks().take(pa.array(place, mask=place < 0))
     try:
         return sums.cast(values.type)
     except pa.ArrowInvalid as error:
@@ -111,10 +111,10 @@ def _next_products(state: pa.Array, factors: pa.Array, retracts: npt.NDArray[np.
             return pc.round(exact, ndigits=kind.scale, round_mode="half_towards_infinity").cast(kind)
         if pa.types.is_floating(kind):
             return pc.if_else(pa.array(retracts), pc.divide(state, factors), pc.multiply(state, factors))
-        one: Any = pa.scalar(1, kind)
+        unit: Any = pa.scalar(1, kind)
         is_divided = pa.array(retracts)
-        state = pc.divide_checked(state, pc.if_else(is_divided, factors, one))
-        return pc.multiply_checked(state, pc.if_else(is_divided, one, factors))
+        state = pc.divide_checked(state, pc.if_else(is_divided, factors, unit))
+        return pc.multiply_checked(state, pc.if_else(is_divided, unit, factors))
     except pa.ArrowInvalid as error:
         if "zero" in str(error):
             raise InvalidRequest(

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.key_rows import is_retract, kinds_of
-from lakebed.table.merge import KeyGroups
+from lakebed.table.engines.merge import KeyGroups
 
 
 def merge_batch(rows: pa.Table, groups: KeyGroups, engine: MergeEngine) -> list[pa.Table]:

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
-from lakebed.table.merge import Codes, KeyGroups, Mask
-from lakebed.table.model import TableSchema
-from lakebed.table.sequence import SequenceOrder, sequence_order
+from lakebed.table.engines.merge import Codes, KeyGroups, Mask
+from lakebed.table.engines.sequence import SequenceOrder, sequence_order
+from lakebed.table.model.model import TableSchema
 
 Numbers = npt.NDArray[np.int64]
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.table.merge import Codes, KeyGroups, Mask
-from lakebed.table.model import TableSchema
-from lakebed.table.sequence import SequenceOrder
+from lakebed.table.engines.merge import Codes, KeyGroups, Mask
+from lakebed.table.engines.sequence import SequenceOrder
+from lakebed.table.model.model import TableSchema
 
 
 class Increments(enum.Enum):

@@ -22,11 +22,11 @@ from lakebed.table.engines.option_names import (
     IGNORE_RETRACT,
     PREFIX,
     SEQUENCE_GROUP,
-    refused,
+    option_error,
 )
-from lakebed.table.model import DataField, TableSchema
-from lakebed.table.option_values import parse_boolean, parse_names
-from lakebed.table.types import Type, parse_type
+from lakebed.table.model.model import DataField, TableSchema
+from lakebed.table.model.option_values import parse_boolean, parse_names
+from lakebed.table.model.types import Type, parse_type
 
 
 def ignores_deletes(options: Mapping[str, str]) -> bool:
@@ -40,7 +40,7 @@ def is_true(options: Mapping[str, str], name: str) -> bool:
     try:
         return text is not None and parse_boolean(text)
     except InvalidRequest as error:
-        raise refused(f"Option {name!r} = {text!r} is invalid: {error.message}", name) from error
+        raise option_error(f"Option {name!r} = {text!r} is invalid: {error.message}", name) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,37 +99,38 @@ def function_of(schema: TableSchema, field: DataField, *, default: str | None) -
     """
     options, name = schema.options, field.name
     option = f"{PREFIX}{name}.{FUNCTION}"
-    chosen = options.get(option) or options.get(DEFAULT_FUNCTION) or default
-    if chosen is None:
+    function_name = options.get(option) or options.get(DEFAULT_FUNCTION) or default
+    if function_name is None:
         return None
-    function = FUNCTIONS.get(chosen)
+    function = FUNCTIONS.get(function_name)
     if function is None:
-        hint = " To count rows, sum a column of ones." if chosen == "count" else ""
-        raise refused(
-            f"Option {option!r} asks for the aggregate function {chosen!r}, which this version of lakebed does not "
-            f"have; there are {', '.join(FUNCTIONS)}.{hint}",
+        hint = " To count rows, sum a column of ones." if function_name == "count" else ""
+        raise option_error(
+            f"Option {option!r} asks for the aggregate function {function_name!r}, which this version of lakebed does "
+            f"not have; there are {', '.join(FUNCTIONS)}.{hint}",
             option,
         )
     kind = parse_type(field.type)
     if not function.takes(kind):
-        raise refused(
-            f"Option {option!r} aggregates column {name!r} by {chosen}, which does not take {field.type}.", option
+        raise option_error(
+            f"Option {option!r} aggregates column {name!r} by {function_name}, which does not take {field.type}.",
+            option,
         )
     settings = Settings(
         delimiter=options.get(f"{PREFIX}{name}.{DELIMITER}", ","),
         distinct=is_true(options, f"{PREFIX}{name}.{DISTINCT}"),
     )
-    if chosen == "listagg" and settings.distinct and not settings.delimiter:
-        raise refused(
+    if function_name == "listagg" and settings.distinct and not settings.delimiter:
+        raise option_error(
             f"Option '{PREFIX}{name}.{DISTINCT}' needs a delimiter that is not empty.", f"{PREFIX}{name}.{DELIMITER}"
         )
     return ColumnFunction(
         name,
-        chosen,
+        function_name,
         function,
         settings,
         is_true(options, f"{PREFIX}{name}.{IGNORE_RETRACT}"),
-        chosen == "product" and _has_fraction(kind),
+        function_name == "product" and _has_fraction(kind),
     )
 
 
@@ -152,13 +153,13 @@ def sequence_groups(schema: TableSchema) -> tuple[SequenceGroup, ...]:
         for name in dict.fromkeys((*sequence, *columns)):
             field = schema.field_by_name(name)
             if field is None:
-                raise refused(f"Option {option!r} names {name!r}, which is not a column of the table.", option)
+                raise option_error(f"Option {option!r} names {name!r}, which is not a column of the table.", option)
             if name in schema.primary_keys:
-                raise refused(f"Option {option!r} names {name!r}, which is part of the primary key.", option)
+                raise option_error(f"Option {option!r} names {name!r}, which is part of the primary key.", option)
             if name in owner:
-                raise refused(f"Options {owner[name]!r} and {option!r} both name the column {name!r}.", option)
+                raise option_error(f"Options {owner[name]!r} and {option!r} both name the column {name!r}.", option)
             if name in sequence and not _has_order(parse_type(field.type)):
-                raise refused(
+                raise option_error(
                     f"Option {option!r} orders rows by {name!r}, which is {field.type}; values of that type have no "
                     "order.",
                     option,

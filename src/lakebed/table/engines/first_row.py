@@ -21,11 +21,11 @@ from lakebed.errors import InvalidRequest
 from lakebed.table.engines.deduplicate import Deduplicate
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.engines.field_options import ignores_deletes
-from lakebed.table.engines.key_rows import MergedKeys, merged, several
-from lakebed.table.engines.option_names import refused
-from lakebed.table.merge import Codes, KeyGroups, Mask
-from lakebed.table.model import TableSchema
-from lakebed.table.options import SEQUENCE_FIELD
+from lakebed.table.engines.key_rows import MergedKeys, merge_rows, several
+from lakebed.table.engines.merge import Codes, KeyGroups, Mask
+from lakebed.table.engines.option_names import option_error
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.options import SEQUENCE_FIELD
 
 Numbers = npt.NDArray[np.int64]
 
@@ -46,7 +46,7 @@ class FirstRow(MergeEngine):
     @classmethod
     def of(cls, schema: TableSchema) -> FirstRow:
         if schema.options.get(SEQUENCE_FIELD.name):
-            raise refused(
+            raise option_error(
                 "Option 'sequence.field' has no meaning with first-row, which keeps the row that came first.",
                 SEQUENCE_FIELD.name,
             )
@@ -66,17 +66,17 @@ class FirstRow(MergeEngine):
         return frozenset()
 
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
-        is_several, found = several(rows, groups)
-        if found.retracts.any() and not self.ignores:
+        is_several, key_rows = several(rows, groups)
+        if key_rows.retracts.any() and not self.ignores:
             raise InvalidRequest(
                 "The table keeps the first row of each key (merge-engine first-row), and its files hold deletes of "
                 "another writer; set its option 'ignore-delete' = 'true' to leave them out.",
                 kind="unsupported_delete",
             )
-        oldest = found.first(~found.retracts)
-        kept = np.where(oldest >= 0, oldest, found.starts)
-        keys = MergedKeys(kept, np.zeros(found.key_count, np.bool_))
-        return merged(rows, groups, is_several, found, keys, lambda _: None)
+        oldest = key_rows.first(~key_rows.retracts)
+        kept = np.where(oldest >= 0, oldest, key_rows.starts)
+        keys = MergedKeys(kept, np.zeros(key_rows.key_count, np.bool_))
+        return merge_rows(rows, groups, is_several, key_rows, keys, lambda _: None)
 
     def survivors(
         self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None

@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from lakebed.table.codec.ragged import valid_mask
 from lakebed.table.engines.arithmetic import PRODUCT_DIGITS_MAX, product, sum_of
 from lakebed.table.engines.key_rows import NONE, KeyRows
 from lakebed.table.engines.lists import collect, listagg, merge_map
-from lakebed.table.merge import Mask, Positions, encode_keys
-from lakebed.table.ragged import valid_mask
-from lakebed.table.types import Type
+from lakebed.table.engines.merge import Mask, Positions, encode_keys
+from lakebed.table.model.types import Type
 
 
 class Retracts(enum.Enum):
@@ -57,7 +57,7 @@ class Function:
     """Whether the order of rows does not matter."""
 
 
-def _picked(pick: Callable[[pa.Array, KeyRows], Positions]) -> Callable[[pa.Array, KeyRows, Settings], pa.Array]:
+def _pick_by(pick: Callable[[pa.Array, KeyRows], Positions]) -> Callable[[pa.Array, KeyRows, Settings], pa.Array]:
     """A function that gives the value of one row of each key: the one that `pick` names, or null for `NONE`."""
 
     def values(column: pa.Array, rows: KeyRows, _: Settings) -> pa.Array:
@@ -102,18 +102,18 @@ def _least(column: pa.Array, rows: KeyRows) -> Positions:
 
 def _all_true(column: pa.Array, rows: KeyRows) -> Positions:
     """The oldest row that is false, else one that is true."""
-    return _decided(column, rows, by=False)
+    return _decide(column, rows, by=False)
 
 
 def _one_true(column: pa.Array, rows: KeyRows) -> Positions:
-    return _decided(column, rows, by=True)
+    return _decide(column, rows, by=True)
 
 
-def _decided(column: pa.Array, rows: KeyRows, *, by: bool) -> Positions:
+def _decide(column: pa.Array, rows: KeyRows, *, by: bool) -> Positions:
     usable = rows.counts & valid_mask(column)
     deciding: Mask = column.fill_null(False).to_numpy(zero_copy_only=False) == by
-    found = rows.first(usable & deciding)
-    return np.where(found == NONE, rows.first(usable), found)
+    positions = rows.first(usable & deciding)
+    return np.where(positions == NONE, rows.first(usable), positions)
 
 
 _NUMBERS: Final = frozenset(("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"))
@@ -154,17 +154,17 @@ def _maps(kind: Type) -> bool:
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "sum": Function(lambda c, r, _: sum_of(c, r), _numbers, Retracts.EXACT, True),
     "product": Function(lambda c, r, _: product(c, r), _factors, Retracts.LATER, True),
-    "max": Function(_picked(_greatest), _with_order, Retracts.NO, True),
-    "min": Function(_picked(_least), _with_order, Retracts.NO, True),
-    "last_value": Function(_picked(_last), _any, Retracts.EXACT, False),
-    "last_non_null_value": Function(_picked(_last_non_null), _any, Retracts.LATER, False),
-    "first_value": Function(_picked(_first), _any, Retracts.NO, False),
-    "first_non_null_value": Function(_picked(_first_non_null), _any, Retracts.NO, False),
+    "max": Function(_pick_by(_greatest), _with_order, Retracts.NO, True),
+    "min": Function(_pick_by(_least), _with_order, Retracts.NO, True),
+    "last_value": Function(_pick_by(_last), _any, Retracts.EXACT, False),
+    "last_non_null_value": Function(_pick_by(_last_non_null), _any, Retracts.LATER, False),
+    "first_value": Function(_pick_by(_first), _any, Retracts.NO, False),
+    "first_non_null_value": Function(_pick_by(_first_non_null), _any, Retracts.NO, False),
     "listagg": Function(
         lambda c, r, s: listagg(c, r, delimiter=s.delimiter, distinct=s.distinct), _texts, Retracts.NO, False
     ),
-    "bool_and": Function(_picked(_all_true), _booleans, Retracts.NO, True),
-    "bool_or": Function(_picked(_one_true), _booleans, Retracts.NO, True),
+    "bool_and": Function(_pick_by(_all_true), _booleans, Retracts.NO, True),
+    "bool_or": Function(_pick_by(_one_true), _booleans, Retracts.NO, True),
     "collect": Function(lambda c, r, s: collect(c, r, distinct=s.distinct), _arrays, Retracts.LATER, False),
     "merge_map": Function(lambda c, r, _: merge_map(c, r), _maps, Retracts.LATER, False),
 }

@@ -1,7 +1,7 @@
 """The rows of keys that have several, as arrays that aggregate functions work on. Pure numpy.
 
-Owns: `KeyRows` with its searches in every key at once, and `merged`, which puts one row for each of these keys between
-the rows of all other keys. Knows no aggregate function and no engine.
+Owns: `KeyRows` with its searches in every key at once, and `merge_rows`, which puts one row for each of these keys
+between the rows of all other keys. Knows no aggregate function and no engine.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.table.merge import KeyGroups, Mask, Positions
-from lakebed.table.ragged import one_array
-from lakebed.table.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN
+from lakebed.table.codec.ragged import one_array
+from lakebed.table.engines.merge import KeyGroups, Mask, Positions
+from lakebed.table.model.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN
 
 NONE = -1
 """In place of a position: there is no such row."""
@@ -57,7 +57,7 @@ class KeyRows:
         """The same rows, of which functions look only at those that `mask` has too."""
         return replace(self, counts=self.counts & mask)
 
-    def ordered(self, order: Positions) -> KeyRows:
+    def in_order(self, order: Positions) -> KeyRows:
         """The rows in another order within each key, given as indices into the present one."""
         return replace(self, positions=self.positions[order], retracts=self.retracts[order], counts=self.counts[order])
 
@@ -76,18 +76,18 @@ class KeyRows:
 
     def last(self, mask: Mask) -> Positions:
         """The index of the last row of each key for which `mask` is true, or `NONE`."""
-        found: Positions = np.maximum.reduceat(np.where(mask, np.arange(len(mask)), NONE), self.starts)
-        return found
+        positions: Positions = np.maximum.reduceat(np.where(mask, np.arange(len(mask)), NONE), self.starts)
+        return positions
 
     def first(self, mask: Mask) -> Positions:
         """The index of the first row of each key for which `mask` is true, or `NONE`."""
-        found = np.minimum.reduceat(np.where(mask, np.arange(len(mask)), len(mask)), self.starts)
-        return np.where(found == len(mask), NONE, found)
+        positions = np.minimum.reduceat(np.where(mask, np.arange(len(mask)), len(mask)), self.starts)
+        return np.where(positions == len(mask), NONE, positions)
 
     def any(self, mask: Mask) -> Mask:
         """For each key whether `mask` is true for one of its rows."""
-        found: Mask = np.logical_or.reduceat(mask, self.starts)
-        return found
+        result: Mask = np.logical_or.reduceat(mask, self.starts)
+        return result
 
 
 def kinds_of(rows: pa.Table) -> npt.NDArray[np.int64]:
@@ -116,10 +116,10 @@ def several(rows: pa.Table, groups: KeyGroups) -> tuple[Mask, KeyRows]:
     )
 
 
-def before_deletes(rows: pa.Table, found: KeyRows) -> Mask:
+def before_deletes(rows: pa.Table, key_rows: KeyRows) -> Mask:
     """Which rows are deletes of their key (-D) or older than its newest delete."""
-    deleted = found.last(kinds_of(rows)[found.positions] == DELETE_KIND)
-    older: Mask = np.arange(len(found.positions)) <= deleted[found.key_of]
+    deleted = key_rows.last(kinds_of(rows)[key_rows.positions] == DELETE_KIND)
+    older: Mask = np.arange(len(key_rows.positions)) <= deleted[key_rows.key_of]
     return older
 
 
@@ -135,7 +135,7 @@ class MergedKeys:
     """For each key that is made whether the result is a delete; None: none is."""
 
 
-def merged(
+def merge_rows(
     rows: pa.Table,
     groups: KeyGroups,
     is_several: Mask,
@@ -150,21 +150,21 @@ def merged(
         is_several, several_rows: of `several`.
         value_of: the values of a column for the keys that are made; None: those of the rows of `MergedKeys.kept`.
     """
-    chosen = groups.last.copy()
-    chosen[is_several] = several_rows.positions[keys.kept]
-    found = rows.take(pa.array(chosen))
+    positions = groups.last.copy()
+    positions[is_several] = several_rows.positions[keys.kept]
+    result = rows.take(pa.array(positions))
     made = np.flatnonzero(is_several)[keys.is_made]
     if len(made) == 0:
-        return found
-    source = np.arange(len(chosen))
-    source[made] = np.arange(len(made)) + len(chosen)
+        return result
+    source = np.arange(len(positions))
+    source[made] = np.arange(len(made)) + len(positions)
     places = pa.array(source)
     columns = []
-    for name in found.column_names:
-        column = one_array(found.column(name))
+    for name in result.column_names:
+        column = one_array(result.column(name))
         values = _kinds(keys, len(made)) if name == KIND_COLUMN else value_of(name)
         columns.append(column if values is None else pa.concat_arrays([column, values.cast(column.type)]).take(places))
-    return pa.table(columns, schema=found.schema)
+    return pa.table(columns, schema=result.schema)
 
 
 def _kinds(keys: MergedKeys, count: int) -> pa.Array:

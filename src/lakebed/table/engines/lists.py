@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.table.codec.ragged import valid_mask
 from lakebed.table.engines.key_rows import KeyRows
-from lakebed.table.merge import Codes, Mask, Positions, encode_keys
-from lakebed.table.ragged import valid_mask
+from lakebed.table.engines.merge import Codes, Mask, Positions, encode_keys
 
 
 def collect(values: pa.Array, rows: KeyRows, *, distinct: bool) -> pa.Array:
@@ -94,8 +94,8 @@ def _last_state(pairs: Codes, retracts: Mask, *, newest: bool = False) -> Positi
     changes = pairs[order][1:] != pairs[order][:-1]
     is_first, is_last = np.append(True, changes)[: len(order)], np.append(changes, True)[: len(order)]
     first, last = order[is_first], order[is_last]
-    chosen = last if newest else np.where(retracts[first], last, first)
-    return np.sort(chosen[~retracts[last]])
+    positions = last if newest else np.where(retracts[first], last, first)
+    return np.sort(positions[~retracts[last]])
 
 
 def _not_taken_back(pairs: Codes, retracts: Mask) -> Positions:

@@ -8,12 +8,12 @@ Knows no engine: a table is opened and listed without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.model import TableSchema
-from lakebed.table.option_values import parse_names
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.option_values import check_listed, parse_names
 
 PREFIX: Final = "fields."
 DEFAULT_FUNCTION: Final = "fields.default-aggregate-function"
@@ -32,7 +32,7 @@ IGNORE_DELETE_NAMES: Final = (
 """The option and its older names, which have the same effect with every engine."""
 
 
-def named_columns(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def columns_of_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """``(option, column)`` for every column that an option of columns names."""
     for option, text in options.items():
         if not option.startswith(PREFIX) or option == DEFAULT_FUNCTION:
@@ -43,9 +43,19 @@ def named_columns(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield from ((option, name) for name in parse_names(text))
 
 
+def check_listed_columns(options: Mapping[str, str], columns: Collection[str]) -> None:
+    """Refuse options that would have to name a column whose name has a comma. Raises `InvalidRequest`."""
+    for option, text in options.items():
+        listed = [text] if option in ("bucket-key", "sequence.field") or option.endswith(f".{SEQUENCE_GROUP}") else []
+        if option.startswith(PREFIX) and option != DEFAULT_FUNCTION:
+            listed.append(option[len(PREFIX) :].rpartition(".")[0])
+        for names in listed:
+            check_listed(names, columns, what=f"Option {option!r}")
+
+
 def refuse_named(options: Mapping[str, str], name: str) -> None:
     """Raise `InvalidRequest` if an option names a column that is to be dropped."""
-    option = next((option for option, column in named_columns(options) if column == name), None)
+    option = next((option for option, column in columns_of_options(options) if column == name), None)
     if option is not None:
         raise InvalidRequest(
             f"Column {name!r} cannot be dropped while option {option!r} names it: remove the option first.",
@@ -55,36 +65,46 @@ def refuse_named(options: Mapping[str, str], name: str) -> None:
 
 
 def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, str]:
-    """The options of a table after a column has got another name."""
+    """The options of a table after a column has got another name.
 
-    def renamed(names: str) -> str:
+    Raises `InvalidRequest`: an option names the column, and cannot name it as it is to be called.
+    """
+
+    def rename(names: str) -> str:
         return ",".join(new if name == old else name for name in parse_names(names))
 
     changed = dict(options)
-    for option in dict.fromkeys(option for option, column in named_columns(options) if column == old):
+    for option in dict.fromkeys(option for option, column in columns_of_options(options) if column == old):
         text = changed.pop(option)
+        if parse_names(new) != (new,):
+            raise InvalidRequest(
+                f"Column {old!r} cannot be renamed to {new!r} while option {option!r} names it: options separate names "
+                "by commas and ignore spaces around them. Choose another name, or remove the option first.",
+                kind="invalid_schema_change",
+                column=old,
+            )
         columns, _, what = option[len(PREFIX) :].rpartition(".")
-        changed[f"{PREFIX}{renamed(columns)}.{what}"] = renamed(text) if what == SEQUENCE_GROUP else text
+        changed[f"{PREFIX}{rename(columns)}.{what}"] = rename(text) if what == SEQUENCE_GROUP else text
     return changed
 
 
 def check_fields(schema: TableSchema) -> None:
     """Refuse options of columns that have no effect. Raises `InvalidRequest`."""
     known = (FUNCTION, IGNORE_RETRACT, DISTINCT, DELIMITER, SEQUENCE_GROUP)
-    for option, name in named_columns(schema.options):
+    for option, name in columns_of_options(schema.options):
         what = option.rpartition(".")[2]
         if what not in known:
-            raise refused(
+            raise option_error(
                 f"Option {option!r} is not supported by this version of lakebed; of columns there are "
                 f"{', '.join(known)}.",
                 option,
             )
         if schema.field_by_name(name) is None:
-            raise refused(f"Option {option!r} names {name!r}, which is not a column of the table.", option)
+            raise option_error(f"Option {option!r} names {name!r}, which is not a column of the table.", option)
         if what == SEQUENCE_GROUP and schema.options.get("merge-engine") != "partial-update":
-            raise refused(f"Option {option!r} needs option 'merge-engine' = 'partial-update'.", option)
+            raise option_error(f"Option {option!r} needs option 'merge-engine' = 'partial-update'.", option)
 
 
-def refused(sentence: str, option: str) -> InvalidRequest:
+def option_error(sentence: str, option: str) -> InvalidRequest:
     """The error for options that contradict each other or the schema."""
     return InvalidRequest(sentence, kind="invalid_option", option=option)

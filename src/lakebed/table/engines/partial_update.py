@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
+from lakebed.table.codec.ragged import valid_mask
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.engines.field_options import (
     ColumnFunction,
@@ -31,13 +32,12 @@ from lakebed.table.engines.field_options import (
     is_true,
     sequence_groups,
 )
-from lakebed.table.engines.key_rows import NONE, KeyRows, MergedKeys, before_deletes, merged, several
-from lakebed.table.engines.option_names import DEFAULT_FUNCTION, PREFIX, refused
-from lakebed.table.merge import Codes, KeyGroups, Mask, Positions, encode_keys
-from lakebed.table.model import TableSchema
-from lakebed.table.options import PARTIAL_UPDATE_REMOVE_ON_DELETE
-from lakebed.table.ragged import valid_mask
-from lakebed.table.sequence import SequenceOrder, sequence_order
+from lakebed.table.engines.key_rows import NONE, KeyRows, MergedKeys, before_deletes, merge_rows, several
+from lakebed.table.engines.merge import Codes, KeyGroups, Mask, Positions, encode_keys
+from lakebed.table.engines.option_names import DEFAULT_FUNCTION, PREFIX, option_error
+from lakebed.table.engines.sequence import SequenceOrder, sequence_order
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.options import PARTIAL_UPDATE_REMOVE_ON_DELETE
 
 Numbers = npt.NDArray[np.int64]
 
@@ -68,15 +68,15 @@ class PartialUpdate(MergeEngine):
         for column in schema.fields:
             if column.name in given:
                 continue
-            found = function_of(schema, column, default=None)
-            if column.name in grouped and found is not None:
-                functions[column.name] = found
-            elif found is not None and found.name != "last_non_null_value":
+            function = function_of(schema, column, default=None)
+            if column.name in grouped and function is not None:
+                functions[column.name] = function
+            elif function is not None and function.name != "last_non_null_value":
                 option = f"{PREFIX}{column.name}.aggregate-function"
                 option = option if option in schema.options else DEFAULT_FUNCTION
-                raise refused(
-                    f"Option {option!r} aggregates column {column.name!r} by {found.name}, so the column must be in a "
-                    f"sequence group: set '{PREFIX}<sequence column>.sequence-group' = '{column.name}'.",
+                raise option_error(
+                    f"Option {option!r} aggregates column {column.name!r} by {function.name}, so the column must be in "
+                    f"a sequence group: set '{PREFIX}<sequence column>.sequence-group' = '{column.name}'.",
                     option,
                 )
         free = frozenset(column.name for column in schema.fields) - given - grouped
@@ -87,7 +87,7 @@ class PartialUpdate(MergeEngine):
             return False
         if self.order is not None and self.free:
             return False
-        return not any(one.rounds or not _in_any_parts(one) for one in self.functions.values())
+        return not any(function.rounds or not _in_any_parts(function) for function in self.functions.values())
 
     @property
     def drops_deletes(self) -> bool:
@@ -107,25 +107,25 @@ class PartialUpdate(MergeEngine):
 
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
         is_several, every = several(rows, groups)
-        found, keys = self._selected(rows, every)
-        inserted = found.only(~found.retracts)
-        ordered: dict[str, _GroupRows] = {}
+        key_rows, keys = self._select(rows, every)
+        inserted = key_rows.only(~key_rows.retracts)
+        rows_by_column: dict[str, _GroupRows] = {}
         for group in self.groups:
             if not {*group.columns, *group.sequence}.isdisjoint(rows.column_names):
-                one = _GroupRows.of(rows, found, group)
-                ordered.update(dict.fromkeys((*group.columns, *group.sequence), one))
+                group_rows = _GroupRows.of(rows, key_rows, group)
+                rows_by_column.update(dict.fromkeys((*group.columns, *group.sequence), group_rows))
 
         def value_of(name: str) -> pa.Array | None:
-            if name in ordered:
-                return ordered[name].values(name, rows, self.functions.get(name))
+            if name in rows_by_column:
+                return rows_by_column[name].values(name, rows, self.functions.get(name))
             if name not in self.free:
                 return None
             column = inserted.of(rows.column(name))
             return _values_at(column, inserted.last(inserted.counts & valid_mask(column)))
 
-        return merged(rows, groups, is_several, every, keys, value_of)
+        return merge_rows(rows, groups, is_several, every, keys, value_of)
 
-    def _selected(self, rows: pa.Table, every: KeyRows) -> tuple[KeyRows, MergedKeys]:
+    def _select(self, rows: pa.Table, every: KeyRows) -> tuple[KeyRows, MergedKeys]:
         """The rows that functions see, and what becomes of the keys."""
         if not every.retracts.any():
             return every, MergedKeys(every.ends - 1, np.ones(every.key_count, np.bool_))
@@ -159,29 +159,29 @@ class _GroupRows:
     sequence: tuple[str, ...]
     arrived: KeyRows
     """In the order of arrival; those outside of the group do not count."""
-    ordered: KeyRows
+    in_order: KeyRows
     """Late rows first."""
     newest: Positions
     """The index in `arrived` of the newest row of each key by the group's sequence, or `NONE`."""
 
     @classmethod
-    def of(cls, rows: pa.Table, found: KeyRows, group: SequenceGroup) -> _GroupRows:
-        columns = [found.of(rows.column(name)) for name in group.sequence]
+    def of(cls, rows: pa.Table, key_rows: KeyRows, group: SequenceGroup) -> _GroupRows:
+        columns = [key_rows.of(rows.column(name)) for name in group.sequence]
         belongs = np.logical_or.reduce([valid_mask(column) for column in columns])
         ranks = np.unique(encode_keys([columns])[0], return_inverse=True)[1] + 1
-        key_of = found.key_of
+        key_of = key_rows.key_of
         ages = key_of * np.int64(len(ranks) + 2) + np.where(belongs, ranks, 0)
         is_newest = belongs & (ages == np.maximum.accumulate(ages)) if len(ages) else belongs
         index = np.arange(len(ages))
-        is_late = belongs & ~is_newest & ~found.retracts
+        is_late = belongs & ~is_newest & ~key_rows.retracts
         order = np.lexsort((np.where(is_late, -index - 1, index), key_of))
-        arrived = found.only(belongs)
-        return cls(group.sequence, arrived, arrived.ordered(order), arrived.last(is_newest))
+        arrived = key_rows.only(belongs)
+        return cls(group.sequence, arrived, arrived.in_order(order), arrived.last(is_newest))
 
     def values(self, name: str, rows: pa.Table, function: ColumnFunction | None) -> pa.Array:
         """The values of a column of the group."""
         if function is not None:
-            seen = self.arrived if function.function.any_order or function.name == "collect" else self.ordered
+            seen = self.arrived if function.function.any_order or function.name == "collect" else self.in_order
             return function.values(rows.column(name), seen)
         at = self.newest
         if name not in self.sequence:
@@ -205,8 +205,8 @@ def _deletes(schema: TableSchema, groups: Sequence[SequenceGroup]) -> Deletes:
             return Deletes.IGNORE
         return Deletes.RETRACT if groups else Deletes.REFUSED
     if ignores_deletes(schema.options):
-        raise refused(f"Options 'ignore-delete' and {removes!r} exclude each other.", removes)
+        raise option_error(f"Options 'ignore-delete' and {removes!r} exclude each other.", removes)
     if groups:
         sentence = f"Option {removes!r} and sequence groups exclude each other: a delete belongs to groups."
-        raise refused(sentence, removes)
+        raise option_error(sentence, removes)
     return Deletes.REMOVE

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
-from lakebed.table.changelog_options import check_producer
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.option_names import IGNORE_DELETE_NAMES, PREFIX, check_fields
-from lakebed.table.model import TableSchema
-from lakebed.table.options import (
+from lakebed.table.model.changelog_options import check_producer
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.options import (
     AGGREGATION_REMOVE_ON_DELETE,
     DELETION_VECTORS,
     MERGE_ENGINE,
@@ -72,7 +72,7 @@ def engine_name(options: Mapping[str, str]) -> str:
     return str(options.get(MERGE_ENGINE.name, MERGE_ENGINE.default)).strip().lower()
 
 
-def known_engine(schema: TableSchema) -> KnownEngine:
+def find_engine(schema: TableSchema) -> KnownEngine:
     """The engine of a primary-key table, which need not be loaded.
 
     Raises `UnsupportedFormat`: an engine that this version of lakebed does not have.
@@ -93,7 +93,7 @@ def engine_of(schema: TableSchema) -> MergeEngine:
         UnsupportedFormat: an engine that this version of lakebed does not have.
         InvalidRequest: options that contradict each other or the schema.
     """
-    return known_engine(schema).load().of(schema)
+    return find_engine(schema).load().of(schema)
 
 
 def check_mergeable(schema: TableSchema) -> None:
@@ -101,7 +101,7 @@ def check_mergeable(schema: TableSchema) -> None:
 
     Raises `UnsupportedFormat`: another engine, or an option of `MERGE_OPTIONS` that the engine does not implement.
     """
-    accepts = known_engine(schema).accepts
+    accepts = find_engine(schema).accepts
     for name in MERGE_OPTIONS:
         value = schema.options.get(name, "")
         if name not in accepts and value.lower() not in ("false", ""):
@@ -174,7 +174,7 @@ def with_checked_engine(schema: TableSchema) -> TableSchema:
     return schema
 
 
-def accepted_options(options: Mapping[str, str]) -> tuple[str, ...]:
+def option_prefixes(options: Mapping[str, str]) -> tuple[str, ...]:
     """Beginnings of the option names that the engine named in some options implements; none of an unknown engine."""
     engine = ENGINES.get(engine_name(options))
     return () if engine is None else tuple(engine.accepts)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lakebed.errors import AlreadyExists, InvalidRequest
 from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
 from lakebed.table.imports.delta import location
-from lakebed.table.scan import Scan
+from lakebed.table.read.scan import Scan
 from lakebed.table.table import Table
 
 try:

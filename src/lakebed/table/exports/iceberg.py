@@ -22,7 +22,7 @@ from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
 from lakebed.table.imports.iceberg import HINT, catalog_named, library_settings, newest_metadata
-from lakebed.table.scan import Scan
+from lakebed.table.read.scan import Scan
 from lakebed.table.table import Table
 
 try:
@@ -48,11 +48,11 @@ def export_iceberg(
     rows = Rows(table.store, scan, format="iceberg", converts=_iceberg_type, progress=progress)
     keys = scan.table_schema.partition_keys
     if options.catalog is not None:
-        metadata = _committed(catalog_named(options.catalog), target, None, rows, keys, options=options)
+        metadata = _commit_rows(catalog_named(options.catalog), target, None, rows, keys, options=options)
     else:
-        store = _opened(table, target, options)
+        store = _open_target(table, target, options)
         with _catalog_of_folder(store, target, options) as catalog:
-            metadata = _committed(catalog, _NAME, target, rows, keys, options=options)
+            metadata = _commit_rows(catalog, _NAME, target, rows, keys, options=options)
         store.put(HINT, metadata.rpartition("/")[2].removesuffix(".metadata.json").encode())
     return ExportReport(
         table=table.name,
@@ -64,7 +64,7 @@ def export_iceberg(
     )
 
 
-def _opened(table: Table, target: str, options: ExportOptions) -> ObjectStore:
+def _open_target(table: Table, target: str, options: ExportOptions) -> ObjectStore:
     if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
         return open_store(target, storage_options=options.storage_options, environment=table.environment)
     return open_elsewhere(table.store, target)
@@ -77,23 +77,23 @@ def _catalog_of_folder(store: ObjectStore, target: str, options: ExportOptions) 
     try:
         catalog.create_namespace(_NAME.partition(".")[0])
         try:
-            found = newest_metadata(target, like=store)
+            metadata = newest_metadata(target, like=store)
         except NotFound:
             pass
         else:
-            catalog.register_table(_NAME, found)
+            catalog.register_table(_NAME, metadata)
         yield catalog
     finally:
         catalog.close()
 
 
-def _committed(
+def _commit_rows(
     catalog: Catalog, name: str, location: str | None, rows: Rows, keys: tuple[str, ...], *, options: ExportOptions
 ) -> str:
     """Write the rows, commit them, and return the URL of the metadata."""
     try:
         try:
-            found = catalog.load_table(name)
+            table = catalog.load_table(name)
         except NoSuchTableError:
             with catalog.create_table_transaction(name, rows.schema, location=location) as created:
                 if keys:
@@ -108,14 +108,14 @@ def _committed(
                 kind="target_exists",
                 url=location or name,
             )
-        with found.transaction() as replaced:
+        with table.transaction() as replaced:
             with replaced.update_schema() as columns:
                 columns.union_by_name(rows.schema)
-                for column in found.schema().fields:
+                for column in table.schema().fields:
                     if column.name not in rows.schema.names:
                         columns.delete_column(column.name)
             replaced.delete("True")
-            _add(replaced, rows, is_partitioned=bool(found.spec().fields))
+            _add(replaced, rows, is_partitioned=bool(table.spec().fields))
         return str(catalog.load_table(name).metadata_location)
     except (ValueError, NotImplementedError) as problem:
         if isinstance(problem, InvalidRequest):
@@ -131,16 +131,16 @@ def _add(into: Transaction, rows: Rows, *, is_partitioned: bool) -> None:
     if not is_partitioned:
         into.append(rows.reader())
         return
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     count = 0
     for batch in rows.batches():
-        held.append(batch)
+        pending.append(batch)
         count += batch.nbytes
         if count >= _CHUNK_BYTES:
-            into.append(pa.Table.from_batches(held))
-            held, count = [], 0
-    if held:
-        into.append(pa.Table.from_batches(held))
+            into.append(pa.Table.from_batches(pending))
+            pending, count = [], 0
+    if pending:
+        into.append(pa.Table.from_batches(pending))
 
 
 def _iceberg_type(kind: pa.DataType) -> pa.DataType | None:

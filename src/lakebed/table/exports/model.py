@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.table.model import Split
-from lakebed.table.read import read_split
-from lakebed.table.scan import Scan
-from lakebed.table.travel import Time
-from lakebed.table.types import parse_type
-from lakebed.texts import counted, shown
+from lakebed.table.branch.travel import Time
+from lakebed.table.model.model import Split
+from lakebed.table.model.types import parse_type
+from lakebed.table.read.read import read_split
+from lakebed.table.read.scan import Scan
+from lakebed.texts import format_count, format_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class ExportReport:
         """The report in one sentence."""
         version = "" if self.target_version is None else f" ({self.target_version})"
         return (
-            f"{self.table}: exported {counted(self.row_count, 'row')} of snapshot {self.snapshot_id} as {self.format} "
+            f"{self.table}: exported {format_count(self.row_count, 'row')} of snapshot {self.snapshot_id} as "
+            f"{self.format} "
             f"to {self.target}{version}."
         )
 
@@ -104,12 +105,16 @@ class Rows:
         self._total = 0 if scan.snapshot is None else scan.snapshot.total_record_count
         self.row_count = 0
         left_out = set(without)
-        kinds = {one.name: one.type for one in scan.table_schema.fields}
+        kinds = {field.name: field.type for field in scan.table_schema.fields}
         self.schema = pa.schema(
             [
-                pa.field(one.name, _converted(one.type, kinds[one.name], one.name, format, converts), one.nullable)
-                for one in scan.schema
-                if one.name not in left_out
+                pa.field(
+                    field.name,
+                    _convert_type(field.type, kinds[field.name], field.name, format, converts),
+                    field.nullable,
+                )
+                for field in scan.schema
+                if field.name not in left_out
             ]
         )
 
@@ -141,7 +146,7 @@ class Rows:
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            columns = [_cast(batch.column(one.name), one) for one in self.schema]
+            columns = [_cast(batch.column(field.name), field) for field in self.schema]
             self.row_count += batch.num_rows
             if self._progress is not None:
                 self._progress(ExportProgress(self.row_count, max(self._total, self.row_count)))
@@ -162,35 +167,35 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         ) from wrong
 
 
-def _converted(kind: pa.DataType, text: str, name: str, format: str, converts: Converts) -> pa.DataType:
-    def inner(one: pa.DataType) -> pa.DataType:
+def _convert_type(kind: pa.DataType, text: str, name: str, format: str, converts: Converts) -> pa.DataType:
+    def inner(kind: pa.DataType) -> pa.DataType:
         types = pa.types
-        if types.is_struct(one):
-            return pa.struct([member.with_type(inner(member.type)) for member in one])
-        if types.is_map(one):
-            key, value = one.key_field, one.item_field
+        if types.is_struct(kind):
+            return pa.struct([member.with_type(inner(member.type)) for member in kind])
+        if types.is_map(kind):
+            key, value = kind.key_field, kind.item_field
             return pa.map_(key.with_type(inner(key.type)), value.with_type(inner(value.type)))
-        if types.is_list(one):
-            return pa.list_(one.value_field.with_type(inner(one.value_type)))
-        found = converts(one)
-        if found is None:
-            raise _unsupported(name, text, format)
-        return found
+        if types.is_list(kind):
+            return pa.list_(kind.value_field.with_type(inner(kind.value_type)))
+        target = converts(kind)
+        if target is None:
+            raise _type_error(name, text, format)
+        return target
 
     if _has_variant(text) and format != "parquet":
-        raise _unsupported(name, text, format)
+        raise _type_error(name, text, format)
     return inner(kind)
 
 
 def _has_variant(text: str) -> bool:
     parsed = parse_type(text)
     inside = [*parsed.children, *(member.type for member in parsed.fields)]
-    return parsed.root == "VARIANT" or any(_has_variant(str(one)) for one in inside)
+    return parsed.root == "VARIANT" or any(_has_variant(str(kind)) for kind in inside)
 
 
-def _unsupported(name: str, text: str, format: str) -> InvalidRequest:
+def _type_error(name: str, text: str, format: str) -> InvalidRequest:
     return InvalidRequest(
-        f"The column {shown(name)} is {text}, which {format} has no type for: export a table without it.",
+        f"The column {format_value(name)} is {text}, which {format} has no type for: export a table without it.",
         kind="unsupported_type",
         column=name,
     )

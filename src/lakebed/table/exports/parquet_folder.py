@@ -24,11 +24,11 @@ from lakebed.ids import new_uuid
 from lakebed.objects.open import open_elsewhere, open_store
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.table.discard import discard
+from lakebed.table.branch.discard import discard
+from lakebed.table.codec.file_encoding import ParquetSink
 from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
-from lakebed.table.file_encoding import ParquetSink
 from lakebed.table.imports.parquet_folder import HIVE_NULL
-from lakebed.table.scan import Scan
+from lakebed.table.read.scan import Scan
 from lakebed.table.table import Table
 
 SUCCESS: Final = "_SUCCESS"
@@ -45,9 +45,9 @@ def export_parquet(
     keys = scan.table_schema.partition_keys
     rows = Rows(table.store, scan, format="parquet", converts=lambda kind: kind, progress=progress, without=keys)
     is_local = parse_url(target).scheme == "file"
-    store = _opened(table, target, options)
+    store = _open_target(table, target, options)
     _check_target(store, overwrite=options.overwrite)
-    write = _written_locally if is_local else _written_to_bucket
+    write = _write_locally if is_local else _write_to_bucket
     write(table, store, target, rows)
     return ExportReport(
         table=table.name,
@@ -58,7 +58,7 @@ def export_parquet(
     )
 
 
-def _opened(table: Table, target: str, options: ExportOptions) -> ObjectStore:
+def _open_target(table: Table, target: str, options: ExportOptions) -> ObjectStore:
     if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
         return open_store(target, storage_options=options.storage_options, environment=table.environment)
     return open_elsewhere(table.store, target)
@@ -86,7 +86,7 @@ def _is_of_an_export(path: str) -> bool:
     return path == SUCCESS or path.startswith(f"{_STAGED}/") or path.endswith(".parquet")
 
 
-def _written_locally(table: Table, store: ObjectStore, target: str, rows: Rows) -> None:
+def _write_locally(table: Table, store: ObjectStore, target: str, rows: Rows) -> None:
     final = Path(parse_url(target).prefix)
     mark = new_uuid(table.environment.rng)
     staged = final.with_name(f".{final.name}.unfinished-{mark}")
@@ -104,7 +104,7 @@ def _written_locally(table: Table, store: ObjectStore, target: str, rows: Rows) 
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _written_to_bucket(table: Table, store: ObjectStore, target: str, rows: Rows) -> None:
+def _write_to_bucket(table: Table, store: ObjectStore, target: str, rows: Rows) -> None:
     before = [meta.path for meta in store.list("")]
     staged: dict[str, str] = {}
     try:
@@ -124,19 +124,19 @@ def _written_to_bucket(table: Table, store: ObjectStore, target: str, rows: Rows
 def _files(table: Table, rows: Rows) -> Iterator[tuple[str, pa.Buffer]]:
     """The files, each with its path below the target, one in memory at a time."""
     mark, number = new_uuid(table.environment.rng), 0
-    for values, found in rows.by_partition():
+    for values, tables in rows.by_partition():
         folder = "".join(f"{_hive(name)}={_hive_value(value)}/" for name, value in values.items())
-        for body in _encoded(found):
+        for body in _encode_files(tables):
             yield f"{folder}part-{number:05}-{mark}.parquet", body
             number += 1
     if number == 0:
         yield f"part-00000-{mark}.parquet", _empty(rows.schema)
 
 
-def _encoded(found: Iterator[pa.Table]) -> Iterator[pa.Buffer]:
+def _encode_files(tables: Iterator[pa.Table]) -> Iterator[pa.Buffer]:
     """Rows as Parquet files of about `_FILE_BYTES`."""
     sink: ParquetSink | None = None
-    for part in _groups(found):
+    for part in _groups(tables):
         sink = sink or _sink(part)
         sink.write(part)
         if sink.size_bytes >= _FILE_BYTES:
@@ -146,18 +146,18 @@ def _encoded(found: Iterator[pa.Table]) -> Iterator[pa.Buffer]:
         yield sink.finish()
 
 
-def _groups(found: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Rows in the size of row groups: batches are smaller."""
-    held: list[pa.Table] = []
+    pending: list[pa.Table] = []
     count = 0
-    for part in found:
-        held.append(part)
+    for part in tables:
+        pending.append(part)
         count += part.num_rows
         if count >= _ROW_GROUP_ROWS:
-            yield pa.concat_tables(held).combine_chunks()
-            held, count = [], 0
-    if held:
-        yield pa.concat_tables(held).combine_chunks()
+            yield pa.concat_tables(pending).combine_chunks()
+            pending, count = [], 0
+    if pending:
+        yield pa.concat_tables(pending).combine_chunks()
 
 
 def _sink(part: pa.Table) -> ParquetSink:

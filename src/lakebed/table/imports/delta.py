@@ -22,10 +22,10 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import place_of
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectStore
-from lakebed.table.data_file import open_data_file
+from lakebed.table.files.data_file import open_data_file
 from lakebed.table.imports.model import Source, SourceFile, SourceVersion
 from lakebed.table.imports.parquet_folder import with_constants
-from lakebed.table.types import fields_of_arrow
+from lakebed.table.model.types import fields_of_arrow
 
 try:
     from deltalake import DeltaTable
@@ -89,8 +89,8 @@ class DeltaScan:
 
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
         """The rows by the library."""
-        found = DeltaTable(location(self.url), version=self.version, storage_options=dict(self.storage_options))
-        for batch in pa.RecordBatchReader.from_stream(found.scan()):
+        table = DeltaTable(location(self.url), version=self.version, storage_options=dict(self.storage_options))
+        for batch in pa.RecordBatchReader.from_stream(table.scan()):
             yield pa.Table.from_batches([batch])
 
 
@@ -112,14 +112,14 @@ def open_delta(url: str, *, version: int | str | None, storage_options: Mapping[
             url=url,
         ) from problem
     _check_features(table, url)
-    kept = _kept_rows(vectors)
+    kept = _rows_to_keep(vectors)
     partition_keys = tuple(table.metadata().partition_columns)
     files = [
         _file(action, url, schema=schema, kept=kept, partition_keys=partition_keys) for action in actions.to_pylist()
     ]
     if files and table.metadata().configuration.get(_MAPPING_MODE, "none") != "none":
         whole = DeltaScan(url, table.version(), dict(storage_options or {}))
-        size_bytes, why = sum(one.size_bytes for one in files), "has columns under other names (column mapping)"
+        size_bytes, why = sum(file.size_bytes for file in files), "has columns under other names (column mapping)"
         every = (str(table.version()),)
         files = [SourceFile(url, size_bytes, whole, must_rewrite=why, deletes=every, file_count=len(files))]
     return Source(
@@ -188,15 +188,15 @@ def _check_features(table: DeltaTable, url: str) -> None:
         )
 
 
-def _kept_rows(vectors: pa.Table) -> dict[str, bytes]:
+def _rows_to_keep(vectors: pa.Table) -> dict[str, bytes]:
     """The rows that are kept, by the end of the file's URL."""
-    found = {}
+    masks = {}
     for row in range(vectors.num_rows):
         mask = vectors.column("selection_vector")[row].values
-        found[_tail(vectors.column("filepath")[row].as_py())] = (
+        masks[_tail(vectors.column("filepath")[row].as_py())] = (
             mask.to_numpy(zero_copy_only=False).astype(np.bool_).tobytes()
         )
-    return found
+    return masks
 
 
 def _tail(url: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from lakebed.table.types import FIELD_ID_KEY
+from lakebed.table.model.types import FIELD_ID_KEY
 
 Ids = Iterator[tuple[tuple[str, ...], int | None]]
 
@@ -16,14 +16,14 @@ def ids_of(schema: pa.Schema) -> Ids:
 
     Elements of lists are at ``[]``, keys and values of maps at ``key`` and ``value``, whatever the file calls them.
     """
-    for one in schema:
-        yield from _ids((one.name,), one)
+    for field in schema:
+        yield from _ids((field.name,), field)
 
 
-def _ids(path: tuple[str, ...], one: pa.Field) -> Ids:
-    stated = (one.metadata or {}).get(FIELD_ID_KEY)
+def _ids(path: tuple[str, ...], field: pa.Field) -> Ids:
+    stated = (field.metadata or {}).get(FIELD_ID_KEY)
     yield path, None if stated is None else int(stated)
-    yield from _ids_inside(path, one.type)
+    yield from _ids_inside(path, field.type)
 
 
 def _ids_inside(path: tuple[str, ...], kind: pa.DataType) -> Ids:

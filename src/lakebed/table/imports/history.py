@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.discard import discard_changes
+from lakebed.table.branch.discard import discard_changes
 from lakebed.table.imports.model import ImportOptions, Source, SourceFile
 from lakebed.table.imports.take_over import (
     ImportPlan,
@@ -29,9 +29,9 @@ from lakebed.table.imports.take_over import (
     plan_import,
     without_outside,
 )
-from lakebed.table.model import BucketChange, DataField, Snapshot, TableSchema
-from lakebed.table.schema import new_schema
-from lakebed.table.types import parse_type, without_field_ids
+from lakebed.table.model.model import BucketChange, DataField, Snapshot, TableSchema
+from lakebed.table.model.types import parse_type, without_field_ids
+from lakebed.table.schema.schema import new_schema
 
 if TYPE_CHECKING:
     from lakebed.table.table import Table
@@ -109,22 +109,24 @@ class VersionImport:
         """
         identities = {file.url: _identity(source, file) for file in source.files}
         kept = {
-            url: found for url, found in self.known.items() if url in identities and found.identity == identities[url]
+            url: record
+            for url, record in self.known.items()
+            if url in identities and record.identity == identities[url]
         }
         other = replace(source, files=tuple(file for file in source.files if file.url not in kept))
         plan = plan_import(store, other, schema, options=self.options, environment=environment)
-        for one in plan.taken:
-            found = self.known.get(one.source.url)
-            if found is not None and found.is_taken:
-                kept[one.source.url] = replace(found, identity=identities[one.source.url])
-        new = replace(plan, taken=tuple(one for one in plan.taken if one.source.url not in kept))
-        removed = tuple(found for url, found in self.known.items() if url not in kept and found.changes)
+        for file in plan.taken:
+            record = self.known.get(file.source.url)
+            if record is not None and record.is_taken:
+                kept[file.source.url] = replace(record, identity=identities[file.source.url])
+        new = replace(plan, taken=tuple(file for file in plan.taken if file.source.url not in kept))
+        removed = tuple(record for url, record in self.known.items() if url not in kept and record.changes)
         return VersionPlan(source, new, kept, removed, identities)
 
     def assume(self, plan: VersionPlan) -> None:
         """Go on as if a version had been imported."""
         none = BucketChange(b"", 0, 0)
-        done = {one.source.url: (none,) for one in plan.plan.taken}
+        done = {file.source.url: (none,) for file in plan.plan.taken}
         self._remember(plan, done | {file.url: (none,) for file, _ in plan.plan.rewritten})
 
     def carry_out(self, table: Table, plan: VersionPlan, progress: ProgressCall | None) -> Snapshot:
@@ -137,7 +139,7 @@ class VersionImport:
             check_new_names(plan.plan, table, newest)
         done: dict[str, tuple[BucketChange, ...]] = {}
         added: list[BucketChange] = []
-        outside = {one.entry.external_path for one in plan.plan.taken if one.entry.external_path is not None}
+        outside = {file.entry.external_path for file in plan.plan.taken if file.entry.external_path is not None}
         try:
             for file, why in plan.plan.rewritten:
                 changes = carry(table, replace(plan.plan, taken=(), rewritten=((file, why),)), progress)
@@ -146,9 +148,9 @@ class VersionImport:
             if plan.plan.taken:
                 changes = carry(table, replace(plan.plan, rewritten=()), progress)
                 added += changes
-                done |= {one.source.url: (change,) for one, change in zip(plan.plan.taken, changes, strict=True)}
+                done |= {file.source.url: (change,) for file, change in zip(plan.plan.taken, changes, strict=True)}
             deleted = [
-                replace(change, added=(), deleted=change.added) for found in plan.removed for change in found.changes
+                replace(change, added=(), deleted=change.added) for record in plan.removed for change in record.changes
             ]
             snapshot = newest
             if newest is None or added or deleted or newest.schema_id != plan.plan.schema.id:
@@ -157,11 +159,11 @@ class VersionImport:
             discard_changes(table.context, [without_outside(change, outside) for change in added])
             raise
         assert snapshot is not None
-        self._remember(plan, {url: _committed(changes, snapshot) for url, changes in done.items()})
+        self._remember(plan, {url: _with_snapshot(changes, snapshot) for url, changes in done.items()})
         return snapshot
 
     def _remember(self, plan: VersionPlan, done: Mapping[str, tuple[BucketChange, ...]]) -> None:
-        taken = {one.source.url for one in plan.plan.taken}
+        taken = {file.source.url for file in plan.plan.taken}
         self.known = plan.kept | {
             file.url: _Known(plan.identities[file.url], file.url in taken, done.get(file.url, ()))
             for file in plan.source.files
@@ -169,10 +171,10 @@ class VersionImport:
         }
 
 
-def _committed(changes: Sequence[BucketChange], snapshot: Snapshot) -> tuple[BucketChange, ...]:
+def _with_snapshot(changes: Sequence[BucketChange], snapshot: Snapshot) -> tuple[BucketChange, ...]:
     """The same changes, whose files say which snapshot brought them."""
     return tuple(
-        replace(change, added=tuple(replace(one, commit_snapshot=snapshot.id) for one in change.added))
+        replace(change, added=tuple(replace(file, commit_snapshot=snapshot.id) for file in change.added))
         for change in changes
     )
 
@@ -197,28 +199,28 @@ def evolve(table: Table, source: Source) -> TableSchema:
     """
     schema = table.refresh()
     if schema.partition_keys != source.partition_keys:
-        raise _changed_too_much(
+        raise _change_error(
             source,
             f"is partitioned by {', '.join(source.partition_keys) or 'no column'}, and the version before it by "
             f"{', '.join(schema.partition_keys) or 'no column'}",
         )
-    there = {one.name: one for one in schema.fields}
-    wanted = {one.name: one for one in source.fields}
-    for name, one in wanted.items():
-        if name in there and one.nullable != there[name].nullable:
-            raise _changed_too_much(source, f"has the column {name!r} with another nullability than the one before it")
+    old_fields = {column.name: column for column in schema.fields}
+    wanted = {column.name: column for column in source.fields}
+    for name, column in wanted.items():
+        if name in old_fields and column.nullable != old_fields[name].nullable:
+            raise _change_error(source, f"has the column {name!r} with another nullability than the one before it")
     before: DataField | None = None
-    for name, one in wanted.items():
-        if name not in there:
-            table.add_column(name, one.type, after=None if before is None else before.name, first=before is None)
-        elif (new := _plain_type(one)) != (old := _plain_type(there[name])):
+    for name, column in wanted.items():
+        if name not in old_fields:
+            table.add_column(name, column.type, after=None if before is None else before.name, first=before is None)
+        elif (new := _plain_type(column)) != (old := _plain_type(old_fields[name])):
             try:
                 table.widen_column(name, new)
             except InvalidRequest as narrower:
                 why = f"has the column {name!r} as {new}, and the version before it as {old}"
-                raise _changed_too_much(source, why) from narrower
-        before = one
-    for name in there.keys() - wanted.keys():
+                raise _change_error(source, why) from narrower
+        before = column
+    for name in old_fields.keys() - wanted.keys():
         table.drop_column(name)
     return table.refresh()
 
@@ -228,7 +230,7 @@ def _plain_type(column: DataField) -> str:
     return without_field_ids(parse_type(column.type)).text
 
 
-def _changed_too_much(source: Source, what: str) -> InvalidRequest:
+def _change_error(source: Source, what: str) -> InvalidRequest:
     return InvalidRequest(
         f"Version {source.version} of {source.url} {what}, which no table follows: import the versions from this one "
         "on into one table, and those before it into another.",

@@ -26,7 +26,7 @@ from lakebed.objects.path import is_url, parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.imports.field_ids import ids_of
 from lakebed.table.imports.model import Source, SourceFile, SourceVersion
-from lakebed.table.types import FIELD_ID_KEY, fields_of_arrow
+from lakebed.table.model.types import FIELD_ID_KEY, fields_of_arrow
 
 try:
     from pyiceberg.catalog import Catalog, load_catalog
@@ -91,12 +91,12 @@ def _static(metadata_url: str, properties: tuple[tuple[str, str], ...]) -> Stati
 
 def library_settings(storage_options: Mapping[str, str] | None) -> dict[str, str]:
     """Settings of an object store, as the library spells them."""
-    found = {}
+    settings = {}
     for name, value in (storage_options or {}).items():
         known = _SETTINGS.get(name.lower().removeprefix("aws_"))
         if known is not None:
-            found[known] = value
-    return found
+            settings[known] = value
+    return settings
 
 
 def open_iceberg(
@@ -112,7 +112,7 @@ def open_iceberg(
     Args:
         url: the table's folder, one of its metadata files, or with `catalog` its identifier there.
     """
-    table, properties = _opened(url, catalog=catalog, storage_options=storage_options, like=like)
+    table, properties = _open_table(url, catalog=catalog, storage_options=storage_options, like=like)
     snapshot_id = _snapshot_id(table, version, url)
     scan = table.scan(snapshot_id=snapshot_id)
     try:
@@ -127,7 +127,7 @@ def open_iceberg(
     return _source(table, scan, tasks, url=url, properties=properties, snapshot_id=snapshot_id)
 
 
-def _opened(
+def _open_table(
     url: str, *, catalog: str | None, storage_options: Mapping[str, str] | None, like: ObjectStore
 ) -> tuple[Table, dict[str, str]]:
     """The table and the settings by which its files are read."""
@@ -167,9 +167,11 @@ def _source(
     arrow = schema_to_pyarrow(schema)
     keys, notes = _partition_keys(table, schema)
     ids = dict(ids_of(arrow))
-    has_defaults = any(getattr(one, "initial_default", None) is not None for one in schema.fields)
+    has_defaults = any(getattr(field, "initial_default", None) is not None for field in schema.fields)
     in_partitions = {part.source_id for spec in table.specs().values() for part in spec.fields}
-    must_have = frozenset(one.name for one in schema.fields if one.field_id in in_partitions and one.name not in keys)
+    must_have = frozenset(
+        field.name for field in schema.fields if field.field_id in in_partitions and field.name not in keys
+    )
     files = []
     for task in tasks:
         why = "may have deleted rows" if task.delete_files else None
@@ -189,7 +191,7 @@ def _source(
                 must_rewrite=why,
                 field_ids=ids,
                 must_have=must_have,
-                deletes=tuple(sorted(map(_named, task.delete_files))) or None,
+                deletes=tuple(sorted(map(_name_of, task.delete_files))) or None,
             )
         )
     read = scan.snapshot()
@@ -197,7 +199,7 @@ def _source(
         format="iceberg",
         url=url,
         version=None if read is None else str(read.snapshot_id),
-        fields=fields_of_arrow(pa.schema([one.remove_metadata() for one in arrow])),
+        fields=fields_of_arrow(pa.schema([field.remove_metadata() for field in arrow])),
         partition_keys=tuple(keys),
         files=tuple(files),
         notes=tuple(notes),
@@ -205,7 +207,7 @@ def _source(
     )
 
 
-def _named(deletes: DataFile) -> str:
+def _name_of(deletes: DataFile) -> str:
     """A file of deletes; a file of deletion vectors has several."""
     return f"{deletes.file_path}@{getattr(deletes, 'content_offset', None)}"
 
@@ -219,22 +221,22 @@ def iceberg_versions(
 
     Arguments and errors as `open_iceberg`.
     """
-    table, _ = _opened(url, catalog=catalog, storage_options=storage_options, like=like)
+    table, _ = _open_table(url, catalog=catalog, storage_options=storage_options, like=like)
     current = table.current_snapshot()
     named: dict[int, list[str]] = {}
     for name, ref in table.refs().items():
         if ref.snapshot_ref_type == SnapshotRefType.TAG:
             named.setdefault(ref.snapshot_id, []).append(name)
-    wanted = named.keys() | {one.snapshot_id for one in ancestors_of(current, table.metadata)}
-    kept = [one for one in table.snapshots() if one.snapshot_id in wanted]
+    wanted = named.keys() | {snapshot.snapshot_id for snapshot in ancestors_of(current, table.metadata)}
+    kept = [snapshot for snapshot in table.snapshots() if snapshot.snapshot_id in wanted]
     kept.sort(key=lambda one: (one == current, one.sequence_number or 0, one.timestamp_ms))
-    found = []
-    for one in kept:
-        tags = tuple(sorted(named.get(one.snapshot_id, ())))
-        found.append(SourceVersion(str(one.snapshot_id), f"snapshot-{one.snapshot_id}", tags))
+    versions = []
+    for snapshot in kept:
+        tags = tuple(sorted(named.get(snapshot.snapshot_id, ())))
+        versions.append(SourceVersion(str(snapshot.snapshot_id), f"snapshot-{snapshot.snapshot_id}", tags))
     if current is not None and table.scan(snapshot_id=current.snapshot_id).projection() != table.schema():
-        found.append(SourceVersion(None, None))
-    return found
+        versions.append(SourceVersion(None, None))
+    return versions
 
 
 def newest_metadata(url: str, *, like: ObjectStore) -> str:
@@ -273,15 +275,15 @@ def _snapshot_id(table: Table, version: int | str | None, url: str) -> int | Non
     if version is None:
         return None
     text = str(version)
-    found = table.snapshot_by_id(int(text)) if text.isdecimal() else table.snapshot_by_name(text)
-    if found is None:
+    snapshot = table.snapshot_by_id(int(text)) if text.isdecimal() else table.snapshot_by_name(text)
+    if snapshot is None:
         raise NotFound(
             f"The Iceberg table {url} has no snapshot or reference {text!r}; its references are "
             f"{', '.join(sorted(table.refs())) or 'none'}.",
             kind="version_not_found",
             version=text,
         )
-    return int(found.snapshot_id)
+    return int(snapshot.snapshot_id)
 
 
 # ---- partitions
@@ -291,7 +293,7 @@ def _partition_keys(table: Table, schema: Schema) -> tuple[list[str], list[str]]
     """The partition columns, and sentences about the partition fields that become none."""
     keys, notes = [], []
     for part in table.spec().fields:
-        column = next((one for one in schema.fields if one.field_id == part.source_id), None)
+        column = next((field for field in schema.fields if field.field_id == part.source_id), None)
         if column is not None and str(part.transform) == "identity" and isinstance(column.field_type, _PARTITION_TYPES):
             keys.append(column.name)
         else:
@@ -304,10 +306,10 @@ def _partition_keys(table: Table, schema: Schema) -> tuple[list[str], list[str]]
 
 def _partition_values(task: FileScanTask, table: Table, keys: list[str], schema: pa.Schema) -> dict[str, pa.Scalar]:
     by_source = {part.source_id: i for i, part in enumerate(table.spec().fields)}
-    found = {}
+    values = {}
     for name in keys:
         column = schema.field(name)
         value = task.file.partition[by_source[int(column.metadata[FIELD_ID_KEY])]]
         is_day = pa.types.is_date(column.type) and isinstance(value, int)
-        found[name] = pa.scalar(value, pa.int32()).cast(column.type) if is_day else pa.scalar(value, column.type)
-    return found
+        values[name] = pa.scalar(value, pa.int32()).cast(column.type) if is_day else pa.scalar(value, column.type)
+    return values

@@ -13,8 +13,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from lakebed.objects.port import ObjectStore
-from lakebed.table.model import DataField, Snapshot
-from lakebed.texts import counted, sized
+from lakebed.table.model.model import DataField, Snapshot
+from lakebed.texts import format_count, format_size
 
 
 class RowReader(Protocol):
@@ -134,14 +134,15 @@ class ImportReport:
     def sentence(self) -> str:
         """The report in one sentence."""
         verb = "would import" if self.dry_run else "imported"
-        rows = "" if self.row_count is None else f"{counted(self.row_count, 'row')} in "
+        rows = "" if self.row_count is None else f"{format_count(self.row_count, 'row')} in "
         how = "registered in place" if self.in_place else "copied as they are"
         version = "" if self.version is None else f", version {self.version}"
         parts = [f"{self.taken_count:,} {how}"] if self.taken_count else []
         parts += [f"{self.rewritten_count:,} rewritten"] if self.rewritten_count else []
-        files = counted(self.taken_count + self.rewritten_count, "file")
+        files = format_count(self.taken_count + self.rewritten_count, "file")
         shares = f" ({', '.join(parts)})" if parts else ""
         return (
-            f"{self.table}: {verb} {rows}{files}{shares}, {sized(self.size_bytes)}, from the {self.format} source "
+            f"{self.table}: {verb} {rows}{files}{shares}, {format_size(self.size_bytes)}, from the {self.format} "
+            f"source "
             f"{self.source}{version}."
         )

@@ -22,10 +22,10 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.port import ObjectMeta, ObjectStore
-from lakebed.table.adopt import read_footer
-from lakebed.table.data_file import open_data_file
+from lakebed.table.files.adopt import read_footer
+from lakebed.table.files.data_file import open_data_file
 from lakebed.table.imports.model import Source, SourceFile
-from lakebed.table.types import arrow_type, fields_of_arrow
+from lakebed.table.model.types import arrow_type, fields_of_arrow
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES: Final = (".parquet", ".parq", ".pq")
@@ -59,9 +59,9 @@ class PlainReader:
 
 def with_constants(rows: pa.Table, constants: Sequence[tuple[str, pa.Scalar]]) -> pa.Table:
     """Rows with columns of one value, where they lack them."""
-    there = set(rows.column_names)
+    names = set(rows.column_names)
     for name, value in constants:
-        if name not in there:
+        if name not in names:
             rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
     return rows
 
@@ -69,12 +69,12 @@ def with_constants(rows: pa.Table, constants: Sequence[tuple[str, pa.Scalar]]) -
 def open_parquet(url: str, *, like: ObjectStore) -> Source:
     """List a folder of Parquet files. Arguments and errors as `open_source`. Cost: the listing, and one footer."""
     store = open_elsewhere(like, url)
-    found = _data_files(store)
-    if not found:
+    metas = _data_files(store)
+    if not metas:
         raise NotFound(f"There is no Parquet file in {store.root_url}.", kind="source_not_found", url=store.root_url)
-    texts = _partition_texts(store, [meta.path for meta in found])
+    texts = _partition_texts(store, [meta.path for meta in metas])
     types = _types(texts)
-    first = found[0]
+    first = metas[0]
     columns = read_footer(store, first.path, size_bytes=first.size_bytes).schema.to_arrow_schema()
     named = [field.with_nullable(True) for field in columns]
     named += [pa.field(name, arrow_type(kind)) for name, kind in types.items() if name not in columns.names]
@@ -89,7 +89,7 @@ def open_parquet(url: str, *, like: ObjectStore) -> Source:
         partition_keys=tuple(types),
         files=tuple(
             _file(f"{store.root_url}/{meta.path}", meta.size_bytes, dict(zip(types, row, strict=True)), types)
-            for meta, row in zip(found, texts[1], strict=True)
+            for meta, row in zip(metas, texts[1], strict=True)
         ),
         is_strict=True,
     )
@@ -108,7 +108,7 @@ def _data_files(store: ObjectStore) -> list[ObjectMeta]:
             raise InvalidRequest(
                 f"{store.root_url} has a folder {folder}, so it is {what}.", kind="other_format", url=store.root_url
             )
-    found = []
+    metas = []
     for meta in store.list(""):
         if any(part.startswith(("_", ".")) for part in meta.path.split("/")):
             continue
@@ -118,8 +118,8 @@ def _data_files(store: ObjectStore) -> list[ObjectMeta]:
                 kind="not_parquet",
                 path=meta.path,
             )
-        found.append(meta)
-    return found
+        metas.append(meta)
+    return metas
 
 
 def _partition_texts(store: ObjectStore, paths: Sequence[str]) -> tuple[tuple[str, ...], list[tuple[str | None, ...]]]:

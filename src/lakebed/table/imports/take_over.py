@@ -28,24 +28,24 @@ from lakebed.ids import new_uuid
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment, mapped
-from lakebed.table.adopt import AdoptedFile, describe_file, read_footer
-from lakebed.table.binary_row import EMPTY_ROW, encode_rows
-from lakebed.table.discard import discard, discard_changes
+from lakebed.runtime import Environment, map_in_pool
+from lakebed.table.branch.discard import discard, discard_changes
+from lakebed.table.codec.binary_row import EMPTY_ROW, encode_rows
+from lakebed.table.files.adopt import AdoptedFile, describe_file, read_footer
+from lakebed.table.files.placement import Placement, bucket_folders
 from lakebed.table.imports.field_ids import ids_of
 from lakebed.table.imports.model import ImportOptions, ImportProgress, ImportReport, Source, SourceFile
-from lakebed.table.model import BucketChange, DataFile, Snapshot, TableSchema
-from lakebed.table.placement import Placement, bucket_folders
-from lakebed.table.rows import new_writer
-from lakebed.table.types import arrow_type
-from lakebed.table.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
-from lakebed.texts import shown
+from lakebed.table.model.model import BucketChange, DataFile, Snapshot, TableSchema
+from lakebed.table.model.types import arrow_type
+from lakebed.table.rows.rows import new_writer
+from lakebed.table.write.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
+from lakebed.texts import format_value
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from lakebed.table.table import Table
-    from lakebed.table.write import TableWriter
+    from lakebed.table.write.write import TableWriter
 
 _WORKERS_MAX: Final = 8
 _COPY_BYTES_MAX: Final = 5_000_000_000
@@ -81,7 +81,7 @@ class ImportPlan:
     @property
     def size_bytes(self) -> int:
         """Of all files."""
-        return sum(one.source.size_bytes for one in self.taken) + sum(one.size_bytes for one, _ in self.rewritten)
+        return sum(file.source.size_bytes for file in self.taken) + sum(file.size_bytes for file, _ in self.rewritten)
 
 
 Carrier = Callable[["Table", ImportPlan, ProgressCall | None], list[BucketChange]]
@@ -127,11 +127,11 @@ def take_over(
     if options.dry_run:
         return report_of(plan, name=table.name, options=options)
     changes = (carrier or carry)(table, plan, progress)
-    outside = {one.entry.external_path for one in plan.taken if one.entry.external_path is not None}
+    outside = {file.entry.external_path for file in plan.taken if file.entry.external_path is not None}
     try:
         snapshot = table.commit(changes) if changes or newest is None else newest
-    except (Conflict, InvalidRequest):
-        # Both say that nothing was committed; any other error leaves that open.
+    except (Conflict, InvalidRequest, NotFound):
+        # These say that nothing was committed; any other error leaves that open.
         discard_changes(table.context, [without_outside(change, outside) for change in changes])
         raise
     return report_of(plan, name=table.name, options=options, changes=changes, snapshot=snapshot)
@@ -150,7 +150,7 @@ def report_of(
     if changes is not None:
         row_count = sum(file.row_count for change in changes for file in change.added)
     elif not plan.rewritten:
-        row_count = sum(one.entry.row_count for one in plan.taken)
+        row_count = sum(file.entry.row_count for file in plan.taken)
     reasons = Counter[str]()
     for file, why in plan.rewritten:
         reasons[why] += file.file_count
@@ -195,18 +195,20 @@ def plan_import(
             "of it: import without in place, so that the files are copied.",
             kind="invalid_in_place",
         )
-    described = mapped(
+    described = map_in_pool(
         environment.runtime,
-        lambda file: _planned(store, file, source, schema, options=options, environment=environment),
+        lambda file: _plan_file(store, file, source, schema, options=options, environment=environment),
         source.files,
         worker_count_max=_WORKERS_MAX,
     )
-    taken = tuple(one for one in described if isinstance(one, TakenFile))
-    rewritten = tuple((file, one) for file, one in zip(source.files, described, strict=True) if isinstance(one, str))
+    taken = tuple(file for file in described if isinstance(file, TakenFile))
+    rewritten = tuple(
+        (file, reason) for file, reason in zip(source.files, described, strict=True) if isinstance(reason, str)
+    )
     return ImportPlan(source, schema, taken, rewritten)
 
 
-def _planned(
+def _plan_file(
     store: ObjectStore,
     file: SourceFile,
     source: Source,
@@ -230,13 +232,13 @@ def _planned(
         _check_in_place(file.url)
     try:
         _check_names(footer, file, schema)
-        return _taken(file, footer, schema, in_place=options.in_place, environment=environment)
+        return _take_file(file, footer, schema, in_place=options.in_place, environment=environment)
     except InvalidRequest as misfit:
         if misfit.kind != "file_misfit" or options.rewrite or not source.is_strict:
             if misfit.kind != "file_misfit":
                 raise
             return (
-                misfit.message.removeprefix(f"The file {shown(path.rpartition('/')[2])} ")
+                misfit.message.removeprefix(f"The file {format_value(path.rpartition('/')[2])} ")
                 .partition(": ")[0]
                 .rstrip(".")
             )
@@ -275,10 +277,10 @@ def _check_names(footer: pq.FileMetaData, file: SourceFile, schema: TableSchema)
 
 
 def _misfit(name: str, what: str) -> InvalidRequest:
-    return InvalidRequest(f"The file {shown(name)} {what}.", kind="file_misfit", file=name)
+    return InvalidRequest(f"The file {format_value(name)} {what}.", kind="file_misfit", file=name)
 
 
-def _taken(
+def _take_file(
     file: SourceFile, footer: pq.FileMetaData, schema: TableSchema, *, in_place: bool, environment: Environment
 ) -> TakenFile:
     settings = WriteSettings.of(schema).files
@@ -341,17 +343,17 @@ def _check_in_place(url: str) -> None:
 
 def check_new_names(plan: ImportPlan, table: Table, newest: Snapshot | None) -> None:
     """Refuse two files of one name in a partition: an entry is identified by partition and name."""
-    found = Counter((one.partition, one.entry.file_name) for one in plan.taken)
+    counts = Counter((file.partition, file.entry.file_name) for file in plan.taken)
     if newest is not None:
         live = table.context.manifests.live_entries(newest)
-        found.update(set(zip(*(live.column(name).to_pylist() for name in ("partition", "file_name")), strict=True)))
-    for one in plan.taken:
-        if found[one.partition, one.entry.file_name] > 1:
+        counts.update(set(zip(*(live.column(name).to_pylist() for name in ("partition", "file_name")), strict=True)))
+    for file in plan.taken:
+        if counts[file.partition, file.entry.file_name] > 1:
             raise InvalidRequest(
-                f"{one.source.url} cannot be registered in place: its partition of the table has another file of that "
+                f"{file.source.url} cannot be registered in place: its partition of the table has another file of that "
                 "name, or this file already. Import without in place, or leave it out.",
                 kind="invalid_in_place",
-                url=one.source.url,
+                url=file.source.url,
             )
 
 
@@ -377,11 +379,11 @@ class _Counted:
 def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list[BucketChange]:
     """Copy and rewrite the files of a plan in this process. After an error what it wrote is deleted."""
     counted = _Counted(table.environment, plan.size_bytes, progress)
-    copies = [f"{one.folder}/{one.entry.file_name}" for one in plan.taken if one.entry.external_path is None]
+    copies = [f"{file.folder}/{file.entry.file_name}" for file in plan.taken if file.entry.external_path is None]
     try:
-        changes = mapped(
+        changes = map_in_pool(
             table.environment.runtime,
-            lambda one: _carried(table.store, one, counted),
+            lambda one: _carry(table.store, one, counted),
             plan.taken,
             worker_count_max=_WORKERS_MAX,
         )
@@ -393,17 +395,17 @@ def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list
     return changes
 
 
-def _carried(store: ObjectStore, one: TakenFile, counted: _Counted) -> BucketChange:
-    change = carried(store, one)
-    counted.add(one.source.size_bytes)
+def _carry(store: ObjectStore, file: TakenFile, counted: _Counted) -> BucketChange:
+    change = carry_file(store, file)
+    counted.add(file.source.size_bytes)
     return change
 
 
-def carried(store: ObjectStore, one: TakenFile) -> BucketChange:
+def carry_file(store: ObjectStore, file: TakenFile) -> BucketChange:
     """Copy a file into the table, unless it stays in place, and return its change. Raises `Unavailable`, `NotFound`."""
-    if one.entry.external_path is None:
-        copy_object(store, one.source.url, f"{one.folder}/{one.entry.file_name}", size_bytes=one.source.size_bytes)
-    return BucketChange(one.partition, 0, UNAWARE_BUCKET, added=(one.entry,))
+    if file.entry.external_path is None:
+        copy_object(store, file.source.url, f"{file.folder}/{file.entry.file_name}", size_bytes=file.source.size_bytes)
+    return BucketChange(file.partition, 0, UNAWARE_BUCKET, added=(file.entry,))
 
 
 def copy_object(store: ObjectStore, url: str, path: str, *, size_bytes: int) -> None:
@@ -411,11 +413,11 @@ def copy_object(store: ObjectStore, url: str, path: str, *, size_bytes: int) -> 
 
     Raises `NotFound`; `Unavailable`: the copy has another size, because the source was replaced meanwhile.
     """
-    here, there = parse_url(store.root_url), parse_url(url)
-    is_same = (here.scheme, here.place) == (there.scheme, there.place) and here.scheme in ("s3", "gs", "az")
+    here, source = parse_url(store.root_url), parse_url(url)
+    is_same = (here.scheme, here.place) == (source.scheme, source.place) and here.scheme in ("s3", "gs", "az")
     if is_same and not store.is_versioned and size_bytes <= _COPY_BYTES_MAX:
         bucket = open_elsewhere(store, f"{here.scheme}://{here.place}")
-        bucket.copy(there.prefix, f"{here.prefix}/{path}")
+        bucket.copy(source.prefix, f"{here.prefix}/{path}")
         copied = store.head(path).size_bytes
     else:
         place, name = place_of(store, url)

@@ -170,7 +170,7 @@ def test_a_branch_whose_node_was_lost_before_its_commit_is_made(fleet: FleetInPr
 
 def test_the_control_plane_is_away(fleet: FleetInProcess, orders: Tenant) -> None:
     """A client that knows its node reads and writes on; what needs a decision ends with one error."""
-    fleet.options = type(fleet.options)(patience_s=2.0, change_patience_s=2.0)
+    fleet.options = type(fleet.options)(retry_s=2.0, change_retry_s=2.0)
     client = fleet.tenant()
     client.main.put(b"k", b"1")
     fleet.reachable.is_down = True
@@ -203,10 +203,10 @@ FIRST_CALLS: dict[str, Callable[[Tenant], object]] = {
 
 @pytest.mark.parametrize("first", FIRST_CALLS)
 def test_the_control_plane_is_away_when_a_client_begins(fleet: FleetInProcess, orders: Tenant, first: str) -> None:
-    """A client without a route waits for one within its patience: a delay, or one clear error after that time."""
+    """A client without a route waits for one until its deadline: a delay, or one clear error after that time."""
     orders.main.put(b"k", b"1")
     orders.create_timeline("side")
-    fleet.options = type(fleet.options)(patience_s=6.0, change_patience_s=6.0)
+    fleet.options = type(fleet.options)(retry_s=6.0, change_retry_s=6.0)
     fleet.reachable.is_down = True
     before_s = fleet.clock.monotonic_s()
     with pytest.raises(Unavailable, match="no answer within 6 s") as given_up:
@@ -232,9 +232,9 @@ def back_in(fleet: FleetInProcess, seconds: float) -> float:
 
 
 @pytest.mark.parametrize("first", ["catch_up", "lsn", "put"])
-def test_the_wait_for_a_route_is_part_of_the_patience(fleet: FleetInProcess, orders: Tenant, first: str) -> None:
-    """The control plane is away for a while and the log longer: the call ends after its patience, not after two."""
-    fleet.options = type(fleet.options)(patience_s=6.0)
+def test_the_wait_for_a_route_counts_against_the_deadline(fleet: FleetInProcess, orders: Tenant, first: str) -> None:
+    """The control plane is away for a while and the log longer: the call ends at its deadline, not after two."""
+    fleet.options = type(fleet.options)(retry_s=6.0)
     fleet.reachable_log.is_down = True
     ends_s = fleet.clock.monotonic_s() + 6
     back_in(fleet, 4)
@@ -243,9 +243,9 @@ def test_the_wait_for_a_route_is_part_of_the_patience(fleet: FleetInProcess, ord
     assert ends_s <= fleet.clock.monotonic_s() < ends_s + 1
 
 
-def test_patience_ends_with_one_clear_error(fleet: FleetInProcess, orders: Tenant) -> None:
+def test_the_deadline_ends_a_call_with_one_clear_error(fleet: FleetInProcess, orders: Tenant) -> None:
     """With no node left, and with no log, a call ends after its time, and says what it met."""
-    fleet.options = type(fleet.options)(patience_s=3.0)
+    fleet.options = type(fleet.options)(retry_s=3.0)
     client = fleet.tenant()
     client.main.put(b"k", b"1")
     for name in list(fleet.nodes):
@@ -370,7 +370,7 @@ def test_what_is_missing_is_named(fleet: FleetInProcess, orders: Tenant) -> None
 
 def test_lsns_out_of_range(fleet: FleetInProcess) -> None:
     """Below the cutoff is refused with the cutoff; ahead of what was written ends as not reached."""
-    fleet.options = type(fleet.options)(patience_s=1.0)
+    fleet.options = type(fleet.options)(retry_s=1.0)
     tenant = fleet.tenant()
     tenant.create()
     for number in range(5):

@@ -6,6 +6,7 @@ as it may, also because it does not reach the control plane.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from lakebed.fleet.layout import log_key
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.model import MAIN, Policy
 from lakebed.fleet.routing import ClientOptions
+from lakebed.fleet.timeline import Timeline
 from worlds.fleet_in_process import FleetInProcess, Lossy
 from worlds.fleet_log import append
 
@@ -130,6 +132,58 @@ def test_a_dropped_tenant_takes_no_write(fleet: FleetInProcess, orders: Tenant, 
     assert (exists.value.kind, exists.value.message.count("n1")) == ("tenant_deleted", 1)
 
 
+READS: dict[str, Callable[[Timeline], object]] = {
+    "get": lambda timeline: timeline.get(b"0"),
+    "get_many": lambda timeline: timeline.get_many([b"0", b"2"]),
+    "scan": lambda timeline: dict(timeline.scan()),
+    "at": lambda timeline: dict(timeline.at(1).scan()),
+    "checkpoint": lambda timeline: timeline.checkpoint() > 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        ("get", b"before"),
+        ("get_many", [b"before", None]),
+        ("scan", {b"0": b"before"}),
+        ("at", {b"0": b"before"}),
+        ("checkpoint", True),
+    ],
+)
+def test_a_read_follows_a_name_whose_timeline_is_gone(orders: Tenant, other: Tenant, call: str, result: object) -> None:
+    """A restore whose replaced timeline was dropped: a client with an old route reads what the name means now."""
+    other.main.get(b"0")
+    orders.restore(f"{MAIN}@1")
+    orders.timeline(kept_of(orders)).drop()
+    assert READS[call](other.main) == result
+
+
+def test_a_read_of_a_name_that_is_gone_names_what_there_is(orders: Tenant, other: Tenant) -> None:
+    """A branch is dropped: a client with an old route is told its name, and the names that the tenant has."""
+    orders.main.branch("experiment")
+    branch = other.timeline("experiment")
+    branch.get(b"0")
+    orders.timeline("experiment").drop()
+    for call in READS.values():
+        with pytest.raises(NotFound) as refused:
+            call(branch)
+        assert refused.value.kind == "timeline_not_found"
+        assert refused.value.message == "The tenant orders has no timeline experiment. It has main."
+
+
+def test_a_branch_that_is_made_again_is_read_by_its_name(orders: Tenant, other: Tenant) -> None:
+    """A branch is dropped, and another one gets its name: handles from before read and write the new one."""
+    orders.main.branch("experiment").put(b"first", b"1")
+    branch = other.timeline("experiment")
+    branch.get(b"first")
+    orders.timeline("experiment").drop()
+    orders.main.branch("experiment", lsn=1)
+    assert dict(branch.scan()) == {b"0": b"before"}
+    assert branch.put(b"second", b"1") == 2
+    assert contents(orders, "experiment") == {b"0": b"before", b"second": b"1"}
+
+
 def test_a_tenant_created_again_takes_the_writes_of_its_name(fleet: FleetInProcess, orders: Tenant) -> None:
     """A handle of the dropped tenant writes to the new one, whose log is another; nothing of the old one is back."""
     old = log_key("orders", MAIN)
@@ -221,7 +275,7 @@ def test_a_seal_without_an_answer_is_made_before_anyone_is_told(
     problem = OutcomeUnknown("the reply was lost") if has_effect else Unavailable("the log is away")
     fleet.control = fleet.make_control(log=SealsFail(fleet.log, problem=problem, has_effect=has_effect))
     fleet.reachable.inner = fleet.control
-    fleet.options = ClientOptions(patience_s=0.5, change_patience_s=0.5)
+    fleet.options = ClientOptions(retry_s=0.5, change_retry_s=0.5)
     changing = fleet.tenant()
     with pytest.raises(OutcomeUnknown):
         change_name(changing, change)

@@ -79,8 +79,8 @@ def test_a_scan_over_a_failover_has_each_row_once_as_of_one_lsn(fleet: CutFleet)
     assert list(main.scan()) == [(b"%03d" % number, b"new") for number in range(60)]
 
 
-def test_a_scan_that_takes_longer_than_patience_meets_interruptions_as_delays(fleet: CutFleet) -> None:
-    """Patience begins anew with each row: a reader that takes a minute a piece sees none of the interruptions."""
+def test_a_scan_that_takes_longer_than_a_deadline_meets_interruptions_as_delays(fleet: CutFleet) -> None:
+    """The deadline moves with each row: a reader that takes a minute a piece sees none of the interruptions."""
     main = tenant_with_rows(fleet, Policy(retain_rows=1000)).main
     fleet.cuts = [1] * 5
     found = []
@@ -92,7 +92,7 @@ def test_a_scan_that_takes_longer_than_patience_meets_interruptions_as_delays(fl
     assert not fleet.cuts
 
 
-def test_a_scan_without_progress_ends_after_patience(fleet: CutFleet) -> None:
+def test_a_scan_without_progress_ends_at_the_deadline(fleet: CutFleet) -> None:
     """A node that answers and then gives nothing is not asked without end."""
     main = tenant_with_rows(fleet, Policy(retain_rows=1000)).main
     fleet.cuts = [2, *[0] * 10_000]

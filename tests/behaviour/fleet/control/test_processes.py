@@ -36,7 +36,7 @@ def running(work: Callable[[Callable[[], bool]], None]) -> Callable[[], None]:
 def test_killed_while_it_grants_it_continues(tmp_path: Path) -> None:
     """No grant is lost or given twice, whatever moment the process ends at."""
     process = ControlProcess(str(tmp_path))
-    committer = Committer(HttpControl(process.url, patience_s=20), "a")
+    committer = Committer(HttpControl(process.url, retry_s=20), "a")
     committer.register()
     for number in range(4):
         committer.create(f"t{number}")
@@ -57,7 +57,7 @@ def test_a_standby_takes_over_from_a_killed_one(tmp_path: Path) -> None:
     first = ControlProcess(str(tmp_path))
     second = ControlProcess(str(tmp_path))
     assert health(second) == "standby"
-    committer = Committer(HttpControl(f"{first.url},{second.url}", patience_s=20), "a")
+    committer = Committer(HttpControl(f"{first.url},{second.url}", retry_s=20), "a")
     committer.register()
     committer.create("t")
     end = running(committer.run)
@@ -76,12 +76,12 @@ def test_two_at_once_on_postgresql(tmp_path: Path, postgresql: Any) -> None:
     url = postgresql.make_database()
     processes = [ControlProcess(str(tmp_path), ledger=url) for _ in range(2)]
     urls = [process.url for process in processes]
-    one = Committer(HttpControl(urls, patience_s=20), "a")
+    one = Committer(HttpControl(urls, retry_s=20), "a")
     one.register()
     for number in range(4):
         one.create(f"t{number}")
     # The same node asks twice, through another control plane: each request is granted once, and again.
-    two = Committer(HttpControl(urls[::-1], patience_s=20), "a", txns=dict(one.txns), granted={t: [] for t in one.txns})
+    two = Committer(HttpControl(urls[::-1], retry_s=20), "a", txns=dict(one.txns), granted={t: [] for t in one.txns})
     ends = [running(one.run), running(two.run)]
     wait_for_grants(one, two)
     processes[0].kill()
@@ -97,7 +97,7 @@ def test_postgresql_crashes_while_it_grants(tmp_path: Path, postgresql: Any) -> 
     """It ends at any moment and starts again: no grant is lost or given twice, and the control plane continues."""
     url = postgresql.make_database()
     process = ControlProcess(str(tmp_path), ledger=url)
-    committer = Committer(HttpControl(process.url, patience_s=20), "a")
+    committer = Committer(HttpControl(process.url, retry_s=20), "a")
     committer.register()
     for number in range(4):
         committer.create(f"t{number}")

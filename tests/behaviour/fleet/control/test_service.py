@@ -92,7 +92,7 @@ def server(fleet: Fleet) -> Iterator[RunningServer[TokenCaller, ControlCall]]:
 
 @pytest.fixture
 def control(server: RunningServer[TokenCaller, ControlCall]) -> HttpControl:
-    return HttpControl(url_of(server), token=TOKEN, patience_s=3.0)
+    return HttpControl(url_of(server), token=TOKEN, retry_s=3.0)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -228,11 +228,11 @@ def test_a_standby_takes_over(fleet: Fleet) -> None:
     first = fleet.start()
     wait_for(lambda: first.site.control is not None)
     second = fleet.start()
-    control = HttpControl([url_of(second), url_of(first)], token=TOKEN, patience_s=20)
+    control = HttpControl([url_of(second), url_of(first)], token=TOKEN, retry_s=20)
     node = fleet.add(control, "a")
     control.create_tenant("t")
     with pytest.raises(Unavailable) as caught:
-        HttpControl(url_of(second), token=TOKEN, patience_s=0).tenants()
+        HttpControl(url_of(second), token=TOKEN, retry_s=0).tenants()
     assert caught.value.kind == "control_standby"
     assert urllib3.request("GET", url_of(second) + "/healthcheck").json()["status"] == "standby"
     first.stop()
@@ -242,10 +242,10 @@ def test_a_standby_takes_over(fleet: Fleet) -> None:
 
 
 def test_a_call_is_repeated_while_no_process_answers() -> None:
-    """Bounded by the patience; then one clear error."""
+    """Bounded by the deadline; then one clear error."""
     clock = ManualClock()
     environment = Environment(clock=clock, rng=random.Random(1))
-    control = HttpControl("http://127.0.0.1:9", environment=environment, patience_s=2.0)
+    control = HttpControl("http://127.0.0.1:9", environment=environment, retry_s=2.0)
     before_s = clock.monotonic_s()
     with pytest.raises(Unavailable) as caught:
         control.tenants()

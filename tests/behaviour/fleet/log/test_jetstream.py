@@ -210,9 +210,9 @@ def test_a_notice_that_is_lost_before_another_one_is_noticed(nats_cluster: NatsC
         assert lost
 
 
-def test_an_append_waits_for_others_as_long_as_its_patience(nats_cluster: NatsCluster) -> None:
+def test_an_append_waits_for_others_until_its_deadline(nats_cluster: NatsCluster) -> None:
     """Threads that append to one timeline wait at the same time, not one after another, while there is no answer."""
-    with closing(opened(own(nats_cluster), patience_s=0.5)) as log, ThreadPoolExecutor(1) as pool:
+    with closing(opened(own(nats_cluster), retry_s=0.5)) as log, ThreadPoolExecutor(1) as pool:
         log.create(TIMELINE)
         publish, begun, release = log.jetstream.publish, threading.Event(), threading.Event()
 
@@ -453,7 +453,7 @@ class OldServer:
 
 def test_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server before 2.12 is refused in one sentence."""
-    monkeypatch.setattr(jetstream_log, "PATIENCE_S", 2.0)  # of a client that asked it for streams
+    monkeypatch.setattr(jetstream_log, "RETRY_S", 2.0)  # of a client that asked it for streams
     with closing(OldServer("2.9.10")) as server:
         with pytest.raises(InvalidRequest) as error:
             open_log(f"nats://127.0.0.1:{server.port}")
@@ -493,7 +493,7 @@ def test_a_log_that_is_away(tmp_path: Path) -> None:
     fleet = FleetInProcess(nodes=1)
     fleet.tenant().create()
     with NatsCluster(tmp_path, count=1) as cluster:
-        log = open_log(f"{cluster.url}/away", shards=2, replicas=1, patience_s=1.0)
+        log = open_log(f"{cluster.url}/away", shards=2, replicas=1, retry_s=1.0)
         log.create(TIMELINE)
         log.create(log_key("orders", MAIN))
         client = Tenant(
@@ -502,7 +502,7 @@ def test_a_log_that_is_away(tmp_path: Path) -> None:
             nodes=fleet.port,
             log=log,
             environment=Environment(),
-            options=ClientOptions(patience_s=1.0),
+            options=ClientOptions(retry_s=1.0),
         )
         client.main.put(b"k", b"1")
         append(log, b"before")
@@ -511,7 +511,7 @@ def test_a_log_that_is_away(tmp_path: Path) -> None:
         with pytest.raises(LakebedError, match="Cannot write to the timeline main of the tenant orders") as given_up:
             client.main.put(b"k", b"2")
         assert given_up.value.kind == "tenant_unavailable"
-        assert CLOCK.monotonic_s() - started_s < 12  # one patience: the client's, and not the log's after it
+        assert CLOCK.monotonic_s() - started_s < 12  # one deadline: the client's, and not the log's after it
         for call in (lambda: append(log, b"a"), lambda: log.read(TIMELINE, 0), lambda: log.bounds(TIMELINE)):
             started_s = CLOCK.monotonic_s()
             with pytest.raises(LakebedError) as error:

@@ -75,7 +75,7 @@ def test_a_message_that_arrives_after_its_call(
     A writer that was alone when it was stopped, and is not when it wakes, is refused.
     """
     url, same, rows = own(nats_cluster), write_id(), rows_of([b"k"], [b"own"])
-    with closing(opened(url, streams=1, patience_s=0.2)) as log, closing(opened(url, streams=1)) as other:
+    with closing(opened(url, streams=1, retry_s=0.2)) as log, closing(opened(url, streams=1)) as other:
         log.create(TIMELINE)
         append(log, b"first")
         held = Held(log, has_ids=has_ids)

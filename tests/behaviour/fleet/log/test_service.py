@@ -80,7 +80,7 @@ def test_an_owner_that_stood_still_loses_nothing(tmp_path: Path, tell: Callable[
             first.process.send_signal(signal.SIGSTOP)
             work.wait_for(300)
             first.process.send_signal(signal.SIGCONT)
-            with closing(HttpLog([first.endpoint], token=TOKEN, patience_s=0.5)) as stale:
+            with closing(HttpLog([first.endpoint], token=TOKEN, retry_s=0.5)) as stale:
                 wait_until(lambda: refused(stale, TIMELINE) is not None and first.status() == "standby")
             work.wait_for(300)
             work.stop()
@@ -205,7 +205,7 @@ def test_what_is_not_a_request_is_refused(tmp_path: Path) -> None:
 def test_a_log_that_is_away(tmp_path: Path) -> None:
     """Without a process, appends and reads fail as `Unavailable` after bounded retries."""
     with start_log(LogSettings(storage_url=str(tmp_path))) as server:
-        log = HttpLog([server.endpoint], patience_s=0.5)
+        log = HttpLog([server.endpoint], retry_s=0.5)
         served(log)
     for call in (lambda: append(log, b"a"), lambda: log.read(TIMELINE, 0), lambda: log.bounds(TIMELINE)):
         started_s = CLOCK.monotonic_s()

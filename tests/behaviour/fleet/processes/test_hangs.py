@@ -67,7 +67,7 @@ def owner(local: TwinFleet, what: str) -> str:
 
 def check_zombie_of_the_log(url: str) -> None:
     """The process that was replaced acknowledges nothing, from the moment on at which it runs again."""
-    with closing(HttpLog([url], patience_s=0)) as zombie:
+    with closing(HttpLog([url], retry_s=0)) as zombie:
         with pytest.raises((Unavailable, OutcomeUnknown)):
             zombie.append("t0/main", rows_of([b"zombie"], [b"1"]), write_id=new_uuid(random.Random()))
         with pytest.raises((Unavailable, OutcomeUnknown)):

@@ -14,10 +14,10 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.objects import open_store
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.entry import encode_entries
-from lakebed.repo.model import Entry, MetarangeRef
-from lakebed.repo.options import RangeOptions
-from lakebed.repo.rows import rows_of
+from lakebed.repo.model.entry import encode_entries
+from lakebed.repo.model.model import Entry, MetarangeRef
+from lakebed.repo.model.options import RangeOptions
+from lakebed.repo.model.rows import rows_of
 from lakebed.runtime import Environment
 
 SMALL = RangeOptions(entry_count_min=4, raggedness=16, entry_count_max=64, bytes_max=1 << 20, block_bytes=512)

@@ -13,10 +13,10 @@ from lakebed.errors import InternalError, LakebedError
 from lakebed.objects import open_store
 from lakebed.repo.committed.apply import Applied, Changes, apply_changes
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.layout import metarange_path, range_path
-from lakebed.repo.model import TOMBSTONE, MetarangeRef
-from lakebed.repo.options import RangeOptions
-from lakebed.repo.rows import rows_of
+from lakebed.repo.model.layout import metarange_path, range_path
+from lakebed.repo.model.model import TOMBSTONE, MetarangeRef
+from lakebed.repo.model.options import RangeOptions
+from lakebed.repo.model.rows import rows_of
 from lakebed.testing import FaultRates, Scheduler
 
 

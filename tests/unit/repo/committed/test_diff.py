@@ -15,9 +15,9 @@ from lakebed.repo.committed.diff import diff_metaranges, has_difference
 from lakebed.repo.committed.diff_cache import DIFF_BYTES_MAX, DiffCache
 from lakebed.repo.committed.segments import cut_segments
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.layout import range_path
-from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef
-from lakebed.repo.options import RangeOptions
+from lakebed.repo.model.layout import range_path
+from lakebed.repo.model.model import DIFF_SCHEMA, DiffKind, MetarangeRef
+from lakebed.repo.model.options import RangeOptions
 from lakebed.runtime import Environment
 from worlds.repo.states import entry_value, open_committed, write_state
 

@@ -13,8 +13,8 @@ from lakebed.lsm.model import FileMeta
 from lakebed.repo.committed import windows
 from lakebed.repo.committed.segments import cut_segments
 from lakebed.repo.committed.windows import match_paths, order_of, side_by_side
-from lakebed.repo.model import RangeMeta
-from lakebed.repo.rows import rows_of
+from lakebed.repo.model.model import RangeMeta
+from lakebed.repo.model.rows import rows_of
 
 
 def a_range(first: int, last: int, name: str = "") -> RangeMeta:

@@ -13,9 +13,9 @@ import pytest
 from lakebed.objects import open_store
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.entry import decode_entry, encode_entry
-from lakebed.repo.model import Entry, MetarangeRef
-from lakebed.repo.options import RangeOptions
+from lakebed.repo.model.entry import decode_entry, encode_entry
+from lakebed.repo.model.model import Entry, MetarangeRef
+from lakebed.repo.model.options import RangeOptions
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "repo"
 OPTIONS = RangeOptions(entry_count_min=3, raggedness=10, entry_count_max=25, block_bytes=1024)

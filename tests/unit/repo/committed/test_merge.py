@@ -13,8 +13,8 @@ from lakebed.repo.committed import merge as merging
 from lakebed.repo.committed import windows
 from lakebed.repo.committed.merge import MergeOutcome, merge_metaranges
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.layout import range_path
-from lakebed.repo.options import RangeOptions
+from lakebed.repo.model.layout import range_path
+from lakebed.repo.model.options import RangeOptions
 from lakebed.runtime import Environment
 from lakebed.testing.faulty import Fault, FaultyStore
 from worlds.repo.states import SMALL_RANGES, entry_value, open_committed, read_state, write_state

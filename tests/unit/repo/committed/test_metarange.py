@@ -15,8 +15,8 @@ from lakebed.errors import Corruption
 from lakebed.repo.committed import range_writer
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.layout import metarange_path, range_path
-from lakebed.repo.model import MetarangeRef
+from lakebed.repo.model.layout import metarange_path, range_path
+from lakebed.repo.model.model import MetarangeRef
 
 
 def answers(committed: Committed, ref: MetarangeRef, paths: list[bytes]) -> list[Any]:

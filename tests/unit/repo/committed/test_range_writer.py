@@ -11,11 +11,11 @@ from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import Corruption, InternalError, Unavailable
 from lakebed.repo.committed.store import EMPTY_METARANGE, Committed
-from lakebed.repo.entry import SIZE_BYTES_MAX, encode_entries
-from lakebed.repo.layout import metarange_path, range_path
-from lakebed.repo.model import TOMBSTONE, Entry
-from lakebed.repo.options import RangeOptions
-from lakebed.repo.rows import rows_of
+from lakebed.repo.model.entry import SIZE_BYTES_MAX, encode_entries
+from lakebed.repo.model.layout import metarange_path, range_path
+from lakebed.repo.model.model import TOMBSTONE, Entry
+from lakebed.repo.model.options import RangeOptions
+from lakebed.repo.model.rows import rows_of
 from lakebed.testing import RecordingStore
 from lakebed.testing.faulty import Fault, FaultyStore
 

@@ -13,8 +13,8 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
 from lakebed.repo.committed.merge import MergeOutcome, merge_metaranges
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.committed.units import changed_folders, folders_of, outermost, parse_root, roots_among
-from lakebed.repo.options import RangeOptions
+from lakebed.repo.committed.units import find_folders, folders_of, outermost, parse_root, roots_among
+from lakebed.repo.model.options import RangeOptions
 from lakebed.table.table import Table
 from worlds.repo.states import (
     SMALL_RANGES,
@@ -111,8 +111,8 @@ def test_folders() -> None:
     assert list(folders_of(b"/a//b")) == [b"", b"/", b"/a/", b"/a//"]
     paths = [b"a/b/c", b"a/b/d", b"a/e", b"f", b"g/h\n/i", b"\xff/\xfe/x", b"/lead"]
     columns = [pa.array(paths[:3], pa.binary()), pa.array([], pa.binary()), pa.array(paths[3:], pa.binary())]
-    assert changed_folders(columns) == {folder for path in paths for folder in folders_of(path)}
-    assert changed_folders([pa.array([], pa.binary())]) == set()
+    assert find_folders(columns) == {folder for path in paths for folder in folders_of(path)}
+    assert find_folders([pa.array([], pa.binary())]) == set()
     assert outermost([b"t/branch/branch-x/", b"t/", b"s/", b"t2/"]) == [b"s/", b"t/", b"t2/"]
     assert outermost([b"a/", b""]) == [b""]
 

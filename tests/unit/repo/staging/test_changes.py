@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.repo.model import StagingToken
-from lakebed.repo.staging.changes import changes_of, cleared_by, is_cleared, left_of
+from lakebed.repo.model.model import StagingToken
+from lakebed.repo.staging.changes import changes_of, clears_of, cut_intervals, is_cleared
 from worlds.repo.staging import StagedBranch
 
 short = st.text("ab/\u00e9", max_size=3)
@@ -19,7 +19,7 @@ bounds = st.none() | st.binary(max_size=3)
 @given(tokens, st.lists(st.text("ab/\u00e9", max_size=5).map(str.encode)))
 def test_a_path_is_cleared_when_it_has_a_cleared_prefix(chosen: list[StagingToken], paths: list[bytes]) -> None:
     """Intervals say the same as prefixes; they are sorted and do not touch."""
-    cleared = cleared_by(chosen)
+    cleared = clears_of(chosen)
     for path in paths:
         expected = any(token.clears is not None and path.startswith(token.clears.encode()) for token in chosen)
         assert is_cleared(path, cleared) == expected
@@ -33,8 +33,8 @@ def test_what_is_left_of_a_range_is_what_is_not_cleared(
     chosen: list[StagingToken], start: bytes | None, end: bytes | None, paths: list[bytes]
 ) -> None:
     """A path is in exactly one of the ranges that are left when it is in the range and not cleared; none is empty."""
-    cleared = cleared_by(chosen)
-    left = left_of(start, end, cleared)
+    cleared = clears_of(chosen)
+    left = cut_intervals(start, end, cleared)
     for path in paths:
         inside = (start or b"") <= path and (end is None or path < end)
         count = sum((low or b"") <= path and (high is None or path < high) for low, high in left)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.staging.counters import BranchCounts, Counters
-from lakebed.repo.staging.sensor import count_branch, wanted_compactions
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.records.counters import BranchCounts, Counters
+from lakebed.repo.staging.sensor import count_branch, find_compactions
 from worlds.repo.staging import BRANCH, StagedBranch
 
 OPTIONS = RepositoryOptions(
@@ -67,9 +67,9 @@ def test_verbs_feed_the_counts() -> None:
     assert branch.home.counters.counts(BRANCH) == BranchCounts(1, 2, 0)
     branch.delete_prefix("a/")
     assert branch.home.counters.counts(BRANCH) == BranchCounts(1, 3, 1)
-    assert wanted_compactions(branch.home) == []
+    assert find_compactions(branch.home) == []
     branch.delete("b")
-    assert wanted_compactions(branch.home) == [(BRANCH, "tombstones")]
+    assert find_compactions(branch.home) == [(BRANCH, "tombstones")]
 
 
 def test_a_new_process_counts_what_is_there() -> None:

@@ -1,0 +1,354 @@
+"""The report as one HTML page: no script, no font, no image, nothing fetched; light and dark; a phone will do.
+
+Owns: the words and the layout of the page. Pure: `ReportFacts` -> text. Shapes come from `plots`, styles from
+`page.css`, which is embedded in the page.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from statistics import median
+from typing import Any
+
+from lakebed.pipeline.model import StepRecord
+from lakebed.pipeline.page_parts import are, bytes_text, card, grid, time_text, utc_text
+from lakebed.pipeline.page_table import holds_now, is_unread, table_sections, tag_holds
+from lakebed.pipeline.report_model import Check, ReportFacts, RunFacts, Stop, TagFacts
+from lakebed.texts import format_count
+
+_DROPPED_MAX = 10
+_MARKS = {"bad": "✗", "open": "!", "good": "✓", "note": "·"}
+"""The marks of statements, in the order in which a reader needs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence at the top of the page, with a key of `_MARKS`."""
+
+    mark: str
+    sentence: str
+
+
+def render(facts: ReportFacts) -> str:
+    """The whole page."""
+    style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+    shown = [table for table in facts.tables if table.versions]
+    body = [
+        _head(facts),
+        _tiles(facts),
+        *(table_sections(table, alone=len(shown) == 1) for table in shown),
+        _checks(facts.checks),
+        _runs(facts.runs),
+    ]
+    generated = datetime.datetime.fromtimestamp(facts.generated_ms / 1000, datetime.UTC)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(facts.title)}</title><style>{style}</style></head><body><main>"
+        f"{''.join(body)}"
+        f"<footer>Written by lakebed on {generated:%d %B %Y, %H:%M} UTC from the run ledger of "
+        f"<code>{escape(facts.lake)}</code>. The same facts are next to this page as JSON.</footer>"
+        "</main></body></html>\n"
+    )
+
+
+# ---- the top
+
+
+def _head(facts: ReportFacts) -> str:
+    items = "".join(
+        f'<li class="{statement.mark}"><span class="mark" aria-hidden="true">{_MARKS[statement.mark]}</span>'
+        f"<span>{escape(statement.sentence)}</span></li>"
+        for statement in state_outcome(facts)
+    )
+    return (
+        f'<header><p class="brand">lakebed · pipeline report</p><h1>{escape(facts.title)}</h1>'
+        f'<ul class="verdict">{items}</ul></header>'
+    )
+
+
+def state_outcome(facts: ReportFacts) -> list[Statement]:
+    """Return the sentences at the top of the page, each with its own mark: what needs attention first.
+
+    Only ``good`` stands first when everything is well as of this report: every run is complete or was continued by a
+    later one, no stop is left, and every tag with a fingerprint was read or checked for it.
+    """
+    statements = [*_state_tags(facts), *_state_runs(facts.runs)]
+    if facts.runs and not statements:
+        statements.append(Statement("good", "All steps are done."))
+    expired = sum(int(expiry["snapshots_expired"]) for table in facts.tables for expiry in table.expiries)
+    freed = sum(_bytes_freed(expiry) for table in facts.tables for expiry in table.expiries)
+    if expired:
+        given_back = f", which gave back {bytes_text(freed)}" if freed > 0 else ""
+        statements.append(Statement("note", f"{format_count(expired, 'snapshot')} expired{given_back}."))
+    return sorted(statements, key=lambda statement: list(_MARKS).index(statement.mark))
+
+
+def _state_tags(facts: ReportFacts) -> list[Statement]:
+    tags = [tag for table in facts.tables for tag in table.tags]
+    wrong = [
+        tag.tag if holds_now(tag) is False else f"{tag.tag} (read on {utc_text(tag.read_ms)})"
+        for tag in tags
+        if tag_holds(tag) is False
+    ]
+    wrong += [check.subject for check in facts.checks if not check.held and check.tag is None]
+    if wrong:
+        return [Statement("bad", f"Something does not hold: {', '.join(wrong)}.")]
+    statements = []
+    if tags and all(holds_now(tag) for tag in tags):
+        which = "The tag" if len(tags) == 1 else f"Every one of the {len(tags):,} tags"
+        statements.append(Statement("good", f"{which} {_describe_hold(tags)}."))
+    unread = [tag for tag in tags if is_unread(tag)]
+    if unread:
+        statements.append(Statement("open", _unread_words(unread, len(tags))))
+    return statements
+
+
+def _state_runs(runs: Sequence[RunFacts]) -> list[Statement]:
+    if not runs:
+        return [Statement("note", "No pipeline has run in this lake.")]
+    statements = []
+    left = [run for run in runs if run.status.state == "failed" and run.continued_by is None]
+    refused = [run for run in left if run.stops and _is_refusal(run.stops[-1])]
+    broken = len(left) - len(refused)
+    if broken:
+        sentence = f"{format_count(broken, 'run')} stopped by an error and {are(broken)} not finished: see Runs."
+        statements.append(Statement("bad", sentence))
+    if refused:
+        # Refused rows are expected; any other error needs attention.
+        sentence = (
+            f"{format_count(len(refused), 'run')} stopped because of refused rows "
+            f"and {are(len(refused))} not finished: see Runs."
+        )
+        statements.append(Statement("open", sentence))
+    unfinished = [
+        run for run in runs if run.status.state == "unfinished" and not run.is_writing and run.continued_by is None
+    ]
+    if unfinished:
+        sentence = f"{format_count(len(unfinished), 'run')} {are(len(unfinished))} not complete: running, or killed."
+        statements.append(Statement("open", sentence))
+    continued = [run for run in runs if run.continued_by is not None]
+    if continued:
+        sentence = (
+            f"{format_count(len(continued), 'run')} {are(len(continued))} not complete; a later run of the pipeline "
+            f"continued in {'its' if len(continued) == 1 else 'their'} place."
+        )
+        # It is unknown whether refused rows came in with the run that continued.
+        is_open = any(run.stops and _is_refusal(run.stops[-1]) for run in continued)
+        statements.append(Statement("open" if is_open else "good", sentence))
+    return statements
+
+
+def _is_refusal(stop: Stop) -> bool:
+    return stop.bad_load or stop.is_repeated_increment
+
+
+def _unread_words(unread: Sequence[TagFacts], count: int) -> str:
+    """Describe tags that were not read for this report: when they were last read, and the result."""
+    times = [tag.read_ms for tag in unread if tag.read_ms is not None]
+    part = "" if len(unread) == count else f"{len(unread):,} of "
+    which = "the tag" if count == 1 else f"{part}the {count:,} tags"
+    if not times:
+        return f"This report did not read {which} again."
+    when = (
+        f"on {utc_text(times[0])}"
+        if min(times) == max(times)
+        else f"from {utc_text(min(times))} to {utc_text(max(times))}"
+    )
+    if len(times) < len(unread):
+        return f"This report did not read {which} again; {len(times):,} matched when last read {when}."
+    it, was = ("it", "was") if len(unread) == 1 else ("they", "were")
+    return f"This report did not read {which} again: {it} {was} last read {when}, then {it} matched."
+
+
+def _describe_hold(tags: Sequence[TagFacts]) -> str:
+    read = [tag.read_now and tag.reads_same for tag in tags]
+    if all(read):
+        return "reads as it did when it was tagged"
+    return "holds what was checked" if any(read) else "agrees with what it was checked against"
+
+
+def _bytes_freed(expiry: Mapping[str, Any]) -> int:
+    return max(int(expiry["disk_bytes_before"]) - int(expiry["disk_bytes_after"]), 0)
+
+
+def _tiles(facts: ReportFacts) -> str:
+    versions = [version for table in facts.tables for version in table.versions]
+    tags = [tag for table in facts.tables for tag in table.tags]
+    merges = [version for version in versions if version.verb == "merge" and not version.rolled_back]
+    tiles: list[tuple[str, str, str]] = []
+
+    def add(count: int, noun: str, verb: str, more: str) -> None:
+        number, _, words = format_count(count, noun).partition(" ")
+        tiles.append((number, f"{words} {verb}".rstrip(), more))
+
+    if merges:
+        add(len(merges), "increment", "merged", format_count(sum(version.rows for version in merges), "row"))
+    add(sum(table.rows for table in facts.tables), "row", "now", f"in {format_count(len(facts.tables), 'table')}")
+    add(sum(version.alive for version in versions), "snapshot", "kept", f"of {len(versions):,} committed")
+    if tags:
+        tiles.append(_tag_tile(tags))
+    given_back = [(sum(map(_bytes_freed, table.expiries)), table.expiries) for table in facts.tables]
+    freed = sum(size for size, _ in given_back)
+    if freed:
+        # Each byte once: freed, or left after the last expiry.
+        held_ever = sum(size + int(expiries[-1]["disk_bytes_after"]) for size, expiries in given_back if expiries)
+        given = f"{bytes_text(freed)} of {bytes_text(held_ever)}"
+        tiles.append((_percent(freed / held_ever), "of the space given back", given))
+    bad_loads = {(run.status.run_id, stop.step) for run in facts.runs for stop in run.stops if stop.bad_load}
+    if bad_loads:
+        repaired = {
+            (run.status.run_id, stop.step)
+            for run in facts.runs
+            for stop in run.stops
+            if stop.bad_load and stop.repaired_ms is not None
+        }
+        later = f"{len(repaired):,} repaired later" if repaired else "not repaired by its run"
+        add(len(bad_loads), "bad load", "stopped", later)
+    repeated = {
+        (run.status.run_id, stop.step) for run in facts.runs for stop in run.stops if stop.is_repeated_increment
+    }
+    if repeated:
+        add(len(repeated), "repeated increment", "refused", "merged already: see the runs")
+    dropped = [_count_dropped(run) for run in facts.runs]
+    if any(dropped):
+        rows = sum(sum(counts.values()) for counts in dropped)
+        add(rows, "bad row", "dropped", f"by {format_count(sum(map(len, dropped)), 'step')}: see the runs")
+    others = sum(not _is_refusal(stop) for run in facts.runs for stop in run.stops)
+    if others:
+        add(others, "other stop", "", "by an error: see the runs")
+    cells = "".join(
+        f'<div class="tile"><dd{_size_class(number)}>{escape(number)}</dd>'
+        f"<dt>{escape(what)}</dt><p>{escape(more)}</p></div>"
+        for number, what, more in tiles
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def _tag_tile(tags: Sequence[TagFacts]) -> tuple[str, str, str]:
+    match_count = sum(holds_now(tag) is True for tag in tags)
+    word = "tag" if len(tags) == 1 else "tags"
+    if match_count:
+        return f"{match_count:,}/{len(tags):,}", f"{word} verified", "for this report"
+    was_not_read = any(is_unread(tag) for tag in tags)
+    return f"{len(tags):,}", word, "not read for this report" if was_not_read else "each pins a version"
+
+
+def _size_class(number: str) -> str:
+    """Return the class of a number's size: long numbers are smaller, to fit their card."""
+    return "" if len(number) <= 6 else ' class="long"' if len(number) <= 9 else ' class="longer"'
+
+
+def _percent(share: float) -> str:
+    """Format a share: ``0.04 %`` keeps a significant digit."""
+    percent = 100 * share
+    return (
+        f"{percent:.0f} %"
+        if percent >= 10 or percent == 0
+        else f"{percent:.1g} %"
+        if percent < 1
+        else f"{percent:.1f} %"
+    )
+
+
+# ---- checks and runs
+
+
+def _checks(checks: Sequence[Check]) -> str:
+    others = [check for check in checks if check.tag is None]
+    if not others:
+        return ""
+    items = "".join(
+        f'<li><span class="{"good" if check.held else "bad"}">{"✓" if check.held else "✗"}</span>'
+        f"<span><b>{escape(check.subject)}</b> {escape(check.detail)}</span></li>"
+        for check in others
+    )
+    return card("Checks", "", f'<ul class="checks">{items}</ul>')
+
+
+def _runs(runs: Sequence[RunFacts]) -> str:
+    parts = []
+    for run in runs:
+        status = run.status
+        state = {"complete": "complete", "failed": "stopped", "unfinished": "not complete"}[status.state]
+        state = "this report is a step of it" if run.is_writing else state
+        steps = [step for step in run.steps if not step.carried_from]
+        carried = len(run.steps) - len(steps)
+        seconds = f"{sum(step.seconds for step in steps):.1f} s"
+        done = f"{len(steps):,} of {format_count(status.steps_total, 'step')} done in {seconds}"
+        done += f", {carried:,} taken over from earlier runs" if carried else ""
+        ended = (
+            ""
+            if status.ended_ms is None or run.is_writing
+            else f" to {time_text(status.ended_ms, since=status.started_ms)}"
+        )
+        continued = "" if run.continued_by is None else f" · continued by <code>{escape(run.continued_by)}</code>"
+        parts.append(
+            f'<article class="run"><h3>{escape(status.pipeline)} '
+            f'<small class="{"writing" if run.is_writing else status.state}">{state}</small></h3>'
+            f"<p>{time_text(status.started_ms)}{ended} UTC · {done}"
+            f"{'' if status.attempts == 1 else f', {status.attempts:,} calls'} · "
+            f"<code>{escape(status.run_id)}</code>{continued}</p>"
+            f"{''.join(map(_stop, run.stops))}{_describe_dropped(run)}{_verbs(steps)}</article>"
+        )
+    return card("Runs", "Every step is in the run ledger; running a pipeline again skips what is done.", "".join(parts))
+
+
+def _stop(stop: Stop) -> str:
+    later = "" if stop.repaired_ms is None else f" Repaired: the step was done at {time_text(stop.repaired_ms)} UTC."
+    css = "stop" if stop.repaired_ms is None else "stop repaired"
+    return f'<p class="{css}"><b>{time_text(stop.ended_ms)} UTC</b> {escape(stop.sentence)}{later}</p>'
+
+
+def _count_dropped(run: RunFacts) -> dict[str, int]:
+    counts = {step.name: int(step.metrics.get("rows_dropped", 0)) for step in run.steps if not step.carried_from}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _describe_dropped(run: RunFacts) -> str:
+    """Describe the bad rows that were left out, by the steps that left out most of them."""
+    dropped = sorted(_count_dropped(run).items(), key=lambda item: -item[1])
+    if not dropped:
+        return ""
+    total = sum(count for _, count in dropped)
+    words = [f"{count:,} by '{escape(name)}'" for name, count in dropped[:_DROPPED_MAX]]
+    if len(dropped) > _DROPPED_MAX:
+        rest = sum(count for _, count in dropped[_DROPPED_MAX:])
+        words.append(f"{rest:,} by {format_count(len(dropped) - _DROPPED_MAX, 'other step')}")
+    were = "was" if total == 1 else "were"
+    return f'<p class="dropped">{format_count(total, "bad row")} {were} dropped: {", ".join(words)}.</p>'
+
+
+def _verbs(steps: Sequence[StepRecord]) -> str:
+    by_verb: dict[str, list[StepRecord]] = {}
+    for step in steps:
+        by_verb.setdefault(step.verb, []).append(step)
+    if not by_verb:
+        return ""
+    rows = "".join(
+        f'<tr><th scope="row">{escape(verb)}</th><td data-label="steps">{len(verb_steps):,}</td>'
+        f'<td data-label="rows">{_rows(verb_steps)}</td>'
+        f'<td data-label="files added">{_total(verb_steps, "files_added")}</td>'
+        f'<td data-label="seconds">{sum(step.seconds for step in verb_steps):.1f}</td>'
+        f'<td data-label="median">{1000 * median(step.seconds for step in verb_steps):,.0f} ms</td></tr>'
+        for verb, verb_steps in by_verb.items()
+    )
+    return grid(("step", "times", "rows", "files added", "seconds", "median"), rows)
+
+
+def _total(steps: Sequence[StepRecord], metric: str) -> str:
+    values = [int(step.metrics[metric]) for step in steps if metric in step.metrics]
+    return f"{sum(values):,}" if values else "–"
+
+
+def _rows(steps: Sequence[StepRecord]) -> str:
+    """Sum the rows of all steps of a kind, with the number of steps that counted none."""
+    # Such as an ingest of Parquet as a view. A compaction that rewrote nothing counts as none.
+    uncounted = sum("rows" not in step.metrics for step in steps if step.verb != "compact")
+    left_out = f" <small>{format_count(uncounted, 'step')} not counted</small>" if 0 < uncounted < len(steps) else ""
+    return _total(steps, "rows") + left_out

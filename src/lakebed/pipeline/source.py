@@ -1,0 +1,62 @@
+"""The source of a step's rows: a table, a view, or a query over them.
+
+Owns: the keys ``from``, ``version``, ``where``, ``query``, and turning them into rows. Invariants: a query can name
+every table of the lake and every view of the pipeline; Spark's errors about SQL become one sentence with the step's
+line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lakebed.pipeline.context import RunContext
+from lakebed.pipeline.keys import Key
+from lakebed.pipeline.model import PlannedStep
+from lakebed.pipeline.rows import Rows
+
+SOURCE_KEYS = (
+    Key("from", "rows", "the table or view to read"),
+    Key("version", "text", "a snapshot id or tag of that table"),
+    Key("where", "expression", "which of its rows"),
+    Key("query", "query", "a SELECT over tables and views, instead of 'from'"),
+)
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_source(settings: Mapping[str, Any]) -> str | None:
+    """Require exactly one of ``from`` and ``query``."""
+    if (settings["from"] is None) == (settings["query"] is None):
+        return "say where the rows come from: either 'from' (a table or view) or 'query' (a SELECT), not both."
+    if settings["query"] is not None and (settings["where"] is not None or settings["version"] is not None):
+        return "'where' and 'version' belong to 'from'; write them into the query."
+    return None
+
+
+def source_rows(step: PlannedStep, context: RunContext) -> Rows:
+    """Return the rows that a step reads.
+
+    Raises `InvalidRequest`: no such table or view, or SQL that Spark does not accept; names the step's line.
+    """
+    settings, location = step.settings, context.location(step)
+    engine = context.engine()
+    if settings["query"] is not None:
+        words = set(_WORD.findall(settings["query"]))
+        views = {name: _rows_of(name, step, context) for name in sorted(words & context.row_sources())}
+        return engine.query(settings["query"], views=views, location=location)
+    name = settings["from"]
+    view = context.view(name)
+    if view is not None:
+        return engine.filter_rows(view, settings["where"], location=location)
+    table = context.table(name, step=step)
+    return engine.read_table(table, version=settings["version"], where=settings["where"], location=location)
+
+
+def _rows_of(name: str, step: PlannedStep, context: RunContext) -> Rows:
+    view = context.view(name)
+    if view is not None:
+        return view
+    table = context.table(name, step=step)
+    return context.engine().read_table(table, version=None, where=None, location=context.location(step))

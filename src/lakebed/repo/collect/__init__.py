@@ -1,0 +1,1 @@
+"""What a repository may delete, and why an object is there."""

@@ -1,0 +1,174 @@
+"""Why an object of a repository is still there: who needs it, or when it may go.
+
+Owns: the search and the sentence. Invariants: reads only; the rules are those by which a collection judges
+(`lakebed.repo.references.mark`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.key_value.port import KeyValueSnapshot
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id
+from lakebed.reclaim.model import Explanation, Pin
+from lakebed.repo.collect.addresses import addresses_of, addresses_of_ranges
+from lakebed.repo.model.entry import address_ulid
+from lakebed.repo.model.layout import (
+    CLOCK_PATH,
+    MARKER_PATH,
+    METARANGE_FOLDER,
+    RANGE_FOLDER,
+    UPLOAD_FOLDER,
+    metarange_path,
+    range_path,
+)
+from lakebed.repo.model.model import Branch, MetarangeRef
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import read_records
+from lakebed.repo.references.commits import SHOWN_CHARACTERS
+from lakebed.repo.references.mark import Marked, mark
+from lakebed.repo.references.tags import list_tags
+
+_NAMED_MAX: Final = 3
+"""Holders named in a sentence."""
+
+
+def why(context: RepositoryContext, path: str) -> Explanation:
+    """Who needs an object, or when it may go.
+
+    Args:
+        path: relative to the repository's storage namespace: ``data/<ulid>``, a range, a metarange, an upload.
+
+    Raises:
+        Corruption: a record or a range that is needed for the answer is damaged.
+    Cost: 1 snapshot; for a range every metarange, for an object every range of kept commits.
+    """
+    if path == MARKER_PATH:
+        return Explanation(
+            path, (), f"This is the marker of the repository {context.name}: it stays as long as that does."
+        )
+    if path == CLOCK_PATH:
+        return Explanation(path, (), "Each collection puts this anew, to be told the store's time.")
+    ulid = address_ulid(path)
+    folders = (f"{RANGE_FOLDER}/", f"{METARANGE_FOLDER}/", f"{UPLOAD_FOLDER}/")
+    is_file = path.startswith(folders) and is_file_id(path[-FILE_ID_CHARACTERS:])
+    if ulid is None and not is_file:
+        return Explanation(
+            path, (), f"The repository {context.name} made no such object, so it neither needs nor deletes it."
+        )
+    with context.key_value.snapshot() as snapshot:
+        search = _Search(context, snapshot)
+        pins = tuple(search.holders_of_object(ulid) if ulid is not None else search.holders_of_file(path))
+    if not pins:
+        return Explanation(
+            path,
+            (),
+            "No kept version and nothing staged needs it: a collection deletes it once its name is older than the "
+            "minimum age, and what a branch or tag named with it was given up that long ago.",
+        )
+    names = [f"{pin.kind} {pin.name}" for pin in pins[:_NAMED_MAX]]
+    if len(pins) > _NAMED_MAX:
+        names.append(f"{len(pins) - _NAMED_MAX:,} more")
+    return Explanation(path, pins, f"It is needed by {', '.join(names)}.")
+
+
+class _Search:
+    def __init__(self, context: RepositoryContext, snapshot: KeyValueSnapshot) -> None:
+        self._home = context
+        self._snapshot = snapshot
+        self._marked: Marked = mark(context, snapshot, now_ms=context.now_ms())
+        self._branches = dict(read_records(snapshot, context.keys.branch(), Branch))
+
+    def holders_of_object(self, ulid: str) -> list[Pin]:
+        """Branches with it staged, and commits that keep their objects, as who names those."""
+        wanted = pa.array([ulid])
+        staged = [
+            self._pin("branch", name, branch.commit_id, branch.created_at_ms)
+            for name, branch in self._branches.items()
+            if self._is_staged(branch, wanted)
+        ]
+        ranges: dict[str, bool] = {}
+
+        def holds(ref: MetarangeRef) -> bool:
+            metarange = self._home.committed.open(ref)
+            for meta in metarange.ranges():
+                if meta.file.id not in ranges:
+                    ranges[meta.file.id] = any(
+                        pc.any(pc.is_in(batch.column(0), value_set=wanted)).as_py()
+                        for batch in addresses_of_ranges(metarange, [meta])
+                    )
+                if ranges[meta.file.id]:
+                    return True
+            return False
+
+        commits = [
+            commit_id for commit_id in sorted(self._marked.active) if holds(self._marked.commits[commit_id].metarange)
+        ]
+        staged += [
+            self._pin("branch", name, branch.commit_id, branch.created_at_ms)
+            for name, branch in self._branches.items()
+            if branch.compacted is not None and holds(branch.compacted)
+        ]
+        return _distinct([*self._pins_at(commits), *staged])
+
+    def holders_of_file(self, path: str) -> list[Pin]:
+        """The same of a range or metarange, which every remembered commit keeps."""
+
+        def holds(ref: MetarangeRef) -> bool:
+            if ref.file is None:
+                return False
+            if metarange_path(ref.file.id) == path:
+                return True
+            return any(range_path(meta.file.id) == path for meta in self._home.committed.open(ref).ranges())
+
+        commits = [
+            commit_id
+            for commit_id in sorted(self._marked.remembered)
+            if holds(self._marked.commits[commit_id].metarange)
+        ]
+        staged = [
+            self._pin("branch", name, branch.commit_id, branch.created_at_ms)
+            for name, branch in self._branches.items()
+            if branch.compacted is not None and holds(branch.compacted)
+        ]
+        return _distinct([*self._pins_at(commits), *staged])
+
+    def _is_staged(self, branch: Branch, wanted: pa.Array) -> bool:
+        for token in (branch.staging, *branch.sealed):
+            prefix = self._home.keys.token(token.id)
+            for batch in self._snapshot.scan_arrow(*prefix_range(prefix)):
+                named = addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0)
+                if pc.any(pc.is_in(named, value_set=wanted)).as_py():
+                    return True
+        return False
+
+    def _pins_at(self, commits: list[str]) -> Iterator[Pin]:
+        """Branches and tags at these commits first, then the commits that are only in a history."""
+        left = set(commits)
+        for name, branch in self._branches.items():
+            if branch.commit_id in commits:
+                left.discard(branch.commit_id)
+                yield self._pin("branch", name, branch.commit_id, branch.created_at_ms)
+        for name, tag in list_tags(self._home, snapshot=self._snapshot):
+            if tag.commit_id in commits:
+                left.discard(tag.commit_id)
+                yield self._pin("tag", name, tag.commit_id, tag.created_at_ms, owner=tag.owner, ends=tag.expires_at_ms)
+        for commit_id in sorted(left, key=lambda each: -self._marked.commits[each].created_at_ms):
+            commit = self._marked.commits[commit_id]
+            yield self._pin(
+                "commit", commit_id[:SHOWN_CHARACTERS], commit_id, commit.created_at_ms, owner=commit.committer
+            )
+
+    def _pin(
+        self, kind: str, name: str, commit_id: str, created_ms: int, *, owner: str = "", ends: int | None = None
+    ) -> Pin:
+        return Pin(self._home.name, kind, name, commit_id, owner, created_ms or None, ends)
+
+
+def _distinct(pins: list[Pin]) -> list[Pin]:
+    return list({(pin.kind, pin.name): pin for pin in pins}.values())

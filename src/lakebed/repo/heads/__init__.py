@@ -1,0 +1,1 @@
+"""What moves the head of a branch: writes, commits, merges, imports, compaction of what is staged."""

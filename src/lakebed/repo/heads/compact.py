@@ -1,0 +1,179 @@
+"""Staging compaction: what is staged on a branch becomes its compacted metarange.
+
+So reads stay as fast as those of a commit, however much was staged, deleted or sealed. Owns: the compactor
+(`compact_once`), the step that runs it where the sensor wants it (`run_compactor_once`), and the metrics. Invariants:
+no read changes; exactly the tokens that were applied are dropped; when the branch moved in any other way than by
+gaining tokens, the compactor gives up, and nothing but collectable ranges is left behind; two compactions of a branch
+begin no closer than the cooldown, whichever process asks. A compacted metarange that equals the head is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.errors import LakebedError, NotFound
+from lakebed.lsm.block import offsets_of
+from lakebed.metrics import default_registry
+from lakebed.repo.committed.apply import Changes, apply_changes
+from lakebed.repo.heads.heads import (
+    Overtaken,
+    SealedBranch,
+    beginning_again,
+    compaction_move,
+    open_sealed_rows,
+    publish,
+    seal_for_compaction,
+)
+from lakebed.repo.model.model import MetarangeRef
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_not_read_only
+from lakebed.repo.staging.changes import changes_of
+from lakebed.repo.staging.sensor import find_compactions
+
+SHOWN_BRANCHES_MAX: Final = 100
+"""Branches of a repository that have gauges of their own: those with the most staged. There may be any number of
+branches, and a label for each would have no bound."""
+
+DURATION: Final = default_registry.histogram(
+    "lakebed_repo_compaction_seconds",
+    help_text="How long compactions of staged changes took.",
+    label_names=("outcome",),
+)
+ROWS: Final = default_registry.counter(
+    "lakebed_repo_compacted_rows_total", help_text="Staged rows that compactions applied.", label_names=("kind",)
+)
+"""``kind`` is ``entry`` or ``tombstone``."""
+GAUGES: Final = tuple(
+    default_registry.gauge(f"lakebed_repo_{name}", help_text=help_text, label_names=("repository", "branch"))
+    for name, help_text in (
+        ("staged_entries", "Entries staged on a branch, as far as this process has counted."),
+        ("staged_tombstones", "Tombstones staged on a branch, as far as this process has counted."),
+        ("sealed_tokens", "Sealed tokens of a branch."),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What became of one compaction."""
+
+    branch: str
+    outcome: Literal["published", "idle", "gave_up"]
+    """``idle``: nothing was staged, or another one began within the cooldown. ``gave_up``: the branch moved."""
+    entry_count: int = 0
+    """Staged entries that were applied."""
+    tombstone_count: int = 0
+    """Staged tombstones that were."""
+
+
+def compact_once(context: RepositoryContext, branch: str, *, force: bool = False) -> Compaction:
+    """Apply what is staged on a branch to its compacted metarange, or its head's, and publish that.
+
+    Args:
+        force: also within the cooldown.
+
+    Raises:
+        NotFound: ``branch_not_found``.
+        InvalidRequest: ``read_only_repository``.
+    Cost: 2 durable writes of the key-value store; reads and writes the ranges that changed.
+    """
+    check_not_read_only(context)
+    begun_s = context.environment.clock.monotonic_s()
+    outcome = "failed"
+    try:
+        done = _compact(context, branch, cooldown_ms=0 if force else context.options.compaction_cooldown_ms)
+        outcome = done.outcome
+    finally:
+        DURATION.observe(context.environment.clock.monotonic_s() - begun_s, outcome)
+    ROWS.add(done.entry_count, "entry")
+    ROWS.add(done.tombstone_count, "tombstone")
+    return done
+
+
+def _compact(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> Compaction:
+    sealed = seal_for_compaction(context, branch, cooldown_ms=cooldown_ms)
+    if sealed is None:
+        return Compaction(branch, "idle")
+    with suppress(Overtaken), beginning_again(context, sealed):
+        state, entry_count, tombstone_count = _apply(context, sealed)
+        if publish(context, sealed, move=compaction_move(context, sealed, state), operation="compaction"):
+            return Compaction(branch, "published", entry_count, tombstone_count)
+    return Compaction(branch, "gave_up")
+
+
+def _apply(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
+    """What the sealed tokens make of the layers below them; how many entries and tombstones they hold."""
+    counts = [0, 0]
+    with open_sealed_rows(context, sealed) as snapshot:
+        changes = changes_of(context, snapshot, sealed.record.sealed)
+
+        def count_changes() -> Iterator[pa.RecordBatch]:
+            counts[:] = [0, 0]
+            for batch in changes.rows():
+                entry_count = int(np.count_nonzero(np.diff(offsets_of(batch.column(1)))))
+                counts[0] += entry_count
+                counts[1] += batch.num_rows - entry_count
+                yield batch
+
+        applied = apply_changes(context.committed, sealed.base, Changes(clears=changes.clears, rows=count_changes))
+    return applied.ref, counts[0], counts[1]
+
+
+def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
+    """Compact every branch of a repository that wants it; the step of the background.
+
+    A branch that fails, because it was deleted or its store does not answer, does not keep the others waiting; it is
+    tried again with the next step.
+
+    Returns:
+        What became of those that were tried; in a read-only repository none is.
+
+    Raises:
+        What the first branch that failed raised, after all others were tried.
+    Cost: 1 scan of the branches' records, and a compaction for each that wants one and is not cooling down.
+    """
+    if context.record.read_only:
+        return []
+    done: list[Compaction] = []
+    failure: LakebedError | None = None
+    for branch, _ in find_compactions(context):
+        try:
+            done.append(compact_once(context, branch))
+        except NotFound:
+            context.counters.forget(branch)
+        except LakebedError as error:
+            failure = failure or error
+    show_counts(context)
+    if failure is not None:
+        raise failure
+    return done
+
+
+_shown: dict[str, set[str]] = {}
+"""By repository, the branches that have gauges; as the metrics, it is the process's."""
+
+
+def show_counts(context: RepositoryContext) -> None:
+    """Set the gauges of the branches with the most staged, and remove those of all others."""
+    pairs = context.counters.all_counts().items()
+    most = nlargest(
+        SHOWN_BRANCHES_MAX,
+        pairs,
+        key=lambda pair: (pair[1].staged_entries + pair[1].tombstones, pair[1].sealed_tokens),
+    )
+    for branch, counts in most:
+        numbers = (counts.staged_entries, counts.tombstones, counts.sealed_tokens)
+        for gauge, number in zip(GAUGES, numbers, strict=True):
+            gauge.set(number, context.name, branch)
+    shown = {branch for branch, _ in most}
+    for branch in _shown.get(context.name, set()) - shown:
+        for gauge in GAUGES:
+            gauge.remove(context.name, branch)
+    _shown[context.name] = shown

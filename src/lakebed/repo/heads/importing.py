@@ -1,0 +1,358 @@
+"""Imports: objects of another place become entries of a branch, in one commit, without a copy of their bytes.
+
+Owns: the record of an import (``imports/<id>``), and its steps: a verb records what is asked
+(`lakebed.repo.verbs.imports`), `run_import` lists, applies and publishes, `import_status` reads the record,
+`cancel_import` stops it. Invariants: an import is done when its record says so, and that is written in the same change
+as the commit, so it happens once, however often and by whichever process it is run; a cancelled one never moves the
+branch. Imported objects are named by URL, belong to others, and are never deleted. Credentials are never stored: the
+caller of `run_import` gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.objects.open import open_store
+from lakebed.objects.path import StoreUrl, parse_url
+from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.repo.committed.apply import Changes, apply_changes
+from lakebed.repo.heads.commit import intervals_of, move_by_commits, new_commit
+from lakebed.repo.heads.heads import Move, SealedBranch, check_clean
+from lakebed.repo.model.entry import encode_entries, encode_entry
+from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, UPLOAD_FOLDER
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.model.rows import overlay, prefix_range, rows_of
+from lakebed.repo.outside.import_policy import real_url
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable
+from lakebed.repo.records.records import decode_record, encode_record, read_records, replace_record
+
+SOURCE_COUNT_MAX: Final = 10_000
+KEPT_DAYS: Final = 7
+"""How long an import can be asked about after it has ended; one that runs writes its record again all the time."""
+_TRIM_COUNT_MAX: Final = 1_000
+_BATCH_ROW_COUNT: Final = 16_384
+_PROGRESS_ROW_COUNT: Final = 100_000
+"""Rows between two looks at whether the import was cancelled; each is a write of the key-value store."""
+
+
+class ImportSource(msgspec.Struct, frozen=True):
+    """What is imported. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    url: str
+    """Of an object or a folder: a path, ``file://``, ``memory://``, ``s3://``, ``gs://`` or ``az://``."""
+    destination: str
+    """Of an object its path on the branch; of a folder the prefix that its objects get instead of the folder's."""
+    kind: Literal["prefix", "object"] = "prefix"
+
+
+class Import(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record of an import. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    id: str
+    branch: str
+    sources: tuple[ImportSource, ...]
+    message: str
+    committer: str | None
+    metadata: dict[str, str]
+    replace: bool
+    updated_at_ms: int
+    state: Literal["running", "completed", "failed", "cancelled"] = "running"
+    ingested_count: int = 0
+    """Objects so far."""
+    commit_id: str | None = None
+    """The commit, once it is completed; when the branch had everything already, the one at its head."""
+    error: str | None = None
+    """Why it failed."""
+    force: bool = False
+    """It was asked for although the repository is read-only."""
+
+
+def check_sources(context: RepositoryContext, sources: Sequence[ImportSource]) -> None:
+    """Refuse invalid sources, before the import is recorded.
+
+    Raises `InvalidRequest`: ``no_sources``, ``invalid_url``, ``import_not_allowed``, ``own_objects``, ``invalid_path``.
+    """
+    if not 0 < len(sources) <= SOURCE_COUNT_MAX:
+        raise InvalidRequest(
+            f"An import has 1 to {SOURCE_COUNT_MAX:,} sources, and {len(sources):,} were given.", kind="no_sources"
+        )
+    for source in sources:
+        if source.kind == "object":
+            check_path(source.destination, writing=True)
+            _folder_and_name(source.url)
+            _refuse_own(context, source.url)
+            context.foreign.check([source.url])
+        else:
+            _refuse_own(context, source.url)
+            context.foreign.folder(source.url)
+            # Some name below it must be possible, or the import would fail later, behind its reply.
+            check_path(_folder(source.destination) + "-", writing=True)
+
+
+def import_status(context: RepositoryContext, id: str) -> Import:
+    """How far an import is. Raises `NotFound` (``import_not_found``). Cost: 1 read of the key-value store."""
+    return _load(context, id)[0]
+
+
+def list_unfinished_imports(context: RepositoryContext) -> list[Import]:
+    """Imports that are running, or were when their process ended: run them again. Cost: 1 scan."""
+    with context.key_value.snapshot() as snapshot:
+        records = read_records(snapshot, context.keys.import_record(), Import)
+        return [record for _, record in records if record.state == "running"]
+
+
+def cancel_import(context: RepositoryContext, id: str) -> Import:
+    """Stop an import; the branch stays as it is.
+
+    Raises:
+        NotFound: ``import_not_found``.
+        Conflict: ``import_ended``: it has completed, failed or was cancelled already.
+    Cost: 1 durable write of the key-value store, more while it runs.
+    """
+    for _ in range(context.options.publish_tries_max):
+        record, raw = _load(context, id)
+        if record.state != "running":
+            raise Conflict(
+                f"Import {id} is {record.state} already and cannot be cancelled.", kind="import_ended", id=id
+            )
+        cancelled = msgspec.structs.replace(record, state="cancelled", updated_at_ms=context.now_ms())
+        if _set(context, raw, cancelled):
+            return cancelled
+    raise Conflict(f"Import {id} changes too fast to be cancelled: try again.", kind="import_busy", id=id)
+
+
+def trim_imports(context: RepositoryContext) -> int:
+    """Remove the records of imports that nothing has happened to for `KEPT_DAYS`, ended or left behind.
+
+    Returns:
+        How many went; at most 1,000 a call.
+    Cost: 1 scan, and 1 write when there are some.
+    """
+    before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
+    old: dict[bytes, bytes | None] = {}
+    with context.key_value.snapshot() as snapshot:
+        for key, raw in snapshot.scan(*prefix_range(context.keys.import_record())):
+            if decode_record(raw, Import, key=key).updated_at_ms < before_ms:
+                old[key] = raw
+                if len(old) == _TRIM_COUNT_MAX:
+                    break
+    if not old:
+        return 0
+    try:
+        context.key_value.write(deletes=old, expected=old)
+    except Conflict:
+        return 0  # another process resumed one of them: the others are removed by the next step
+    return len(old)
+
+
+def run_import(context: RepositoryContext, id: str, *, storage_options: Mapping[str, str] | None = None) -> Import:
+    """Do an import, or do it again after a crash. Of two that run at once one completes it.
+
+    Args:
+        storage_options: settings and credentials of the stores to import from; None: those of
+            `RepositoryContext.foreign`.
+
+    Returns:
+        Its record: completed, or as another process has ended it meanwhile.
+
+    Raises:
+        Whatever went wrong, which is also in the record, then failed: `NotFound` (``source_not_found``),
+        `InvalidRequest` (``dirty_branch``), `Conflict` (``branch_moved``), `Rejected` (``hook_rejected``).
+    Cost: 1 LIST a 1000 objects, 1 HEAD a single object; reads and writes the ranges that change.
+    """
+    try:
+        return _Run(context, id, storage_options).complete()
+    except LakebedError as error:
+        record, raw = _load(context, id)
+        if record.state != "running":
+            return record  # it was cancelled, or another run completed it: that is how it ended
+        _set(
+            context,
+            raw,
+            msgspec.structs.replace(record, state="failed", error=str(error), updated_at_ms=context.now_ms()),
+        )
+        raise
+
+
+class _NothingChanged(Exception):
+    """The branch has everything that is imported, as it is now: no commit is needed."""
+
+    def __init__(self, commit_id: str) -> None:
+        super().__init__(commit_id)
+        self.commit_id = commit_id
+
+
+class _Run:
+    """One run of an import: what it reads, and how far it is."""
+
+    def __init__(self, context: RepositoryContext, id: str, storage_options: Mapping[str, str] | None) -> None:
+        self._record, self._raw = _load(context, id)
+        self._context = context.as_writable() if self._record.force else context
+        self._storage_options = storage_options
+        self._done = self._record
+
+    def complete(self) -> Import:
+        record = self._record
+        if record.state != "running":
+            return record
+        try:
+            move_by_commits(self._context, record.branch, operation="import", plan=self._plan)
+        except _NothingChanged as unchanged:
+            return self._end(unchanged.commit_id)
+        return self._done
+
+    def _end(self, commit_id: str) -> Import:
+        """Write that it is completed by a commit that is there already."""
+        done = msgspec.structs.replace(
+            self._record, state="completed", commit_id=commit_id, updated_at_ms=self._context.now_ms()
+        )
+        return done if _set(self._context, self._raw, done) else import_status(self._context, done.id)
+
+    def _plan(self, sealed: SealedBranch) -> Move:
+        context, record = self._context, self._record
+        check_committable(context, record.branch)
+        check_clean(context, sealed, operation="import")
+        folders = [source for source in record.sources if source.kind == "prefix"]
+        cleared = intervals_of((), [_folder(source.destination) for source in folders]) if record.replace else ()
+        # By value: the same bytes at another place have the same identity, and must be read from there.
+        changes = Changes(clears=cleared, rows=self._rows, by_value=True)
+        applied = apply_changes(context.committed, sealed.head.metarange, changes)
+        if applied.ref.id == sealed.head.metarange.id:  # the same entries at the same addresses
+            raise _NothingChanged(sealed.record.commit_id)
+        new = new_commit(
+            context,
+            parents=[(sealed.record.commit_id, sealed.head)],
+            metarange=applied.ref,
+            message=record.message,
+            metadata=record.metadata,
+            committer=record.committer,
+        )
+        self._done = msgspec.structs.replace(
+            self._record, state="completed", commit_id=new.id, updated_at_ms=context.now_ms()
+        )
+        key = context.keys.import_record(record.id)
+        return Move(new.id, commits=[new], puts=[(key, encode_record(self._done))], expected={key: self._raw})
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        """What the sources hold, as rows; the record follows."""
+        self._go_on(0)
+        count = reported = 0
+        sources = self._record.sources
+        layers = [self._objects([source for source in sources if source.kind == "object"])]
+        layers += [self._folder(source) for source in reversed(sources) if source.kind == "prefix"]
+        for batch in overlay(layers):
+            count += batch.num_rows
+            if count - reported >= _PROGRESS_ROW_COUNT:
+                reported = count
+                self._go_on(count)
+            yield batch
+        self._go_on(count)
+
+    def _go_on(self, count: int) -> None:
+        """Write how far it is. Raises `Conflict` when the import has ended meanwhile."""
+        context = self._context
+        for _ in range(context.options.publish_tries_max):
+            after = msgspec.structs.replace(self._record, ingested_count=count, updated_at_ms=context.now_ms())
+            if _set(context, self._raw, after):
+                self._record, self._raw = after, encode_record(after)
+                return
+            self._record, self._raw = _load(context, after.id)
+            if self._record.state != "running":
+                break
+        raise Conflict(f"Import {self._record.id} is {self._record.state}.", kind="import_ended", id=self._record.id)
+
+    def _objects(self, sources: Sequence[ImportSource]) -> Iterator[pa.RecordBatch]:
+        """Single objects, as one batch."""
+        rows: dict[bytes, bytes] = {}
+        for source in sources:
+            folder, name = _folder_and_name(source.url)
+            self._context.foreign.check([source.url])
+            store = self._open(real_url(parse_url(folder)))
+            entry = _entry(store.root_url, store.head(name))
+            rows[check_path(source.destination, writing=True)] = encode_entry(entry)
+        if rows:
+            yield rows_of(*zip(*sorted(rows.items()), strict=True))
+
+    def _folder(self, source: ImportSource) -> Iterator[pa.RecordBatch]:
+        """The objects of a folder, in the order of their paths, which is that of the listing."""
+        store = self._open(real_url(self._context.foreign.folder(source.url)))
+        objects: Iterable[ObjectMeta] = store.list()
+        destination = _folder(source.destination)
+        for metas in _batch(objects, _BATCH_ROW_COUNT):
+            paths = [check_path(destination + meta.path, writing=True) for meta in metas]
+            yield rows_of(paths, encode_entries([_entry(store.root_url, meta) for meta in metas]))
+
+    def _open(self, url: StoreUrl) -> ObjectStore:
+        """A folder that may be imported from, where it really is."""
+        environment = self._context.environment
+        if url.scheme in ("file", "memory"):
+            return open_store(str(url), environment=environment, create=False)  # a missing folder is not an empty one
+        if self._storage_options is None:
+            return self._context.foreign.store(url)
+        return open_store(str(url), storage_options=self._storage_options, environment=environment)
+
+
+def _refuse_own(context: RepositoryContext, url: str) -> None:
+    """Raise when a source has objects of this repository: a collection would delete those."""
+    given, root = str(real_url(parse_url(url))), str(real_url(parse_url(context.store.root_url)))
+    folders = [f"{root}/{folder}/" for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)]
+    place = given.removesuffix("/") + "/"
+    if any(place.startswith(folder) or folder.startswith(place) for folder in folders):
+        raise InvalidRequest(
+            f"{given} has the objects of repository {context.name} itself, which a collection may delete: copy them on "
+            "the branch instead of importing them.",
+            kind="own_objects",
+        )
+
+
+def _entry(root_url: str, meta: ObjectMeta) -> Entry:
+    return Entry(
+        address=f"{root_url}/{meta.path}",  # URLs are taken literally
+        size_bytes=meta.size_bytes,
+        checksum=(meta.etag or "").strip('"'),
+        modified_ms=meta.modified_ms,
+    )
+
+
+def _batch(items: Iterable[ObjectMeta], count: int) -> Iterator[list[ObjectMeta]]:
+    rest = iter(items)
+    while batch := list(islice(rest, count)):
+        yield batch
+
+
+def _folder(destination: str) -> str:
+    """A destination as the beginning of paths."""
+    return destination if not destination or destination.endswith("/") else destination + "/"
+
+
+def _folder_and_name(url: str) -> tuple[str, str]:
+    """Where an object is, and its name there."""
+    parsed = parse_url(url)
+    folder, _, name = str(parsed).rpartition("/")
+    if not parsed.prefix or not name or url.endswith("/"):
+        raise InvalidRequest(
+            f"{url!r} names no object: write the folder's URL, a slash and a name.", kind="invalid_url"
+        )
+    return folder, name
+
+
+def _load(context: RepositoryContext, id: str) -> tuple[Import, bytes]:
+    key = context.keys.import_record(id)
+    raw = context.key_value.get(key)
+    if raw is None:
+        raise NotFound(f"Repository {context.name} has no import {id!r}.", kind="import_not_found", id=id)
+    return decode_record(raw, Import, key=key), raw
+
+
+def _set(context: RepositoryContext, raw: bytes, record: Import) -> bool:
+    """Set the record if it is still `raw`."""
+    return replace_record(context.key_value, context.keys.import_record(record.id), encode_record(record), expected=raw)

@@ -1,0 +1,64 @@
+"""Three-way merges of committed states: what merges, reverts, cherry-picks and rebases have in common.
+
+Invariants: a merge is decided path by path (a table inside a branch is one unit) from base, source and destination, by
+`lakebed.repo.committed.merge`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.errors import Conflict
+from lakebed.repo.committed.merge import Strategy, merge_metaranges
+from lakebed.repo.model.model import MetarangeRef
+from lakebed.repo.records.context import RepositoryContext
+
+CONFLICT_COUNT_SHOWN: Final = 5
+"""Paths that the sentence of a conflict lists; its fact ``paths`` has more."""
+
+
+def merge_states(
+    context: RepositoryContext,
+    *,
+    base: MetarangeRef,
+    source: MetarangeRef,
+    destination: MetarangeRef,
+    strategy: Strategy | None,
+    what: str,
+    prefix: str = "",
+) -> MetarangeRef:
+    """What the destination becomes with the changes from base to source.
+
+    Args:
+        prefix: only changes of paths that begin so.
+
+    Raises:
+        Conflict: ``merge_conflict``.
+    Cost: nothing when the source changed nothing or, without a prefix, the destination did not; else it reads where at
+    least two of the three differ, and writes what changes.
+    """
+    outcome = merge_metaranges(
+        context.committed,
+        base=base,
+        source=source,
+        destination=destination,
+        strategy=strategy,
+        prefix=prefix.encode(),
+    )
+    if outcome.ref is None:
+        raise _conflict(context, what, outcome.conflicts, outcome.conflict_count)
+    return outcome.ref
+
+
+def _conflict(context: RepositoryContext, what: str, paths: list[str], count: int) -> Conflict:
+    shown = ", ".join(paths[:CONFLICT_COUNT_SHOWN])
+    more = f" and {count - CONFLICT_COUNT_SHOWN:,} more" if count > CONFLICT_COUNT_SHOWN else ""
+    return Conflict(
+        f"The {what} in repository {context.name} has {count:,} conflict{'s' if count > 1 else ''}, where both sides "
+        f"changed the same path differently: {shown}{more}. Nothing was changed; change one side, or "
+        "give a strategy: source-wins or dest-wins.",
+        kind="merge_conflict",
+        repository=context.name,
+        paths=paths,
+        count=count,
+    )

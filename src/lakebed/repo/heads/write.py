@@ -1,0 +1,280 @@
+"""Writing to a branch: puts, deletes, prefixes, batches.
+
+Owns: the verbs. What may be staged: `lakebed.repo.staging.entries`; how a try is made so that nothing is lost:
+`lakebed.repo.staging.protocol`.
+
+Invariants:
+- A write is acknowledged only when its row was, at the moment of the write, in the branch's staging token.
+- A staged entry is removed without a tombstone only where no older layer has the path, in a change that expects the
+  record: else a compaction that has read the entry would bring it back.
+- A staged upload is not older than the boundary: a collection deletes no bytes that are being named.
+- An address of elsewhere is one that may be imported (`lakebed.repo.outside.foreign`), by whichever verb it comes.
+- `delete_prefix` writes no row: it seals, and the fresh token hides the layers below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.errors import AlreadyExists, Conflict
+from lakebed.repo.heads.heads import fold
+from lakebed.repo.model.entry import decode_entry
+from lakebed.repo.model.model import TOMBSTONE, Entry
+from lakebed.repo.model.names import check_path, check_prefix
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.outside.foreign import is_foreign
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import encode_record, new_token, write_unique
+from lakebed.repo.staging.entries import check_entry, pairs_of, validate_columns
+from lakebed.repo.staging.protocol import WriteAttempts, check_only_unexpected, replace_rows, write_rows
+
+
+def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
+    """Give a path an entry, whatever was there.
+
+    Raises:
+        NotFound: kind ``branch_not_found``.
+        InvalidRequest: the path, the entry or the branch is not writable (``invalid_path``, ``reserved_path``,
+            ``invalid_address``, ``import_not_allowed``, ``oversized_metadata``, ``protected_branch``, ...).
+        Conflict: kind ``branch_moved``: the branch was sealed at every try; ``upload_expired``: the entry's bytes were
+            uploaded so long ago that a collection may have taken them.
+        OutcomeUnknown: the store did not say whether it was written.
+    Cost: 2 peeks and 1 write of the key-value store.
+    """
+    key = check_path(path, writing=True)
+    value, ulid = _check_entry(context, entry, path)
+    attempts = WriteAttempts(context, branch, operation="stage")
+    while True:
+        precondition = attempts.look()
+        _check_age(ulid, precondition.boundary)
+        if write_rows(context, [precondition.token_prefix + key], [value], expected=precondition.on_both):
+            context.counters.count(branch, precondition.record.staging.id, entries=1)
+            return
+
+
+def stage_if_absent(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
+    """Give a path an entry, if nothing is visible there.
+
+    What is visible and has the same address was written by an earlier try of this call, or of its caller, whose reply
+    was lost; that is success, also when it was committed since.
+
+    Raises:
+        AlreadyExists: kind ``path_exists``: another entry is visible.
+        Otherwise as `stage`.
+    Cost: 1 snapshot, 1 read a token and 1 of the committed data, 1 write.
+    """
+
+    def refuse(visible: Entry | None) -> None:
+        if visible is not None:
+            raise path_exists(context, branch, path)
+
+    _stage_unless(context, branch, path, entry, operation="stage_if_absent", refuse=refuse)
+
+
+def stage_if_match(
+    context: RepositoryContext, *, branch: str, path: str, entry: Entry, matches: Callable[[Entry | None], bool]
+) -> None:
+    """Give a path an entry, if what is visible there, None: nothing, is what the caller expects.
+
+    An entry with the same address counts as expected, as in `stage_if_absent`.
+
+    Raises:
+        Conflict: kind ``path_changed``: something else is visible; otherwise as `stage`.
+        Otherwise as `stage`.
+    Cost: as `stage_if_absent`.
+    """
+
+    def refuse(visible: Entry | None) -> None:
+        if not matches(visible):
+            raise Conflict(
+                f"{path!r} on branch {branch} of repository {context.name} is not what was expected there: read it "
+                "again.",
+                kind="path_changed",
+                branch=branch,
+                path=path,
+            )
+
+    _stage_unless(context, branch, path, entry, operation="stage_if_match", refuse=refuse)
+
+
+def _stage_unless(
+    context: RepositoryContext,
+    branch: str,
+    path: str,
+    entry: Entry,
+    *,
+    operation: str,
+    refuse: Callable[[Entry | None], None],
+) -> None:
+    """Stage an entry in the moment in which `refuse` accepts what is visible."""
+    key = check_path(path, writing=True)
+    value, ulid = _check_entry(context, entry, path)
+    attempts = WriteAttempts(context, branch, operation=operation)
+    while True:
+        [(newest, below)], precondition = attempts.read(lambda view: view.layers_of([key]))
+        raw = below if newest is None else newest or None
+        visible = None if raw is None else decode_entry(raw, where=path)
+        if visible is not None and visible.address == entry.address:
+            return
+        refuse(visible)
+        _check_age(ulid, precondition.boundary)
+        staged = precondition.token_prefix + key
+        if write_rows(context, [staged], [value], expected={**precondition.on_both, staged: newest}):
+            context.counters.count(branch, precondition.record.staging.id, entries=1)
+            return
+
+
+def stage_many(
+    context: RepositoryContext, *, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table
+) -> int:
+    """Give many paths entries, in one atomic change; of a path that repeats the last counts.
+
+    Args:
+        entries: pairs of path and entry; or columns ``path``, ``address``, ``checksum`` (text), ``size_bytes``,
+            ``modified_ms`` (integers) and, if there are any, ``content_type`` (text) and ``metadata`` (map of texts).
+
+    Returns:
+        How many paths were written.
+
+    Raises:
+        InvalidRequest: as `stage`; ``invalid_columns``; ``oversized_write``: it is too much for one change.
+        Otherwise as `stage`. Nothing was written then.
+    Cost: 1 write of the key-value store; about 3 us an entry.
+    """
+    pairs = list(pairs_of(entries) if isinstance(entries, pa.RecordBatch | pa.Table) else entries)
+    paths, column, oldest = validate_columns(pairs)
+    context.foreign.check(entry.address for _, entry in pairs if is_foreign(entry.address))
+    attempts = WriteAttempts(context, branch, operation="stage_many")
+    while True:
+        precondition = attempts.look()
+        _check_age(oldest, precondition.boundary)
+        if not paths:
+            return 0
+        prefix = precondition.token_prefix
+        keys = [prefix + path for path in paths]
+        if write_rows(context, keys, column, expected=precondition.on_both):
+            context.counters.count(branch, precondition.record.staging.id, entries=len(paths))
+            return len(paths)
+
+
+def delete(context: RepositoryContext, *, branch: str, path: str) -> bool:
+    """Delete a path.
+
+    Returns:
+        Whether it was there; if not, nothing is written.
+
+    Raises:
+        NotFound, InvalidRequest, Conflict, OutcomeUnknown: as `stage`.
+    Cost: 1 snapshot, 1 read a token and 1 of the committed data, 1 write.
+    """
+    return delete_many(context, branch=branch, paths=[path]) == 1
+
+
+def delete_many(context: RepositoryContext, *, branch: str, paths: Iterable[str]) -> int:
+    """Delete many paths in one atomic change.
+
+    A tombstone is written where an older layer has the path, or could not be seen to have none; an entry that only the
+    staging token has is removed.
+
+    Returns:
+        How many of them were there.
+
+    Raises:
+        NotFound, InvalidRequest, Conflict, OutcomeUnknown: as `stage`.
+    Cost: 1 snapshot, 1 read a token for all paths together, the ranges that may have them, 1 write.
+    """
+    wanted = list(dict.fromkeys(check_path(path, writing=True) for path in paths))
+    attempts = WriteAttempts(context, branch, operation="delete")
+    while True:
+        layers, precondition = attempts.read(lambda view: view.layers_of(wanted))
+        prefix = precondition.token_prefix
+        buried: list[bytes] = []
+        removed: dict[bytes, bytes | None] = {}
+        for path, (newest, below) in zip(wanted, layers, strict=True):
+            if newest == TOMBSTONE or (newest is None and below is None):
+                continue
+            if below is None:
+                removed[prefix + path] = newest
+            else:
+                buried.append(prefix + path)
+        if not buried and not removed:
+            return 0
+        # No address is named, so the boundary does not matter.
+        if removed:
+            is_done = replace_rows(
+                context, [(key, TOMBSTONE) for key in buried], removed, expected=precondition.on_branch
+            )
+        else:
+            is_done = write_rows(context, buried, [TOMBSTONE] * len(buried), expected=precondition.on_branch)
+        if is_done:
+            context.counters.count(
+                branch, precondition.record.staging.id, entries=-len(removed), tombstones=len(buried)
+            )
+            return len(buried) + len(removed)
+
+
+def delete_prefix(context: RepositoryContext, *, branch: str, prefix: str) -> bool:
+    """Delete everything below a prefix; ``""``: everything. What is written afterwards is not hidden.
+
+    Returns:
+        Whether anything was there; if not, nothing changes.
+
+    Raises:
+        NotFound, InvalidRequest, OutcomeUnknown: as `stage`.
+        Conflict: kind ``branch_moved``: others changed the branch at every try.
+    Cost: 1 snapshot, a listing up to its first entry, 1 write of the branch's record, however much is taken away. A
+    branch with too many sealed tokens is compacted first.
+    """
+    start, end = prefix_range(check_prefix(prefix, writing=True))
+    attempts = WriteAttempts(context, branch, operation="delete_prefix")
+    while True:
+        first, precondition = attempts.read(lambda view: next(view.rows(start or None, end), None))
+        if first is None:
+            return False
+        record = precondition.record
+        is_long = len(record.sealed) >= context.options.sealed_tokens_max
+        if is_long and fold(context, branch, operation="delete_prefix"):
+            continue
+        token = new_token(context.environment, clears=prefix)
+        after = msgspec.structs.replace(record, staging=token, sealed=(record.staging, *record.sealed))
+        try:
+            puts = [(context.keys.branch(branch), encode_record(after))]
+            write_unique(context.key_value, puts, expected=precondition.on_branch)
+        except Conflict as error:
+            check_only_unexpected(error)
+            continue
+        context.counters.count(branch, token.id, tombstones=1)
+        context.counters.count_seal(branch)
+        return True
+
+
+def path_exists(context: RepositoryContext, branch: str, path: str) -> AlreadyExists:
+    """The error of a conditional put that came too late."""
+    return AlreadyExists(
+        f"{path!r} is there already on branch {branch} of repository {context.name}, and was to be written only if "
+        "it was not.",
+        kind="path_exists",
+        branch=branch,
+        path=path,
+    )
+
+
+def _check_entry(context: RepositoryContext, entry: Entry, path: str) -> tuple[bytes, str | None]:
+    """An entry as `check_entry` has it, if its address may be named: a client says where the bytes are."""
+    value, ulid = check_entry(entry, path)
+    if ulid is None:
+        context.foreign.check([entry.address])
+    return value, ulid
+
+
+def _check_age(ulid: str | None, boundary: bytes | None) -> None:
+    """Whether an upload is still safe from a collection. Raises `Conflict` (``upload_expired``)."""
+    if ulid is not None and boundary is not None and ulid.encode() < boundary:
+        raise Conflict(
+            f"The upload {ulid} is older than what a collection of unused objects may have taken: upload again.",
+            kind="upload_expired",
+            address=ulid,
+        )

@@ -1,0 +1,1 @@
+"""The data of a repository without I/O: names, entries, layout, columns, options."""

@@ -1,0 +1,138 @@
+"""Every key and every object path of repositories, written and parsed in one place. Pure.
+
+Keys (UTF-8 but for the paths in staging, which are any bytes):
+
+    home                                             CatalogRecord: the identity of this catalog
+    repos/<name>                                     RepositoryRecord
+    deleted/<uid>                                    DeletedRepository: to be cleaned up
+    r/<uid>/branches/<name>                          Branch
+    r/<uid>/tags/<name>                              Tag
+    r/<uid>/commits/<id>                             Commit
+    r/<uid>/staging/<token>/<path>                   encoded entry, or nothing: a tombstone
+    r/<uid>/cleanup/<token>                          when it was dropped
+    r/<uid>/imports/<id>  settings/<name>  reflog/<branch>/<ulid>  expired/<commit>
+    r/<uid>/superseded/<ulid>                        Superseded: a state that was replaced lately
+    r/<uid>/boundary                                 uploads with smaller ULIDs may be collected
+    keys/<access key>  audit/<ulid>                  of the server
+
+Objects, relative to a repository's storage namespace: ``data/<ulid>``, ``ranges/<hash>-<ulid>``,
+``metaranges/<hash>-<ulid>``, ``uploads/<ulid>``, and the marker `MARKER_PATH`.
+
+DO NOT CHANGE any of them: they are stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+CLOCK_PATH: Final = "_clock"
+"""Put anew by each collection, to be told the store's time."""
+DATA_FOLDER: Final = "data"
+RANGE_FOLDER: Final = "ranges"
+METARANGE_FOLDER: Final = "metaranges"
+UPLOAD_FOLDER: Final = "uploads"
+"""Where URLs that a vendor has signed put bytes. While the URL is good others may be put there: linking copies them."""
+MARKER_PATH: Final = "_repository.json"
+"""Says whose namespace it is; created first, so that no second repository takes it."""
+
+REPOSITORY_PREFIX: Final = b"repos/"
+DELETED_PREFIX: Final = b"deleted/"
+CATALOG_KEY: Final = b"home"
+"""The identity of this catalog; the record changes with each repository that is made."""
+
+
+def repository_key(name: str) -> bytes:
+    """The record of a repository."""
+    return REPOSITORY_PREFIX + name.encode()
+
+
+def deletion_key(uid: str) -> bytes:
+    """What is remembered of a deleted repository until its objects and records are gone."""
+    return DELETED_PREFIX + uid.encode()
+
+
+def access_key_key(access_key: str) -> bytes:
+    """An access key of the server."""
+    return b"keys/" + access_key.encode()
+
+
+def audit_key(ulid: str) -> bytes:
+    """A line of the server's audit log."""
+    return b"audit/" + ulid.encode()
+
+
+def range_path(file_id: str) -> str:
+    """The object of a range, by its file's id ``<hash>-<ulid>``."""
+    return f"{RANGE_FOLDER}/{file_id}"
+
+
+def metarange_path(file_id: str) -> str:
+    """The object of a metarange."""
+    return f"{METARANGE_FOLDER}/{file_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one repository. Methods without an argument are prefixes, which end with a slash."""
+
+    uid: str
+
+    @property
+    def root(self) -> bytes:
+        """Before everything of this repository."""
+        return b"r/" + self.uid.encode() + b"/"
+
+    @property
+    def deleted(self) -> bytes:
+        """The note that the repository was deleted: while it is there, no branch or tag is created."""
+        return deletion_key(self.uid)
+
+    def branch(self, name: str = "") -> bytes:
+        """A branch; without a name the prefix of all."""
+        return self.root + b"branches/" + name.encode()
+
+    def tag(self, name: str = "") -> bytes:
+        """A tag; without a name the prefix of all."""
+        return self.root + b"tags/" + name.encode()
+
+    def commit(self, commit_id: str = "") -> bytes:
+        """A commit; without an id the prefix of all, with the beginning of one that of those it abbreviates."""
+        return self.root + b"commits/" + commit_id.encode()
+
+    def token(self, token_id: str) -> bytes:
+        """The prefix of everything staged under a token."""
+        return self.staging() + token_id.encode() + b"/"
+
+    def staging(self) -> bytes:
+        """The prefix of all tokens."""
+        return self.root + b"staging/"
+
+    def cleanup(self, token_id: str = "") -> bytes:
+        """A token that was dropped; without an id the prefix of all."""
+        return self.root + b"cleanup/" + token_id.encode()
+
+    def import_record(self, import_id: str = "") -> bytes:
+        """The state of an import."""
+        return self.root + b"imports/" + import_id.encode()
+
+    def setting(self, name: str = "") -> bytes:
+        """A setting, such as the protected branches or the rules of retention."""
+        return self.root + b"settings/" + name.encode()
+
+    def reflog(self, branch: str = "", ulid: str = "") -> bytes:
+        """Where a branch has been. Branch names hold no slash at their end, so ``<branch>/`` is one branch's prefix."""
+        return self.root + b"reflog/" + (f"{branch}/{ulid}".encode() if branch else b"")
+
+    def expired(self, commit_id: str = "") -> bytes:
+        """A commit whose objects are about to go or are gone: nothing may refer to it any more."""
+        return self.root + b"expired/" + commit_id.encode()
+
+    def supersession(self, ulid: str = "") -> bytes:
+        """A state that was replaced; without a ULID the prefix of all."""
+        return self.root + b"superseded/" + ulid.encode()
+
+    @property
+    def boundary(self) -> bytes:
+        """The ULID (text) below which uploads may be collected; absent: none was ever."""
+        return self.root + b"boundary"

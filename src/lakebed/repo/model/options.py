@@ -1,0 +1,94 @@
+"""Every setting of repositories. Pure data; each documents the cost of a change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+DAY_MS: Final = 86_400_000
+"""Rules are in days."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOptions:
+    """Where ranges break. Stored nowhere; when it changes, the next commits rewrite what they touch."""
+
+    entry_count_min: int = 2_048
+    """A range never breaks before it has so many entries."""
+    raggedness: int = 16_384
+    """A range breaks behind a path whose hash this divides: about so many entries a range. Smaller: a commit rewrites
+    less around each change, and reads and lists more objects."""
+    entry_count_max: int = 131_072
+    """A range always breaks here."""
+    bytes_max: int = 32 << 20
+    """And where its paths and values reach this size."""
+    block_bytes: int = 64 << 10
+    """Block size before compression. Smaller: less is read for one path, the index grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryOptions:
+    """Settings of open repositories, all of one storage."""
+
+    ranges: RangeOptions = field(default_factory=RangeOptions)
+    cache_bytes: int | None = None
+    """Bytes of the cache of range blocks; None: the process's shared cache (`lakebed.lsm.cache`)."""
+    write_tries_max: int = 3
+    """Tries of a write whose token was sealed meanwhile."""
+    publish_tries_max: int = 8
+    """Tries of an operation that moves a branch and lost the race for its record."""
+    sealed_tokens_max: int = 64
+    """Above it a commit compacts first. Every read of an uncommitted path looks into each."""
+    compaction_staged_min: int = 10_000
+    """Staged entries of a branch at which the sensor asks for compaction."""
+    compaction_tombstones_min: int = 1_000
+    """Tombstones of a branch at which it does."""
+    compaction_sealed_min: int = 8
+    """Sealed tokens at which it does."""
+    compaction_cooldown_ms: int = 60_000
+    """Shortest time between the starts of two compactions of one branch, by any process."""
+    background: bool = True
+    """Compact and clean up in a thread of our own. False: the caller runs `step_once`."""
+    undelete_days: int = 7
+    """How long a deleted branch can be brought back; its head is kept as long."""
+    diff_cache_count: int = 64
+    """Differences of two metaranges kept, of the small ones."""
+    committer: str = ""
+    """The default committer; empty: the user that runs the process."""
+    webhook_hosts: tuple[str, ...] = ()
+    """Hosts that webhooks may reach although their addresses are private, loopback or otherwise not public: names,
+    addresses or networks such as ``10.0.0.0/8``; a name or an address may have a port behind a colon. Webhooks are set
+    by administrators of one repository, and the request leaves from this machine: list only what they may reach."""
+    import_from: tuple[str, ...] | None = None
+    """URLs below which objects may be imported, or ``repository=URL`` for one repository; None: everywhere. With a
+    list, nothing below the storage itself may be imported but what is in the list, and never the records, another
+    repository or another store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How this process reaches repositories: as the owner of their records, as a reader, or through a server."""
+
+    read_only: bool = False
+    """Own nothing and write nothing, while another process may own the records; for questions, not for servers."""
+    take_over: bool = False
+    """Become the owner although another process is; that process can write no more."""
+    owner_wait_ms: int = 0
+    """Wait so long for another owner that is not a server: a command, a job."""
+    endpoint: str | None = None
+    """The URL at which this process serves others; the error that refuses a second owner names it."""
+    access_key: str | None = None
+    """For a server; None: from ``LAKEBED_ACCESS_KEY_ID``."""
+    secret: str | None = field(default=None, repr=False)
+    """For a server; None: from ``LAKEBED_SECRET_ACCESS_KEY``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionOptions:
+    """What a collection may take."""
+
+    min_age: timedelta = timedelta(days=1)
+    """Uploads younger than this are left alone; a slower upload is refused when it is staged. What a branch or tag
+    gave up less than this ago is left alone too, at most `lakebed.repo.records.superseded.KEPT_DAYS`; a slower reader
+    of it begins again, or gets `Conflict` (``version_went``) when it has returned rows already."""

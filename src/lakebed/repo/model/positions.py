@@ -1,0 +1,85 @@
+"""Positions in the log of commits: where a page ended, so that the next one does not walk from the head again.
+
+Owns: the form of a position, and those that this process keeps. Invariants: a position names all commits that were met
+and not yet shown, so what is left of the log follows from it alone, whatever became of the head meanwhile.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.runtime import Runtime
+
+_WAITING_MAX: Final = 64
+"""Most commits of a written position: 43 characters each, in the query of a URL."""
+_KEPT_MAX: Final = 128
+_KEPT_WAITING_MAX: Final = 8_192
+"""Commits of all positions that are kept, together: about a megabyte."""
+_ID_BYTES: Final = 32
+_MARK: Final = "."
+"""Between the last commit shown and those that wait. No reference has it behind a commit's id."""
+
+
+def format_position(id: str, waiting: Sequence[str]) -> str:
+    """A position as text: the last commit shown, then those that wait; of too many the last commit alone."""
+    if not waiting or len(waiting) > _WAITING_MAX:
+        return id
+    raw = b"".join(bytes.fromhex(commit_id) for commit_id in sorted(waiting))
+    return f"{id}{_MARK}{urlsafe_b64encode(raw).decode().rstrip('=')}"
+
+
+def parse_position(text: str) -> tuple[str, Sequence[str] | None]:
+    """The last commit shown, and those that wait; None: the text is a commit's id alone.
+
+    Raises:
+        InvalidRequest: kind ``invalid_position``.
+    """
+    id, mark, coded = text.partition(_MARK)
+    if not mark:
+        return text, None
+    try:
+        raw = urlsafe_b64decode(coded + "=" * (-len(coded) % 4))
+    except ValueError as error:
+        raise _invalid(text) from error
+    if not raw or len(raw) % _ID_BYTES or len(raw) > _WAITING_MAX * _ID_BYTES:
+        raise _invalid(text)
+    return id, [raw[at : at + _ID_BYTES].hex() for at in range(0, len(raw), _ID_BYTES)]
+
+
+def _invalid(text: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{text[:80]!r} is not a position in a log: give the id of a commit, or what the page before answered.",
+        kind="invalid_position",
+    )
+
+
+class Positions:
+    """Where the last pages of logs ended, by where they began. Thread-safe.
+
+    For callers that page by the ids of commits: without it each page would walk from the head to that commit.
+    """
+
+    def __init__(self, *, runtime: Runtime) -> None:
+        self._kept: OrderedDict[tuple[str, bool, str], tuple[str, ...]] = OrderedDict()
+        self._waiting_count = 0
+        self._lock = runtime.lock()
+
+    def get(self, start: str, *, first_parent: bool, after: str) -> Sequence[str] | None:
+        """The commits that waited when a walk from `start` had given `after`; None: it is not known."""
+        with self._lock:
+            return self._kept.get((start, first_parent, after))
+
+    def put(self, start: str, *, first_parent: bool, after: str, waiting: Sequence[str]) -> None:
+        """Keep a position; the oldest go when there are too many, and one that is too large is not kept."""
+        if len(waiting) > _KEPT_WAITING_MAX:
+            return
+        key = (start, first_parent, after)
+        with self._lock:
+            self._waiting_count += len(waiting) - len(self._kept.pop(key, ()))
+            self._kept[key] = tuple(waiting)
+            while len(self._kept) > _KEPT_MAX or self._waiting_count > _KEPT_WAITING_MAX:
+                self._waiting_count -= len(self._kept.popitem(last=False)[1])

@@ -1,0 +1,146 @@
+"""Sorted rows of paths and values: laid over one another, cut, and turned into the rows of sorted files and back.
+
+Owns: what a stack of layers reads as. Invariants: rows are batches of `ROWS_SCHEMA`, sorted, each path once in a
+source; of a path the newest source that has it decides, whether with an entry or with a tombstone; memory is bounded
+by `lakebed.lsm.merge`. No row becomes a Python object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.kv.ranges import prefix_end
+from lakebed.lsm.block import offsets_of
+from lakebed.lsm.merge import Part, Window, cut_windows
+from lakebed.lsm.model import ROW_SCHEMA, Kind
+from lakebed.lsm.resolve import visible
+from lakebed.lsm.sort import KeyColumn
+from lakebed.repo.model.model import ROWS_SCHEMA
+
+GATHERED_ROW_COUNT: Final = 8_192
+"""Rows of a gathered batch: some megabytes at most."""
+
+Interval = tuple[bytes, bytes | None]
+"""Half-open range of paths, or keys; an end of None: up to the last."""
+
+
+def overlay(sources: Sequence[Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """What sorted sources read as together: of every path the row of the newest source that has it.
+
+    Args:
+        sources: newest first; batches of `ROWS_SCHEMA`, sorted each and one behind another, each path once in a source.
+
+    Returns:
+        Batches of `ROWS_SCHEMA`, none empty, sorted, each path once; tombstones among them. The first come after a few
+        rows of every source, and what one source has alone passes through without a copy.
+
+    Cost: about 0.05 us a row where sources do not overlap, 0.3 us where they do; memory as
+    `lakebed.lsm.merge.cut_windows`.
+    """
+    if len(sources) == 1:
+        yield from (batch for batch in sources[0] if batch.num_rows)
+        return
+    newest = len(sources)
+    for window in cut_windows([_parts(source, newest - age) for age, source in enumerate(sources)]):
+        yield from _newest(window)
+
+
+def _parts(source: Iterable[pa.RecordBatch], sequence: int) -> Iterator[Part]:
+    for batch in source:
+        if batch.num_rows:
+            yield Part(lsm_rows(batch, sequence=sequence), True, batch.get_total_buffer_size())
+
+
+def _newest(window: Window) -> Iterator[pa.RecordBatch]:
+    """The newest row of every path of a window."""
+    parts = window.parts_in_order()
+    if parts is not None:
+        yield from (path_rows(part.rows) for part in parts)
+        return
+    # Nothing of these rows ends or is combined: tombstones of paths are rows like others, with an empty value.
+    for batch in visible(window.merge_parts(), sequence=None, now_ms=0, operator=None).to_batches():
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=ROWS_SCHEMA)
+
+
+def prefix_range(prefix: bytes) -> Interval:
+    """The half-open range of the paths, or keys, that begin with a prefix; an end of None: up to the last."""
+    return prefix, prefix_end(prefix)
+
+
+def join_intervals(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Half-open ranges as few as can be: sorted, disjoint, not touching, none empty. Cost: a sort."""
+    spans: list[Interval] = []
+    for start, end in sorted(intervals, key=lambda interval: interval[0]):
+        if end is not None and start >= end:
+            continue
+        before = spans[-1][1] if spans else b""
+        if spans and (before is None or start <= before):
+            spans[-1] = (spans[-1][0], None if before is None or end is None else max(before, end))
+        else:
+            spans.append((start, end))
+    return tuple(spans)
+
+
+def without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that are entries; the batch itself when all are. Cost: about 2 ns a row, 20 where some are not."""
+    if not batch.num_rows:
+        return batch
+    present = np.diff(offsets_of(batch.column(1))) > 0
+    return batch if present.all() else batch.filter(pa.array(present))
+
+
+def gather_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: what handles a batch at a time pays some 10 us for each.
+
+    The first comes as it is, so that who wants few rows waits for few; each next one has twice as many rows, up to
+    `GATHERED_ROW_COUNT`. Cost: a copy.
+    """
+    pending: list[pa.RecordBatch] = []
+    held_count = wanted_count = 0
+    for batch in batches:
+        pending.append(batch)
+        held_count += batch.num_rows
+        if held_count >= wanted_count:
+            yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
+            wanted_count = min(2 * held_count, GATHERED_ROW_COUNT)
+            pending, held_count = [], 0
+    if pending:
+        yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
+
+
+def clip_rows(batch: pa.RecordBatch, *, start: bytes | None = None, end: bytes | None = None) -> pa.RecordBatch:
+    """The rows with paths in [start, end), None: open; a view. Cost: some 10 us, whatever the size."""
+    paths = KeyColumn(batch.column(0))
+    low = 0 if start is None else paths.lower_bound(start)
+    high = batch.num_rows if end is None else paths.lower_bound(end)
+    return batch.slice(low, max(high - low, 0))
+
+
+def rows_of(paths: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
+    """A batch of `ROWS_SCHEMA` of Python bytes, as many values as paths."""
+    return pa.RecordBatch.from_arrays([pa.array(paths, pa.binary()), pa.array(values, pa.binary())], schema=ROWS_SCHEMA)
+
+
+def lsm_rows(batch: pa.RecordBatch, *, sequence: int = 0) -> pa.RecordBatch:
+    """Rows of `ROWS_SCHEMA` as rows of sorted files (`lakebed.lsm.model.ROW_SCHEMA`), all of one sequence.
+
+    Paths and values are shared, not copied. Cost: some 10 us, 2 ns a row.
+    """
+    count = batch.num_rows
+    columns = [
+        batch.column(0),
+        pa.array(np.full(count, sequence, np.uint64)),
+        pa.array(np.full(count, int(Kind.PUT), np.uint8)),
+        batch.column(1),
+        pa.nulls(count, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
+
+
+def path_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of sorted files as rows of `ROWS_SCHEMA`: views of the same bytes."""
+    return pa.RecordBatch.from_arrays([batch.column(0), batch.column(3)], schema=ROWS_SCHEMA)

@@ -1,0 +1,1 @@
+"""The bytes of entries: uploaded, read, and noticed when they changed."""

@@ -1,0 +1,411 @@
+"""The bytes of entries: uploaded once, under a name of their own, and read from the address in an entry.
+
+Owns: uploads, downloads, copies and signed URLs. Invariants: an entry is made only of bytes that are durable, so
+a staged entry never refers to a missing object; a name is used once (``data/<ulid>``) and put create-only, so a failed,
+repeated or late upload overwrites nothing; a copy is a copy of the bytes; imported objects are read where they are,
+never written. However large an object is, a stream holds a few parts of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from typing_extensions import Buffer
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.create_once import put_new
+from lakebed.objects.memory import exists_error
+from lakebed.objects.path import parse_url
+from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
+from lakebed.objects.streaming import byte_view
+from lakebed.repo.model.entry import address_ulid, is_upload, new_address, new_upload
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects.intact import read_object, read_object_ranges, stream_object
+from lakebed.repo.outside.foreign import is_foreign
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.runtime import Environment
+
+R = TypeVar("R")
+
+CONTENT_TYPE: Final = "application/octet-stream"
+"""The content type of an object without one."""
+
+METADATA_BYTES_MAX: Final = 64 << 10
+"""Of an entry's metadata and content type, in UTF-8: they are in every range and every listing."""
+
+LOOKS_MAX: Final = 8
+"""Entries of a path whose bytes a read asks for: each time a collection may have taken those of the one before."""
+
+READ_AHEAD_BYTES: Final = 1 << 20
+"""What an open file reads at least, and keeps."""
+
+
+def upload(
+    context: RepositoryContext,
+    content: Buffer | Iterable[Buffer],
+    *,
+    content_type: str = CONTENT_TYPE,
+    metadata: Mapping[str, str] | None = None,
+) -> Entry:
+    """Store bytes under a new address.
+
+    Args:
+        content: the whole body, or its chunks in order; an error of the iterator leaves nothing and comes out as it is.
+        content_type: of the object, such as ``text/csv``.
+
+    Returns:
+        The entry, to be staged: its bytes survive power loss by now. Until it is staged nothing refers to them, and a
+        collection takes them when they are old enough.
+
+    Raises:
+        InvalidRequest: kind ``invalid_body``, ``invalid_metadata``.
+        Unavailable: the store failed; nothing is left but perhaps bytes that a collection finds.
+    Cost: 1 PUT; of chunks that are larger than a part, as `ObjectStore.put_stream`. Memory: about two parts.
+    """
+    return upload_to(
+        context.store, content, content_type=content_type, metadata=metadata, environment=context.environment
+    )
+
+
+def upload_to(
+    store: ObjectStore,
+    content: Buffer | Iterable[Buffer],
+    *,
+    content_type: str = CONTENT_TYPE,
+    metadata: Mapping[str, str] | None = None,
+    environment: Environment,
+) -> Entry:
+    """As `upload`, into the storage namespace alone: for tasks of a job, which have no records."""
+    kept = check_metadata(metadata, content_type=content_type)
+    address = new_address(environment)
+    digest = hashlib.md5(usedforsecurity=False)
+    whole = whole_body(content)
+    if whole is not None:
+        digest.update(whole)
+        put_new(store, address, whole)
+        size_bytes = len(whole)
+    else:
+        chunks = _digest_chunks(cast(Iterable[Buffer], content), digest.update)
+        size_bytes = store.put_stream(address, chunks, create_only=True)
+    return Entry(address, size_bytes, digest.hexdigest(), environment.clock.now_ms(), content_type, kept)
+
+
+def whole_body(content: Buffer | Iterable[Buffer]) -> memoryview | None:
+    """The body, when it is one; None: it comes in chunks. Raises `InvalidRequest` (``invalid_body``)."""
+    try:
+        memoryview(content)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        if isinstance(content, Iterable) and not isinstance(content, str):
+            return None
+    return byte_view(cast(Buffer, content))
+
+
+def _digest_chunks(chunks: Iterable[Buffer], update: Callable[[Buffer], None]) -> Iterator[Buffer]:
+    for chunk in chunks:
+        view = byte_view(chunk)
+        update(view)
+        yield view
+
+
+def check_metadata(metadata: Mapping[str, str] | None, *, content_type: str = CONTENT_TYPE) -> dict[str, str]:
+    """The metadata, if an entry can have it. Raises `InvalidRequest` (``invalid_metadata``)."""
+    kept = {} if metadata is None else dict(metadata)
+    texts = [content_type, *kept, *kept.values()]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(
+            "An object's metadata and content type are text, names and values alike.", kind="invalid_metadata"
+        )
+    try:
+        size_bytes = sum(len(text.encode()) for text in texts)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            "An object's metadata holds half a character: give valid Unicode.", kind="invalid_metadata"
+        ) from error
+    if size_bytes > METADATA_BYTES_MAX:
+        raise InvalidRequest(
+            f"The metadata of an object has {size_bytes:,} bytes, and {METADATA_BYTES_MAX:,} are possible: put what is "
+            "larger into an object of its own.",
+            kind="invalid_metadata",
+        )
+    return kept
+
+
+def read_found(find: Callable[[], Entry], read: Callable[[Entry], R]) -> R:
+    """Find an entry and read its bytes; when a collection took them meanwhile, what has replaced it.
+
+    What is staged can be overwritten, deleted or reset, and its bytes are collected once they are old enough.
+
+    Args:
+        find: the entry now.
+        read: may be called `LOOKS_MAX` times.
+
+    Raises:
+        What both raise; `NotFound`, kind ``object_gone``: the bytes of the entry that is there now are missing.
+    """
+    entry = find()
+    for _ in range(LOOKS_MAX - 1):
+        try:
+            return read(entry)
+        except NotFound as gone:
+            entry = find_newer(find, entry, gone=gone)
+    return read(entry)
+
+
+def find_newer(find: Callable[[], Entry], entry: Entry, *, gone: NotFound) -> Entry:
+    """What has replaced an entry whose bytes could not be read.
+
+    Raises what `find` raises; `gone` when it says something else, or nothing has replaced the entry.
+    """
+    if gone.kind == "object_gone":
+        newest = find()
+        if newest.address != entry.address:
+            return newest
+    raise gone
+
+
+def read(context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
+    """The bytes of an entry, or a part of them: read-only, as `ObjectStore.get`.
+
+    Raises:
+        InvalidRequest: kind ``invalid_range``: the range is empty or starts past the end; ``import_not_allowed``.
+        NotFound: kind ``object_gone``: the bytes are not there any more; ``import_gone``: an imported object is not.
+        Corruption: kind ``wrong_size``: there are fewer or more bytes than were stored; ``import_changed``: an imported
+            object has another size or etag than at the import.
+    Cost: 1 GET; of an imported object 1 HEAD more.
+    """
+    store, path = _locate(context, entry)
+    with _explain_missing(context, entry):
+        return read_object(store, path, entry, byte_range=byte_range)
+
+
+def read_ranges(context: RepositoryContext, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
+    """Several parts of an entry's bytes, in the order asked; near ones are read together. Raises as `read`.
+
+    Cost: 1 GET a joined range; of an imported object 1 HEAD more.
+    """
+    store, path = _locate(context, entry)
+    with _explain_missing(context, entry):
+        return read_object_ranges(store, path, entry, ranges)
+
+
+def stream(
+    context: RepositoryContext,
+    entry: Entry,
+    *,
+    byte_range: ByteRange | None = None,
+    chunk_bytes: int = STREAM_CHUNK_BYTES,
+) -> Iterator[Buffer]:
+    """The bytes of an entry in chunks; the first is read by the call, so that its errors come first.
+
+    Raises:
+        As `read`.
+    Cost: 1 GET a chunk, each when it is asked for; of an imported object 1 or 2 HEADs more. Memory: 1 chunk.
+    """
+    store, path = _locate(context, entry)
+    with _explain_missing(context, entry):
+        return stream_object(store, path, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
+
+
+def ranges_file(
+    read_range: Callable[[ByteRange], Buffer], *, size_bytes: int, read_ahead_bytes: int = READ_AHEAD_BYTES
+) -> io.BufferedReader:
+    """Bytes that are read in ranges, as a file that can be read and sought, for libraries that want one.
+
+    Args:
+        read_ahead_bytes: what is read at least, and kept until it is read elsewhere.
+
+    Cost: 1 GET for every `read_ahead_bytes` read in order, and 1 a larger read; nothing to open it.
+    """
+    return io.BufferedReader(_RangesFile(read_range, size_bytes), buffer_size=max(1, read_ahead_bytes))
+
+
+class _RangesFile(io.RawIOBase):
+    """Ranges of bytes, as a file without a buffer."""
+
+    def __init__(self, read_range: Callable[[ByteRange], Buffer], size_bytes: int) -> None:
+        super().__init__()
+        self._read_range = read_range
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}
+        if whence not in origins or origins[whence] + offset < 0:
+            raise InvalidRequest(f"A file cannot be sought to {offset} from {whence}.", kind="invalid_seek")
+        self._position = origins[whence] + offset
+        return self._position
+
+    def readinto(self, buffer: Any, /) -> int:
+        body = self._take(len(memoryview(buffer).cast("B")))
+        memoryview(buffer).cast("B")[: len(body)] = body
+        return len(body)
+
+    def readall(self) -> bytes:
+        return bytes(self._take(self._size_bytes))
+
+    def _take(self, size_bytes: int) -> memoryview:
+        end = min(self._position + size_bytes, self._size_bytes)
+        if end <= self._position:
+            return memoryview(b"")
+        body = memoryview(self._read_range((self._position, end)))
+        self._position += len(body)
+        return body
+
+
+def copy(context: RepositoryContext, entry: Entry) -> Entry:
+    """A copy of the bytes under an address of its own, and its entry: all else is as it was, but for the time.
+
+    Raises:
+        NotFound: as `read`.
+    Cost: 1 HEAD and 1 COPY inside the store, of a local one a read and a write; of an imported object a download and an
+    upload, as streams.
+    """
+    if is_foreign(entry.address):
+        return upload(context, stream(context, entry), content_type=entry.content_type, metadata=entry.metadata)
+    address = new_address(context.environment)
+    with _explain_missing(context, entry):
+        _copy_new(context.store, entry.address, address)
+    return msgspec.structs.replace(entry, address=address, modified_ms=context.now_ms())
+
+
+def _copy_new(store: ObjectStore, source: str, address: str) -> None:
+    """Copy inside the store to a new address, create-only where that costs no more than a copy.
+
+    Of buckets a create-only copy would go through this process; the address is new there, and it is looked at first.
+    """
+    if parse_url(store.root_url).scheme in ("file", "memory"):
+        store.copy(source, address, create_only=True)
+        return
+    try:
+        store.head(address)
+    except NotFound:
+        store.copy(source, address)
+    else:
+        raise exists_error(address, store.root_url)
+
+
+def physical_url(context: RepositoryContext, entry: Entry) -> str:
+    """Where the bytes are, for another engine; it holds no credential."""
+    return entry.address if is_foreign(entry.address) else context.store.url(entry.address)
+
+
+def sign_get(context: RepositoryContext, entry: Entry, *, expires_in_s: int) -> str:
+    """A URL with which anyone may read the bytes for a while. Raises `InvalidRequest` where the store has none."""
+    store, path = _locate(context, entry)
+    return store.signed_url(path, expires_in_s=expires_in_s)
+
+
+def sign_put(context: RepositoryContext, *, expires_in_s: int) -> tuple[str, str]:
+    """A new address, and a URL with which anyone may put the bytes there; `link_object` makes an entry of them.
+
+    Until the URL ends its holder may put other bytes there, so the address is never an entry's: `link_object` copies.
+    Raises `InvalidRequest` where the store has no signed URLs.
+    """
+    address = new_upload(context.environment)
+    return address, context.store.signed_url(address, expires_in_s=expires_in_s, method="PUT")
+
+
+def address_of(context: RepositoryContext, url: str) -> str:
+    """The address of an entry whose bytes are at a URL: inside the namespace its path, else the URL itself.
+
+    Raises:
+        InvalidRequest: kind ``invalid_address``: the repository keeps other things there; ``invalid_url``,
+            ``import_not_allowed``.
+    Cost: none.
+    """
+    inside = url.removeprefix(context.store.root_url + "/")
+    if is_foreign(inside):
+        context.foreign.check([inside])
+        return inside
+    if address_ulid(inside) is None and not is_upload(inside):
+        raise InvalidRequest(
+            f"{url!r} is not an address of an object of repository {context.name}: link what was uploaded to an "
+            "address that it gave, or import from outside of its namespace.",
+            kind="invalid_address",
+            address=url,
+        )
+    return inside
+
+
+def link_object(
+    context: RepositoryContext,
+    url: str,
+    *,
+    checksum: str | None = None,
+    content_type: str = CONTENT_TYPE,
+    metadata: Mapping[str, str] | None = None,
+) -> Entry:
+    """An entry of bytes that were put by another program: at an address of `sign_put`, or outside.
+
+    Args:
+        url: an address, or a URL.
+        checksum: of the bytes, as the writer gives it; None: the store's etag.
+
+    Returns:
+        The entry, with the size that the store has.
+
+    Raises:
+        InvalidRequest: as `address_of`.
+        NotFound: nothing is there.
+    Cost: 1 HEAD; on a local folder its fsync; of what was put to a signed URL 1 HEAD and 1 COPY more.
+    """
+    kept = check_metadata(metadata, content_type=content_type)
+    address = address_of(context, url)
+    if is_upload(address):
+        address = _take_over(context, address)
+    entry = Entry(address, 0, checksum or "", context.now_ms(), content_type, kept)
+    store, path = _locate(context, entry)
+    with _explain_missing(context, entry):
+        meta = store.head(path)
+        if not is_foreign(address):
+            store.sync([path])
+    etag = (meta.etag or "").strip('"')
+    return msgspec.structs.replace(entry, size_bytes=meta.size_bytes, checksum=checksum or etag)
+
+
+def _take_over(context: RepositoryContext, upload: str) -> str:
+    """A copy of an object put to a signed URL, at an address that has no signed URL; the first is garbage then."""
+    address = new_address(context.environment)
+    with _explain_missing(context, Entry(upload, 0, "", 0)):
+        _copy_new(context.store, upload, address)
+    return address
+
+
+def _locate(context: RepositoryContext, entry: Entry) -> tuple[ObjectStore, str]:
+    return context.foreign.locate(entry.address) if is_foreign(entry.address) else (context.store, entry.address)
+
+
+@contextmanager
+def _explain_missing(context: RepositoryContext, entry: Entry) -> Iterator[None]:
+    """Say of missing bytes what became of them."""
+    try:
+        yield
+    except NotFound as missing:
+        if is_foreign(entry.address):
+            raise NotFound(
+                f"The object was imported from {entry.address}, and it is not there any more: put it back, or import "
+                "it again.",
+                kind="import_gone",
+                address=entry.address,
+            ) from missing
+        raise NotFound(
+            f"The bytes at {entry.address} of repository {context.name} are not in its storage: a collection takes "
+            "those of expired commits, of what was overwritten, deleted or reset before it was committed, and of "
+            "uploads that were never staged. Look the path up again.",
+            kind="object_gone",
+            address=entry.address,
+        ) from missing

@@ -1,0 +1,225 @@
+"""Objects outside of a repository's namespace: where imported entries point.
+
+Owns: the stores such addresses are read from. Invariants: an address is a URL, and what is read through it is never
+written or deleted; a server that must not read every URL that a client names lists the allowed locations
+(`lakebed.repo.outside.import_policy`), and asks both when an entry is made and when it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.open import open_store
+from lakebed.objects.path import Scheme, StoreUrl, parse_url
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.outside.import_policy import ImportPolicy, Use, parse_allowed_folders, real_url, refusal_error
+from lakebed.runtime import Environment
+
+STORE_COUNT_MAX = 64
+"""Stores that are kept open; the one opened first goes when there are more."""
+
+
+def is_foreign(address: str) -> bool:
+    """Whether an address is a URL, and not a path in the repository's namespace."""
+    return "://" in address
+
+
+class _Opened:
+    """Stores that are open, by what they are opened with; shared by all views."""
+
+    def __init__(
+        self, scheme: Scheme | None, storage_options: Mapping[str, str] | None, environment: Environment | None
+    ) -> None:
+        self.scheme = scheme
+        self.storage_options = dict(storage_options or {})
+        self._environment = environment or Environment()
+        self._lock = self._environment.runtime.lock()
+        self._stores: dict[tuple[str, str, str], ObjectStore] = {}
+
+    def __len__(self) -> int:
+        return len(self._stores)
+
+    def get(self, url: StoreUrl) -> ObjectStore:
+        key = (url.scheme, url.place, url.prefix)
+        with self._lock:
+            store = self._stores.get(key)
+        if store is not None:
+            return store
+        options = self.storage_options if url.scheme == self.scheme and url.scheme not in ("file", "memory") else None
+        opened = open_store(str(url), storage_options=options, environment=self._environment)
+        with self._lock:
+            if len(self._stores) >= STORE_COUNT_MAX:
+                del self._stores[next(iter(self._stores))]
+            return self._stores.setdefault(key, opened)
+
+
+class ForeignStores:
+    """Stores by their root: a bucket, a container, a folder. Thread-safe.
+
+    Args:
+        like: the URL of the repository's own storage; `storage_options` are for stores of its kind, and those of other
+            kinds are opened with what the environment variables say.
+        storage_options: the vendor's settings and credentials.
+        allowed: folders below which objects may be named and read, such as ``s3://bucket/raw``, or for one repository
+            only ``analytics=s3://bucket/raw``; None: everywhere. Of `like` and `records` nothing that is not named, and
+            never the records, a repository's namespace or another store.
+        records: the URL of the records of repositories.
+        environment: clock, randomness and concurrency of the stores.
+    """
+
+    def __init__(
+        self,
+        *,
+        like: str = "",
+        storage_options: Mapping[str, str] | None = None,
+        allowed: Sequence[str] | None = None,
+        records: str | os.PathLike[str] | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        root = parse_url(like) if like else None
+        self._opened = _Opened(None if root is None else root.scheme, storage_options, environment)
+        self._repository = ""
+        self._is_limited = False
+        self._policy: ImportPolicy | None = None
+        if allowed is not None:
+            self._policy = ImportPolicy(
+                parse_allowed_folders(allowed),
+                None if root is None else real_url(root),
+                None if records is None or _is_service(records) else real_url(parse_url(records)),
+            )
+
+    def __repr__(self) -> str:
+        return f"ForeignStores({len(self._opened)} open)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """The same stores, opened anew: for tasks of a job. It holds credentials, as a pickled store does."""
+        policy = self._policy
+        if policy is not None:
+            policy = replace(policy, taken=_Known(tuple(policy.taken())))
+        opened = self._opened
+        return _reopen, (opened.scheme, opened.storage_options, policy, self._repository, self._is_limited)
+
+    def of(self, repository: str, *, is_limited: bool = False) -> ForeignStores:
+        """A view of one repository. The stores are shared.
+
+        Args:
+            is_limited: for a key that is limited to some repositories: it may name only folders that are allowed for
+                this repository. What is in the repository already is still read.
+        """
+        view = copy(self)
+        view._repository, view._is_limited = repository, is_limited
+        return view
+
+    def protecting(self, taken: Callable[[], Iterable[str]]) -> ForeignStores:
+        """A view in which folders of the storage are never allowed: those that `taken` returns at each moment."""
+        view = copy(self)
+        if self._policy is not None:
+            view._policy = replace(self._policy, taken=taken)
+        return view
+
+    def locate(self, address: str) -> tuple[ObjectStore, str]:
+        """The store and the path in it that an address names, to read what an entry names.
+
+        Raises:
+            InvalidRequest: kind ``invalid_url``: not the URL of an object; ``import_not_allowed``: it may not be read.
+        Cost: no request.
+        """
+        return self._locate(address, use="read")
+
+    def locate_new(self, address: str) -> tuple[ObjectStore, str]:
+        """The same for an address that becomes an entry. Raises as `locate`. Cost: no request."""
+        return self._locate(address, use="name")
+
+    def folder(self, address: str) -> StoreUrl:
+        """Where the folder is that an address names, to list what can be imported from it. Raises as `locate`."""
+        return self._judge(parse_url(address), address, use="list")
+
+    def open(self, address: str) -> ObjectStore:
+        """The folder that an address names, as a store. Raises as `locate`."""
+        return self.store(self.folder(address))
+
+    def store(self, url: StoreUrl) -> ObjectStore:
+        """The store of a folder that `folder` has told."""
+        if url.scheme == "file" or not url.prefix:
+            return self._opened.get(url)
+        return self._opened.get(StoreUrl(url.scheme, url.place, "")).sub(url.prefix)
+
+    def check(self, addresses: Iterable[str]) -> None:
+        """Refuse addresses of objects that may not become entries. Raises as `locate`.
+
+        Cost: no request; a folder of this machine is looked at once, however many of its objects are named.
+        """
+        if self._policy is None:
+            return
+        judged: set[str] = set()
+        for address in addresses:
+            folder, _, name = address.rpartition("/")
+            is_plain = name not in ("", ".", "..") and "\0" not in name
+            if is_plain and folder in judged:
+                continue
+            self.locate_new(address)
+            if is_plain:
+                judged.add(folder)
+
+    def _locate(self, address: str, *, use: Use) -> tuple[ObjectStore, str]:
+        url = parse_url(address)
+        folder, _, name = url.prefix.rpartition("/")
+        if not name or (url.scheme == "file" and not folder):
+            raise InvalidRequest(
+                f"{address!r} names no object: write the URL of one, such as s3://bucket/folder/object.",
+                kind="invalid_url",
+                address=address,
+            )
+        if url.scheme != "file":
+            self._judge(url, address, use=use)
+            return self._opened.get(StoreUrl(url.scheme, url.place, "")), url.prefix
+        # What is opened is what was judged. An object that is a link itself is refused by the store.
+        place = StoreUrl("file", "", folder)
+        if self._policy is None:
+            return self._opened.get(place), name
+        place = real_url(place)
+        self._judge(StoreUrl("file", "", os.path.join(place.prefix, name)), address, use=use, is_real=True)
+        return self._opened.get(place), name
+
+    def _judge(self, url: StoreUrl, address: str, *, use: Use, is_real: bool = False) -> StoreUrl:
+        """The URL where it really is, if it is allowed."""
+        if self._policy is None:
+            return url
+        real = url if is_real else real_url(url)
+        limited = self._is_limited and use != "read"
+        reason = self._policy.refusal(real, use=use, repository=self._repository, is_limited=limited)
+        if reason is not None:
+            raise refusal_error(address, reason, repository=self._repository, is_limited=limited)
+        return real
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Folders that were taken when a view was sent to another process."""
+
+    folders: tuple[str, ...]
+
+    def __call__(self) -> tuple[str, ...]:
+        return self.folders
+
+
+def _is_service(records: str | os.PathLike[str]) -> bool:
+    """Whether records are in a database of another kind, and not in a folder or bucket."""
+    return os.fspath(records).startswith(("postgresql://", "postgres://"))
+
+
+def _reopen(
+    scheme: Scheme | None,
+    storage_options: Mapping[str, str],
+    policy: ImportPolicy | None,
+    repository: str,
+    is_limited: bool,
+) -> ForeignStores:
+    stores = ForeignStores()
+    stores._opened = _Opened(scheme, storage_options, None)
+    stores._policy, stores._repository, stores._is_limited = policy, repository, is_limited
+    return stores

@@ -1,0 +1,175 @@
+"""Where imported objects may be: the folders that an operator allows, and what is never among them.
+
+Owns: `ImportPolicy`, the judgement of a URL that a client names. Invariants: a folder of this machine is judged by
+where it is once links are followed, and is opened there, so no spelling of a path reaches more than another; nothing
+below the storage of the repositories is allowed unless the operator has allowed a folder inside it; the records, the
+namespaces of repositories and the other stores of the storage are refused whatever is allowed.
+docs/design/0030-limits-of-server-clients.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.path import StoreUrl, parse_url
+from lakebed.repo.outside.namespace import METADATA_FOLDER, STORE_SUFFIXES, overlaps
+
+Use = Literal["read", "name", "list"]
+"""What a URL is for: reading an object that an entry names already, naming one in a new entry, listing a folder."""
+
+_OF_REPOSITORY: Final = re.compile(r"([a-z0-9][a-z0-9-]{2,62})=(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedFolder:
+    """A folder or bucket that objects may be imported from.
+
+    Attributes:
+        url: of the folder, where it really is.
+        repository: the only one that may import from it; None: all, by keys that may see all.
+    """
+
+    url: StoreUrl
+    repository: str | None = None
+
+
+def parse_allowed_folders(texts: Sequence[str | os.PathLike[str]]) -> tuple[AllowedFolder, ...]:
+    """The folders of a setting: each a URL, or ``repository=URL`` for one repository only.
+
+    Raises:
+        InvalidRequest: kind ``invalid_url``.
+    Cost: of a folder of this machine a look at each folder above it.
+    """
+    folders = []
+    for given in texts:
+        text = os.fspath(given)
+        of_one = _OF_REPOSITORY.fullmatch(text)
+        repository, url = of_one.groups() if of_one else (None, text)
+        folders.append(AllowedFolder(real_url(parse_url(url)), repository))
+    return tuple(folders)
+
+
+def real_url(url: StoreUrl) -> StoreUrl:
+    """A URL with the links of its path followed; of a bucket the same. Cost: a look at each folder above it."""
+    return StoreUrl("file", "", os.path.realpath(url.prefix)) if url.scheme == "file" else url
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPolicy:
+    """What may be imported.
+
+    Attributes:
+        allowed: by the operator.
+        root: the storage of the repositories.
+        records: where their records are, when that is a folder or a bucket.
+        taken: the namespaces of all repositories, relative to `root`; asked when a folder inside it is named.
+    """
+
+    allowed: tuple[AllowedFolder, ...]
+    root: StoreUrl | None = None
+    records: StoreUrl | None = None
+    taken: Callable[[], Iterable[str]] = tuple
+
+    def refusal(self, url: StoreUrl, *, use: Use, repository: str, is_limited: bool) -> str | None:
+        """Why a URL is refused; None: it is allowed.
+
+        Args:
+            url: of an object or a folder, where it really is (`real_url`).
+            repository: whose entry it is, or becomes.
+            is_limited: the key that asks is limited to some repositories: what is allowed for all is not for it.
+                Reading does not depend on it: what is in a repository may be read by every key that may read that.
+
+        Cost: no request of a store; inside of the storage a scan of the records of repositories.
+        """
+        allowed = [
+            folder.url
+            for folder in self.allowed
+            if folder.repository == repository or (folder.repository is None and (use == "read" or not is_limited))
+        ]
+        inside = None if self.root is None else _inside(url, self.root)
+        if inside is None:
+            if not any(_inside(url, folder) is not None for folder in allowed):
+                return "it is not among the places that objects may be imported from"
+            if self._holds(url, use=use):
+                return "the storage of the repositories or their records are in it"
+            return None
+        assert self.root is not None
+        near = [folder for folder in allowed if _inside(folder, self.root) is not None]
+        if not any(_inside(url, folder) is not None for folder in near):
+            return "it is in the storage of the repositories, of which nothing is allowed but what is named"
+        if self._holds(url, use=use) or self._is_taken(inside):
+            return "it belongs to the records, to a repository or to another store, and copies are made of these"
+        return None
+
+    def _holds(self, url: StoreUrl, *, use: Use) -> bool:
+        """Whether something is the records or in them; of a folder that is listed, also whether they are in it."""
+        if self.records is not None and _inside(url, self.records) is not None:
+            return True
+        places = [place for place in (self.root, self.records) if place is not None]
+        return use == "list" and any(_inside(place, url) is not None for place in places)
+
+    def _is_taken(self, inside: str) -> bool:
+        """Whether a path of the storage is in a store, or has one in it. Names count without case: disks may too."""
+        path = inside.casefold()
+        first = path.partition("/")[0]
+        if not path or first == METADATA_FOLDER or first.endswith(STORE_SUFFIXES):
+            return True
+        return any(overlaps(path, folder.casefold()) for folder in self.taken())
+
+
+def _inside(url: StoreUrl, root: StoreUrl) -> str | None:
+    """The path of something inside a folder, ``""`` for the folder itself; None: it is outside."""
+    if (url.scheme, url.place) != (root.scheme, root.place):
+        return None
+    if url.scheme == "file":
+        return _inside_folder(url.prefix, root.prefix)
+    if not root.prefix or url.prefix == root.prefix:
+        return url.prefix[len(root.prefix) :]
+    return url.prefix[len(root.prefix) + 1 :] if url.prefix.startswith(root.prefix + "/") else None
+
+
+def _inside_folder(path: str, folder: str) -> str | None:
+    """The same of folders of this machine, which may have other names too: letters of another case, mounts."""
+    if path == folder:
+        return ""
+    if path.startswith(folder.rstrip("/") + "/"):
+        return path[len(folder.rstrip("/")) + 1 :]
+    try:
+        wanted = os.stat(folder)
+    except OSError:
+        return None
+    for above in _upwards(path):
+        try:
+            status = os.stat(above)
+        except OSError:
+            continue
+        if os.path.samestat(status, wanted):
+            return path[len(above) :].strip("/")
+    return None
+
+
+def _upwards(path: str) -> Iterator[str]:
+    while True:
+        yield path
+        above = os.path.dirname(path)
+        if above == path:
+            return
+        path = above
+
+
+def refusal_error(address: str, reason: str, *, repository: str, is_limited: bool) -> InvalidRequest:
+    """The error for a URL that is refused."""
+    hint = (
+        f"the access key is limited to some repositories, so a place must be allowed for {repository} itself "
+        f"(--import-from {repository}=URL)"
+        if is_limited
+        else "ask the server's administrator to allow it (--import-from URL)"
+    )
+    return InvalidRequest(
+        f"{address} cannot be imported or read: {reason}; {hint}.", kind="import_not_allowed", address=address
+    )

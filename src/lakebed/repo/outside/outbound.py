@@ -1,0 +1,214 @@
+"""Requests to addresses that users name: which hosts may be reached, and the connection to an address that was checked.
+
+Owns: `AllowedHosts` and `post`. A webhook's URL comes from the administrator of one repository, and the request leaves
+from the machine of the server, which reaches what that person does not: its own loopback, its network, the metadata
+service of its cloud. Invariants: a host is resolved once for a request, and the connection goes to an address of that
+answer that was checked, so a name that resolves to another address a moment later changes nothing; a redirect is not
+followed; of a reply only its status is read. docs/design/0030-limits-of-server-clients.md.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.texts import host_in_url
+
+if TYPE_CHECKING:
+    import urllib3
+    from urllib3.exceptions import HTTPError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_PORTS: Final = {"http": 80, "https": 443}
+_ADDRESSES_MAX: Final = 3
+"""Addresses of one host that are tried: each may take the whole timeout."""
+
+_NAT64: Final = ip_network("64:ff9b::/96")
+_COMPATIBLE: Final = ip_network("::/96")
+_NOT_PUBLIC: Final = tuple(
+    map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "64:ff9b:1::/48", "2001::/23"))
+)
+"""What not every version of `ipaddress` knows: special purposes, and a service of Azure's machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """Hosts that may be reached although their addresses are not public.
+
+    Attributes:
+        names: host names in lower case, each with the only port, or None for every port.
+        networks: addresses, in the same way.
+    """
+
+    names: frozenset[tuple[str, int | None]] = frozenset()
+    networks: tuple[tuple[Network, int | None], ...] = ()
+
+    def has_name(self, host: str, port: int) -> bool:
+        """Whether a name is listed."""
+        name = host.rstrip(".").lower()
+        return (name, None) in self.names or (name, port) in self.names
+
+    def has_address(self, address: Address, port: int) -> bool:
+        """Whether an address is listed."""
+        return any(
+            address.version == network.version and address in network and only in (None, port)
+            for network, only in self.networks
+        )
+
+
+def parse_allowed(entries: Sequence[str]) -> AllowedHosts:
+    """The hosts of a setting.
+
+    Args:
+        entries: each a host name, an address or a network such as ``10.0.0.0/8``; a name or an address may have a port
+            behind a colon, an IPv6 address then in brackets.
+
+    Raises:
+        InvalidRequest: kind ``invalid_webhook_host``.
+    """
+    names: set[tuple[str, int | None]] = set()
+    networks: list[tuple[Network, int | None]] = []
+    for entry in entries:
+        try:
+            networks.append((ip_network(entry.strip("[]"), strict=False), None))
+            continue
+        except ValueError:
+            pass  # a name, or something with a port
+        try:
+            parts = urlsplit(f"//{entry}")
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            host, port = "", None
+        if not host or parts.netloc != entry or "@" in entry or any(letter.isspace() for letter in entry):
+            raise InvalidRequest(
+                f"{entry!r} is not a host that webhooks may reach: give a name, an address or a network, such as "
+                "ci.example, ci.example:8080, 127.0.0.1 or 10.0.0.0/8.",
+                kind="invalid_webhook_host",
+            )
+        try:
+            networks.append((ip_network(host), port))
+        except ValueError:
+            names.add((host.rstrip("."), port))
+    return AllowedHosts(frozenset(names), tuple(networks))
+
+
+def post(url: str, body: bytes, *, timeout_ms: int, allowed: AllowedHosts) -> int:
+    """Send a JSON body to a URL, once.
+
+    Args:
+        url: ``http://`` or ``https://``; a user and a password in it are not sent.
+        timeout_ms: of the connection and of each wait for the reply.
+        allowed: hosts whose addresses need not be public.
+
+    Returns:
+        The status of the reply. Nothing else of the reply is read.
+
+    Raises:
+        InvalidRequest: kind ``webhook_host_refused``: the host has no address that may be reached; nothing was sent.
+        Unavailable: kind ``no_answer``; the request may have had an effect.
+    Cost: 1 resolution of the name and 1 connection.
+    """
+    # TLS and HTTP take long to load, and only a webhook needs them.
+    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+    from urllib3.util import parse_url
+
+    parts = urlsplit(url)
+    port = parts.port or _PORTS[parts.scheme]
+    try:
+        host = (parts.hostname or "").encode("idna").decode()
+        target = parse_url(url).request_uri
+    except (UnicodeError, HTTPError) as error:
+        raise Unavailable("was not called: its URL cannot be read", kind="no_answer") from error
+    shown_host = host_in_url(host)
+    headers = {
+        "Host": shown_host if parts.port is None else f"{shown_host}:{port}",
+        "Content-Type": "application/json",
+        "User-Agent": "lakebed",
+    }
+    problem: HTTPError | None = None
+    for address in _addresses(host, port, allowed=allowed)[:_ADDRESSES_MAX]:
+        try:
+            with _pool(parts.scheme, str(address), port, host=host, timeout_ms=timeout_ms) as pool:
+                reply = pool.urlopen(
+                    "POST", target, body=body, headers=headers, redirect=False, retries=False, preload_content=False
+                )
+                reply.close()
+                return int(reply.status)
+        except (NewConnectionError, ConnectTimeoutError) as error:
+            problem = error  # nothing was sent: another address of the host may answer
+        except HTTPError as error:
+            problem = error
+            break
+    name = type(problem).__name__
+    raise Unavailable(f"did not answer within {timeout_ms:,} ms ({name})", kind="no_answer") from problem
+
+
+def _pool(scheme: str, address: str, port: int, *, host: str, timeout_ms: int) -> urllib3.HTTPConnectionPool:
+    """Connections to an address, as those of a host: its certificate must be the host's."""
+    import urllib3
+
+    timeout = urllib3.Timeout(total=timeout_ms / 1000)
+    if scheme == "http":
+        return urllib3.HTTPConnectionPool(address, port, timeout=timeout)
+    return urllib3.HTTPSConnectionPool(address, port, timeout=timeout, server_hostname=host, assert_hostname=host)
+
+
+def _addresses(host: str, port: int, *, allowed: AllowedHosts) -> list[Address]:
+    """The addresses of a host that may be reached, in the order of the resolver."""
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise Unavailable("was not called: the name of its host cannot be resolved", kind="no_answer") from error
+    addresses = [ip_address(str(place[0])) for *_, place in infos]
+    if not allowed.has_name(host, port):
+        addresses = [address for address in addresses if _is_allowed(address, port, allowed=allowed)]
+    if not addresses:
+        raise InvalidRequest(
+            "was not called: its host has no public address, and is not among the hosts that webhooks may reach all "
+            "the same (lakebed serve --allow-webhook HOST, RepositoryOptions.webhook_hosts)",
+            kind="webhook_host_refused",
+        )
+    return list(dict.fromkeys(addresses))
+
+
+def _is_allowed(address: Address, port: int, *, allowed: AllowedHosts) -> bool:
+    """Whether an address is public or listed; of one that has another address in it, both."""
+    meant = address.ipv4_mapped if isinstance(address, IPv6Address) and address.ipv4_mapped else address
+    if allowed.has_address(meant, port) or allowed.has_address(address, port):
+        return True
+    return _is_public(meant) and all(map(_is_public, _ipv4_of(meant)))
+
+
+def _is_public(address: Address) -> bool:
+    return (
+        address.is_global
+        and not any(address in network for network in _NOT_PUBLIC if network.version == address.version)
+        and not (
+            address.is_private
+            or address.is_loopback
+            or address.is_link_local
+            or address.is_multicast
+            or address.is_reserved
+            or address.is_unspecified
+            or (isinstance(address, IPv6Address) and address.is_site_local)
+        )
+    )
+
+
+def _ipv4_of(address: Address) -> Iterator[IPv4Address]:
+    """The IPv4 addresses to which a gateway may pass on what is sent to an IPv6 address."""
+    if isinstance(address, IPv4Address):
+        return
+    if address.sixtofour is not None:
+        yield address.sixtofour
+    if address.teredo is not None:
+        yield from address.teredo
+    if address in _NAT64 or address in _COMPATIBLE:
+        yield IPv4Address(int(address) & 0xFFFFFFFF)

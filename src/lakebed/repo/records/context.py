@@ -1,0 +1,117 @@
+"""`RepositoryContext`: everything that the operations on one repository use.
+
+Owns: how the parts are put together. Invariants: a context is immutable. Its parts (the committed data, the counters of
+staging compaction, the hooks) do not import it, so that imports have no cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from lakebed.key_value.port import KeyValue
+from lakebed.lsm.cache import BlockCache
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.committed.store import Committed
+from lakebed.repo.model.layout import Keys
+from lakebed.repo.model.model import RepositoryRecord
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.model.positions import Positions
+from lakebed.repo.outside.foreign import ForeignStores
+from lakebed.repo.outside.outbound import parse_allowed
+from lakebed.repo.records.counters import Counters
+from lakebed.repo.records.hooks import Hooks
+from lakebed.repo.records.records import OrderedIds
+from lakebed.runtime import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryContext:
+    """One open repository.
+
+    Attributes:
+        record: as it was when the repository was opened.
+        key_value: where the records are; shared by all repositories of a context, whose owner closes it.
+        committed: its ranges and metaranges.
+        counters: what the sensor of staging compaction counts.
+        hooks: what runs before and after commits and merges.
+        moves: ULIDs for the reference log, in the order of the moves.
+        positions: where pages of the log of commits ended.
+        foreign: where imported objects are read.
+    """
+
+    name: str
+    record: RepositoryRecord
+    keys: Keys
+    key_value: KeyValue
+    store: ObjectStore
+    committed: Committed
+    options: RepositoryOptions
+    environment: Environment
+    counters: Counters
+    hooks: Hooks
+    moves: OrderedIds
+    positions: Positions
+    foreign: ForeignStores = field(default_factory=ForeignStores)
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds, UTC."""
+        return self.environment.clock.now_ms()
+
+    def as_writable(self) -> RepositoryContext:
+        """The same repository for a caller who may change it although it is read-only. Cost: no request."""
+        if not self.record.read_only:
+            return self
+        return replace(self, record=msgspec.structs.replace(self.record, read_only=False))
+
+
+def make_context(
+    name: str,
+    record: RepositoryRecord,
+    *,
+    store: ObjectStore,
+    key_value: KeyValue,
+    options: RepositoryOptions | None = None,
+    environment: Environment | None = None,
+    cache: BlockCache | None = None,
+    foreign: ForeignStores | None = None,
+) -> RepositoryContext:
+    """A context of a repository, whether it is recorded or about to be.
+
+    Args:
+        key_value: where the records of all repositories are.
+        cache: of range blocks; None: the process's shared cache.
+        foreign: where imported objects are read; None: everywhere, without credentials.
+
+    Cost: no request.
+    """
+    options = options or RepositoryOptions()
+    environment = environment or Environment()
+    keys = Keys(record.uid)
+    return RepositoryContext(
+        name=name,
+        record=record,
+        keys=keys,
+        key_value=key_value,
+        store=store,
+        committed=Committed(
+            store,
+            options=options.ranges,
+            cache=cache,
+            diff_cache_count=options.diff_cache_count,
+            environment=environment,
+        ),
+        options=options,
+        environment=environment,
+        counters=Counters(runtime=environment.runtime),
+        hooks=Hooks(
+            key_value=key_value,
+            keys=keys,
+            runtime=environment.runtime,
+            allowed=parse_allowed(options.webhook_hosts),
+        ),
+        moves=OrderedIds(environment),
+        positions=Positions(runtime=environment.runtime),
+        foreign=(foreign or ForeignStores(environment=environment)).of(name),
+    )

@@ -1,0 +1,260 @@
+"""Hooks: what runs before and after commits and merges, as a Python callable or as a webhook.
+
+Owns: `HookCall`, the calls in process (`Hooks`) and the webhooks, which are a setting of the repository. Invariants: a
+hook that runs before may refuse, and then nothing has moved; one that runs after cannot, and its failure is reported
+(`Hooks.failures`, a metric), not raised; no error shows more of a webhook's URL than scheme, host and path, for what is
+left may hold a secret, and none shows what a webhook replied. Webhooks reach public addresses, and of others only those
+that `RepositoryOptions.webhook_hosts` lists (`lakebed.repo.outside.outbound`). Hooks run outside every lock, and
+before ones run again when the operation begins again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+
+from lakebed.errors import InvalidRequest, LakebedError, Rejected
+from lakebed.key_value.port import KeyValue
+from lakebed.metrics import default_registry
+from lakebed.repo.model.layout import Keys
+from lakebed.repo.outside.outbound import AllowedHosts, post
+from lakebed.repo.records.records import decode_record, encode_record
+from lakebed.runtime import Runtime, ThreadRuntime
+from lakebed.texts import host_in_url
+
+HookEvent = Literal["pre-commit", "post-commit", "pre-merge", "post-merge"]
+"""``pre-``: before anything moves, and it may refuse. ``post-``: after it has moved."""
+
+_SETTING: Final = "webhooks"
+_WEBHOOK_COUNT_MAX: Final = 32
+_TIMEOUT_MS_MAX: Final = 60_000
+_FAILURE_COUNT_MAX: Final = 100
+
+FAILURES: Final = default_registry.counter(
+    "lakebed_repo_hook_failures_total",
+    help_text="Hooks that refused, failed or did not answer.",
+    label_names=("event",),
+)
+
+
+class HookCall(msgspec.Struct, frozen=True):
+    """The argument of a hook; a webhook gets it as JSON."""
+
+    event: str
+    repository: str
+    branch: str
+    """Where the commit or merge goes."""
+    commit_id: str
+    """The new commit: of a hook before, what it will be."""
+    parents: tuple[str, ...]
+    metarange_id: str
+    """Content hash of what the commit holds."""
+    message: str
+    committer: str
+    metadata: dict[str, str]
+    source: str = ""
+    """Of a merge, the reference that is merged."""
+
+
+class HookFailure(NamedTuple):
+    """A hook that ran after, and failed."""
+
+    hook: str
+    call: HookCall
+    reason: str
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """A webhook. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    name: str
+    url: str
+    """``http://`` or ``https://``."""
+    events: tuple[HookEvent, ...]
+    timeout_ms: int = 10_000
+
+
+class _Webhooks(msgspec.Struct, frozen=True):
+    webhooks: tuple[Webhook, ...] = ()
+
+
+Hook = Callable[[HookCall], None]
+
+
+class Hooks:
+    """The hooks of one open repository. Thread-safe.
+
+    Args:
+        key_value: where its settings are; None: there are no webhooks.
+        allowed: hosts that webhooks may reach although their addresses are not public.
+    """
+
+    def __init__(
+        self,
+        *,
+        key_value: KeyValue | None = None,
+        keys: Keys | None = None,
+        runtime: Runtime | None = None,
+        allowed: AllowedHosts | None = None,
+    ) -> None:
+        self._lock = (runtime or ThreadRuntime()).lock()
+        self._key_value = key_value
+        self._keys = keys
+        self._allowed = allowed or AllowedHosts()
+        self._registered: tuple[tuple[HookEvent, str, Hook], ...] = ()
+        self.failures: deque[HookFailure] = deque(maxlen=_FAILURE_COUNT_MAX)
+        """The last failures of hooks that ran after."""
+
+    def register(self, event: HookEvent, hook: Hook, *, name: str | None = None) -> None:
+        """Call a function at an event, in this process only. A function that raises before an event refuses it.
+
+        Args:
+            name: what errors call it; by default the function's own.
+
+        Raises:
+            InvalidRequest: kind ``invalid_hook``: there is no such event.
+        """
+        _check_event(event)
+        shown = name or str(getattr(hook, "__name__", type(hook).__name__))
+        with self._lock:
+            self._registered = (*self._registered, (event, shown, hook))
+
+    def remove(self, hook: Hook) -> None:
+        """Unregister a function from every event."""
+        with self._lock:
+            self._registered = tuple(entry for entry in self._registered if entry[2] is not hook)
+
+    def run_before(self, call: HookCall) -> None:
+        """Ask every hook of an event, in the order in which they were registered, then the webhooks.
+
+        Raises:
+            Rejected: kind ``hook_rejected``: one refused, failed or did not answer in time.
+        Cost: no request when there is none.
+        """
+        for name, reason, error in self._run(call, until_failure=True):
+            raise Rejected(
+                f"The {call.event} hook {name!r} refused it: {reason}. Nothing was changed; mend what it asks for and "
+                "try again.",
+                kind="hook_rejected",
+                hook=name,
+                event=call.event,
+                branch=call.branch,
+            ) from error
+
+    def run_after(self, call: HookCall) -> list[HookFailure]:
+        """Tell every hook of an event what has happened. Never raises.
+
+        Returns:
+            Those that failed, which are kept in `failures` too.
+        """
+        failed = [HookFailure(name, call, reason) for name, reason, _ in self._run(call, until_failure=False)]
+        self.failures.extend(failed)
+        return failed
+
+    def _run(self, call: HookCall, *, until_failure: bool) -> list[tuple[str, str, BaseException | None]]:
+        failed: list[tuple[str, str, BaseException | None]] = []
+        for event, name, hook in self._registered:
+            if event == call.event and not (failed and until_failure):
+                error = _call_hook(hook, call)
+                if error is not None:
+                    failed.append((name, str(error) or type(error).__name__, error))
+        try:
+            posted = [webhook for webhook in self._webhooks() if call.event in webhook.events]
+        except LakebedError as error:
+            if until_failure:
+                raise  # nothing has happened yet
+            failed.append(("webhooks", str(error), error))
+            posted = []
+        for webhook in posted:
+            if not (failed and until_failure):
+                reason = _post(webhook, call, allowed=self._allowed)
+                if reason is not None:
+                    failed.append((webhook.name, reason, None))
+        FAILURES.add(len(failed), call.event)
+        return failed
+
+    def _webhooks(self) -> tuple[Webhook, ...]:
+        if self._key_value is None or self._keys is None:
+            return ()
+        return webhooks(self._key_value, keys=self._keys)
+
+
+def _call_hook(hook: Hook, call: HookCall) -> Exception | None:
+    """What a hook raised. A hook may raise anything, and all of it is passed on."""
+    try:
+        hook(call)
+    except Exception as error:
+        return error
+    return None
+
+
+def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | None:
+    """Why a webhook refused or failed; None: it accepted. Neither retried nor redirected: it may have effects."""
+    shown = redact_url(webhook.url)
+    try:
+        status = post(webhook.url, msgspec.json.encode(call), timeout_ms=webhook.timeout_ms, allowed=allowed)
+    except LakebedError as error:
+        return f"{shown} {error.message}"
+    return None if 200 <= status < 300 else f"{shown} answered {status}"
+
+
+def webhooks(key_value: KeyValue, *, keys: Keys) -> tuple[Webhook, ...]:
+    """The webhooks of a repository. Raises `Corruption`. Cost: no request: what this process knows."""
+    key = keys.setting(_SETTING)
+    raw = key_value.peek(key)
+    return () if raw is None else decode_record(raw, _Webhooks, key=key).webhooks
+
+
+def set_webhooks(key_value: KeyValue, *, keys: Keys, hooks: Sequence[Webhook]) -> None:
+    """Replace all webhooks of a repository.
+
+    Raises:
+        InvalidRequest: kind ``invalid_hook``: a URL, an event or a timeout is invalid, a name occurs twice, or there
+            are too many.
+    Cost: 1 write of the key-value store.
+    """
+    if len(hooks) > _WEBHOOK_COUNT_MAX:
+        raise _invalid(f"{len(hooks)} webhooks were given, and a repository has at most {_WEBHOOK_COUNT_MAX}")
+    for hook in hooks:
+        _check_webhook(hook)
+    if len({hook.name for hook in hooks}) < len(hooks):
+        raise _invalid("Two webhooks have one name: give each its own")
+    key_value.set(keys.setting(_SETTING), encode_record(_Webhooks(tuple(hooks))))
+
+
+def _check_webhook(hook: Webhook) -> None:
+    try:
+        parts = urlsplit(hook.url)
+        is_usable = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        )
+    except ValueError:
+        is_usable = False
+    if not hook.name or not is_usable:
+        raise _invalid("A webhook has a name and a URL that begins with http:// or https:// and a host")
+    if not 0 < hook.timeout_ms <= _TIMEOUT_MS_MAX:
+        raise _invalid(f"The webhook {hook.name!r} waits {hook.timeout_ms:,} ms: give 1 to {_TIMEOUT_MS_MAX:,}")
+    if not hook.events:
+        raise _invalid(f"The webhook {hook.name!r} has no event: give some of {', '.join(get_args(HookEvent))}")
+    for event in hook.events:
+        _check_event(event)
+
+
+def _check_event(event: str) -> None:
+    if event not in get_args(HookEvent):
+        raise _invalid(f"There is no event {event!r}: a hook runs at one of {', '.join(get_args(HookEvent))}")
+
+
+def _invalid(sentence: str) -> InvalidRequest:
+    return InvalidRequest(f"{sentence}.", kind="invalid_hook")
+
+
+def redact_url(url: str) -> str:
+    """A URL without what may be secret: user, password and query."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port is not None else ""
+    return f"{parts.scheme}://{host_in_url(parts.hostname or '')}{port}{parts.path}"

@@ -1,0 +1,185 @@
+"""Records of the key-value store, written and read: one JSON object each.
+
+Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens, the ULIDs of records that are read
+in order (`OrderedIds`), the two writes that detect by themselves whether they happened (`write_unique`,
+`replace_record`), and the outcome of a write whose reply was lost (`resolving_outcome`). Invariants: equal records have
+equal bytes, so that a record can be compared whole; unknown fields are ignored, for a newer lakebed adds them at the
+end with a default; stored bytes that are not a record are `Corruption`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import msgspec
+
+from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.key_value.port import KeyValue, KeyValueSnapshot
+from lakebed.lsm.file_id import mint_file_id
+from lakebed.repo.model.model import StagingToken
+from lakebed.repo.model.rows import prefix_range
+from lakebed.runtime import Environment
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode_record(record: msgspec.Struct) -> bytes:
+    """The bytes of a record.
+
+    Raises:
+        InvalidRequest: kind ``invalid_text``: some text in it is not valid Unicode (half a surrogate pair).
+    """
+    try:
+        return _ENCODER.encode(record)
+    except UnicodeEncodeError as error:
+        raise not_unicode(f"The text of a {type(record).__name__.lower()}", error) from error
+
+
+def not_unicode(what: str, error: UnicodeEncodeError) -> InvalidRequest:
+    """The error for a text with half a surrogate pair."""
+    return InvalidRequest(
+        f"{what} is not valid Unicode ({error.reason} at {error.start}): use text that can be written as UTF-8.",
+        kind="invalid_text",
+    )
+
+
+def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
+    """The record in some bytes.
+
+    Raises:
+        Corruption: the bytes are not such a record.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
+        shown = key.decode(errors="backslashreplace")
+        raise Corruption(
+            f"The record at {shown} is no {kind.__name__.lower()}: {error}. Restore the database of records.",
+            path=shown,
+        ) from error
+
+
+def read_records(
+    snapshot: KeyValueSnapshot, prefix: bytes, kind: type[R], *, begins_with: str = "", after: str | None = None
+) -> Iterator[tuple[str, R]]:
+    """Records below a prefix of keys, lazily, in the order of their names' bytes.
+
+    Args:
+        prefix: of the keys, such as ``keys.branch()``; what follows it is the name.
+        begins_with: only names that begin so.
+        after: only names greater than this.
+
+    Raises:
+        Corruption: a record is damaged.
+    """
+    start, end = prefix_range(prefix + begins_with.encode())
+    if after is not None:
+        start = max(start, prefix + after.encode() + b"\x00")
+    if end is not None and start >= end:
+        return
+    for key, raw in snapshot.scan(start, end):
+        yield key[len(prefix) :].decode(), decode_record(raw, kind, key=key)
+
+
+def new_token(environment: Environment, *, clears: str | None = None) -> StagingToken:
+    """A staging token that never was before.
+
+    Args:
+        clears: the prefix that it hides in every older layer; None: nothing.
+    """
+    return StagingToken(mint_file_id(environment=environment), clears)
+
+
+class OrderedIds:
+    """ULIDs of one process, each greater than the one before, also within a millisecond. Thread-safe."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._lock = environment.runtime.lock()
+        self._last: str | None = None
+
+    def mint(self) -> str:
+        """The next one, of the present time."""
+        with self._lock:
+            self._last = mint_file_id(self._last, environment=self._environment)
+            return self._last
+
+
+def replace_record(key_value: KeyValue, key: bytes, value: bytes, *, expected: bytes) -> bool:
+    """Change a record by comparing it whole; the new value must be unique to this call.
+
+    Returns:
+        False: it was not, or is not any more, what was expected: read it and decide again.
+
+    Cost: 1 write; after an unclear reply 1 linearizable read more.
+    """
+    try:
+        key_value.set_if(key, value, expected=expected)
+    except Conflict:
+        return False
+    except OutcomeUnknown as unclear:
+        with resolving_outcome(unclear):
+            return key_value.get(key) == value
+    return True
+
+
+def write_unique(
+    key_value: KeyValue,
+    puts: Sequence[tuple[bytes, bytes]],
+    deletes: Iterable[bytes] = (),
+    *,
+    expected: Mapping[bytes, bytes | None],
+) -> None:
+    """One atomic write that detects by itself whether it happened: its first put has a value unique to this call.
+
+    Args:
+        puts: the first holds something unique, such as a new token, under a key that only changes by comparison.
+        deletes, expected: as `KeyValue.write`.
+
+    Raises:
+        Conflict: kind ``unexpected_value``; nothing was written.
+        OutcomeUnknown: it may still happen.
+    Cost: 1 write; after an unclear reply or a conflict 1 linearizable read more.
+    """
+    try:
+        key_value.write(puts, deletes, expected=expected)
+    except (Conflict, OutcomeUnknown) as problem:
+        key, value = puts[0]
+        with resolving_outcome(problem):
+            happened = key_value.get(key) == value
+        if not happened:
+            raise
+
+
+def race_error(operation: str, *, of: str, kind: str, **facts: object) -> Conflict:
+    """The error of a change that others were faster than, at every try.
+
+    Args:
+        operation: a word, such as ``commit``.
+        of: what was to be changed.
+    """
+    return Conflict(
+        f"The {operation} lost every race for {of} against others, and changed nothing: try again.", kind=kind, **facts
+    )
+
+
+@contextmanager
+def resolving_outcome(problem: LakebedError) -> Iterator[None]:
+    """A block that reads whether a write has happened.
+
+    If that read fails too, the outcome stays unknown: `Unavailable` would mean that nothing happened, and a caller that
+    retries because of it could overwrite what others wrote meanwhile.
+
+    Raises:
+        OutcomeUnknown: `problem` itself, if that is one.
+    """
+    try:
+        yield
+    except Unavailable:
+        if isinstance(problem, OutcomeUnknown):
+            raise problem from None
+        raise

@@ -1,0 +1,103 @@
+"""The reference log: where each branch has been, so that what was deleted or moved can be brought back.
+
+Owns: `ReflogLine` and its place. Invariants: a line is written in the same atomic change as the branch record it
+describes of; lines of one branch sort by time, and those of one process in the order of its moves, also within a
+millisecond; a head that a line younger than `RepositoryOptions.undelete_days` names is never collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from lakebed.key_value.port import KeyValueSnapshot
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, file_id_time_ms, is_file_id
+from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import decode_record, encode_record
+
+_TRIM_COUNT_MAX: Final = 10_000
+
+
+class ReflogLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One move of one branch. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    branch: str
+    before: str | None
+    """The head before; None: the branch was created."""
+    after: str | None
+    """The head after; None: the branch was deleted."""
+    what: str
+    """The verb, such as ``commit``."""
+    at_ms: int
+    """Unix time in milliseconds, UTC."""
+    committer: str = ""
+
+
+def reflog_line(
+    context: RepositoryContext, branch: str, *, before: str | None, after: str | None, what: str, committer: str = ""
+) -> tuple[bytes, bytes]:
+    """Key and value of a new line, to be put in the same write as the branch record. Cost: no request."""
+    line = ReflogLine(branch, before, after, what, context.now_ms(), committer)
+    return context.keys.reflog(branch, context.moves.mint()), encode_record(line)
+
+
+def reflog(
+    context: RepositoryContext,
+    *,
+    branch: str | None = None,
+    since_ms: int | None = None,
+    snapshot: KeyValueSnapshot | None = None,
+) -> Iterator[ReflogLine]:
+    """Lines, oldest first for each branch.
+
+    Args:
+        branch: only of this one; None: of all, also of deleted ones.
+        since_ms: only lines that are not older. Unix milliseconds, UTC.
+        snapshot: what to read; None: the current state.
+
+    Raises:
+        Corruption: a line is damaged.
+    Cost: 1 scan.
+    """
+    if snapshot is None:
+        with context.key_value.snapshot() as new_snapshot:
+            yield from _lines(context, new_snapshot, branch=branch, since_ms=since_ms)
+    else:
+        yield from _lines(context, snapshot, branch=branch, since_ms=since_ms)
+
+
+def _lines(
+    context: RepositoryContext, snapshot: KeyValueSnapshot, *, branch: str | None, since_ms: int | None
+) -> Iterator[ReflogLine]:
+    start, end = prefix_range(context.keys.reflog() if branch is None else context.keys.reflog(branch))
+    if branch is not None and since_ms is not None:
+        start = context.keys.reflog(branch, file_id_at(since_ms))
+    for key, raw in snapshot.scan(start, end):
+        line = decode_record(raw, ReflogLine, key=key)
+        if since_ms is None or line.at_ms >= since_ms:
+            yield line
+
+
+def trim_reflog(context: RepositoryContext) -> int:
+    """Remove lines older than `RepositoryOptions.undelete_days`; a step of the background.
+
+    Returns:
+        How many went; at most 10,000 a call.
+    Cost: 1 scan, and 1 write when there are some.
+    """
+    before_ms = context.now_ms() - context.options.undelete_days * DAY_MS
+    old: list[bytes] = []
+    with context.key_value.snapshot() as snapshot:
+        for key, _ in snapshot.scan(*prefix_range(context.keys.reflog())):
+            id = key[-FILE_ID_CHARACTERS:].decode(errors="replace")
+            if is_file_id(id) and file_id_time_ms(id) < before_ms:
+                old.append(key)
+                if len(old) == _TRIM_COUNT_MAX:
+                    break
+    if old:
+        context.key_value.write(deletes=old)
+    return len(old)

@@ -1,0 +1,100 @@
+"""States that were replaced lately: a collection leaves their files to readers that began before.
+
+Owns: `Superseded` and its place. A compacted metarange that a branch gives up, and the commit of a tag that is
+deleted, lose their last name at once, however old their files are; a reader may be in the middle of them. Invariants:
+a line is put in the same atomic change as the record that gives the state up; it counts from the clock of the process
+that does so, and never from before the state's own file was made. A pause between the two, or a clock that is behind,
+shortens the grace by as much, and a reader that is too late gets `Conflict`
+(`lakebed.repo.references.mark.explaining_missing`).
+
+A head that a branch leaves needs no line: the reference log names it for `RepositoryOptions.undelete_days`. A state
+that an older version has replaced has no line, and no grace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from lakebed.key_value.port import KeyValueSnapshot
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_time_ms
+from lakebed.repo.model.model import MetarangeRef, Tag
+from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import decode_record, encode_record
+
+KEPT_DAYS: Final = 7
+"""Longest grace: lines that are older are removed, whatever the next collection's minimum age is."""
+
+_TRIM_COUNT_MAX: Final = 10_000
+
+
+class Superseded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A state that lost its name. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    name: str
+    """Of the branch or tag."""
+    what: str
+    """The verb, such as ``compaction``."""
+    at_ms: int
+    """When. Unix time in milliseconds, UTC."""
+    metarange: MetarangeRef | None = None
+    """What was compacted on the branch."""
+    commit_id: str | None = None
+    """The commit of the tag."""
+
+
+def supersede_compaction(
+    context: RepositoryContext, before: MetarangeRef | None, *, after: MetarangeRef | None, branch: str, what: str
+) -> list[tuple[bytes, bytes]]:
+    """What to put in the write that changes what is compacted on a branch: nothing when no file loses its name.
+
+    Args:
+        before, after: what is compacted; None: nothing is.
+
+    Cost: no request.
+    """
+    if before is None or before.file is None or before == after:
+        return []
+    made_ms = file_id_time_ms(before.file.id[-FILE_ID_CHARACTERS:])
+    return [_line(context, Superseded(branch, what, max(context.now_ms(), made_ms), metarange=before))]
+
+
+def supersede_tag(context: RepositoryContext, name: str, tag: Tag) -> tuple[bytes, bytes]:
+    """What to put in the write that deletes a tag. Cost: no request."""
+    return _line(context, Superseded(name, "delete_tag", context.now_ms(), commit_id=tag.commit_id))
+
+
+def _line(context: RepositoryContext, line: Superseded) -> tuple[bytes, bytes]:
+    return context.keys.supersession(context.moves.mint()), encode_record(line)
+
+
+def list_superseded(context: RepositoryContext, snapshot: KeyValueSnapshot, *, since_ms: int) -> Iterator[Superseded]:
+    """States that were replaced since a time (Unix milliseconds, UTC). Raises `Corruption`. Cost: 1 scan."""
+    for key, raw in snapshot.scan(*prefix_range(context.keys.supersession())):
+        line = decode_record(raw, Superseded, key=key)
+        if line.at_ms > since_ms:
+            yield line
+
+
+def trim_superseded(context: RepositoryContext) -> int:
+    """Remove lines older than `KEPT_DAYS`; a step of the background.
+
+    Returns:
+        How many went; at most 10,000 a call.
+    Cost: 1 scan, and 1 write when there are some.
+    """
+    before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
+    old: list[bytes] = []
+    with context.key_value.snapshot() as snapshot:
+        for key, raw in snapshot.scan(*prefix_range(context.keys.supersession())):
+            if decode_record(raw, Superseded, key=key).at_ms < before_ms:
+                old.append(key)
+                if len(old) == _TRIM_COUNT_MAX:
+                    break
+    if old:
+        context.key_value.write(deletes=old)
+    return len(old)

@@ -1,0 +1,1 @@
+"""Commits, branches and tags, and how a text becomes one of them."""

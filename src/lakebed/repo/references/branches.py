@@ -1,0 +1,234 @@
+"""Branches: made, listed, deleted, brought back.
+
+Owns: the record of a branch from its beginning to its end; in between its head moves in `lakebed.repo.heads.heads` and
+its tokens in staging. Invariants: a branch's record, the line of the reference log and the marks of tokens that it
+drops are written at once, by comparing the record whole; so a seal or a commit that races with a delete either is seen
+by it or fails, and no token is forgotten. A new branch has a token that never was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.key_value.port import KeyValueSnapshot
+from lakebed.repo.model.model import Branch
+from lakebed.repo.model.names import check_branch_name, parse_reference
+from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_deletable, check_not_read_only
+from lakebed.repo.records.records import decode_record, encode_record, new_token, race_error, read_records, write_unique
+from lakebed.repo.records.reflog import reflog, reflog_line
+from lakebed.repo.records.superseded import supersede_compaction
+from lakebed.repo.references.commits import is_commit_id, load_commit
+from lakebed.repo.references.refs import no_such_branch, resolve
+from lakebed.repo.references.tags import find_tag, name_taken, refuse_deleted, refuse_expired
+
+
+def find_branch(
+    context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None
+) -> tuple[Branch, bytes] | None:
+    """A branch's record and its bytes; None when there is none. Raises `Corruption`. Cost: 1 linearizable read."""
+    key = context.keys.branch(name)
+    raw = (context.key_value if snapshot is None else snapshot).get(key)
+    return None if raw is None else (decode_record(raw, Branch, key=key), raw)
+
+
+def load_branch(
+    context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None
+) -> tuple[Branch, bytes]:
+    """A branch's record, and its bytes to compare it by.
+
+    Raises:
+        NotFound: kind ``branch_not_found``.
+        InvalidRequest: kind ``invalid_branch_name``.
+        Corruption: the record is damaged.
+    Cost: 1 linearizable read of the key-value store, none with a snapshot.
+    """
+    record = find_branch(context, check_branch_name(name), snapshot=snapshot)
+    if record is None:
+        if snapshot is not None:
+            raise no_such_branch(context, name, snapshot=snapshot)
+        with context.key_value.snapshot() as new_snapshot:
+            raise no_such_branch(context, name, snapshot=new_snapshot)
+    return record
+
+
+def peek_branch(context: RepositoryContext, name: str) -> tuple[Branch, bytes]:
+    """The same as this process knows it, for what a conditional write proves later. Raises as `load_branch`.
+
+    That there is none is true, not only what this process knows. Cost: 1 peek.
+    """
+    key = context.keys.branch(check_branch_name(name))
+    raw = context.key_value.peek(key)
+    return load_branch(context, name) if raw is None else (decode_record(raw, Branch, key=key), raw)
+
+
+def branch_moved(context: RepositoryContext, branch: str, operation: str) -> Conflict:
+    """The error of an operation that lost every race for a branch."""
+    of = f"branch {branch} of repository {context.name}"
+    return race_error(operation, of=of, kind="branch_moved", repository=context.name, branch=branch)
+
+
+def create_branch(
+    context: RepositoryContext, name: str, *, source: str, hidden: bool = False, committer: str = ""
+) -> Branch:
+    """Make a branch whose head is the commit that a reference leads to.
+
+    What is staged on a source branch is not in it: the new branch begins with the commit.
+
+    Args:
+        source: a reference; ``branch$`` is refused, for staged changes have no commit.
+        hidden: not listed by default; for branches of a transaction.
+        committer: who is named in the reference log.
+
+    Raises:
+        AlreadyExists: kind ``branch_exists`` or ``tag_exists``: the name is taken.
+        NotFound: kind ``reference_not_found``: of `source`.
+        InvalidRequest: kind ``invalid_branch_name``, ``invalid_source``, ``read_only_repository``; ``commit_expired``:
+            the objects of the source were collected.
+        OutcomeUnknown: look before you retry.
+    Cost: about 5 reads and 1 write of the key-value store.
+    """
+    check_not_read_only(context)
+    if is_commit_id(check_branch_name(name)):
+        raise InvalidRequest(
+            f"The branch {name!r} would look like a commit's id: choose another name.", kind="invalid_branch_name"
+        )
+    if parse_reference(source).mode == "$":
+        raise InvalidRequest(
+            f"A branch cannot begin with what is staged, as {source!r} asks: commit it first, or leave out the $.",
+            kind="invalid_source",
+            reference=source,
+        )
+    commit_id = resolve(context, source).commit_id
+    return _create(context, name, commit_id=commit_id, hidden=hidden, what="create", committer=committer)
+
+
+def _create(
+    context: RepositoryContext, name: str, *, commit_id: str, hidden: bool, what: str, committer: str
+) -> Branch:
+    """Put record and line at once, where no branch or tag has the name and the commit has not expired."""
+    branch = Branch(commit_id, new_token(context.environment), hidden=hidden, created_at_ms=context.now_ms())
+    key = context.keys.branch(name)
+    line = reflog_line(context, name, before=None, after=commit_id, what=what, committer=committer)
+    tag_key = context.keys.tag(name)
+    _refuse_taken(context, name)
+    expired_tag = context.key_value.get(tag_key)  # one that lives was refused
+    try:
+        write_unique(
+            context.key_value,
+            [line, (key, encode_record(branch))],
+            expected={
+                key: None,
+                tag_key: expired_tag,
+                context.keys.expired(commit_id): None,
+                context.keys.deleted: None,
+            },
+        )
+    except Conflict:
+        refuse_deleted(context)
+        refuse_expired(context, commit_id)
+        _refuse_taken(context, name)
+        raise branch_moved(context, name, "creation") from None
+    return branch
+
+
+def _refuse_taken(context: RepositoryContext, name: str) -> None:
+    is_branch = find_branch(context, name) is not None
+    if is_branch or find_tag(context, name) is not None:
+        raise name_taken(context, name, "branch" if is_branch else "tag")
+
+
+def delete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
+    """Delete a branch with what is staged on it; the commit at its head can be brought back (`undelete_branch`).
+
+    Raises:
+        NotFound: kind ``branch_not_found``.
+        InvalidRequest: kind ``default_branch``, ``protected_branch``, ``read_only_repository``.
+        Conflict: kind ``branch_moved``: it kept changing, `RepositoryOptions.publish_tries_max` times.
+        OutcomeUnknown: look before you retry.
+    Cost: 1 read and 1 write of the key-value store; what was staged is removed later, in the background.
+    """
+    load_branch(context, name)
+    check_not_default(name, default=context.record.default_branch, repository=context.name)
+    check_deletable(context, name)
+    tries = 0
+    while True:
+        tries += 1
+        branch, raw = load_branch(context, name)
+        dropped = str(context.now_ms()).encode()
+        puts = [reflog_line(context, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
+        puts += [(context.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
+        puts += supersede_compaction(context, branch.compacted, after=None, branch=name, what="delete")
+        key = context.keys.branch(name)
+        try:
+            write_unique(context.key_value, puts, [key], expected={key: raw})
+        except Conflict:
+            if tries == context.options.publish_tries_max:
+                raise branch_moved(context, name, "deletion") from None
+        else:
+            return branch
+
+
+def check_not_default(name: str, *, default: str, repository: str) -> None:
+    """Raise `InvalidRequest` (``default_branch``) for the deletion of the default branch."""
+    if name == default:
+        raise InvalidRequest(
+            f"{name} is the default branch of repository {repository} and cannot be deleted.",
+            kind="default_branch",
+            branch=name,
+        )
+
+
+def undelete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
+    """Bring a deleted branch back, with the head it had; what was staged on it is gone.
+
+    Raises:
+        NotFound: kind ``branch_not_deleted``: no branch of that name was deleted in the last
+            `RepositoryOptions.undelete_days`.
+        AlreadyExists: kind ``branch_exists`` or ``tag_exists``: the name is taken again.
+        InvalidRequest: kind ``invalid_branch_name``, ``read_only_repository``, ``commit_expired``.
+        OutcomeUnknown: look before you retry.
+    Cost: 1 scan, 3 reads and 1 write of the key-value store.
+    """
+    check_not_read_only(context)
+    _refuse_taken(context, check_branch_name(name))
+    days = context.options.undelete_days
+    lines = list(reflog(context, branch=name, since_ms=context.now_ms() - days * DAY_MS))
+    head = next((line.before for line in reversed(lines) if line.after is None and line.before is not None), None)
+    if head is None:
+        raise NotFound(
+            f"No branch {name!r} of repository {context.name} was deleted in the last {days} days. Its commits may "
+            "still be there: make a branch from one of them.",
+            kind="branch_not_deleted",
+            branch=name,
+        )
+    load_commit(context, head)
+    return _create(context, name, commit_id=head, hidden=False, what="undelete", committer=committer)
+
+
+def list_branches(
+    context: RepositoryContext,
+    *,
+    prefix: str = "",
+    after: str | None = None,
+    hidden: bool = False,
+    snapshot: KeyValueSnapshot | None = None,
+) -> Iterator[tuple[str, Branch]]:
+    """Names and records, in the order of names, lazily.
+
+    Args:
+        after: only names greater than this.
+
+    Raises:
+        Corruption: a record is damaged.
+    Cost: 1 scan.
+    """
+    if snapshot is None:
+        with context.key_value.snapshot() as new_snapshot:
+            yield from list_branches(context, prefix=prefix, after=after, hidden=hidden, snapshot=new_snapshot)
+        return
+    for name, branch in read_records(snapshot, context.keys.branch(), Branch, begins_with=prefix, after=after):
+        if hidden or not branch.hidden:
+            yield name, branch

@@ -1,0 +1,221 @@
+"""Commits: their ids, how they are loaded, and how they descend from one another.
+
+Owns: `commit_id`, and every walk over parents. Invariants: a commit never changes; its generation is greater than that
+of each of its parents, so a walk by falling generation meets a commit after all that descend from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+import msgspec
+
+from lakebed.errors import Corruption, NotFound
+from lakebed.repo.model.model import Commit
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import decode_record, not_unicode
+
+COMMIT_ID_CHARACTERS: Final = 64
+"""Length of an id: a SHA-256, in hexadecimal."""
+SHOWN_CHARACTERS: Final = 12
+"""Characters of an id that a person reads."""
+
+HEXADECIMAL: Final = frozenset("0123456789abcdef")
+"""Of which ids consist."""
+
+
+class Records(Protocol):
+    """Where records are read: a key-value store, or a snapshot of it."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The record, or None."""
+        ...
+
+
+def commit_id(commit: Commit) -> str:
+    """The id of a commit: SHA-256 over its contents; which objects hold its metarange does not matter.
+
+    Raises:
+        InvalidRequest: kind ``invalid_text``: its message, committer or metadata is not valid Unicode.
+    """
+    content = (
+        "lakebed commit 1",  # what is hashed is stored in every id: DO NOT CHANGE it or what follows
+        commit.parents,
+        commit.metarange.id,
+        commit.message,
+        commit.committer,
+        sorted(commit.metadata.items()),
+        commit.created_at_ms,
+        commit.generation,
+    )
+    try:
+        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+    except UnicodeEncodeError as error:
+        raise not_unicode("The message, committer or metadata of a commit", error) from error
+
+
+def is_commit_id(text: str) -> bool:
+    """Whether a text has the form of a whole commit id."""
+    return len(text) == COMMIT_ID_CHARACTERS and HEXADECIMAL.issuperset(text)
+
+
+def find_commit(context: RepositoryContext, id: str, *, snapshot: Records | None = None) -> Commit | None:
+    """A commit by its whole id; None when there is none.
+
+    Raises:
+        Corruption: its record is damaged.
+    Cost: 1 read of the key-value store; without `snapshot` what this process knows is enough, for commits never change.
+    """
+    key = context.keys.commit(id)
+    if snapshot is not None:
+        raw = snapshot.get(key)
+    else:
+        raw = context.key_value.peek(key)
+        if raw is None:
+            raw = context.key_value.get(key)
+    return None if raw is None else decode_record(raw, Commit, key=key)
+
+
+def load_commit(context: RepositoryContext, id: str, *, snapshot: Records | None = None) -> Commit:
+    """A commit by its whole id.
+
+    Raises:
+        NotFound: kind ``commit_not_found``.
+        Corruption: its record is damaged.
+    Cost: 1 read of the key-value store.
+    """
+    commit = find_commit(context, id, snapshot=snapshot)
+    if commit is None:
+        raise NotFound(
+            f"There is no commit {id!r} in repository {context.name}.",
+            kind="commit_not_found",
+            repository=context.name,
+            commit=id,
+        )
+    return commit
+
+
+def _load_parent(context: RepositoryContext, id: str, *, child: str, snapshot: Records | None) -> Commit:
+    """A commit that another one names: it is there, or something is lost."""
+    commit = find_commit(context, id, snapshot=snapshot)
+    if commit is None:
+        raise Corruption(
+            f"Commit {child} of repository {context.name} names a parent {id} that is not there: restore the database "
+            "of records.",
+            path=context.keys.commit(id).decode(),
+        )
+    return commit
+
+
+class Walk(Iterator[tuple[str, Commit]]):
+    """Commits and everything they descend from, lazily, each once.
+
+    Order: by falling generation, of one generation the later first, then by id; so a commit comes before its parents.
+    The order does not depend on where a walk began, so a walk from `waiting` continues exactly where this one is.
+
+    Args:
+        starts: ids, at least one.
+        first_parent: follow only the first parent of each.
+
+    Raises:
+        NotFound: kind ``commit_not_found``: there is no commit of one of the `starts`.
+        Corruption: a record is damaged, or a parent is missing.
+    Cost: 1 read of the key-value store a commit.
+    """
+
+    def __init__(
+        self,
+        context: RepositoryContext,
+        starts: Iterable[str],
+        *,
+        first_parent: bool = False,
+        snapshot: Records | None = None,
+    ) -> None:
+        self._context = context
+        self._first_parent = first_parent
+        self._snapshot = snapshot
+        self._seen = set(starts)
+        self._heap: list[tuple[int, int, str, Commit]] = []
+        for id in self._seen:
+            self._push(id, load_commit(context, id, snapshot=snapshot))
+
+    def __next__(self) -> tuple[str, Commit]:
+        if not self._heap:
+            raise StopIteration
+        _, _, here, commit = heapq.heappop(self._heap)
+        for parent_id in commit.parents[:1] if self._first_parent else commit.parents:
+            if parent_id not in self._seen:
+                self._seen.add(parent_id)
+                self._push(parent_id, _load_parent(self._context, parent_id, child=here, snapshot=self._snapshot))
+        return here, commit
+
+    @property
+    def waiting(self) -> list[str]:
+        """The commits that were met and are not yet given, in no order: all that is left descends from them."""
+        return [id for _, _, id, _ in self._heap]
+
+    def _push(self, id: str, commit: Commit) -> None:
+        heapq.heappush(self._heap, (-commit.generation, -commit.created_at_ms, id, commit))
+
+
+_LEFT: Final = 1
+_RIGHT: Final = 2
+
+
+def merge_base(context: RepositoryContext, left: str, right: str, *, snapshot: Records | None = None) -> str | None:
+    """The best common ancestor of two commits; one that descends from no other.
+
+    Of several as good (after merges crosswise) that of the greatest generation, then the later, then the smaller id:
+    the same whichever side is named first, and in every process.
+
+    Returns:
+        A commit id, which may be one of the two; None: they have no ancestor in common.
+
+    Raises as `Walk`. Cost: 1 read of the key-value store for each commit that is newer than the answer.
+    """
+    if left == right:
+        load_commit(context, left, snapshot=snapshot)
+        return left
+    sides = {left: _LEFT, right: _RIGHT}
+    known = {id: load_commit(context, id, snapshot=snapshot) for id in (left, right)}
+    waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
+    heapq.heapify(waiting)
+    while waiting:
+        _, _, here = heapq.heappop(waiting)
+        if sides[here] == _LEFT | _RIGHT:
+            return here  # everything that descends from it was met before: none of that is common
+        for parent_id in known[here].parents:
+            if parent_id not in known:
+                parent = known[parent_id] = _load_parent(context, parent_id, child=here, snapshot=snapshot)
+                heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
+            sides[parent_id] = sides.get(parent_id, 0) | sides[here]
+    return None
+
+
+def difference(context: RepositoryContext, head: str, onto: str) -> Iterator[tuple[str, Commit]]:
+    """Commits that `head` descends from and `onto` does not, both included; in the order of `Walk`.
+
+    Raises as `Walk`. Cost: 1 read of the key-value store for each commit that is newer than the common ones.
+    """
+    sides = {head: _LEFT}
+    sides[onto] = sides.get(onto, 0) | _RIGHT
+    known = {id: load_commit(context, id) for id in sides}
+    waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
+    heapq.heapify(waiting)
+    wanted_count = sum(side == _LEFT for side in sides.values())
+    while wanted_count:  # of those that wait: what descends from a commit is met before it, so its side is final then
+        _, _, here = heapq.heappop(waiting)
+        side = sides[here]
+        if side == _LEFT:
+            wanted_count -= 1
+            yield here, known[here]
+        for parent_id in known[here].parents:
+            before = sides.get(parent_id, 0)
+            if parent_id not in known:
+                parent = known[parent_id] = _load_parent(context, parent_id, child=here, snapshot=None)
+                heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
+            after = sides[parent_id] = before | side
+            wanted_count += (after == _LEFT) - (before == _LEFT)

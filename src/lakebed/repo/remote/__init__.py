@@ -1,1 +1,0 @@
-"""The same facade over HTTP: repositories behind a lakebed server."""

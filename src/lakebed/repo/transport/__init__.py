@@ -1,0 +1,1 @@
+"""How a verb reaches a repository: in this process, or behind a server."""

@@ -1,0 +1,395 @@
+"""`Catalog`: how the facade reaches all repositories of a storage; `LocalCatalog`, for records that this process owns.
+
+Owns: the records of repositories, and the contexts that are open. Invariants:
+- A repository exists from the one atomic write on that records it with its first commit and default branch. Before,
+  there is at most a marker in its folder, which the next attempt takes over (`lakebed.repo.outside.namespace`).
+- No two repositories have overlapping namespaces; the count in `CatalogRecord` makes two creations at once detect each
+  other.
+- A deleted repository is gone at once; its objects and records are remembered until they are cleaned up, and its folder
+  is not used again before.
+- No lock is held across a call of the key-value store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import msgspec
+
+from lakebed.errors import AlreadyExists, Closed, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.key_value.port import KeyValue
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.file_id import mint_file_id
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.collect.upkeep import Upkeep
+from lakebed.repo.committed.store import EMPTY_METARANGE
+from lakebed.repo.heads.commit import check_commit_metadata, new_commit
+from lakebed.repo.model.layout import CATALOG_KEY, DELETED_PREFIX, REPOSITORY_PREFIX, Keys, repository_key
+from lakebed.repo.model.model import Branch, CatalogRecord, DeletedRepository, RepositoryRecord
+from lakebed.repo.model.names import check_repository_name, missing_repository
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.outside.foreign import ForeignStores
+from lakebed.repo.outside.namespace import namespace_folder, overlaps
+from lakebed.repo.records.context import RepositoryContext, make_context
+from lakebed.repo.records.records import (
+    decode_record,
+    encode_record,
+    new_token,
+    race_error,
+    read_records,
+    replace_record,
+    write_unique,
+)
+from lakebed.repo.records.reflog import reflog_line
+from lakebed.repo.transport.transport import LocalTransport, Transport
+from lakebed.repo.verbs.repositories import ATTEMPTS_MAX, CatalogVerb, CreateRepository, ListRepositories
+from lakebed.runtime import Environment
+
+if TYPE_CHECKING:
+    from lakebed.repo.transport.http_keys import RemoteAccessKeys
+
+NAMES_COMPARED_MAX: Final = 1000
+"""Names that an unknown one is compared with."""
+
+R = TypeVar("R")
+
+
+class Catalog(Protocol):
+    """What the facade of all repositories needs. Errors are those of the facade's methods."""
+
+    @property
+    def url(self) -> str:
+        """Of the storage, or of the server."""
+        ...
+
+    @property
+    def local(self) -> LocalCatalog:
+        """The owner of the records. Raises `InvalidRequest` (``not_over_http``) when a server owns them."""
+        ...
+
+    @property
+    def access_keys(self) -> RemoteAccessKeys:
+        """The access keys of the server. Raises `InvalidRequest` (``no_server``) when this process owns the records."""
+        ...
+
+    def call(self, verb: CatalogVerb[R]) -> R:
+        """Run a verb."""
+        ...
+
+    def create(self, verb: CreateRepository) -> Transport:
+        """Make a repository."""
+        ...
+
+    def repository(self, name: str) -> Transport:
+        """A repository by name."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a repository of this name."""
+        ...
+
+    def repositories(self, verb: ListRepositories, *, amount: int | None) -> Iterator[Transport]:
+        """Repositories in the order of their names, lazily, at most so many; None: all."""
+        ...
+
+    def delete(self, name: str, *, force: bool) -> None:
+        """Delete a repository."""
+        ...
+
+    def close(self) -> None:
+        """Close what the catalog has opened."""
+        ...
+
+
+class LocalCatalog(Catalog):
+    """The repositories of one storage. Thread-safe.
+
+    Args:
+        store: the storage, below which default namespaces are.
+        key_value: the records of all repositories; closed by `close`.
+        options: settings of every repository.
+        foreign: where imported objects are read; None: everywhere, without credentials.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key_value: KeyValue,
+        *,
+        options: RepositoryOptions | None = None,
+        environment: Environment | None = None,
+        foreign: ForeignStores | None = None,
+    ) -> None:
+        options = options or RepositoryOptions()
+        environment = environment or Environment()
+        self.store = store
+        self.key_value = key_value
+        self.options = options
+        self.environment = environment
+        self._lock = environment.runtime.lock()
+        self._foreign = (foreign or ForeignStores(environment=environment)).protecting(self._namespaces)
+        self._cache = None
+        if options.cache_bytes is not None:
+            self._cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
+        self._contexts: dict[str, RepositoryContext] = {}
+        self._is_closed = False
+        self._upkeep = Upkeep(
+            key_value,
+            open_contexts=self._open_contexts,
+            all_contexts=lambda: tuple(self.contexts()),
+            environment=environment,
+        )
+        if options.background:
+            self._upkeep.start(store.root_url)
+
+    def __repr__(self) -> str:
+        return f"LocalCatalog({self.url!r}{', closed' if self._is_closed else ''})"
+
+    @property
+    def url(self) -> str:
+        return self.store.root_url
+
+    @property
+    def local(self) -> LocalCatalog:
+        return self
+
+    @property
+    def access_keys(self) -> RemoteAccessKeys:
+        raise InvalidRequest(
+            f"This process owns the repositories at {self.url}, and access keys are those of a server: open a server's "
+            "URL, or use lakebed.server.keys.",
+            kind="no_server",
+        )
+
+    def call(self, verb: CatalogVerb[R]) -> R:
+        self.check_open()
+        return verb.run(self, lambda name: True)
+
+    def create(self, verb: CreateRepository) -> Transport:
+        made = self.call(verb)
+        with self._lock:
+            return LocalTransport(self._contexts[made.id])
+
+    def repository(self, name: str) -> Transport:
+        self.check_open()
+        _, _, record = self._load(name)
+        return LocalTransport(self._context(name, record))
+
+    def exists(self, name: str) -> bool:
+        self.check_open()
+        return self.key_value.get(repository_key(check_repository_name(name))) is not None
+
+    def repositories(self, verb: ListRepositories, *, amount: int | None) -> Iterator[Transport]:
+        self.check_open()
+        contexts = self.contexts(prefix=verb.prefix, after=verb.after)
+        return (LocalTransport(context) for context in islice(contexts, amount))
+
+    def contexts(self, *, prefix: str = "", after: str | None = None) -> Iterator[RepositoryContext]:
+        """All repositories in the order of their names, those of one moment, lazily. Cost: 1 snapshot, 1 scan."""
+        with self.key_value.snapshot() as snapshot:
+            records = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord, begins_with=prefix, after=after)
+            for name, record in records:
+                yield self._context(name, record)
+
+    def record_of_catalog(self) -> CatalogRecord:
+        """The identity of this catalog; made when there is none yet."""
+        for _ in range(ATTEMPTS_MAX):
+            raw = self.key_value.get(CATALOG_KEY)
+            if raw is not None:
+                return decode_record(raw, CatalogRecord, key=CATALOG_KEY)
+            made = CatalogRecord(mint_file_id(environment=self.environment))
+            try:
+                self.key_value.set_if(CATALOG_KEY, encode_record(made), expected=None)
+            except Conflict:
+                continue  # another process was faster
+            return made
+        raise self.race_error("creation")
+
+    def race_error(self, operation: str) -> Conflict:
+        """The error of a change of the catalog that others were faster than, at every attempt."""
+        return race_error(operation, of=f"the repositories at {self.url}", kind="repositories_moved", url=self.url)
+
+    def _namespaces(self) -> tuple[str, ...]:
+        """The folders of all repositories, deleted ones that are not cleaned up included. Cost: 1 snapshot."""
+        with self.key_value.snapshot() as snapshot:
+            records = [record for _, record in read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord)]
+            records += [
+                repository.record for _, repository in read_records(snapshot, DELETED_PREFIX, DeletedRepository)
+            ]
+        return tuple(namespace_folder(record.namespace, root_url=self.url) for record in records)
+
+    def check_free(self, name: str, folder: str) -> None:
+        """Raise `AlreadyExists` when a repository, perhaps a deleted one, has the name or an overlapping folder."""
+        with self.key_value.snapshot() as snapshot:
+            for other, record in read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord):
+                if other == name:
+                    raise AlreadyExists(
+                        f"There is a repository {name!r} already: open it, or choose another name.",
+                        kind="repository_exists",
+                        repository=name,
+                    )
+                self._refuse_overlap(folder, record, reason=f"repository {other!r} has it")
+            for _, deleted in read_records(snapshot, DELETED_PREFIX, DeletedRepository):
+                reason = f"repository {deleted.name!r}, which was deleted, is not cleaned up there yet"
+                self._refuse_overlap(folder, deleted.record, reason=reason)
+
+    def _refuse_overlap(self, folder: str, record: RepositoryRecord, *, reason: str) -> None:
+        taken = namespace_folder(record.namespace, root_url=self.url)
+        if overlaps(folder, taken):
+            where = "is in use" if folder == taken else f"overlaps with {taken}, which is in use"
+            raise AlreadyExists(
+                f"The namespace {folder} {where}: {reason}. Choose another folder.",
+                kind="namespace_in_use",
+                namespace=folder,
+            )
+
+    def store_new(
+        self, name: str, record: RepositoryRecord, *, catalog_record: CatalogRecord, committer: str | None
+    ) -> RepositoryContext:
+        """Record a repository with its first commit and branch, in one write. Raises `Conflict` after a lost race."""
+        context = self._make_context(name, record)
+        commit = new_commit(
+            context,
+            parents=(),
+            metarange=EMPTY_METARANGE,
+            message="Repository created",
+            metadata=None,
+            committer=committer,
+            created_at_ms=record.created_at_ms,
+        )
+        branch = Branch(commit.id, new_token(self.environment), created_at_ms=record.created_at_ms)
+        after = CatalogRecord(catalog_record.id, catalog_record.created_count + 1)
+        by = commit.commit.committer
+        write_unique(
+            self.key_value,
+            [
+                reflog_line(context, record.default_branch, before=None, after=commit.id, what="create", committer=by),
+                (repository_key(name), encode_record(record)),
+                (context.keys.branch(record.default_branch), encode_record(branch)),
+                (context.keys.commit(commit.id), encode_record(commit.commit)),
+                (CATALOG_KEY, encode_record(after)),
+            ],
+            expected={repository_key(name): None, CATALOG_KEY: encode_record(catalog_record)},
+        )
+        with self._lock:
+            return self._contexts.setdefault(record.uid, context)
+
+    def change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """Replace a repository's metadata by a function of it, which runs again when another process was faster."""
+        for _ in range(ATTEMPTS_MAX):
+            key, raw, record = self._load(name)
+            metadata = dict(change(record.metadata))
+            check_commit_metadata(metadata)
+            changed = encode_record(msgspec.structs.replace(record, metadata=metadata))
+            if changed == raw or replace_record(self.key_value, key, changed, expected=raw):
+                return
+        raise race_error("change", of=f"repository {name}", kind="repository_moved", repository=name)
+
+    def delete(self, name: str, *, force: bool) -> None:
+        self.check_open()
+        for _ in range(ATTEMPTS_MAX):
+            key, raw, record = self._load(name)
+            if record.read_only and not force:
+                raise read_only_error(name)
+            keys = Keys(record.uid)
+            note = encode_record(DeletedRepository(name, record, self.environment.clock.now_ms()))
+            # Every write expects its branch's record: without them nothing that this deletes is acknowledged any more.
+            branches = self._branch_keys(keys)
+            try:
+                write_unique(self.key_value, [(keys.deleted, note)], [key, *branches], expected={key: raw})
+            except Conflict:
+                continue  # its metadata changed, or another process has deleted it
+            created = self._branch_keys(keys)  # between the two; after the note none is created
+            if created:
+                self.key_value.write((), created)
+            with self._lock:
+                self._contexts.pop(record.uid, None)
+            return
+        raise race_error("deletion", of=f"repository {name}", kind="repository_moved", repository=name)
+
+    def _branch_keys(self, keys: Keys) -> list[bytes]:
+        with self.key_value.snapshot() as snapshot:
+            return [key for key, _ in snapshot.scan(*prefix_range(keys.branch()))]
+
+    def deleted(self) -> tuple[DeletedRepository, ...]:
+        """Repositories that are deleted and not cleaned up yet. Cost: 1 scan of the key-value store."""
+        with self.key_value.snapshot() as snapshot:
+            return tuple(repository for _, repository in read_records(snapshot, DELETED_PREFIX, DeletedRepository))
+
+    def _load(self, name: str) -> tuple[bytes, bytes, RepositoryRecord]:
+        """Key, bytes and record of a repository. Raises `NotFound`, `InvalidRequest`, `Corruption`."""
+        key = repository_key(check_repository_name(name))
+        raw = self.key_value.get(key)
+        if raw is None:
+            raise self._missing(name)
+        return key, raw, decode_record(raw, RepositoryRecord, key=key)
+
+    def _missing(self, name: str) -> NotFound:
+        with self.key_value.snapshot() as snapshot:
+            records = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord)
+            names = [other for other, _ in islice(records, NAMES_COMPARED_MAX)]
+        return missing_repository(name, names=names, url=self.url)
+
+    def _context(self, name: str, record: RepositoryRecord) -> RepositoryContext:
+        """The one open context of a repository, whose counters all its users share."""
+        with self._lock:
+            context = self._contexts.get(record.uid)
+        if context is not None and context.record == record:
+            return context
+        made = self._make_context(name, record) if context is None else replace(context, record=record)
+        with self._lock:
+            if context is None:
+                return self._contexts.setdefault(record.uid, made)
+            self._contexts[record.uid] = made
+        return made
+
+    def _make_context(self, name: str, record: RepositoryRecord) -> RepositoryContext:
+        return make_context(
+            name,
+            record,
+            store=self.store.sub(namespace_folder(record.namespace, root_url=self.url)),
+            key_value=self.key_value,
+            options=self.options,
+            environment=self.environment,
+            cache=self._cache,
+            foreign=self._foreign,
+        )
+
+    def _open_contexts(self) -> tuple[RepositoryContext, ...]:
+        with self._lock:
+            return tuple(self._contexts.values())
+
+    def step_once(self) -> None:
+        """Run one round of the background's work: see `Repositories.step_once`."""
+        self.check_open()
+        self._upkeep.step_once()
+
+    @property
+    def last_failure(self) -> LakebedError | None:
+        """The last error of the background; None: none yet."""
+        return self._upkeep.last_failure
+
+    def check_open(self) -> None:
+        """Raise `Closed` when it is closed."""
+        if self._is_closed:
+            raise Closed(f"The repositories at {self.url} were closed: open them again.")
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._upkeep.stop()
+        with self._lock:
+            contexts, self._contexts = tuple(self._contexts.values()), {}
+        for context in contexts:
+            context.committed.close()
+        self.key_value.close()
+
+
+def read_only_error(name: str) -> InvalidRequest:
+    """The error for the deletion of a read-only repository."""
+    return InvalidRequest(
+        f"Repository {name} is read-only: drop it with force (--force).", kind="read_only_repository", repository=name
+    )

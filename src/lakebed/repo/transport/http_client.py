@@ -1,0 +1,186 @@
+"""`Client`: requests to a lakebed server, and its errors as `LakebedError`.
+
+Owns: the pool of connections, authentication, and when an outcome is unknown. Invariants: a read is tried again
+after a connection broke; a write is not, and raises `OutcomeUnknown`, for it may have happened; the secret is in no
+error, log or `repr`. Does not know: what the verbs mean (`lakebed.repo.verbs`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+from typing_extensions import Buffer
+from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
+
+from lakebed.errors import InvalidRequest, OutcomeUnknown, Unavailable
+from lakebed.http.asking import Connections, check_endpoint, error_of, read_reply
+
+ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
+"""The environment variable with the access key, where none is given."""
+SECRET_VARIABLE: Final = "LAKEBED_SECRET_ACCESS_KEY"
+"""The environment variable with its secret."""
+
+API: Final = "/api/v1"
+_CONNECT_S: Final = 10.0
+READ_S: Final = 120.0
+"""How long a server may be silent by default."""
+_CONNECTIONS_MAX: Final = 64
+_RETRY_READS: Final = urllib3.Retry(
+    3, backoff_factor=0.1, status=0, redirect=0, allowed_methods=None, raise_on_status=False
+)
+
+T = TypeVar("T")
+
+
+class Client:
+    """A server. Thread-safe. It can be pickled, with its credentials, for the tasks of a job.
+
+    Args:
+        endpoint: its URL, such as ``http://127.0.0.1:8000``.
+        access_key, secret: credentials; None: from the environment.
+
+    Raises:
+        InvalidRequest: kind ``invalid_url``, ``no_credentials``.
+    """
+
+    def __init__(self, endpoint: str, *, access_key: str | None = None, secret: str | None = None) -> None:
+        self.endpoint = check_endpoint(endpoint)
+        access_key = access_key or os.environ.get(ACCESS_KEY_VARIABLE)
+        secret = secret or os.environ.get(SECRET_VARIABLE)
+        if not access_key or not secret:
+            raise InvalidRequest(
+                f"The repositories are served at {self.endpoint}, and the server needs an access key: set "
+                f"{ACCESS_KEY_VARIABLE} and {SECRET_VARIABLE}.",
+                kind="no_credentials",
+                endpoint=self.endpoint,
+            )
+        self.access_key = access_key
+        self._headers = urllib3.make_headers(basic_auth=f"{access_key}:{secret}", user_agent="lakebed")
+        self._secret = secret
+        self._pool = Connections(server_count=1, connection_count_max=_CONNECTIONS_MAX)
+
+    def __repr__(self) -> str:
+        return f"Client({self.endpoint!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopen, (self.endpoint, self.access_key, self._secret))
+
+    def close(self) -> None:
+        """Close all connections; again is a no-op."""
+        self._pool.close()
+
+    def send(self, method: str, path: str, kind: type[T], body: Any = None, **query: Any) -> T:
+        """One JSON request below the interface's root; the reply as a struct. Raises as `request`. Cost: 1 request."""
+        content = None if body is None else msgspec.json.encode(body)
+        reply = self.request(method, path, content, headers=_JSON, again=method == "GET", query=query)
+        value: T = read_reply(reply.data, kind)
+        return value
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        content: bytes | Iterable[Buffer] | None = None,
+        *,
+        headers: Mapping[str, str] = {},
+        query: Mapping[str, Any] | None = None,
+        again: bool = False,
+        preload: bool = True,
+        read_s: float | None = READ_S,
+    ) -> urllib3.BaseHTTPResponse:
+        """One request below the interface's root.
+
+        Args:
+            content: the body, or its chunks as they come; an error of the iterator is raised as it is.
+            again: try again when the connection breaks.
+            preload: read the reply's body; else the caller reads and closes it.
+            read_s: how long the server may be silent; None: without a limit.
+
+        Raises:
+            The server's error, as the same `LakebedError`; `Unavailable`, `OutcomeUnknown`.
+        """
+        asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
+        url = f"{self.endpoint}{API}{path}" + (f"?{urlencode(asked)}" if asked else "")
+        body = _Body(content) if content is not None and not isinstance(content, bytes) else None
+        try:
+            reply = self._pool.request(
+                method,
+                url,
+                body=content if body is None else iter(body),
+                headers={**self._headers, **headers},
+                retries=_RETRY_READS if again else False,
+                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+                preload_content=preload,
+            )
+        except HTTPError as error:
+            if body is not None and body.error is not None:
+                raise body.error from None
+            self._give_up(error, again=again)
+        if reply.status < 300:
+            return reply
+        if not preload:
+            with self.reading(reply):
+                reply.read(cache_content=True)
+        raise error_of(reply, endpoint=self.endpoint, again=again)
+
+    @contextmanager
+    def reading(self, reply: urllib3.BaseHTTPResponse) -> Iterator[None]:
+        """Read a reply that was not preloaded; its connection returns to the pool, or is closed after an error."""
+        try:
+            yield
+        except HTTPError as error:
+            reply.close()
+            raise Unavailable(
+                f"The server at {self.endpoint} interrupted its reply: try again.", kind="unavailable"
+            ) from error
+        except BaseException:
+            reply.close()
+            raise
+        finally:
+            with suppress(HTTPError):
+                reply.release_conn()
+
+    def _give_up(self, error: HTTPError, *, again: bool) -> NoReturn:
+        cause = error.reason if isinstance(error, MaxRetryError) else error
+        if again or isinstance(cause, NewConnectionError):
+            raise Unavailable(
+                f"The server at {self.endpoint} does not answer: check that it runs, then try again.",
+                kind="unavailable",
+            ) from error
+        raise OutcomeUnknown(
+            f"The server at {self.endpoint} did not answer a request that changes something: it may have happened; "
+            "look before you try again.",
+            kind="outcome_unknown",
+        ) from error
+
+
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+class _Body:
+    """The chunks of a body; an error of the iterator is kept apart from errors of the connection."""
+
+    def __init__(self, chunks: Iterable[Buffer]) -> None:
+        self._chunks = chunks
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Buffer]:
+        try:
+            yield from self._chunks
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _reopen(endpoint: str, access_key: str, secret: str) -> Client:
+    return Client(endpoint, access_key=access_key, secret=secret)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,274 @@
+"""`HttpTransport`: a repository behind a lakebed server.
+
+Invariants: a call that is one request is of one moment. A list of more than `PAGE_COUNT_MAX` rows is several requests:
+the first page is read by the call, each other when it is needed, and of a branch each shows its own moment; no row
+is repeated, and rows that exist all the time are never missed. What a commit or tag holds does not change. An open file
+reads the object that it was opened on, whatever becomes of its path. Of a new commit, tag or branch the server names as
+committer the access key, unless an administrator names another author.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NoReturn, TypeVar, cast
+
+import msgspec
+import pyarrow as pa
+import urllib3
+from typing_extensions import Buffer
+
+from lakebed.errors import InternalError, InvalidRequest, NotFound
+from lakebed.http.asking import quote_segment, read_reply
+from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
+from lakebed.objects.streaming import take_first
+from lakebed.repo.model.columns import ARROW_STREAM, columns_of, stream_of
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.objects import data
+from lakebed.repo.transport.branch_store import BranchStore
+from lakebed.repo.transport.http_client import READ_S, Client
+from lakebed.repo.transport.http_objects import HttpObjects
+from lakebed.repo.transport.transport import Body, Transport
+from lakebed.repo.verbs.differences import Status
+from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Described, ListVerb, RepositoryFacts, Verb
+from lakebed.repo.verbs.reading import Head
+
+R = TypeVar("R")
+Row = TypeVar("Row")
+
+_JSON: Final = {"Content-Type": "application/json"}
+_SMALL_BYTES: Final = 256 << 10
+"""A body up to this size is sent at once, without asking first whether it would be taken."""
+_PIECE_BYTES: Final = 1 << 20
+
+
+def only_local(what: str) -> NoReturn:
+    """Refuse what needs the storage and its records in this process."""
+    raise InvalidRequest(
+        f"{what} works on the storage itself, and not through a server: open the folder or bucket, or do it there.",
+        kind="not_over_http",
+    )
+
+
+def ask(client: Client, verb: Described, path: str) -> Any:
+    """Send a verb; its reply, decoded.
+
+    Raises what the verb raises, `Unavailable`, and `OutcomeUnknown` when the answer to a change was lost. Cost: 1
+    request.
+    """
+    try:
+        body = msgspec.json.encode(verb)
+    except (TypeError, ValueError) as error:  # such as text that is not valid Unicode
+        raise InvalidRequest(f"{verb.verb_name} does not take this: {error}.", kind="invalid_argument") from error
+    again, read_s = verb.changes_nothing, None if verb.effort == "long" else READ_S
+    reply = client.request("POST", path + verb.verb_name, body, headers=_JSON, again=again, read_s=read_s)
+    return None if verb.gives is None else read_reply(reply.data, verb.gives)
+
+
+def pages(client: Client, verb: Any, path: str, *, amount: int | None) -> Iterator[Any]:
+    """The rows of a list verb, a page at a time; the first page is there when this returns.
+
+    Cost: 1 request for every `PAGE_COUNT_MAX` rows.
+    """
+
+    def page(asked: Any, wanted: int | None) -> list[Any]:
+        count = PAGE_COUNT_MAX if wanted is None else min(wanted, PAGE_COUNT_MAX)
+        rows: list[Any] = ask(client, msgspec.structs.replace(asked, amount=count), path)
+        return rows
+
+    def following(rows: list[Any]) -> Iterator[Any]:
+        left = amount
+        while True:
+            yield from rows
+            left = None if left is None else left - len(rows)
+            if len(rows) < PAGE_COUNT_MAX or left == 0:
+                return
+            rows = page(msgspec.structs.replace(verb, after=_row_name(rows[-1])), left)
+
+    return following(page(verb, amount))
+
+
+def _row_name(row: Any) -> str:
+    """With what the page behind a row begins."""
+    for name in ("path", "id", "name"):
+        value = getattr(row, name, None)
+        if value is not None:
+            return str(value)
+    raise InternalError(f"A row of {type(row).__name__} has no name.")
+
+
+class HttpTransport(Transport):
+    """`Transport` to a repository behind a server. Thread-safe. It can be pickled, with its credentials."""
+
+    def __init__(self, client: Client, facts: RepositoryFacts) -> None:
+        self._client = client
+        self._facts = facts
+        self._path = f"/repositories/{quote_segment(facts.name)}/verbs/"
+
+    def __repr__(self) -> str:
+        return f"HttpTransport({self.url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HttpTransport, (self._client, self._facts)
+
+    @property
+    def client(self) -> Client:
+        """Of the server."""
+        return self._client
+
+    @property
+    def facts(self) -> RepositoryFacts:
+        return self._facts
+
+    @property
+    def url(self) -> str:
+        """``http://host:port/repository``."""
+        return f"{self._client.endpoint}/{self._facts.name}"
+
+    @property
+    def context(self) -> NoReturn:
+        """Raises `InvalidRequest` (``not_over_http``): the server has it."""
+        only_local("A repository's context")
+
+    def call(self, verb: Verb[R], **local: Any) -> R:
+        if local.get("storage_options"):
+            only_local("An import with credentials of its own")
+        return cast(R, ask(self._client, verb, self._path))
+
+    def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
+        return pages(self._client, verb.fix_moment(self.call), self._path, amount=amount)
+
+    def commit_id(self, branch: str) -> str:
+        return self.call(Head(ref=branch)).id
+
+    def view(self, ref: str) -> NoReturn:
+        """Raises `InvalidRequest` (``not_over_http``): a server keeps no snapshot open for a client."""
+        only_local("A view of one moment")
+
+    def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
+        reply = self._read(ref, path, byte_range=byte_range)
+        with self._client.reading(reply):
+            return reply.read()
+
+    def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
+        reply = self._read(ref, path, byte_range=byte_range)
+
+        def chunks() -> Iterator[bytes]:
+            with self._client.reading(reply):
+                while chunk := reply.read(STREAM_CHUNK_BYTES):
+                    yield chunk
+
+        return chunks()
+
+    def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
+        reply = self._read(ref, path, byte_range=byte_range, entry=entry)
+        with self._client.reading(reply):
+            return reply.read()
+
+    def _read(
+        self, ref: str, path: str, *, byte_range: ByteRange | None, entry: Entry | None = None
+    ) -> urllib3.BaseHTTPResponse:
+        query: dict[str, Any] = {"ref": ref, "path": path}
+        if byte_range is not None:
+            query |= {"start": byte_range[0], "end": byte_range[1]}
+        if entry is not None:
+            query |= {"address": entry.address, "size": entry.size_bytes}
+        return self._client.request("GET", self._path + "read", query=query, again=True, preload=False)
+
+    def put(
+        self,
+        branch: str,
+        path: str,
+        content: Body,
+        *,
+        content_type: str,
+        metadata: Mapping[str, str] | None,
+        only_if_absent: bool,
+    ) -> Entry:
+        check_path(path, writing=True)
+        return self._send(branch, content, path, content_type, metadata, only_if_absent=only_if_absent)
+
+    def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
+        check_path(path, writing=True)
+        line = msgspec.json.encode({"path": path, "only_if_absent": only_if_absent}) + b"\n"
+        self._put(branch, line, only_ask=True)
+
+    def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
+        return self._send(branch, content, None, content_type, metadata)
+
+    def _send(
+        self,
+        branch: str,
+        content: Body,
+        path: str | None,
+        content_type: str,
+        metadata: Mapping[str, str] | None,
+        *,
+        only_if_absent: bool = False,
+    ) -> Entry:
+        header = {
+            "path": path,
+            "content_type": content_type,
+            "metadata": data.check_metadata(metadata, content_type=content_type),
+            "only_if_absent": only_if_absent,
+        }
+        line = msgspec.json.encode(header) + b"\n"
+        whole = data.whole_body(content)
+        body = take_first(cast(Iterable[Buffer], content), bytes_max=_SMALL_BYTES) if whole is None else whole
+        if isinstance(body, bytearray | memoryview) and len(body) <= _SMALL_BYTES:
+            return self._put(branch, line + body)
+        self._put(branch, line, only_ask=True)
+        return self._put(branch, _prepend_line(line, body))
+
+    def _put(self, branch: str, body: bytes | Iterator[Buffer], *, only_ask: bool = False) -> Entry:
+        reply = self._client.request(
+            "POST",
+            self._path + "put",
+            body,
+            headers={"Content-Type": data.CONTENT_TYPE},
+            query={"branch": branch, **({"only_ask": True} if only_ask else {})},
+            read_s=None,
+        )
+        entry: Entry = read_reply(reply.data, Entry | None)
+        return entry
+
+    def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
+        reply = self._client.request(
+            "POST",
+            self._path + "stage_many",
+            stream_of(columns_of(entries)),
+            headers={"Content-Type": ARROW_STREAM},
+            query={"branch": branch},
+            read_s=None,
+        )
+        count: int = read_reply(reply.data, int)
+        return count
+
+    def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
+        if writes:
+            self.call(Head(ref=ref))
+            return BranchStore(HttpObjects(self, ref, writes=True), prefix)
+        try:
+            self.call(Status(branch=ref, amount=1))
+        except (NotFound, InvalidRequest):  # not a branch's name: pin the commit that it resolves to
+            ref = self.call(Head(ref=ref)).id
+        return BranchStore(HttpObjects(self, ref, writes=False), prefix)
+
+
+def _prepend_line(line: bytes, body: bytearray | memoryview | Iterator[memoryview]) -> Iterator[Buffer]:
+    """The message, then the bytes, in pieces that are worth a write."""
+    yield line
+    if isinstance(body, bytearray | memoryview):
+        yield from (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES))
+        return
+    pieces: list[bytes] = []
+    size_bytes = 0
+    for view in body:
+        for at in range(0, len(view), _PIECE_BYTES):
+            pieces.append(bytes(view[at : at + _PIECE_BYTES]))
+            size_bytes += len(pieces[-1])
+            if size_bytes >= _PIECE_BYTES:
+                yield b"".join(pieces)
+                pieces, size_bytes = [], 0
+    if size_bytes:
+        yield b"".join(pieces)

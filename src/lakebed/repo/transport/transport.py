@@ -1,0 +1,237 @@
+"""`Transport`: how a verb reaches a repository, and `LocalTransport`, for one that this process has opened.
+
+Invariants: the facade is the same class whatever the transport, so methods, arguments, results and errors are the same
+in this process and through a server (`lakebed.repo.transport.http_transport`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.port import ByteRange, ObjectStore
+from lakebed.repo.heads import write
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_writable
+from lakebed.repo.references.branches import load_branch, peek_branch
+from lakebed.repo.staging.view import View, at_reference
+from lakebed.repo.transport.local_objects import local_store
+from lakebed.repo.verbs.message import ListVerb, RepositoryFacts, Verb, facts_of
+from lakebed.repo.verbs.reading import Exists, Stat
+
+R = TypeVar("R")
+Row = TypeVar("Row")
+
+Body = Buffer | Iterable[Buffer]
+"""An object's bytes: all at once, or in chunks."""
+
+
+class Transport(Protocol):
+    """What the facade of a repository needs. Errors are those of the facade's methods.
+
+    Cost: as documented in this process; over HTTP 1 request, unless a method says otherwise.
+    """
+
+    @property
+    def facts(self) -> RepositoryFacts:
+        """What the repository was when it was opened. Cost: no request."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Of the repository: its storage, or its place on a server."""
+        ...
+
+    @property
+    def context(self) -> RepositoryContext:
+        """What verbs run on. Raises `InvalidRequest` (``not_over_http``) when a server has it."""
+        ...
+
+    def call(self, verb: Verb[R], **local: Any) -> R:
+        """Run a verb.
+
+        Args:
+            local: further arguments of its `run`, which cannot travel: over HTTP ``progress`` is not called, and
+                ``storage_options`` are refused.
+        """
+        ...
+
+    def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
+        """The rows of a list, lazily, at most so many; None: all. Cost: over HTTP 1 request a page; of a log 1 more."""
+        ...
+
+    def commit_id(self, branch: str) -> str:
+        """The id of the commit at a branch's head. Cost: 1 read of the key-value store."""
+        ...
+
+    def view(self, ref: str) -> AbstractContextManager[View]:
+        """What a reference shows at one moment. Cost: 1 snapshot and about 3 reads of the key-value store."""
+        ...
+
+    def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
+        """An object's bytes, or a range of them. Cost: `stat` and 1 GET."""
+        ...
+
+    def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
+        """An object's bytes in chunks. Memory: one chunk."""
+        ...
+
+    def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
+        """The bytes that an entry of a path named when it was looked up. Cost: 1 GET.
+
+        Raises:
+            NotFound: kind ``object_gone``, ``import_gone``: they are not there any more.
+            Conflict: kind ``object_changed``: over HTTP, the path of an imported object has another entry now.
+            InvalidRequest: kind ``invalid_range``.
+        """
+        ...
+
+    def put(
+        self,
+        branch: str,
+        path: str,
+        content: Body,
+        *,
+        content_type: str,
+        metadata: Mapping[str, str] | None,
+        only_if_absent: bool,
+    ) -> Entry:
+        """Upload and stage an object. Cost: 1 PUT and 1 write of the key-value store; over HTTP of a large body 2."""
+        ...
+
+    def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
+        """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
+        ...
+
+    def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
+        """Upload an object's bytes, and stage nothing. Cost: 1 PUT; over HTTP of a large body 2 requests."""
+        ...
+
+    def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
+        """Stage objects whose bytes are there. Cost: 1 write, about 3 us an entry; over HTTP 150 bytes an entry."""
+        ...
+
+    def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
+        """An object store of a reference; `writes`: of a branch, to be written too. Cost: over HTTP 1 or 2 requests."""
+        ...
+
+
+class OverTransport:
+    """What repositories and references have in common."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    @property
+    def transport(self) -> Transport:
+        """How verbs reach the repository."""
+        return self._transport
+
+    @property
+    def context(self) -> RepositoryContext:
+        """The context of the functions of `lakebed.repo`, for those that have no method here.
+
+        Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
+        """
+        return self._transport.context
+
+
+class LocalTransport(Transport):
+    """`Transport` to a repository that this process has opened."""
+
+    def __init__(self, context: RepositoryContext) -> None:
+        self._context = context
+
+    def __repr__(self) -> str:
+        return f"LocalTransport({self._context.store.root_url!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidRequest(
+            f"An open repository cannot be copied or sent to another process: open {self._context.name!r} there, with "
+            "lakebed.repo.open, or by the address of a server that owns it.",
+            kind="not_picklable",
+        )
+
+    @property
+    def facts(self) -> RepositoryFacts:
+        return facts_of(self._context)
+
+    @property
+    def url(self) -> str:
+        return self._context.store.root_url
+
+    @property
+    def context(self) -> RepositoryContext:
+        return self._context
+
+    def call(self, verb: Verb[R], **local: Any) -> R:
+        return verb.run(self._context, **local)
+
+    def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
+        return verb.rows(self._context, amount=amount)
+
+    def commit_id(self, branch: str) -> str:
+        return load_branch(self._context, branch)[0].commit_id
+
+    def view(self, ref: str) -> AbstractContextManager[View]:
+        return at_reference(self._context, ref)
+
+    def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
+        return data.read_found(
+            lambda: self._stat(ref, path),
+            lambda entry: bytes(data.read(self._context, entry, byte_range=byte_range)),
+        )
+
+    def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
+        chunks = data.read_found(
+            lambda: self._stat(ref, path), lambda entry: data.stream(self._context, entry, byte_range=byte_range)
+        )
+        return map(bytes, chunks)
+
+    def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
+        return bytes(data.read(self._context, entry, byte_range=byte_range))
+
+    def _stat(self, ref: str, path: str) -> Entry:
+        return Stat(ref=ref, path=path).run(self._context)
+
+    def put(
+        self,
+        branch: str,
+        path: str,
+        content: Body,
+        *,
+        content_type: str,
+        metadata: Mapping[str, str] | None,
+        only_if_absent: bool,
+    ) -> Entry:
+        self.check_put(branch, path, only_if_absent=only_if_absent)
+        entry = data.upload(self._context, content, content_type=content_type, metadata=metadata)
+        stage = write.stage_if_absent if only_if_absent else write.stage
+        stage(self._context, branch=branch, path=path, entry=entry)
+        return entry
+
+    def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
+        check_path(path, writing=True)
+        peek_branch(self._context, branch)
+        check_writable(self._context, branch)
+        if only_if_absent and Exists(ref=branch, path=path).run(self._context):
+            raise write.path_exists(self._context, branch, path)
+
+    def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
+        peek_branch(self._context, branch)
+        check_writable(self._context, branch)
+        return data.upload(self._context, content, content_type=content_type, metadata=metadata)
+
+    def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
+        return write.stage_many(self._context, branch=branch, entries=entries)
+
+    def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
+        return local_store(self._context, ref, prefix)

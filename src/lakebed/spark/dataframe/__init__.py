@@ -1,0 +1,1 @@
+"""Tables as DataFrames: reading and writing."""

@@ -1,0 +1,153 @@
+"""Jobs of a Python program whose tasks write the files of a table in the JVM.
+
+Owns: when a DataFrame can be written so, and the job. Invariants: the table is the same as if lakebed had written the
+rows, and a DataFrame that does not fit it is left to lakebed, whose errors name the mistake. Nothing secret is in the
+job's options, which plans and event logs show.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from py4j.java_gateway import JavaClass
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql import types as spark
+
+from lakebed import __version__
+from lakebed.spark.plan.expression import exact_column
+from lakebed.spark.plan.relation import is_available
+from lakebed.spark.plan.types import spark_schema
+from lakebed.spark.tasks.native_writes import WrittenFiles, file_target, native_scheme, null_value, take_over_files
+from lakebed.table.branch.discard import discard_changes
+from lakebed.table.model.model import BucketChange, TableSchema
+from lakebed.table.schema.conform import not_utf8
+from lakebed.table.table import Table
+from lakebed.table.write.write_settings import WriteSettings
+
+_SINK: Final = "org.lakebed.spark.FileSink"
+_WIDTHS: Final[dict[type[spark.DataType], int]] = {
+    spark.ByteType: 1,
+    spark.ShortType: 2,
+    spark.IntegerType: 4,
+    spark.LongType: 8,
+}
+
+
+class _Returned(msgspec.Struct, frozen=True):
+    """What a job returned."""
+
+    files: str | None
+    """Where `WrittenFiles` are."""
+    null_in: str | None
+    """A column that is NOT NULL, and null in some of the rows."""
+    not_utf8_in: str | None
+    """A column with a text that is not UTF-8."""
+
+
+def write_files(
+    df: DataFrame, table: Table, schema: TableSchema, *, starts_anew: bool, partition: Mapping[str, object]
+) -> list[BucketChange] | None:
+    """Write rows in the tasks of the JVM and return the changes to commit; None: lakebed has to write them.
+
+    Args:
+        df: whose columns lakebed would accept.
+        schema: the table's newest.
+        starts_anew, partition: as `take_over_files`.
+
+    Raises `InvalidRequest`: a null where the table has none, a text that is not UTF-8, or rows outside of `partition`;
+    their files are deleted.
+    """
+    session = df.sparkSession
+    if not is_available(session) or native_scheme(table.store, schema) is None:
+        return None
+    columns = _columns(df, schema)
+    if columns is None:
+        return None
+    described = file_target(table.store, schema, spark_schema=spark_schema(schema.fields).json())
+    target = msgspec.json.encode(described).decode()
+    sink = _sink(session)
+    if sink is None or not sink.accepts(__version__, target):
+        return None
+    job = uuid.uuid4().hex
+    try:
+        rows = _gather(df.select(*columns), schema, sink, target)
+        rows.write.format(_SINK).option("target", target).option("job", job).mode("append").save()
+    finally:
+        left = sink.take(job)
+    returned = msgspec.json.decode(left, type=_Returned)
+    stored = None if returned.files is None else Path(returned.files)
+    try:
+        changes = take_over_files(table, WrittenFiles(stored), schema.id, starts_anew=starts_anew, partition=partition)
+    finally:
+        if stored is not None:
+            stored.unlink()
+    if returned.null_in is not None:
+        discard_changes(table.context, changes)
+        raise null_value(returned.null_in, schema)
+    if returned.not_utf8_in is not None:
+        discard_changes(table.context, changes)
+        raise not_utf8(returned.not_utf8_in)
+    return changes
+
+
+def _sink(session: SparkSession) -> Any:
+    """The jar's class; None without the jar."""
+    jvm: Any = session._jvm
+    sink = jvm.org.lakebed.spark.FileSink
+    return sink if isinstance(sink, JavaClass) else None
+
+
+def _gather(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> DataFrame:
+    """Bring the rows of each fixed bucket into one task; those of several buckets in their order."""
+    settings = WriteSettings.of(schema)
+    if settings.bucket_count < 1:
+        return rows
+    bucket = Column(sink.bucket(target))
+    partition = [exact_column(name) for name in schema.partition_keys]
+    tasks_max = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    # As 64-bit numbers: a hash near the end of its range must not overflow.
+    number = functions.hash(*partition).cast("bigint") + bucket if partition else bucket
+    task_count = tasks_max if partition else min(settings.bucket_count, tasks_max)
+    placed = rows.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)).cast("int"))
+    if not partition and task_count == settings.bucket_count:
+        return placed  # each task has one bucket
+    return placed.sortWithinPartitions(*partition, bucket)
+
+
+def _columns(df: DataFrame, schema: TableSchema) -> list[Column] | None:
+    """The table's columns, in order, from those of a DataFrame; None: a value may not fit, or may change."""
+    brought = {field.name: field.dataType for field in df.schema}
+    columns = []
+    for field in spark_schema(schema.fields):
+        kind = brought.get(field.name, spark.NullType())
+        if not _keeps(kind, field.dataType):
+            return None
+        value = exact_column(field.name) if field.name in brought else functions.lit(None)
+        columns.append(value if kind == field.dataType else value.cast(field.dataType).alias(field.name))
+    return columns
+
+
+def _keeps(source: spark.DataType, wanted: spark.DataType) -> bool:
+    """Whether Spark's cast keeps every value, and nothing inside of one is null that the table has NOT NULL."""
+    if isinstance(source, spark.NullType) or source == wanted:
+        return True
+    if type(source) in _WIDTHS and type(wanted) in _WIDTHS:
+        return _WIDTHS[type(source)] <= _WIDTHS[type(wanted)]
+    if isinstance(wanted, spark.StringType):
+        return isinstance(source, spark.StringType | spark.CharType | spark.VarcharType)
+    if isinstance(source, spark.FloatType):
+        return isinstance(wanted, spark.DoubleType)
+    if isinstance(source, spark.ArrayType) and isinstance(wanted, spark.ArrayType):
+        return source.elementType == wanted.elementType and (wanted.containsNull or not source.containsNull)
+    if isinstance(source, spark.MapType) and isinstance(wanted, spark.MapType):
+        is_same = (source.keyType, source.valueType) == (wanted.keyType, wanted.valueType)
+        return is_same and (wanted.valueContainsNull or not source.valueContainsNull)
+    if isinstance(source, spark.StructType) and isinstance(wanted, spark.StructType):
+        return source.names == wanted.names and all(
+            a.dataType == b.dataType and (b.nullable or not a.nullable) for a, b in zip(source, wanted, strict=True)
+        )
+    return False

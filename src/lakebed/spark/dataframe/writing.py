@@ -1,0 +1,409 @@
+"""Writing DataFrames into tables: append, overwrite, upsert, delete and merge, each as one snapshot.
+
+Owns: the verbs and their one commit on the driver; `write_tasks` distributes the rows. Tasks write data files with
+lakebed's own `TableWriter`, so these are the same files that the local verbs write, statistics included. Invariants: a
+verb changes the table once, at its end, or not at all. A task that fails, is retried or runs twice leaves files that
+nothing references; only the result of the attempt that Spark accepted is committed. Mistakes (a column that does not
+fit, a null key) raise the same errors as the local verbs. Credentials are part of the pickled function, never of a
+path, a plan or an event log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, functions
+from typing_extensions import Unpack
+
+from lakebed.errors import Conflict, InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.spark.dataframe.native_jobs import write_files
+from lakebed.spark.dataframe.reading import read_splits
+from lakebed.spark.plan.expression import exact_column
+from lakebed.spark.plan.instants import in_utc, instants_to_utc
+from lakebed.spark.plan.shipping import ship, split_bytes, split_files
+from lakebed.spark.plan.types import arrow_schema_of
+from lakebed.spark.tasks.committing import NOT_COMMITTED, WRITTEN_AGAIN, check_committed, commit_changes
+from lakebed.spark.tasks.tasks import changes_of_units, collect_changes
+from lakebed.spark.tasks.write_tasks import distribute, write_task
+from lakebed.table.branch.discard import discard_changes
+from lakebed.table.branch.earlier_commits import find_commit
+from lakebed.table.commit.commit import Basis, CommitOptions
+from lakebed.table.engines.sequence import delete_columns, sequence_order
+from lakebed.table.model.model import BucketChange, Snapshot, TableSchema
+from lakebed.table.model.predicate_text import as_predicate
+from lakebed.table.model.predicate_tree import Predicate
+from lakebed.table.read.partitions import partition_scalars
+from lakebed.table.read.read import ReadPlan
+from lakebed.table.read.scan import scan_snapshot
+from lakebed.table.rows.overwrite import Overwrite
+from lakebed.table.rows.rows import CHANGED_KINDS, Rewrite, rewrites_of, without_rows
+from lakebed.table.table import Table
+
+Mode = Literal["append", "overwrite", "overwrite_dynamic"]
+
+_TRIES_MAX = 5
+"""How often a verb starts again because another writer replaced its files, changed its rows, the schema, or placed its
+keys."""
+
+
+def write(
+    df: DataFrame,
+    table: Table,
+    *,
+    mode: Mode = "append",
+    partition: Mapping[str, object] | None = None,
+    order_by: str | Sequence[str] = (),
+    **options: Unpack[CommitOptions],
+) -> Snapshot:
+    """Write a DataFrame into a table as one snapshot.
+
+    Args:
+        df: rows with the table's column names, in any order. In an append table columns it lacks become nulls.
+        mode: ``append`` adds rows (in a primary-key table they replace rows of the same key); ``overwrite`` replaces
+            the whole table, or one `partition` of it; ``overwrite_dynamic`` replaces every partition that `df` has
+            rows for.
+        partition: with ``overwrite`` only: values of partition columns; only this partition is replaced. `df` may
+            lack these columns, or must agree with the values.
+        order_by: with a primary key: of rows of one key within `df` the last by these columns is kept. Without it,
+            and with ties, any of them may be kept.
+        **options: of the commit: see `CommitOptions`. A pair of user and identifier that was committed before runs
+            nothing and returns the earlier snapshot.
+
+    Returns the snapshot. Without rows to append and without an identifier nothing is committed: it is the newest.
+
+    Raises:
+        InvalidRequest: columns, types or values that do not fit; nothing is changed.
+        Conflict, OutcomeUnknown: see `Table.commit`.
+
+    Cost: one pass over `df` (a shuffle before it for tables with fixed buckets), then one commit.
+    """
+    if mode not in get_args(Mode):
+        raise InvalidRequest(
+            f"mode={mode!r} is invalid: use {', '.join(get_args(Mode))}, or upsert or merge to change rows by key.",
+            kind="unknown_mode",
+            mode=mode,
+        )
+    if partition and mode != "overwrite":
+        raise InvalidRequest(
+            f"partition= is for mode='overwrite' only, not for {mode!r}: leave it out.", kind="unknown_mode"
+        )
+    if mode == "append":
+        return _run(df, table, options=options, order_by=order_by)
+    schema = table.refresh()
+    if mode == "overwrite_dynamic" and not schema.partition_keys:
+        raise InvalidRequest(
+            "A dynamic overwrite needs a partitioned table; this one has no partition columns.", kind="not_partitioned"
+        )
+    overwrite = Overwrite(partition=dict(partition or {}), dynamic=mode == "overwrite_dynamic")
+    for name, value in partition_scalars(overwrite.partition, schema=schema).items():
+        if name not in df.columns:
+            df = df.withColumn(name, functions.lit(value.as_py()))
+    return _run(df, table, options=options, overwrite=overwrite, order_by=order_by)
+
+
+def write_arrow(
+    rows: pa.Table, table: Table, *, deletes: str | None = None, **options: Unpack[CommitOptions]
+) -> Snapshot:
+    """Write whole rows of this process, as `write` (append) and `upsert` do, without a Spark job.
+
+    Args:
+        rows: few enough for one process. Of rows of one key the last one is kept.
+        deletes, **options: as `upsert`.
+
+    Raises `InvalidRequest`, `Conflict`, `OutcomeUnknown`: as `write`.
+    """
+    earlier = _earlier(table, options)
+    if earlier is not None:
+        return earlier
+    for name in instants_to_utc(rows.schema, table.refresh()):
+        column = rows.column(name)
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column.cast(pa.timestamp(column.type.unit)))
+    snapshot = table.write(rows, deletes=deletes, **options)
+    check_committed(table, snapshot)
+    return snapshot
+
+
+def upsert(
+    df: DataFrame,
+    table: Table,
+    *,
+    deletes: str | None = None,
+    order_by: str | Sequence[str] = (),
+    **options: Unpack[CommitOptions],
+) -> Snapshot:
+    """Insert or replace rows by primary key, without reading stored rows.
+
+    Args:
+        df: whole rows.
+        deletes: a boolean column of `df`: where it is true the row's key is deleted. It is stored only when the table
+            has a column of that name.
+        order_by, **options: as `write`.
+
+    Raises `InvalidRequest`: the table has no primary key, or as `write`.
+    """
+    require_keys(table, "upsert into")
+    return _run(df, table, options=options, deletes=deletes, order_by=order_by)
+
+
+def merge(
+    df: DataFrame,
+    table: Table,
+    *,
+    matched: Literal["update", "ignore"] = "update",
+    not_matched: Literal["insert", "ignore"] = "insert",
+    deletes: str | None = None,
+    order_by: str | Sequence[str] = (),
+    **options: Unpack[CommitOptions],
+) -> Snapshot:
+    """Change a primary-key table by rows that may lack columns: insert, update, delete.
+
+    Args:
+        df: must have every key column, and the columns of the table's option ``sequence.field``. Of a row whose key is
+            in the table, columns that `df` lacks keep their value; of a new row they are null.
+        matched: what happens to keys that the table has.
+        not_matched: what happens to keys that it lacks.
+        deletes: a boolean column of `df`: where it is true, the (matched) key is deleted.
+        order_by, **options: as `write`.
+
+    Raises `InvalidRequest`: the table has no primary key, or as `write`. Cost: an upsert's when `df` has every column
+    and nothing is ignored; else also a read of the table's newest version and a join with it, again when another writer
+    changes rows of the same buckets between that read and the commit.
+    """
+    require_keys(table, "merge into")
+    schema = table.refresh()
+    missing = _missing(df, schema)
+    _require_sequence(schema, missing)
+    whole = matched == "update" and not_matched == "insert" and not missing
+    if whole or any(key in missing for key in schema.primary_keys):
+        return _run(df, table, options=options, deletes=deletes, order_by=order_by)
+
+    def join_basis(basis: Basis) -> DataFrame:
+        schema = table.schema  # not older than the version that is read
+        missing = _missing(df, schema)
+        return _join(df, table, schema, basis, missing=missing, matched=matched, not_matched=not_matched)
+
+    return _until_unchanged(table, join_basis, options=options, deletes=deletes, order_by=order_by)
+
+
+def _missing(df: DataFrame, schema: TableSchema) -> list[str]:
+    return [field.name for field in schema.fields if field.name not in df.columns]
+
+
+def _require_sequence(schema: TableSchema, missing: Sequence[str]) -> None:
+    """Refuse rows without the columns that tell older rows of a key from newer ones."""
+    order = sequence_order(schema)
+    for name in order.columns if order is not None else ():
+        if name in missing:
+            raise InvalidRequest(
+                f"The rows to merge have no column {name!r}, by which the table orders the rows of a key (option "
+                "sequence.field): add it to them.",
+                kind="missing_column",
+                column=name,
+            )
+
+
+def _join(
+    df: DataFrame,
+    table: Table,
+    schema: TableSchema,
+    basis: Basis,
+    *,
+    missing: Sequence[str],
+    matched: str,
+    not_matched: str,
+) -> DataFrame:
+    keys = list(schema.primary_keys)
+    kept = missing if matched == "update" else []
+    current = _read(df.sparkSession, table, basis, columns=[*keys, *kept])
+    if matched == "ignore":
+        nothing = df.limit(0) if not_matched == "ignore" else df.join(current, on=keys, how="left_anti")
+        return nothing
+    if not kept:
+        return df.join(current, on=keys, how="left_semi") if not_matched == "ignore" else df
+    return df.join(current, on=keys, how="inner" if not_matched == "ignore" else "left")
+
+
+def delete(
+    rows: DataFrame | Predicate | str,
+    table: Table,
+    **options: Unpack[CommitOptions],
+) -> Snapshot | None:
+    """Delete rows: by key, or those that a predicate finds.
+
+    Args:
+        rows: a DataFrame with every key column of a primary-key table and the columns of its option
+            ``sequence.field`` (others are ignored), or a predicate, also as text such as
+            ``"carrier = 'UA' and month >= 2"``.
+        **options: of the commit, as `write`.
+
+    Returns the snapshot; None when a predicate matched no row and there is no identifier to remember. Raises
+    `InvalidRequest`: keys for a table without primary key, or a predicate that does not fit the table. Cost: by key,
+    one upsert of the keys. By predicate, a read of the files it may concern; a primary-key table then gets an upsert of
+    the keys found, an append table new files that replace those with such rows.
+    """
+    if not isinstance(rows, DataFrame):
+        if not table.refresh().primary_keys:
+            return _delete_where(table, as_predicate(rows), options)
+        where = rows
+
+        def find_rows(basis: Basis) -> DataFrame:
+            return _read(_active_session(), table, basis, columns=delete_columns(table.schema), where=where)
+
+        return _until_unchanged(table, find_rows, options=options, keys_only=True)
+    require_keys(table, "delete by key from")
+    needed = delete_columns(table.schema)
+    keys = [name for name in rows.columns if name in needed]
+    return _run(rows.select([exact_column(name) for name in keys]), table, options=options, keys_only=True)
+
+
+def _until_unchanged(
+    table: Table, made: Callable[[Basis], DataFrame], *, options: CommitOptions, **more: Any
+) -> Snapshot:
+    """Commit rows that are computed from the newest version; repeat when another writer changed that version's rows.
+
+    Args:
+        made: computes the rows from the version to read.
+        **more: of `_run`.
+
+    Raises `Conflict`: other writers were faster each time.
+    """
+    earlier = _earlier(table, options)
+    if earlier is not None:
+        return earlier
+    tries = 0
+    while True:
+        tries += 1
+        basis = Basis(table.latest())
+        table.refresh()
+        try:
+            return _run(made(basis), table, options=options, basis=basis, **more)
+        except Conflict as lost:
+            if tries == _TRIES_MAX or lost.kind not in ("rows_changed", "schema_changed"):
+                raise
+
+
+def _read(
+    spark: SparkSession,
+    table: Table,
+    basis: Basis,
+    *,
+    columns: Sequence[str] | None,
+    where: Predicate | str | None = None,
+) -> DataFrame:
+    scan = scan_snapshot(table.context, basis.snapshot, merges_new=True, columns=columns, where=where)
+    return read_splits(spark, table, splits=scan.splits(), plan=scan.plan)
+
+
+def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Snapshot | None:
+    """Rewrite the files of an append table that hold matching rows, or mark these rows, in one commit."""
+    earlier = _earlier(table, options)
+    if earlier is not None:
+        return earlier
+    for tries_left in reversed(range(_TRIES_MAX)):
+        basis = Basis(table.latest())
+        rewrites, plan = rewrites_of(table.context.look(), where, basis=basis)
+        changes = changes_of_units(
+            _active_session(),
+            rewrites,
+            size_bytes=lambda rewrite: split_bytes(rewrite.split),
+            files=lambda rewrite: split_files(rewrite.split),
+            store=table.store,
+            function=partial(_without_rows, where=where, plan=plan),
+        )
+        if not changes and options.get("commit_identifier") is None:
+            return None
+        try:
+            return commit_changes(table, changes, options=options, kind="OVERWRITE")
+        except Conflict as lost:
+            if tries_left == 0 or lost.kind not in CHANGED_KINDS:
+                raise
+    return None
+
+
+def _without_rows(rewrite: Rewrite, store: ObjectStore, *, where: Predicate, plan: ReadPlan) -> BucketChange | None:
+    return without_rows(store, rewrite, where=where, plan=plan, environment=Environment())
+
+
+def _active_session() -> SparkSession:
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise InvalidRequest(
+            "Deleting by a predicate reads the table through Spark, and no Spark session is running: start one with "
+            "lakebed.spark.session().",
+            kind="no_session",
+        )
+    return spark
+
+
+def require_keys(table: Table, verb: str) -> None:
+    """Raise `InvalidRequest` for a table without a primary key."""
+    if not table.schema.primary_keys:
+        raise InvalidRequest(
+            f"Cannot {verb} {table.name}: it has no primary key; append to it or overwrite it instead.",
+            kind="no_primary_key",
+            table=table.name,
+        )
+
+
+# ---- one job, one commit
+
+
+def _run(
+    df: DataFrame,
+    table: Table,
+    *,
+    options: CommitOptions,
+    overwrite: Overwrite | None = None,
+    basis: Basis | None = None,
+    deletes: str | None = None,
+    order_by: str | Sequence[str] = (),
+    keys_only: bool = False,
+) -> Snapshot:
+    """Write and commit rows; repeat when another writer placed some of the new keys in other buckets.
+
+    Raises `Conflict`: kind ``schema_changed``: with `basis`, the rows were read under another schema than the newest,
+    where the same names may be those of other columns.
+    """
+    earlier = _earlier(table, options)
+    if earlier is not None:
+        return earlier
+    tries, read_under = 0, table.schema
+    while True:
+        tries += 1
+        task = write_task(
+            table,
+            deletes=deletes,
+            keys_only=keys_only,
+            starts_anew=overwrite is not None,
+            partition=overwrite.partition if overwrite is not None else {},
+        )
+        if basis is not None and task.schema.id != read_under.id:
+            raise Conflict(
+                f"Another writer changed columns or options of {table.name} while its rows were read. Nothing was "
+                "changed: run it again.",
+                kind="schema_changed",
+            )
+        fitting = in_utc(df, task.schema)
+        task.check(table.store, arrow_schema_of(fitting.schema))
+        changes = write_files(fitting, table, task.schema, starts_anew=task.starts_anew, partition=task.partition)
+        if changes is None:
+            placed = distribute(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
+            changes = collect_changes(placed, task.function(ship(table.store, writes=True)), into=table.store)
+        try:
+            return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
+        except Conflict as lost:
+            if lost.kind in NOT_COMMITTED:
+                discard_changes(table.context, changes)
+            if tries == _TRIES_MAX or lost.kind not in (("index_changed",) if basis else WRITTEN_AGAIN):
+                raise
+
+
+def _earlier(table: Table, options: CommitOptions) -> Snapshot | None:
+    """Return the snapshot of an earlier attempt of the same commit, so that its job need not run again."""
+    user, identifier = options.get("commit_user"), options.get("commit_identifier")
+    return None if user is None or identifier is None else find_commit(table.context, user, identifier)

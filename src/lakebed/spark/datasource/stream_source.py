@@ -1,0 +1,201 @@
+"""Streams of the Python data source: ``readStream.format("lakebed")`` and ``writeStream.format("lakebed")``.
+
+Owns: `StreamReader` and `StreamWriter`. Invariants: offsets are those of `table.stream`, so rows come once; a batch of
+a sink is one snapshot, which names the query and the batch, and is not committed twice. Needs PySpark 4.2, which has
+admission control.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from lakebed.errors import Conflict
+from lakebed.spark.datasource.source_writing import accept_results, discard_written, write_rows
+from lakebed.spark.plan.carried import transfer_rows, transfer_schema
+from lakebed.spark.plan.change_rows import ChangeRows, Committed, deletions_of, pack_changes
+from lakebed.spark.plan.plan import Pack, plan_readers
+from lakebed.spark.plan.shipping import open_in_task, ship
+from lakebed.spark.plan.unpacking import pack_as
+from lakebed.spark.streams.source_options import open_table
+from lakebed.spark.streams.stream_commits import commit_batch
+from lakebed.spark.tasks.committing import NOT_COMMITTED
+from lakebed.spark.tasks.write_tasks import WriteTask
+from lakebed.table.branch.discard import discard_changes
+from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStream
+from lakebed.table.changes.stream_limits import Limits
+from lakebed.table.model.model import TableSchema
+from lakebed.table.read.read import ReadPlan, read_split
+from lakebed.table.rows.overwrite import Overwrite
+from lakebed.table.table import Table
+
+_ANY: Final = 2**31 - 1
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a table, on the driver.
+
+    Args:
+        schema: of the table, whose columns are read.
+        columns: of the result, in order.
+        limits: of a batch, except where the trigger wants everything.
+        consumer: under which name snapshots are kept until they were read; None: they are not.
+        tasks: the least number, if the files are enough.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        settings: StreamSettings,
+        *,
+        schema: TableSchema,
+        columns: Sequence[str],
+        limits: Limits,
+        consumer: str | None,
+        tasks: int,
+    ) -> None:
+        self._table = table
+        self._settings = settings
+        self._columns = tuple(columns)
+        self._limits = limits
+        self._consumer = consumer
+        self._tasks = tasks
+        self._stream = TableStream(table.context, settings, schema=schema)
+        self._until: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Where a new query begins."""
+        first = self._stream.first()
+        self._hold(first)
+        return first.members()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        """A limit, so that Spark says when a trigger wants everything instead."""
+        limits = self._limits
+        if limits == Limits():
+            return ReadAllAvailable()
+        if limits.rows is not None:
+            return ReadMaxRows(limits.rows)
+        if limits.bytes is not None:
+            return ReadMaxBytes(limits.bytes)
+        return ReadMaxFiles(_ANY if limits.files is None else limits.files)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Read up to the version that is the newest now."""
+        self._until = self._stream.newest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Where the next batch ends; `start` if there is nothing new."""
+        limits = Limits() if isinstance(limit, ReadAllAvailable) else self._limits
+        offset = StreamOffset.of(start)
+        end = self._stream.advance(offset, limits, until=self._until)
+        return start if end == offset else end.members()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """What each task of a batch reads."""
+        if start == end:
+            return []
+        store = self._table.store
+        table_columns = [name for name in self._columns if self._table.schema.field_by_name(name) is not None]
+        batch = self._stream.plan(StreamOffset.of(start), StreamOffset.of(end), columns=table_columns)
+        if batch.units:
+            rows = ChangeRows(batch.plan, self._columns, deletions_of(self._settings))
+            units = [Committed(unit, 0, 0) for unit in batch.units]
+            packs: Sequence[Any] = pack_changes(store, units, task_count_min=self._tasks)
+            return [InputPartition(pickle.dumps((rows, pack))) for pack in packs]
+        readers = plan_readers(store, batch.splits, batch.plan, reaches=None, task_count_min=self._tasks)
+        return [InputPartition(pickle.dumps((batch.plan, pack))) for pack in readers.packs]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark will not ask for what is before `end` again."""
+        self._hold(StreamOffset.of(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Refused: in a task this object is a `StreamTaskReader`."""
+        raise AssertionError("a reader reads where it was unpickled, as StreamTaskReader")
+
+    def _hold(self, offset: StreamOffset) -> None:
+        if self._consumer is not None:
+            self._stream.hold(self._consumer, offset)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pack_as(StreamTaskReader, (ship(self._table.store),))
+
+
+class StreamTaskReader(DataSourceStreamReader):
+    """A reader in a task: the store's bytes; a partition holds the plan."""
+
+    def __init__(self, shipped: bytes) -> None:
+        self._shipped = shipped
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, in batches."""
+        if partition.value is None:  # a batch without rows
+            return
+        plan, pack = pickle.loads(partition.value)
+        yield from plan.read(self._shipped, pack) if isinstance(plan, ChangeRows) else self._rows(plan, pack)
+
+    def _rows(self, plan: ReadPlan, pack: Pack) -> Iterator[pa.RecordBatch]:
+        store, carried = open_in_task(self._shipped, pack.entries), transfer_schema(plan.fields)
+        for split in pack.splits:
+            for rows in read_split(store, split, plan=plan):
+                yield transfer_rows(rows, carried)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the rows of a batch in tasks, and commits each batch once, on the driver.
+
+    Args:
+        user: who commits: the query.
+        replaces: each batch replaces all rows.
+        options: of the sink.
+    """
+
+    def __init__(self, shipped: bytes, task: WriteTask, user: str, replaces: bool, options: Mapping[str, str]) -> None:
+        self._shipped = shipped
+        self._task = task
+        self._user = user
+        self._replaces = replaces
+        self._options = dict(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task. Returns errors that a retry would repeat; raises others."""
+        return write_rows(self._task, self._shipped, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Commit a batch as one snapshot, unless it is committed already. Raises a lasting error of a task."""
+        table = open_table(self._options)
+        changes = accept_results(table, self._task, messages)
+        overwrite = Overwrite() if self._replaces else None
+        try:
+            commit_batch(table, changes, user=self._user, batch_id=batchId, overwrite=overwrite)
+        except Conflict as lost:
+            if lost.kind in NOT_COMMITTED:
+                discard_changes(table.context, changes)
+            raise
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Delete what a failed batch wrote. After a commit that failed, nothing: its snapshot may be there."""
+        if None in messages:
+            discard_written(open_table(self._options), messages)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = (self._shipped, self._task, self._user, self._replaces, self._options)
+        return pack_as(type(self), state)

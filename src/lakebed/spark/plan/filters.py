@@ -1,0 +1,388 @@
+"""Spark's filters as predicates of lakebed: V2 predicates, and the filters of Python data sources. Pure.
+
+Owns: the translation, and which filters it does not express wholly. Spark evaluates every filter again on the rows that
+it gets, so a translation may keep rows that the filter does not; it never loses one.
+
+Invariants:
+- A filter that is true for a row is translated to a predicate that is true for it: with Spark's three-valued logic,
+  and with Spark's NaN, which equals itself and is above every number. In lakebed every comparison with NaN but ``<>``
+  is false, so ``x > 5`` becomes ``NOT (x <= 5)``.
+- What cannot be translated is left out: a part of an AND; the whole of an OR. Under NOT it is the other way round.
+- Imports no PySpark. Filters of data sources are recognised by the names of their classes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import decimal
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.model.predicate import bind
+from lakebed.table.model.predicate_tree import (
+    DEPTH_MAX,
+    FLIPPED,
+    And,
+    Compare,
+    Comparison,
+    In,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+    StartsWith,
+    all_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A column, or a field inside of one."""
+
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value: Python's, or an Arrow scalar for dates and timestamps; null is None."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation by Spark's name of it (``=``, ``IN``, ``AND``, ``STARTS_WITH``, ...)."""
+
+    name: str
+    children: tuple[Term, ...]
+
+
+Term = Reference | Literal | Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What some filters, all of which must be true, mean to lakebed."""
+
+    where: Predicate | None
+    """True for every row for which all filters are true; None: nothing could be translated."""
+    inexact: tuple[int, ...]
+    """Positions of the filters that `where` does not express wholly."""
+
+
+def translate(filters: Sequence[Term], schema: pa.Schema) -> Translation:
+    """Translate filters.
+
+    Args:
+        filters: made by `from_json` or `from_filter`.
+        schema: the columns of the table, as `types.arrow_schema` returns them.
+    """
+    translator = _Translator(schema)
+    predicates, inexact = [], []
+    for position, term in enumerate(filters):
+        predicate, is_exact = translator.weaker(term)
+        predicates.append(predicate)
+        if predicate is None or not is_exact:
+            inexact.append(position)
+    try:
+        return Translation(all_of(predicates), tuple(inexact))
+    except InvalidRequest:  # longer than a predicate may be
+        return Translation(None, tuple(range(len(filters))))
+
+
+# ---- where filters come from
+
+_UNKNOWN: Final = Operation("", ())
+"""A term that has no translation."""
+
+
+def from_json(tree: object) -> Term:
+    """Read a V2 predicate.
+
+    Args:
+        tree: ``{"name": "=", "children": [...]}`` for a predicate or another expression, ``{"column": ["a", "b"]}`` for
+            a reference by its parts, ``{"literal": value, "type": "decimal(10,2)"}`` for a literal with the catalog
+            string of its type. A value is as Spark holds it: days of a date, microseconds of a timestamp, base64 of
+            binary, text of a decimal; ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` are text too.
+
+    What has another form, or a value that its type does not allow, is a term that has no translation.
+    """
+    if not isinstance(tree, Mapping):
+        return _UNKNOWN
+    if "column" in tree:
+        return Reference(tuple(map(str, tree["column"])))
+    if "literal" in tree:
+        try:
+            return Literal(_json_value(tree["literal"], str(tree.get("type"))))
+        except (ValueError, TypeError, ArithmeticError, pa.ArrowException, KeyError, binascii.Error):
+            return _UNKNOWN
+    children = tree.get("children", ())
+    return Operation(str(tree.get("name")), tuple(map(from_json, children)))
+
+
+_JSON_TYPES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "boolean": lambda value: _check_kind(value, bool),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), lambda value: _check_kind(value, int)),
+    # The shortest text of a value in single precision is another number in double precision.
+    "float": lambda value: pa.scalar(float(value), pa.float32()).as_py(),
+    "double": float,
+    "decimal": lambda value: decimal.Decimal(_check_kind(value, str)),
+    "string": lambda value: _check_kind(value, str),
+    "binary": lambda value: base64.b64decode(_check_kind(value, str), validate=True),
+    "date": lambda value: pa.scalar(_check_kind(value, int), pa.int32()).cast(pa.date32()),
+    "timestamp": lambda value: pa.scalar(_check_kind(value, int), pa.timestamp("us", tz="UTC")),
+    "void": lambda value: _check_kind(value, type(None)),
+    "timestamp_ntz": lambda value: pa.scalar(_check_kind(value, int), pa.timestamp("us")),
+}
+"""Spark's types, without parameters; a string with a collation is not among them."""
+
+
+def _check_kind(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError
+    return value
+
+
+def _json_value(value: Any, type_text: str) -> Any:
+    convert = _JSON_TYPES["decimal" if type_text.startswith("decimal(") else type_text]
+    return None if value is None else convert(value)
+
+
+REPLACEMENT: Final = "\ufffd"
+"""What Spark puts into the filters of a data source in place of bytes that are not UTF-8; so it may stand for them."""
+
+_FILTERS: Final = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "In": "IN",
+    "IsNull": "IS_NULL",
+    "IsNotNull": "IS_NOT_NULL",
+    "StringStartsWith": "STARTS_WITH",
+}
+"""Classes of `pyspark.sql.datasource`, and Spark's names of the same operations."""
+
+
+def from_filter(item: Filter) -> Term:
+    """Read a filter that Spark hands to a Python data source; one of an unknown class has no translation."""
+    kind = type(item).__name__
+    attributes = vars(item)
+    if kind == "Not":
+        return Operation("NOT", (from_filter(attributes["child"]),))
+    name = _FILTERS.get(kind)
+    if name is None:
+        return _UNKNOWN
+    values = () if "value" not in attributes else attributes["value"] if name == "IN" else (attributes["value"],)
+    if any(isinstance(value, str) and REPLACEMENT in value for value in values):
+        return _UNKNOWN
+    literals = tuple(Literal(bytes(value) if isinstance(value, bytearray) else value) for value in values)
+    return Operation(name, (Reference(tuple(attributes["attribute"])), *literals))
+
+
+# ---- translation
+
+_Found = tuple[Predicate | None, bool]
+"""A predicate, and whether it has the same truth for every row as the term."""
+
+_COMPARISONS: Final[Mapping[str, Comparison]] = {flipped: flipped for flipped in FLIPPED.values()}
+_NOTHING: Final[_Found] = (None, False)
+
+
+class _Translator:
+    """Translates terms over the columns of one schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def weaker(self, term: Term, depth: int = 0) -> _Found:
+        """A predicate that is true wherever the term is."""
+        return self._approximate(term, depth, is_weaker=True)
+
+    def _approximate(self, term: Term, depth: int, *, is_weaker: bool) -> _Found:
+        """A predicate that is true wherever the term is; or, if not `is_weaker`, one that is false wherever it is."""
+        if depth >= DEPTH_MAX:
+            return _NOTHING
+        if isinstance(term, Operation) and term.name in ("AND", "OR"):
+            parts = [
+                self._approximate(part, depth + 1, is_weaker=is_weaker) for part in _chain(term.name, term.children)
+            ]
+            return _join(term.name, parts, is_weaker=is_weaker)
+        if isinstance(term, Operation) and term.name == "NOT" and len(term.children) == 1:
+            part, is_exact = self._approximate(term.children[0], depth + 1, is_weaker=not is_weaker)
+            return (None if part is None else _try_build(lambda: ~part)), is_exact
+        try:
+            predicate = self._leaf(term, is_weaker=is_weaker)
+            return (None, False) if predicate is None else (predicate, not self._has_zero(term))
+        except InvalidRequest:  # a value that cannot be compared with the column
+            return _NOTHING
+
+    def _leaf(self, term: Term, *, is_weaker: bool) -> Predicate | None:
+        if isinstance(term, Reference):
+            name = self._column(term)
+            return Compare(name, "=", True) if name is not None and pa.types.is_boolean(self._kind(name)) else None
+        if isinstance(term, Literal):
+            return {True: And(()), False: Or(())}.get(term.value) if isinstance(term.value, bool) else None
+        if term.name in ("ALWAYS_TRUE", "ALWAYS_FALSE"):
+            return And(()) if term.name == "ALWAYS_TRUE" else Or(())
+        if term.name in FLIPPED and len(term.children) == 2 and isinstance(term.children[0], Literal):
+            term = Operation(FLIPPED[term.name], term.children[::-1])
+        name = self._column(term.children[0]) if term.children else None
+        values = term.children[1:]
+        literals = [value.value for value in values if isinstance(value, Literal)]
+        if name is None or len(literals) < len(values):
+            return None
+        if term.name in ("IS_NULL", "IS_NOT_NULL") and not literals:
+            return IsNull(name) if term.name == "IS_NULL" else Not(IsNull(name))
+        if not all(_fits(value, self._kind(name)) for value in literals):
+            return None
+        if not is_weaker and self._has_zero(term):
+            return None
+        predicate = _operation(term.name, name, literals)
+        return None if predicate is None else _bind(predicate, self._schema)
+
+    def _column(self, term: Term) -> str | None:
+        """The name of a column of the table; None: a field inside of one, or another term."""
+        if not isinstance(term, Reference) or len(term.parts) != 1:
+            return None
+        (name,) = term.parts
+        return name if name in self._schema.names else None
+
+    def _kind(self, name: str) -> pa.DataType:
+        return self._schema.field(name).type
+
+    @staticmethod
+    def _has_zero(term: Term) -> bool:
+        """Whether an IN lists a zero among floats: some of Spark's forms of IN distinguish the zeros."""
+        if not isinstance(term, Operation) or term.name != "IN":
+            return False
+        values = (part.value for part in term.children if isinstance(part, Literal))
+        return any(isinstance(value, float) and value == 0 for value in values)
+
+
+def _chain(name: str, terms: Sequence[Term]) -> list[Term]:
+    """The parts of nested ANDs, or of nested ORs, in order; Spark nests each pair."""
+    parts: list[Term] = []
+    rest = list(reversed(terms))
+    while rest:
+        term = rest.pop()
+        if isinstance(term, Operation) and term.name == name:
+            rest.extend(reversed(term.children))
+        else:
+            parts.append(term)
+    return parts
+
+
+def _join(name: str, parts: Sequence[_Found], *, is_weaker: bool) -> _Found:
+    """Join parts; those without a translation may be left out where that errs to the allowed side."""
+    known = [predicate for predicate, _ in parts if predicate is not None]
+    may_leave_out = is_weaker == (name == "AND")
+    if not known or (len(known) < len(parts) and not may_leave_out):
+        return _NOTHING
+    kind = And if name == "AND" else Or
+    joined = known[0] if len(known) == 1 else _try_build(lambda: kind(tuple(known)))
+    return joined, joined is not None and all(predicate is not None and is_exact for predicate, is_exact in parts)
+
+
+def _try_build(build: Callable[[], Predicate]) -> Predicate | None:
+    """A predicate; None where it would be deeper or longer than predicates may be."""
+    try:
+        return build()
+    except InvalidRequest:
+        return None
+
+
+def _bind(predicate: Predicate, schema: pa.Schema) -> Predicate:
+    """The same predicate, checked against the columns. Raises `InvalidRequest`."""
+    bind(predicate, schema)
+    return predicate
+
+
+def _operation(name: str, column: str, literals: Sequence[Any]) -> Predicate | None:
+    if name == "IN":
+        return _one_of(column, literals)
+    if len(literals) != 1:
+        return None
+    (value,) = literals
+    if name == "STARTS_WITH":
+        return StartsWith(column, value) if isinstance(value, str) else None
+    if name == "<=>":
+        if value is None:
+            return IsNull(column)
+        return And((Not(IsNull(column)), _comparison(column, "=", value)))
+    return _comparison(column, _COMPARISONS[name], value) if name in _COMPARISONS else None
+
+
+def _one_of(column: str, values: Sequence[Any]) -> Predicate:
+    numbers = tuple(value for value in values if not _is_nan(value))
+    listed = In(column, numbers)
+    if len(numbers) == len(values):
+        return listed
+    is_nan = _comparison(column, "=", math.nan)
+    return Or((listed, is_nan)) if numbers else is_nan
+
+
+def _comparison(column: str, op: Comparison, value: Any) -> Predicate:
+    """A comparison as Spark means it: NaN equals itself and is above every number. Unknown for null, as Spark's."""
+    if _is_nan(value):
+        is_number = Compare(column, "<=", math.inf)
+        if op in ("=", ">="):
+            return Not(is_number)
+        if op in ("<>", "<"):
+            return is_number
+        both = (is_number, Not(is_number))
+        return Or(both) if op == "<=" else And(both)
+    if op in (">", ">=") and isinstance(value, float):
+        return Not(Compare(column, "<=" if op == ">" else "<", value))
+    return Compare(column, op, value)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    """Whether lakebed compares such a value with a column of that type as Spark does."""
+    types = pa.types
+    if types.is_nested(kind) or types.is_time(kind) or (types.is_timestamp(kind) and kind.unit == "ns"):
+        return False  # Spark has no such type, or sees fewer digits of its values
+    if value is None:
+        return True
+    if types.is_boolean(kind):
+        return isinstance(value, bool)
+    if types.is_integer(kind) or types.is_decimal(kind):
+        return isinstance(value, int | decimal.Decimal) and not isinstance(value, bool)
+    if types.is_floating(kind):
+        return isinstance(value, float)
+    if types.is_string(kind) or types.is_large_string(kind):
+        return isinstance(value, str)
+    if types.is_timestamp(kind):
+        return _is_instant(value) if kind.tz else _is_local(value)
+    if types.is_date(kind):
+        is_day = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+        return is_day or (isinstance(value, pa.Scalar) and types.is_date(value.type))
+    return isinstance(value, bytes)
+
+
+def _is_instant(value: Any) -> bool:
+    if isinstance(value, pa.Scalar):
+        return pa.types.is_timestamp(value.type) and value.type.tz is not None
+    return isinstance(value, datetime.datetime) and value.tzinfo is not None
+
+
+def _is_local(value: Any) -> bool:
+    if isinstance(value, pa.Scalar):
+        return pa.types.is_timestamp(value.type) and value.type.tz is None
+    return isinstance(value, datetime.datetime) and value.tzinfo is None

@@ -1,0 +1,1 @@
+"""Streams of Spark: options, commits of batches, upserts of `foreachBatch`."""

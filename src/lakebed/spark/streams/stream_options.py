@@ -1,0 +1,84 @@
+"""Options of a stream as settings, for the data source and for the catalog. Imports no PySpark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, get_args
+
+from lakebed.errors import InvalidRequest
+from lakebed.spark.plan.change_rows import CHANGELOG, KIND
+from lakebed.spark.streams.source_options import flag, number
+from lakebed.table.changes.stream import Start, StreamSettings
+from lakebed.table.changes.stream_limits import Limits
+from lakebed.table.model.model import TableSchema
+from lakebed.texts import format_value
+
+CONSUMER: Final = "consumer"
+LIMITS: Final = {
+    "files": "maxFilesPerTrigger",
+    "rows": "maxRowsPerTrigger",
+    "bytes": "maxBytesPerTrigger",
+    "snapshots": "maxSnapshotsPerTrigger",
+}
+OWN_OPTIONS: Final = ("mode", "changes", "removals", CONSUMER, *LIMITS.values())
+"""Options that only a stream has."""
+
+
+def stream_settings(options: Mapping[str, str]) -> StreamSettings:
+    """The settings of some options, whose names are in any case. Raises `InvalidRequest`: a value that none has."""
+    given = {name.lower(): value for name, value in options.items()}
+    mode = _one_of(given, "mode", get_args(Start))
+    removals = _one_of(given, "removals", ("fail", "skip"))
+    for name, needs in (("version", "from-snapshot"), ("timestamp", "from-timestamp")):
+        if name in given and mode != needs:
+            raise InvalidRequest(
+                f"The option {name} is for streams with mode={needs}, and this one has mode={mode}: give both or none.",
+                kind="invalid_option",
+            )
+    return StreamSettings(
+        start=mode,  # type: ignore[arg-type]
+        version=given.get("version"),
+        timestamp=given.get("timestamp"),
+        changes=flag(given, "changes", False),
+        removals="skip" if removals == "skip" else "fail",
+    )
+
+
+def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    value = given.get(name, values[0])
+    if value not in values:
+        raise InvalidRequest(
+            f"The option {name}={format_value(value)} is invalid: use {', '.join(values)}.", kind="invalid_option"
+        )
+    return value
+
+
+def limits_of(options: Mapping[str, str]) -> Limits:
+    """The limits of a batch. Raises `InvalidRequest`: one that is not a number, at least 1."""
+    given = {name.lower(): value for name, value in options.items()}
+    limits = {limit: number(given, name.lower(), 0) or None for limit, name in LIMITS.items()}
+    return Limits(files=limits["files"], rows=limits["rows"], bytes=limits["bytes"], snapshots=limits["snapshots"])
+
+
+def stream_columns(schema: TableSchema, settings: StreamSettings) -> tuple[str, ...]:
+    """The columns of a stream. Raises `InvalidRequest`: the table has a column with a name that changes need."""
+    names = tuple(field.name for field in schema.fields)
+    if not settings.changes:
+        return names
+    refuse_names(schema, KIND.name)
+    return (*names, KIND.name)
+
+
+def refuse_names(schema: TableSchema, *added: str) -> None:
+    """Refuse a table with columns of names that changes need."""
+    taken = [field.name for field in schema.fields if field.name in added]
+    if taken:
+        raise InvalidRequest(
+            f"The table has a column {taken[0]!r}, the name of a column that is added to its changes: rename the "
+            "table's column.",
+            kind="name_taken",
+            column=taken[0],
+        )
+
+
+CHANGELOG_NAMES: Final = tuple(field.name for field in CHANGELOG)

@@ -1,0 +1,1 @@
+"""What the tasks of a job do, and the one commit that follows."""

@@ -1,0 +1,162 @@
+"""Work in Spark's tasks: what is shipped to them, and what they return.
+
+Owns: how units of work reach their tasks (`deal`), and how the changes of tasks reach the driver (`collect_changes`,
+`changes_of_units`). For a store in a branch, tasks get access to the bytes and not to the branch: the driver resolves
+what they read (`shipping.locate`) and stages what they upload, in one change. Invariants: an error of a task that a
+retry would repeat is returned as the same `LakebedError`, Spark retries after every other error; only uploads of
+attempts that Spark accepted are staged.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lakebed.errors import Corruption, InvalidRequest, LakebedError, OutcomeUnknown, UnsupportedFormat
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects.task_store import EntryStore, TaskStore
+from lakebed.spark.plan.relation import is_available
+from lakebed.spark.plan.shipping import Unit, locate, open_in_task, pack_units, ship
+from lakebed.table.model.model import BucketChange
+
+Batches = Iterator[pa.RecordBatch]
+
+_RESULT = "result binary"
+
+_STAGE_TRIES_MAX: Final = 3
+"""How often uploads are staged when the reply is lost."""
+
+LASTING = (InvalidRequest, Corruption, UnsupportedFormat)
+"""Errors of a task that a retry would repeat."""
+
+
+def deal(
+    spark: SparkSession, packs: Sequence[Sequence[Unit]], function: Callable[[Iterator[Unit]], Batches]
+) -> tuple[DataFrame, Callable[[Batches], Batches]]:
+    """Return a DataFrame with one task a pack, and the function for its `mapInArrow` that gives each task its units."""
+    pickled = [pickle.dumps(list(pack)) for pack in packs]
+
+    def lakebed_task(batches: Batches) -> Batches:
+        positions = (position for batch in batches for position in batch.column(0).to_pylist())
+        yield from function(unit for position in positions for unit in pickle.loads(pickled[position]))
+
+    return spark.range(0, len(pickled), 1, numPartitions=len(pickled)), lakebed_task
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks run at once; over Spark Connect, which does not say, how many a shuffle would have."""
+    if is_available(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+
+
+def changes_of_units(
+    spark: SparkSession,
+    units: Sequence[Unit],
+    *,
+    size_bytes: Callable[[Unit], int],
+    files: Callable[[Unit], Iterable[Sequence[str]]],
+    store: ObjectStore,
+    function: Callable[[Unit, ObjectStore], BucketChange | None],
+) -> list[BucketChange]:
+    """Run a function that rewrites units in tasks, and return the changes. Raises its errors.
+
+    Args:
+        size_bytes: the bytes of a unit.
+        files: the files that a unit reads; see `locate`.
+        function: maps a unit, and the store as a task sees it, to the change.
+    """
+    if not units:
+        return []
+    shipped = ship(store, writes=True)
+    packs = pack_units(units, size_bytes=size_bytes, task_count_min=parallelism(spark))
+    entries = locate(store, packs, files=files)
+
+    def rewrite(assigned: Iterator[tuple[list[Unit], Mapping[str, Entry]]]) -> Batches:
+        ((pack, pack_entries),) = assigned
+        opened = open_in_task(shipped, pack_entries)
+        changes = (function(unit, opened) for unit in pack)
+        yield from returning_changes(lambda: [change for change in changes if change is not None], store=opened)
+
+    frame, task = deal(
+        spark, [[(pack, pack_entries)] for pack, pack_entries in zip(packs, entries, strict=True)], rewrite
+    )
+    return collect_changes(frame, task, into=store)
+
+
+def collect_changes(
+    frame: DataFrame, function: Callable[[Batches], Batches], *, into: ObjectStore | None = None
+) -> list[BucketChange]:
+    """Run one task a partition of `frame`, each ending in `returning_changes`, and return the changes.
+
+    Args:
+        into: the table's store: the uploads of tasks for a branch are staged there, in one atomic change, before the
+            changes are returned. None: tasks do not write to a branch.
+
+    Only the attempt that Spark accepted for a partition counts. Raises the first lasting error of a task.
+    """
+    names = frame.columns
+
+    def lakebed_task(batches: Batches) -> Batches:
+        yield from function(batch.rename_columns(names) for batch in batches)
+
+    # PySpark takes the names of the columns for SQL, where a point or a backquote means something.
+    placed = frame.toDF(*(f"c{position}" for position in range(len(names))))
+    changes: list[BucketChange] = []
+    uploads: list[tuple[str, Entry]] = []
+    for row in placed.mapInArrow(lakebed_task, _RESULT).collect():
+        result = pickle.loads(row[0])
+        if isinstance(result, LakebedError):
+            raise result
+        changes.extend(result.changes)
+        uploads.extend(result.uploads)
+    if uploads:
+        assert isinstance(into, EntryStore), "tasks have uploaded files for a branch, and no branch was named"
+        _stage(into, uploads)
+    return changes
+
+
+def _stage(store: EntryStore, uploads: Sequence[tuple[str, Entry]]) -> None:
+    """Stage uploads. Their paths are new and ours alone, so staging them again after a lost reply is harmless."""
+    for tries_left in reversed(range(_STAGE_TRIES_MAX)):
+        try:
+            store.stage_entries(uploads)
+        except OutcomeUnknown:
+            if tries_left == 0:
+                raise
+        else:
+            return
+
+
+class _Result(NamedTuple):
+    """The result of a task."""
+
+    changes: list[Any]
+    uploads: list[tuple[str, Entry]]
+
+
+def returning_changes(
+    work: Callable[[], list[Any]],
+    *,
+    lasting: tuple[type[LakebedError], ...] = LASTING,
+    store: ObjectStore | None = None,
+) -> Batches:
+    """End a task: yield its changes, or its lasting error, as the one row that the driver collects.
+
+    Args:
+        work: does the task.
+        lasting: errors that are returned, and not retried.
+        store: that the task wrote to; uploads for a branch are returned with the changes.
+    """
+    result: _Result | LakebedError
+    try:
+        changes = work()
+        result = _Result(changes, store.uploads() if isinstance(store, TaskStore) else [])
+    except lasting as error:
+        result = error
+    yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=["result"])

@@ -1,0 +1,1 @@
+"""One branch of a table: its snapshots, tags and manifests, and how a version is resolved."""

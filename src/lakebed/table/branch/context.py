@@ -1,0 +1,148 @@
+"""The context of one branch of a table: what the functions of this package work on.
+
+Owns: `TableBranch`, which holds the store, the paths and the components of a branch. Invariants: a context is immutable
+but for the newest schema it has seen; making one costs no request. Rows, commits and deletions are functions of a
+context: `rows`, `commit`, `expire`, `rollback`, `orphans` and more; tags are methods of its `tags`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.branch.snapshots import SnapshotLog
+from lakebed.table.branch.tags import Tags
+from lakebed.table.model.layout import MAIN_BRANCH, Layout
+from lakebed.table.model.model import Snapshot, TableSchema
+from lakebed.table.model.options import TAG_DEFAULT_TIME_RETAINED, TableOptions
+from lakebed.table.schema.schema_log import SchemaLog
+
+if TYPE_CHECKING:
+    from lakebed.table.files.dynamic_bucket import HashIndex
+
+
+@dataclass(frozen=True, eq=False)
+class TableBranch:
+    """Main or another branch of a table. Thread-safe; make one with `TableBranch.of`."""
+
+    store: ObjectStore
+    """The table's folder."""
+    name: str
+    """As the lake knows the table, such as ``db.flights``; for messages and reports."""
+    layout: Layout
+    environment: Environment
+    schemas: SchemaLog
+    snapshots: SnapshotLog
+    tags: Tags
+    manifests: ManifestReader
+    commit_turn: AbstractContextManager[object]
+    """Held by a commit: threads that share the context take turns."""
+    fork_point: Snapshot | None = None
+    """The fork snapshot: the one that a branch started from, whose files are main's; see `branches.with_fork_point`.
+    None: main, or not looked up yet."""
+    made_by: TableBranch | None = None
+    """Main of a branch, when it was looked up before; see `main`."""
+    origin: TableBranch | None = None
+    """The context that this one was detached from; see `detach`."""
+
+    @classmethod
+    def of(
+        cls, store: ObjectStore, *, name: str, schemas: SchemaLog, branch: str | None = None, environment: Environment
+    ) -> TableBranch:
+        """The context of a branch, whose schemas have been seen; `branch` None is main. Cost: no request."""
+        layout = Layout(branch=None if branch == MAIN_BRANCH else branch)
+        snapshots = SnapshotLog(store, layout=layout, environment=environment)
+        tags = Tags(
+            store,
+            layout=layout,
+            snapshots=snapshots,
+            environment=environment,
+            default_retained_ms=lambda: TableOptions(schemas.refresh().options).get(TAG_DEFAULT_TIME_RETAINED),
+        )
+        return cls(
+            store=store,
+            name=name,
+            layout=layout,
+            environment=environment,
+            schemas=schemas,
+            snapshots=snapshots,
+            tags=tags,
+            manifests=ManifestReader(store, layout, environment=environment),
+            commit_turn=environment.runtime.lock(),
+        )
+
+    def of_branch(self, branch: str | None) -> TableBranch:
+        """Another branch of the table; None is main. Its `fork_point` is not looked up.
+
+        Its `schema` is this context's until `refresh` looks for its own. Cost: no request.
+        """
+        schemas = SchemaLog(self.store, Layout(branch=branch), newest=self.schema)
+        other = TableBranch.of(self.store, name=self.name, schemas=schemas, branch=branch, environment=self.environment)
+        return other if branch is None else replace(other, made_by=self.main)
+
+    @cached_property
+    def main(self) -> TableBranch:
+        """Main of the same table; this context itself when it is main's.
+
+        Cost: 1 LIST + 1 GET, once, for a branch that was opened by itself: main's newest schema. Else nothing.
+        """
+        if self.branch is None or self.made_by is not None:
+            return self.made_by or self
+        if self.origin is not None:
+            return self.origin.main
+        main = self.of_branch(None)
+        main.refresh()
+        return main
+
+    @property
+    def branch(self) -> str | None:
+        """The name of the branch; None is main."""
+        return self.layout.branch
+
+    @property
+    def schema(self) -> TableSchema:
+        """The newest schema that was seen; `refresh` looks again."""
+        return self.schemas.seen
+
+    @property
+    def options(self) -> TableOptions:
+        """The options of `schema`, parsed."""
+        return TableOptions(self.schema.options)
+
+    @cached_property
+    def hash_index(self) -> HashIndex:
+        """The index files of dynamic buckets."""
+        if self.origin is not None:
+            return self.origin.hash_index
+        from lakebed.table.files.dynamic_bucket import HashIndex  # only writers need it, and it takes long to load
+
+        return HashIndex(self.store, self.layout)
+
+    def refresh(self) -> TableSchema:
+        """Look for the newest schema and remember it. Raises, and costs, as `SchemaLog.refresh`."""
+        return self.schemas.refresh()
+
+    def detach(self) -> TableBranch:
+        """The same context for one verb: other threads and verbs do not change the schema that it works by.
+
+        What it sees, this context has seen too. Cost: no request.
+        """
+        return replace(self, schemas=self.schemas.detach(), origin=self)
+
+    def look(self) -> TableBranch:
+        """As `detach`, with the newest schema that there is. Raises, and costs, as `refresh`.
+
+        Look after the snapshot was found on which a verb works: the schema is then at least as new as all its files.
+        """
+        detached = self.detach()
+        detached.refresh()
+        return detached
+
+    def now_ms(self) -> int:
+        """Unix ms, UTC, by the clock of the environment."""
+        return self.environment.clock.now_ms()

@@ -1,0 +1,45 @@
+"""Deletion of files that were written and will never be referenced.
+
+Best effort: a file that cannot be deleted stays as an orphan for `remove_orphan_files`. Callers must be certain that no
+snapshot references the files: the write failed before the commit, or the commit is known to have failed. After an
+unclear outcome (`Unavailable`, `OutcomeUnknown`) nothing may be discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Deletable, ReclaimPlan
+from lakebed.reclaim.sweep import Sweeper
+from lakebed.runtime import Environment
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.files.placement import Placement
+from lakebed.table.model.model import BucketChange, TableSchema
+
+
+def discard(store: ObjectStore, paths: Iterable[str], *, environment: Environment) -> None:
+    """Delete files that nothing references. Never raises for a store that fails. Cost: 1 DELETE a thousand files."""
+    doomed = tuple(Deletable(path, 0, "written for a change that was not committed") for path in paths)
+    if doomed:
+        Sweeper(store, environment, reaches_outside=True).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
+
+
+def discard_changes(branch: TableBranch, changes: Sequence[BucketChange]) -> None:
+    """Delete the files that changes brought, which are known not to be committed. As `discard`."""
+    discard(branch.store, paths_written(changes, schema=branch.schema), environment=branch.environment)
+
+
+def paths_written(changes: Sequence[BucketChange], *, schema: TableSchema) -> list[str]:
+    """Paths of the files that changes brought into being; a file that only changes its level is not one of them.
+
+    A file outside the table is named by its URL.
+    """
+    placement = Placement.of(schema)
+    paths = []
+    for change in changes:
+        folder = placement.folders(change.partition, change.bucket)[0]
+        moved = {file.file_name for file in change.deleted}
+        added = (file for file in (*change.added, *change.changelog) if file.file_name not in moved)
+        paths += [file.external_path or f"{folder}/{file.file_name}" for file in added]
+    return paths

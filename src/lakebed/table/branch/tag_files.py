@@ -1,0 +1,74 @@
+"""The tags of a listing, read with few requests: a tag that was read before is recognised by its listing.
+
+Owns: `load_tags` and the process's cache of decoded tags, within a bound of bytes.
+
+Invariants:
+- A tag file can be replaced. A cached tag is used only while the listing shows the same path, size, modification time
+  and etag as when it was read.
+- A tag is cached only when its file had not changed for `SETTLED_MS` when it was listed. A replacement gets a later
+  modification time then, also where times have whole seconds, so no replacement looks like what is cached; neither does
+  a file that was replaced between listing and reading and has its old bytes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lakebed.errors import NotFound
+from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.runtime import Environment, map_in_pool
+from lakebed.table.branch.manifest_cache import ManifestCache
+from lakebed.table.codec.snapshot_json import decode_tag
+from lakebed.table.model.model import Tag
+
+SETTLED_MS: Final = 5_000
+"""Age of a file from which its modification time differs from that of any replacement."""
+
+TAG_CACHE: Final = ManifestCache(32 << 20)
+"""The decoded tags of this process: about 10,000."""
+
+_TAG_BYTES: Final = 2_000
+"""About the memory of a decoded tag besides its file's bytes."""
+
+_WORKER_COUNT_MAX: Final = 16
+"""Concurrent GETs."""
+
+
+def load_tags(store: ObjectStore, listed: Sequence[tuple[str, ObjectMeta]], *, environment: Environment) -> list[Tag]:
+    """The tags of some names, in order; those that were deleted since the listing are left out.
+
+    Args:
+        listed: name and listing of each tag file.
+
+    Raises `Corruption`, `UnsupportedFormat`: see `decode_tag`. Cost: 1 GET a tag that is not cached, up to 16 at once;
+    in local folders one after the other, where threads only wait for each other.
+    """
+    now_ms = environment.clock.now_ms()
+
+    def load(named: tuple[str, ObjectMeta]) -> Tag | None:
+        name, meta = named
+        try:
+            body = bytes(store.get(meta.path))
+        except NotFound:
+            return None
+        tag = decode_tag(body, name=name, path=meta.path)
+        if now_ms - meta.modified_ms > SETTLED_MS:
+            TAG_CACHE.put(_key(root_url, meta), tag, size_bytes=len(body) + _TAG_BYTES)
+        return tag
+
+    root_url = store.root_url
+    tags: list[Tag | None] = [TAG_CACHE.get(_key(root_url, meta)) for _, meta in listed]
+    missing = [position for position, tag in enumerate(tags) if tag is None]
+    unread = [listed[position] for position in missing]
+    if root_url.startswith(("file:", "memory:")):
+        read = [load(named) for named in unread]
+    else:
+        read = map_in_pool(environment.runtime, load, unread, worker_count_max=_WORKER_COUNT_MAX)
+    for position, tag in zip(missing, read, strict=True):
+        tags[position] = tag
+    return [tag for tag in tags if tag is not None]
+
+
+def _key(root_url: str, meta: ObjectMeta) -> tuple[str, str, int, int, str | None]:
+    return root_url, meta.path, meta.size_bytes, meta.modified_ms, meta.etag

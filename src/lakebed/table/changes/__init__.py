@@ -1,0 +1,1 @@
+"""What changed: streams, incremental reads, the audit log."""

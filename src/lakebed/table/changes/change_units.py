@@ -1,0 +1,250 @@
+"""Units of reading changes: what one task reads of one bucket, as rows with their kinds.
+
+Owns: `Inserted`, `Written`, `Logged` and `Replaced`. Invariants: a unit is data, pickles, and names every file that it
+reads; the units of a range of snapshots can be read anywhere and in any order. A key is in one unit of a range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.objects.port import ObjectStore
+from lakebed.table.engines.merge import encode_keys, group_by_key
+from lakebed.table.files.splits import merge_rank
+from lakebed.table.model.model import DataFile, Split, TableSchema
+from lakebed.table.model.row_kinds import (
+    ADD_KINDS,
+    DELETE_KIND,
+    INSERT_KIND,
+    KIND_COLUMN,
+    SYSTEM_COLUMNS,
+    UPDATE_AFTER_KIND,
+    UPDATE_BEFORE_KIND,
+)
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.read import (
+    ONE_SHOT_BYTES_MAX,
+    ReadPlan,
+    merge_windows,
+    read_split,
+    read_unmerged,
+    sequences_of,
+)
+from lakebed.table.read.row_diff import diff_splits
+
+ROW_KIND_COLUMN = "_row_kind"
+ROW_KINDS = ("+I", "-U", "+U", "-D")
+"""Names of row kinds, at the position of their number in data files."""
+
+
+def kind_schema(schema: TableSchema) -> pa.Schema:
+    """The columns of a table and `ROW_KIND_COLUMN`; a deleted row has its key alone, so other columns may be null."""
+    kind = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
+    keys = schema.primary_keys
+    values = [field.with_nullable(field.name not in keys) if keys else field for field in arrow_schema(schema.fields)]
+    return pa.schema([*values, kind])
+
+
+class ChangeUnit(Protocol):
+    """A unit of reading changes."""
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Everything that it reads."""
+
+    def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
+        """Read the rows, with the columns of `kind_schema`.
+
+        Args:
+            plan: its columns are all columns of its schema, and it has no predicate.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """Rows that are all new: of an append table, or of a version with which a reader begins."""
+
+    split: Split
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """See `ChangeUnit`."""
+        return (self.split,)
+
+    def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
+        """See `ChangeUnit`."""
+        for batch in read_split(store, self.split, plan=plan):
+            yield _of_kind(pa.Table.from_batches([batch]), "+I", plan.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Rows that some snapshots wrote to a bucket of a primary-key table: one a key, ``+I``, ``+U`` or ``-D``."""
+
+    generations: tuple[Split, ...]
+    """Oldest first. A bucket that was emptied numbers its rows from 0 again: that begins a generation, whose rows are
+    newer than all of those before."""
+    at_end: tuple[Split, ...] = ()
+    """Sections of the bucket after these snapshots: a written row that lost to one of theirs is left out."""
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """See `ChangeUnit`."""
+        return (*self.generations, *self.at_end)
+
+    def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
+        """See `ChangeUnit`. Memory: windows; of several generations all rows."""
+        schema = kind_schema(plan.schema)
+        windows = _merge_files(store, self.generations[0], plan)
+        if len(self.generations) > 1:
+            windows = _newest_of([list(_merge_files(store, split, plan)) for split in self.generations], plan)
+        if self.at_end:
+            windows = _without_outdated(store, windows, self.at_end, plan)
+        for window in windows:
+            yield _with_kinds(window, schema)
+
+
+def generations(split: Split, ages: Mapping[str, int]) -> tuple[Split, ...]:
+    """Part a split where its bucket's row numbers begin again.
+
+    Args:
+        ages: by the name of a file: the position of the snapshot that wrote it.
+    """
+    by_age = sorted(split.files, key=lambda file: ages[file.file_name])
+    parts: list[list[DataFile]] = []
+    greatest = -1
+    for _, written in groupby(by_age, key=lambda file: ages[file.file_name]):
+        files = list(written)
+        if not parts or min(file.min_sequence_number for file in files) <= greatest:
+            parts.append([])
+            greatest = -1
+        parts[-1] += files
+        greatest = max(greatest, *(file.max_sequence_number for file in files))
+    return tuple(replace(split, files=tuple(part)) for part in parts)
+
+
+def _merge_files(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterable[pa.Table]:
+    ordered = replace(split, files=tuple(sorted(split.files, key=merge_rank)), needs_merge=True)
+    return merge_windows(store, ordered, plan=plan, fields=plan.schema.fields, keep_deletes=True)
+
+
+def _newest_of(written: Sequence[Sequence[pa.Table]], plan: ReadPlan) -> Iterator[pa.Table]:
+    """Rows of several generations, oldest first: those of each key's newest one, in key order."""
+    every = pa.concat_tables([window for windows in written for window in windows])
+    (codes,) = encode_keys([[every.column(key.name) for key in plan.keys]])
+    last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+    yield every.take(pa.array(last))
+
+
+Told = Literal["every", "net", "net-exact"]
+"""Which rows of changelog files are told: every one; or what the changes of each key come to, where a row that is
+deleted may have been there before; or, exactly, where the files tell every row since the table was empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Rows of the changelog files of one bucket."""
+
+    logs: tuple[Split, ...]
+    """One a snapshot, oldest first; their files in the order in which they are read."""
+    told: Told = "every"
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """See `ChangeUnit`."""
+        return self.logs
+
+    def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
+        """See `ChangeUnit`. Memory: a window; of net changes all rows."""
+        schema = kind_schema(plan.schema)
+        fields = plan.schema.fields
+        windows = (rows for split in self.logs for rows in read_unmerged(store, split, plan=plan, fields=fields))
+        parts = windows if self.told == "every" else _net(list(windows), plan, is_exact=self.told == "net-exact")
+        for window in parts:
+            yield _with_kinds(window, schema)
+
+
+def _with_kinds(window: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with the names of their kinds in place of their system columns."""
+    kinds = pa.array(ROW_KINDS).take(window.column(KIND_COLUMN).combine_chunks())
+    return pa.table([*window.drop_columns(list(SYSTEM_COLUMNS)).columns, kinds], schema=schema)
+
+
+def _net(windows: Sequence[pa.Table], plan: ReadPlan, *, is_exact: bool) -> list[pa.Table]:
+    """What changes, in order, come to: of each key at most one row that it had, and one that it has, in key order."""
+    if not windows:
+        return []
+    rows = pa.concat_tables(windows).combine_chunks()
+    groups = group_by_key(encode_keys([[rows.column(key.name) for key in plan.keys]]))
+    kinds = rows.column(KIND_COLUMN).to_numpy()
+    last, first = groups.last, groups.order[np.concatenate([[True], groups.is_last[:-1]])]
+    was_there = ~np.isin(kinds[first], ADD_KINDS)
+    is_there = np.isin(kinds[last], ADD_KINDS)
+    is_gone = ~is_there & (was_there | (not is_exact))
+    before = np.where(was_there, first, last)
+    had = (was_there & is_there) | is_gone
+    had_kinds = np.where(is_gone, DELETE_KIND, UPDATE_BEFORE_KIND)
+    has_kinds = np.where(was_there, UPDATE_AFTER_KIND, np.where(is_exact, INSERT_KIND, kinds[first]))
+    taken = np.stack([before, last], axis=1).ravel()
+    mask = np.stack([had, is_there], axis=1).ravel()
+    new_kinds = np.stack([had_kinds, has_kinds], axis=1).ravel().astype(np.int8)
+    changes = rows.take(pa.array(taken[mask]))
+    position = changes.schema.get_field_index(KIND_COLUMN)
+    return [changes.set_column(position, changes.schema.field(position), pa.array(new_kinds[mask]))]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """How the rows of two sets of splits differ: ``-D``, ``+I``, and of a changed row ``-U`` and ``+U``."""
+
+    before: tuple[Split, ...]
+    after: tuple[Split, ...]
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """See `ChangeUnit`."""
+        return (*self.before, *self.after)
+
+    def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
+        """See `ChangeUnit`."""
+        keys = plan.schema.primary_keys
+        bytes_max = ONE_SHOT_BYTES_MAX if keys else None
+        for parts in diff_splits(store, self.before, self.after, plan=plan, keys=keys, at_once_bytes_max=bytes_max):
+            added, removed, was, now = parts
+            for rows, kind in ((removed, "-D"), (was, "-U"), (now, "+U"), (added, "+I")):
+                if rows.num_rows:
+                    yield _of_kind(rows, kind, plan.schema)
+
+
+def _of_kind(rows: pa.Table, kind: str, schema: TableSchema) -> pa.Table:
+    kinds = pa.repeat(pa.scalar(kind), rows.num_rows)
+    return pa.table([*rows.columns, kinds], schema=kind_schema(schema))
+
+
+def _without_outdated(
+    store: ObjectStore, windows: Iterable[pa.Table], at_end: Sequence[Split], plan: ReadPlan
+) -> Iterator[pa.Table]:
+    """Written rows, each key once in key order, without those that lost to a row or delete of the table."""
+    rows = pa.concat_tables(list(windows)) if at_end else None
+    if rows is None:
+        yield from windows
+        return
+    engine, keys = plan.engine, [key.name for key in plan.keys]
+    ordering = engine.order.columns if engine.order is not None else ()
+    fields = [field for field in plan.schema.fields if field.name in (*keys, *ordering)]
+    is_current = np.ones(rows.num_rows, np.bool_)
+    for split in at_end:
+        for window in merge_windows(store, split, plan=plan, fields=fields, keep_deletes=True):
+            both = (rows, window)
+            ours, theirs = encode_keys([[table.column(key) for key in keys] for table in both])
+            own_age, their_age = sequences_of(both, engine.order)
+            place = np.minimum(np.searchsorted(ours, theirs), len(ours) - 1)
+            has_won = (ours[place] == theirs) & engine.wins(their_age, own_age[place])
+            is_current[place[has_won]] = False
+    yield rows.filter(pa.array(is_current))

@@ -1,0 +1,390 @@
+"""What changed between two versions: the rows that were written, or the rows that differ.
+
+Owns: `changes` with `read_changes` (from the deltas of the snapshots in between), and `diff` with `diff_scans` (from
+the two end states). Both read only files that one of the ends does not share with the other.
+
+Invariants:
+- `read_changes` covers ``(start, end]`` and looks at APPEND snapshots only: compactions change no row, and what an
+  overwrite or a rollback took away is not in it. `diff_scans` is exact whatever happened in between.
+- Rows come with the columns of the newer version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import HTML_ROWS_MAX
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.travel import resolve
+from lakebed.table.changes.change_units import Logged, Replaced, Told, Written, generations, kind_schema
+from lakebed.table.codec.manifest import ADD, ENTRY_SCHEMA, files_of
+from lakebed.table.engines.engine import Increments
+from lakebed.table.engines.registry import engine_name, engine_of
+from lakebed.table.files.splits import bucket_groups, plan_splits, touching
+from lakebed.table.model.changelog_options import Producer, least_logged_level, producer_of
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.model import Snapshot, Split, TableSchema
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.read import ONE_SHOT_BYTES_MAX, ReadPlan, read_split_table
+from lakebed.table.read.row_diff import Parts, diff_splits, refuse_nested
+from lakebed.table.read.scan import Scan, scan_snapshot
+from lakebed.table.read.vectors import has_option, with_vectors
+from lakebed.table.schema.schema import require_column
+from lakebed.texts import html_table
+
+
+def changes(branch: TableBranch, start: int | str | None, newest: int | str | None) -> pa.Table:
+    """Rows written by the snapshots after version `start` (None: from the first) up to `newest`; see `read_changes`.
+
+    Raises `NotFound`: no such version, or snapshots in between have expired; `InvalidRequest`: `start` is newer than
+    `newest`.
+    """
+    first = 1 if start is None else resolve(branch, version=start).snapshot.id + 1
+    end = resolve(branch, version=newest).snapshot
+    if first > end.id + 1:
+        raise InvalidRequest(f"Changes go from an older to a newer version; {first - 1} is newer than {end.id}.")
+    ids = [snapshot_id for snapshot_id in branch.snapshots.ids() if first <= snapshot_id <= end.id]
+    earliest = branch.snapshots.earliest()
+    if first <= end.id and (earliest is None or first < earliest.id):
+        oldest = "none is left" if earliest is None else f"the oldest left is {earliest.id}"
+        raise NotFound(
+            f"Changes after snapshot {first - 1} need every snapshot since, but {oldest}; compare the two versions "
+            "with diff, which needs only both ends.",
+            kind="snapshot_expired",
+        )
+    return read_changes(branch.look(), branch.snapshots.walk(ids), end=end)
+
+
+def diff(
+    branch: TableBranch, start: int | str, end: int | str | None, *, keys: Sequence[str] | None = None
+) -> TableDiff:
+    """Rows added, removed and changed from one version to another (None: the newest); see `diff_scans`."""
+    before, after = _with_same_columns(branch, start, end)
+    return diff_scans(branch.store, start=before, end=after, layout=branch.layout, keys=keys)
+
+
+def plan_diff(
+    branch: TableBranch, start: int | str, end: int | str | None
+) -> tuple[list[Split], list[Split], ReadPlan]:
+    """What `diff` would read of each version, for engines that distribute the work; see `plan_scans_diff`."""
+    before, after = _with_same_columns(branch, start, end)
+    return plan_scans_diff(before, after, layout=branch.layout)
+
+
+def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
+    """Scans of two versions with the columns of the second."""
+    before, after = (resolve(branch, version=version).snapshot for version in (start, end))
+    branch = branch.look()
+    return (
+        scan_snapshot(branch, before, schema_id=after.schema_id),
+        scan_snapshot(branch, after, schema_id=after.schema_id),
+    )
+
+
+def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Snapshot) -> pa.Table:
+    """The rows that some snapshots wrote.
+
+    Args:
+        snapshots: those of ``(start, end]`` that exist.
+        end: the last of them, whose columns are returned.
+
+    Returns:
+        Append tables: every row appended, with the table's columns. Primary-key tables: the rows written, merged to
+        one a key, with `ROW_KIND_COLUMN` as last column: ``+I`` or ``+U`` for a row that is there, ``-D`` for a
+        deletion. Where the merge engine asks for it (`Increments.COMPARED`), a row that lost to another row of the
+        table is left out. With a changelog producer: every row of the changelog files, in their order within each
+        bucket, and of the kind ``-U`` also what rows were before an update.
+
+    Raises `InvalidRequest`: the merge engine cannot tell the table's rows from the rows written. Cost: the delta
+    manifests and the delta files, whatever the size of the table; with `Increments.COMPARED` also the files of the last
+    snapshot whose keys touch theirs.
+    """
+    schema, store = branch.schemas.load(end.schema_id), branch.store
+    producer = producer_of(schema)
+    if producer is not Producer.NONE:
+        logs = [entries_of_log(branch, snapshot, producer) for snapshot in snapshots]
+        parts = [plan_logged(branch, [log], schema=schema) for log in logs if log.num_rows]
+        tables = [rows for units, plan in parts for unit in units for rows in unit.rows(store, plan)]
+        return pa.concat_tables([kind_schema(schema).empty_table(), *tables])
+    entries = [branch.manifests.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
+    added = additions_in(entries)
+    if not schema.primary_keys:
+        splits = plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0)
+        plan = whole_rows(branch, schema, added)
+        tables = [read_split_table(store, split, plan=plan) for split in splits]
+        columns = arrow_schema(schema.fields)
+        return pa.concat_tables([columns.empty_table(), *(rows.cast(columns) for rows in tables)])
+    units, plan = plan_written(branch, entries, schema=schema, end=end)
+    return pa.concat_tables(
+        [kind_schema(schema).empty_table(), *(rows for unit in units for rows in unit.rows(store, plan))]
+    )
+
+
+def has_log(snapshot: Snapshot, producer: Producer) -> bool:
+    """Whether a snapshot has changelog files of a producer: input logs writes, all others compactions."""
+    is_compaction = snapshot.commit_kind == "COMPACT"
+    return snapshot.changelog_manifest_list is not None and is_compaction == (producer is not Producer.INPUT)
+
+
+def entries_of_log(branch: TableBranch, snapshot: Snapshot, producer: Producer) -> pa.Table:
+    """The entries of the files that tell what a snapshot changed, in the order in which they are read.
+
+    With the producer `Producer.INPUT`, a snapshot from before the option was set tells what it wrote.
+    """
+    if has_log(snapshot, producer):
+        return branch.manifests.changelog_entries(snapshot)
+    is_written = producer is Producer.INPUT and snapshot.commit_kind == "APPEND"
+    return additions_in([branch.manifests.delta_entries(snapshot)] if is_written else [])
+
+
+def producer_to_follow(schema: TableSchema) -> Producer:
+    """The producer by whose changelogs changes of a table are followed.
+
+    Where rows depend on older ones, what was written is no change. With deletion vectors every compaction says which
+    rows it replaces, so such a table is followed by its compactions, as one whose changelogs they log.
+    """
+    producer = producer_of(schema)
+    is_written = bool(schema.primary_keys) and producer in (Producer.NONE, Producer.INPUT)
+    if is_written and has_option(schema) and engine_of(schema).increments is Increments.UNKNOWN:
+        return Producer.LOOKUP
+    return producer
+
+
+def entries_in_log(entries: pa.Table, producer: Producer, schema: TableSchema) -> pa.Table:
+    """The live files of a version whose rows have been told up to it: all, or those of the upper levels."""
+    level = least_logged_level(producer, schema)
+    return entries.filter(pc.greater_equal(entries["level"], level)) if level else entries
+
+
+def plan_logged(
+    branch: TableBranch, logs: Sequence[pa.Table], *, schema: TableSchema, told: Told = "every"
+) -> tuple[list[Logged], ReadPlan]:
+    """Plan to read changelog files: a unit for each bucket.
+
+    Args:
+        logs: entries of the files of each snapshot, oldest first, in the order in which they are read.
+        schema: whose columns are returned.
+    """
+    buckets: dict[tuple[bytes, int], list[Split]] = {}
+    for log in logs:
+        files = files_of(log)
+        for group in bucket_groups(log, schema=schema, layout=branch.layout):
+            members = tuple(files[place] for place in group.members)
+            split = Split(
+                partition=group.partition,
+                partition_values=group.partition_values,
+                bucket=group.bucket,
+                folder=group.folder,
+                files=members,
+                needs_merge=True,
+                schema_id=schema.id,
+                row_count=sum(file.row_count for file in members),
+                other_folders=group.other_folders,
+            )
+            buckets.setdefault((group.partition, group.bucket), []).append(split)
+    return [Logged(tuple(splits), told) for splits in buckets.values()], whole_rows(branch, schema, *logs)
+
+
+def additions_in(deltas: Sequence[pa.Table]) -> pa.Table:
+    """The entries of files that some deltas added."""
+    whole = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *deltas])
+    return whole.filter(pc.equal(whole.column("kind"), ADD))
+
+
+def plan_written(
+    branch: TableBranch, deltas: Sequence[pa.Table], *, schema: TableSchema, end: Snapshot
+) -> tuple[list[Written], ReadPlan]:
+    """Plan to read what was written to a primary-key table, merged to one row a key.
+
+    Args:
+        deltas: entries of the files that each snapshot wrote, oldest first; whole buckets of each.
+        schema: whose columns are returned.
+        end: the last snapshot that wrote some of them.
+
+    Raises as `read_changes`.
+    """
+    check_increments(schema)
+    is_compared = engine_of(schema).increments is Increments.COMPARED
+    end_entries = branch.manifests.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
+    ends = _splits_by_bucket(end_entries, schema, branch.layout)
+    added = additions_in(deltas)
+    ages = {name: age for age, delta in enumerate(deltas) for name in delta.column("file_name").to_pylist()}
+    units = []
+    for split in plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0):
+        at_end = ends.get((split.partition, split.bucket), ())
+        units.append(
+            Written(generations(split, ages), tuple(touching(at_end, split.files, schema=schema)) if at_end else ())
+        )
+    return units, whole_rows(branch, schema, added, end_entries)
+
+
+def check_increments(schema: TableSchema) -> None:
+    """Raise `InvalidRequest` for a primary-key table whose written rows are not its changes."""
+    if engine_of(schema).increments is Increments.UNKNOWN:
+        other = "let compactions log the changes (option changelog-producer = full-compaction)"
+        if has_option(schema):
+            other = "follow what compactions make visible, by a stream of changes (option changes=true)"
+        raise InvalidRequest(
+            f"The table merges rows by the engine {engine_name(schema.options)!r}, whose rows also "
+            "depend on rows written earlier, so written rows are not its changes; compare the two versions with diff, "
+            f"or {other}.",
+            kind="unsupported_changes",
+        )
+
+
+def plan_replaced(
+    branch: TableBranch, before: Snapshot | None, after: Snapshot, *, schema_id: int, told_by: Producer | None = None
+) -> tuple[list[Replaced], ReadPlan]:
+    """Plan to read how the rows of two snapshots differ: bucket by bucket, in append tables partition by partition.
+
+    Args:
+        told_by: compare the rows that have been told (`entries_in_log`), those of level 0 among them though readers may
+            leave them out; None: the rows that readers see.
+
+    Raises `InvalidRequest`: a column is nested.
+    """
+    start, end = (
+        scan_snapshot(branch, snapshot, schema_id=schema_id, merges_new=told_by is not None)
+        for snapshot in (before, after)
+    )
+    refuse_nested(end.table_schema.fields)
+    old, new, plan = plan_scans_diff(start, end, layout=branch.layout, told_by=told_by)
+    by_bucket = bool(end.table_schema.primary_keys)
+    return [Replaced(tuple(was), tuple(now)) for was, now in group_splits(old, new, by_bucket=by_bucket)], plan
+
+
+def whole_rows(branch: TableBranch, schema: TableSchema, *entries: pa.Table) -> ReadPlan:
+    """The plan to read all columns of some files. Cost: 1 GET for each of their schemas."""
+    ids = {id_ for table in entries for id_ in table.column("schema_id").unique().to_pylist()}
+    return ReadPlan(
+        schema=schema,
+        schemas={schema_id: branch.schemas.load(schema_id) for schema_id in sorted(ids | {schema.id})},
+        columns=tuple(field.name for field in schema.fields),
+    )
+
+
+def _splits_by_bucket(entries: pa.Table, schema: TableSchema, layout: Layout) -> dict[tuple[bytes, int], list[Split]]:
+    """The smallest units of reading of each bucket."""
+    buckets: dict[tuple[bytes, int], list[Split]] = {}
+    for split in plan_splits(entries, schema=schema, layout=layout, target_bytes=0, open_cost_bytes=1):
+        buckets.setdefault((split.partition, split.bucket), []).append(split)
+    return buckets
+
+
+@dataclass(frozen=True, slots=True)
+class TableDiff:
+    """Row-level difference of two versions; every table has the newer version's columns."""
+
+    keys: tuple[str, ...]
+    """What identified rows; empty: whole rows, so nothing counts as changed."""
+    added: pa.Table
+    removed: pa.Table
+    before: pa.Table
+    """Rows that changed, as they were; row i belongs to row i of `after`."""
+    after: pa.Table
+
+    def __repr__(self) -> str:
+        return f"TableDiff({', '.join(f'{name}={number}' for name, number in self.counts.items())}, keys={self.keys})"
+
+    def _repr_html_(self) -> str:
+        columns = self.added.column_names
+        rows: list[list[object]] = []
+        for name in ("added", "removed", "before", "after"):
+            part: pa.Table = getattr(self, name)
+            rows += [[name, *row.values()] for row in part.slice(0, HTML_ROWS_MAX).to_pylist()]
+        return html_table(["", *columns], rows, title=", ".join(f"{n:,} {name}" for name, n in self.counts.items()))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of rows ``added``, ``removed`` and ``changed``."""
+        return {"added": self.added.num_rows, "removed": self.removed.num_rows, "changed": self.after.num_rows}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both versions hold the same rows."""
+        return not any(self.counts.values())
+
+
+def diff_scans(
+    store: ObjectStore,
+    *,
+    start: Scan,
+    end: Scan,
+    layout: Layout,
+    keys: Sequence[str] | None = None,
+    at_once_bytes_max: int = ONE_SHOT_BYTES_MAX,
+) -> TableDiff:
+    """Compare two versions of a table row by row.
+
+    Args:
+        start, end: unfiltered scans with the same columns.
+        keys: columns that identify a row; by default the primary key, in append tables the whole row.
+        at_once_bytes_max: by primary key, encoded bytes up to which a bucket's changed files are compared at once:
+            fastest. Those of larger buckets are read side by side in key order, in windows.
+
+    Raises `InvalidRequest`: the keys are not unique in one of the versions, or a column is nested: arrays, maps and
+    rows have no encoding to compare them by. Cost: reads the files that only one version has, and in a primary-key
+    table the files whose keys overlap them. Memory: what differs, and by primary key two windows. By other keys or
+    whole rows (append tables), all rows of the files that only one version has: nothing orders them.
+    """
+    schema = end.table_schema
+    key_names = tuple(keys) if keys is not None else schema.primary_keys
+    for name in key_names:
+        require_column(schema, name)
+    refuse_nested(schema.fields)
+    before, after, plan = plan_scans_diff(start, end, layout=layout)
+    by_bucket = bool(schema.primary_keys) and keys is None
+    parts: list[Parts] = []
+    bytes_max = at_once_bytes_max if by_bucket else None
+    for old, new in group_splits(before, after) if by_bucket else [(before, after)]:
+        parts.extend(diff_splits(store, old, new, plan=plan, keys=key_names, at_once_bytes_max=bytes_max))
+    nothing = arrow_schema(schema.fields).empty_table()
+    columns = zip(*parts, strict=True) if parts else ((), (), (), ())
+    added, removed, changed_from, changed_to = (pa.concat_tables([nothing, *tables]) for tables in columns)
+    return TableDiff(keys=key_names, added=added, removed=removed, before=changed_from, after=changed_to)
+
+
+def plan_scans_diff(
+    start: Scan, end: Scan, *, layout: Layout, told_by: Producer | None = None
+) -> tuple[list[Split], list[Split], ReadPlan]:
+    """The smallest units of reading that only one of two versions has, and the plan to read them by.
+
+    Args: as `diff_scans` and `plan_replaced`. Cost: planning both scans.
+    """
+
+    def units(scan: Scan) -> dict[Any, Split]:
+        entries = scan.entries()
+        if told_by is not None:
+            entries = entries_in_log(entries, told_by, end.table_schema)
+        splits = plan_splits(entries, schema=end.table_schema, layout=layout, target_bytes=0, open_cost_bytes=1)
+        return {
+            (
+                split.partition,
+                split.bucket,
+                frozenset((file.file_name, split.vectors.get(file.file_name)) for file in split.files),
+            ): split
+            for split in with_vectors(splits, scan.vectors())
+        }
+
+    before, after = units(start), units(end)
+    removed = [before[key] for key in before.keys() - after.keys()]
+    added = [after[key] for key in after.keys() - before.keys()]
+    return removed, added, replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
+
+
+def group_splits(
+    before: Sequence[Split], after: Sequence[Split], *, by_bucket: bool = True
+) -> list[tuple[list[Split], list[Split]]]:
+    """The splits of each bucket, or of each partition."""
+    groups: dict[tuple[bytes, int], tuple[list[Split], list[Split]]] = {}
+    for side, splits in enumerate((before, after)):
+        for split in splits:
+            groups.setdefault((split.partition, split.bucket if by_bucket else 0), ([], []))[side].append(split)
+    return list(groups.values())

@@ -1,0 +1,318 @@
+"""Manifests and manifest lists: Avro on disk, Arrow in memory. Pure.
+
+Owns: the Avro schemas (names DO NOT CHANGE: on disk, shared with other clients), lakebed's three extra fields, and the
+fold of ADD and DELETE entries. The extra fields are nullable and last in their records, so other clients skip them:
+
+- ``_COMMIT_SNAPSHOT`` (long) of the data file meta: the snapshot that first committed the file. Null on an ADD means
+  *inherited* from the manifest's ``_ADDED_SNAPSHOT``; a DELETE never inherits. If the writer schema lacks the field,
+  another client wrote or merged the entry: the snapshot stays unknown, -1.
+- ``_STATS_VERSION`` (int) of the data file meta: the rules of its bounds (`model.STATS_VERSION`). Null: an older
+  lakebed or another client wrote them, and `file_stats` does not trust every bound.
+- ``_ADDED_SNAPSHOT`` (long) of the manifest list entry: the snapshot whose delta list first named the manifest.
+
+Invariants: entries are decoded with the file's writer schema; optional fields may be missing; unknown fields are
+dropped when manifests are merged; entries are columns, never dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from typing_extensions import Buffer
+
+import lakebed.compute as pc
+from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.table.codec.avro import SMALL_COUNT_MAX, RecordSchema, decode_columns, encode_columns, encode_values
+from lakebed.table.codec.ragged import one_array
+from lakebed.table.codec.row_codes import first_and_last, row_codes
+from lakebed.table.model.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats
+
+ADD: Final = 0
+DELETE: Final = 1
+MANIFEST_VERSION: Final = 2
+"""Value of ``_VERSION`` in every record. DO NOT CHANGE: on disk."""
+
+
+def _optional(kind: Any) -> list[Any]:
+    return ["null", kind]
+
+
+_STRINGS: Final = {"type": "array", "items": "string"}
+_TIME: Final = {"type": "long", "logicalType": "timestamp-millis"}
+_LONGS: Final = {"type": "array", "items": ["null", "long"]}
+_TEXTS: Final = pa.list_(pa.string())
+_COUNTS: Final = pa.list_(pa.int64())
+
+
+class _Field(NamedTuple):
+    """A column, and the field of the Avro record that it comes from."""
+
+    name: str
+    kind: pa.DataType
+    path: str
+    avro_type: Any
+
+    @property
+    def is_optional(self) -> bool:
+        return isinstance(self.avro_type, list)
+
+
+_COLUMNS: Final = (
+    _Field("kind", pa.int8(), "_KIND", "int"),
+    _Field("partition", pa.binary(), "_PARTITION", "bytes"),
+    _Field("bucket", pa.int32(), "_BUCKET", "int"),
+    _Field("total_buckets", pa.int32(), "_TOTAL_BUCKETS", "int"),
+    _Field("file_name", pa.string(), "_FILE._FILE_NAME", "string"),
+    _Field("file_size", pa.int64(), "_FILE._FILE_SIZE", "long"),
+    _Field("row_count", pa.int64(), "_FILE._ROW_COUNT", "long"),
+    _Field("min_key", pa.binary(), "_FILE._MIN_KEY", "bytes"),
+    _Field("max_key", pa.binary(), "_FILE._MAX_KEY", "bytes"),
+    _Field("key_stats_min", pa.binary(), "_FILE._KEY_STATS._MIN_VALUES", "bytes"),
+    _Field("key_stats_max", pa.binary(), "_FILE._KEY_STATS._MAX_VALUES", "bytes"),
+    _Field("key_stats_null_counts", _COUNTS, "_FILE._KEY_STATS._NULL_COUNTS", _optional(_LONGS)),
+    _Field("value_stats_min", pa.binary(), "_FILE._VALUE_STATS._MIN_VALUES", "bytes"),
+    _Field("value_stats_max", pa.binary(), "_FILE._VALUE_STATS._MAX_VALUES", "bytes"),
+    _Field("value_stats_null_counts", _COUNTS, "_FILE._VALUE_STATS._NULL_COUNTS", _optional(_LONGS)),
+    _Field("min_sequence_number", pa.int64(), "_FILE._MIN_SEQUENCE_NUMBER", "long"),
+    _Field("max_sequence_number", pa.int64(), "_FILE._MAX_SEQUENCE_NUMBER", "long"),
+    _Field("schema_id", pa.int64(), "_FILE._SCHEMA_ID", "long"),
+    _Field("level", pa.int32(), "_FILE._LEVEL", "int"),
+    _Field("extra_files", _TEXTS, "_FILE._EXTRA_FILES", _STRINGS),
+    _Field("creation_time_ms", pa.int64(), "_FILE._CREATION_TIME", _optional(_TIME)),
+    _Field("delete_row_count", pa.int64(), "_FILE._DELETE_ROW_COUNT", _optional("long")),
+    _Field("embedded_index", pa.binary(), "_FILE._EMBEDDED_FILE_INDEX", _optional("bytes")),
+    _Field("file_source", pa.int8(), "_FILE._FILE_SOURCE", _optional("int")),
+    _Field("value_stats_cols", _TEXTS, "_FILE._VALUE_STATS_COLS", _optional(_STRINGS)),
+    _Field("external_path", pa.string(), "_FILE._EXTERNAL_PATH", _optional("string")),
+    _Field("first_row_id", pa.int64(), "_FILE._FIRST_ROW_ID", _optional("long")),
+    _Field("write_cols", _TEXTS, "_FILE._WRITE_COLS", _optional(_STRINGS)),
+    _Field("commit_snapshot", pa.int64(), "_FILE._COMMIT_SNAPSHOT", _optional("long")),
+    _Field("stats_version", pa.int32(), "_FILE._STATS_VERSION", _optional("int")),
+)
+_INTEGERS: Final = {field.path: field.kind for field in _COLUMNS if pa.types.is_integer(field.kind)}
+_ENTRY_RECORD: Final = RecordSchema.of(
+    "ManifestEntry",
+    {"_VERSION": "int"} | {field.path: field.avro_type for field in _COLUMNS},
+    names={"_FILE": "DataFileMeta"},
+)
+ENTRY_SCHEMA: Final = pa.schema([pa.field(field.name, field.kind, nullable=field.is_optional) for field in _COLUMNS])
+"""One row a manifest entry: `kind` (`ADD`, `DELETE`), `partition` (BinaryRow), `bucket`, `total_buckets`, then the
+fields of `DataFile` in order, statistics as ``*_min``, ``*_max``, ``*_null_counts``."""
+
+IDENTITY: Final = ("partition", "bucket", "level", "file_name")
+"""The columns that identify the ADD of a DELETE."""
+
+_LIST_COLUMNS: Final = (
+    _Field("file_name", pa.string(), "_FILE_NAME", "string"),
+    _Field("file_size", pa.int64(), "_FILE_SIZE", "long"),
+    _Field("added_file_count", pa.int64(), "_NUM_ADDED_FILES", "long"),
+    _Field("deleted_file_count", pa.int64(), "_NUM_DELETED_FILES", "long"),
+    _Field("min_values", pa.binary(), "_PARTITION_STATS._MIN_VALUES", "bytes"),
+    _Field("max_values", pa.binary(), "_PARTITION_STATS._MAX_VALUES", "bytes"),
+    _Field("null_counts", _COUNTS, "_PARTITION_STATS._NULL_COUNTS", _optional(_LONGS)),
+    _Field("schema_id", pa.int64(), "_SCHEMA_ID", "long"),
+    _Field("added_snapshot", pa.int64(), "_ADDED_SNAPSHOT", _optional("long")),
+)
+_LIST_RECORD: Final = RecordSchema.of(
+    "ManifestFileMeta", {"_VERSION": "int"} | {field.path: field.avro_type for field in _LIST_COLUMNS}
+)
+
+
+def encode_manifest(entries: pa.Table) -> bytes:
+    """The bytes of a manifest.
+
+    Args:
+        entries: `ENTRY_SCHEMA`; `commit_snapshot` null on an ADD means inherited from the snapshot being committed.
+    """
+    count = entries.num_rows
+    if count <= SMALL_COUNT_MAX:
+        values = {field.path: entries.column(field.name).to_pylist() for field in _COLUMNS}
+        return encode_values(_ENTRY_RECORD, {**values, "_VERSION": [MANIFEST_VERSION] * count}, count)
+    columns = {field.path: one_array(entries.column(field.name)) for field in _COLUMNS}
+    columns["_VERSION"] = pa.array(np.full(count, MANIFEST_VERSION, np.int32))
+    return encode_columns(_ENTRY_RECORD, columns, count)
+
+
+def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> pa.Table:
+    """The entries of a manifest.
+
+    Args:
+        added_snapshot: `ManifestMeta.added_snapshot` of this manifest; what ADDs without a commit snapshot inherit.
+
+    Returns:
+        `ENTRY_SCHEMA`, in file order; `commit_snapshot` is never null: -1 is unknown.
+
+    Raises `Corruption`: unreadable, or an entry without a field the format requires; `UnsupportedFormat`: records of
+    another ``_VERSION``.
+    """
+    count, columns = decode_columns(body, path=path, narrow=_INTEGERS)
+    _check_version(count, columns, path)
+    arrays = [_column(columns, field, count=count, path=path) for field in _COLUMNS]
+    entries = pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
+    kinds = entries.column("kind").to_numpy()
+    if ((kinds != ADD) & (kinds != DELETE)).any():
+        raise UnsupportedFormat(f"{path} has entries of an unknown kind: upgrade lakebed.", path=path)
+    last = ENTRY_SCHEMA.get_field_index("commit_snapshot")
+    stated = entries.column(last)
+    if stated.null_count == 0:
+        return entries
+    inherited = COMMIT_SNAPSHOT_UNKNOWN
+    if added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in columns:
+        inherited = added_snapshot
+    default = np.where(kinds == ADD, inherited, COMMIT_SNAPSHOT_UNKNOWN).astype(np.int64)
+    resolved = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(default)])
+    if stated.null_count < count:
+        resolved = pc.coalesce(stated, resolved)
+    return entries.set_column(last, ENTRY_SCHEMA.field(last), resolved)
+
+
+def _check_version(count: int, columns: dict[str, pa.Array], path: str) -> None:
+    versions = _column(columns, _Field("", pa.int64(), "_VERSION", "int"), count=count, path=path)
+    if count and (versions.to_numpy() != MANIFEST_VERSION).any():
+        wrong = next(version for version in versions.unique().to_pylist() if version != MANIFEST_VERSION)
+        raise UnsupportedFormat(
+            f"{path} has records of _VERSION {wrong}; this lakebed reads version {MANIFEST_VERSION}.",
+            path=path,
+            version=wrong,
+        )
+
+
+def _column(columns: dict[str, pa.Array], field: _Field, *, count: int, path: str) -> pa.Array:
+    column = columns.get(field.path)
+    if column is None:
+        if not field.is_optional and count:
+            raise Corruption(f"{path} has no field {field.path}, which the format requires.", path=path)
+        return pa.nulls(count, field.kind)
+    if not field.is_optional and column.null_count:
+        raise Corruption(f"{path} has an entry whose {field.path} is null.", path=path)
+    try:
+        return column if column.type == field.kind else column.cast(field.kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Corruption(f"{path}: field {field.path} has unreadable values: {error}.", path=path) from error
+
+
+def encode_manifest_list(metas: Sequence[ManifestMeta]) -> bytes:
+    """The bytes of a manifest list."""
+    values: dict[str, list[Any]] = {"_VERSION": [MANIFEST_VERSION] * len(metas)}
+    for field in _LIST_COLUMNS:
+        values[field.path] = [
+            getattr(meta.partition_stats if "." in field.path else meta, field.name) for meta in metas
+        ]
+    if len(metas) <= SMALL_COUNT_MAX:
+        return encode_values(_LIST_RECORD, values, len(metas))
+    kinds = {field.path: field.kind for field in _LIST_COLUMNS} | {"_VERSION": pa.int32()}
+    return encode_columns(_LIST_RECORD, {path: pa.array(values[path], kinds[path]) for path in values}, len(metas))
+
+
+def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
+    """The manifests of a list, in order. Raises `Corruption`, `UnsupportedFormat`: see `decode_manifest`."""
+    count, columns = decode_columns(body, path=path)
+    _check_version(count, columns, path)
+    values = [_column(columns, field, count=count, path=path).to_pylist() for field in _LIST_COLUMNS]
+    return [
+        ManifestMeta(name, size, added, deleted, Stats(low, high, _tuple(nulls)), schema_id, added_snapshot)
+        for name, size, added, deleted, low, high, nulls, schema_id, added_snapshot in zip(*values, strict=True)
+    ]
+
+
+def _tuple(values: Iterable[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def as_deletes(entries: pa.Table) -> pa.Table:
+    """The same entries as DELETEs."""
+    position = entries.schema.get_field_index("kind")
+    kind = entries.schema.field(position)
+    return entries.set_column(position, kind, pa.array(np.full(entries.num_rows, DELETE), kind.type))
+
+
+def entries_of_changes(changes: Sequence[BucketChange]) -> pa.Table:
+    """The manifest entries of some changes: for each change its DELETEs, then its ADDs.
+
+    Returns:
+        `ENTRY_SCHEMA`; `commit_snapshot` as the files carry it (null: inherited).
+    """
+    rows = [
+        (kind, change, file)
+        for change in changes
+        for kind, files in ((DELETE, change.deleted), (ADD, change.added))
+        for file in files
+    ]
+    values: dict[str, list[Any]] = {
+        "kind": [kind for kind, _, _ in rows],
+        "partition": [change.partition for _, change, _ in rows],
+        "bucket": [change.bucket for _, change, _ in rows],
+        "total_buckets": [change.total_buckets for _, change, _ in rows],
+    }
+    for stats in ("key_stats", "value_stats"):
+        file_stats = [getattr(file, stats) for _, _, file in rows]
+        values[f"{stats}_min"] = [stat.min_values for stat in file_stats]
+        values[f"{stats}_max"] = [stat.max_values for stat in file_stats]
+        values[f"{stats}_null_counts"] = [stat.null_counts for stat in file_stats]
+    arrays = []
+    for field in ENTRY_SCHEMA:
+        column = values.get(field.name)
+        if column is None:
+            column = [getattr(file, field.name) for _, _, file in rows]
+        arrays.append(pa.array(column, field.type))
+    return pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
+
+
+def files_of(entries: pa.Table) -> list[DataFile]:
+    """The files of some entries as objects, in order. Python objects: for the files of a split, not of a table."""
+    columns = {name: entries.column(name).to_pylist() for name in ENTRY_SCHEMA.names[4:]}
+    for stats in ("key_stats", "value_stats"):
+        parts = [columns.pop(f"{stats}_{part}") for part in ("min", "max", "null_counts")]
+        columns[stats] = [Stats(low, high, _tuple(nulls)) for low, high, nulls in zip(*parts, strict=True)]
+    for name in ("extra_files", "value_stats_cols", "write_cols"):
+        columns[name] = [_tuple(values) for values in columns[name]]
+    names = list(columns)
+    return [DataFile(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+
+
+def fold(entries: pa.Table) -> pa.Table:
+    """The entries that remain when DELETEs take back earlier ADDs, in order of their last appearance.
+
+    For each identity (partition, bucket, level, file name) the last ADD stays if no DELETE follows it. A DELETE without
+    an earlier ADD in `entries` stays too: its ADD is in an older manifest.
+
+    Cost: one hashing and one sorting of all rows.
+    """
+    if entries.num_rows == 0:
+        return entries
+    (codes,) = row_codes(IDENTITY, entries)
+    first, last = first_and_last(codes)
+    kinds = entries.column("kind").to_numpy()
+    # An ADD with a later DELETE leaves nothing; a DELETE of an earlier ADD stays.
+    kept = np.sort(last[(kinds[last] == ADD) | (kinds[first] == DELETE)])
+    return entries if len(kept) == entries.num_rows else entries.take(pa.array(kept))
+
+
+def live_after(live: pa.Table, entries: pa.Table) -> pa.Table:
+    """The live files after some changes: `fold` of `live` and `entries`, ADD entries only.
+
+    A DELETE without an ADD is ignored, as in every other client.
+
+    Args:
+        live: a result of this function, or an empty table.
+        entries: later manifest entries, in committed order.
+
+    Cost: `fold` of `entries`, and one look-up of each live file's name; nothing is copied when no live file is touched.
+    """
+    near = np.zeros(0, np.int64)
+    if live.num_rows:
+        named = pc.is_in(live.column("file_name"), value_set=entries.column("file_name").combine_chunks())
+        near = np.flatnonzero(named.to_numpy())
+    both = pa.concat_tables([live.take(pa.array(near)), entries]) if len(near) else entries
+    (codes,) = row_codes(IDENTITY, both)
+    _, last = first_and_last(codes)
+    kept = np.sort(last[both.column("kind").to_numpy()[last] == ADD])
+    stays = np.ones(live.num_rows, np.bool_)
+    stays[near] = False
+    stays[near[kept[kept < len(near)]]] = True
+    before = live if stays.all() else live.filter(pa.array(stays))
+    after = kept[kept >= len(near)] - len(near)
+    return pa.concat_tables([before, entries if len(after) == entries.num_rows else entries.take(pa.array(after))])

@@ -1,0 +1,188 @@
+"""Snapshot and tag JSON, as other clients read and write it. Pure.
+
+Owns: the names of the format (version 3, DO NOT CHANGE).
+
+Invariants:
+- A tag is the snapshot's own JSON with at most two members appended, so members unknown to lakebed survive.
+- A file that is not such JSON is `Corruption` with its path; a newer version is `UnsupportedFormat`.
+- `Tag.create_time_ms` is written as the UTC wall clock: the format's local date-time has no zone.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Final
+
+import msgspec
+from typing_extensions import Buffer
+
+from lakebed.duration import parse_duration_ms
+from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
+from lakebed.table.model.model import CommitKind, Snapshot, Tag
+
+SNAPSHOT_VERSION_MAX: Final = 3
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+_TAG_MEMBERS: Final = ("tagCreateTime", "tagTimeRetained")
+
+
+class _SnapshotJson(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The members of a snapshot file, in the order in which they are written."""
+
+    version: int
+    id: int
+    schema_id: int
+    base_manifest_list: str
+    delta_manifest_list: str
+    commit_user: str
+    commit_identifier: int
+    commit_kind: CommitKind
+    time_millis: int
+    uuid: str | None = None
+    base_manifest_list_size: int | None = None
+    delta_manifest_list_size: int | None = None
+    changelog_manifest_list: str | None = None
+    changelog_manifest_list_size: int | None = None
+    index_manifest: str | None = None
+    total_record_count: int | None = None
+    delta_record_count: int | None = None
+    changelog_record_count: int | None = None
+    watermark: int | None = None
+    statistics: str | None = None
+    properties: dict[str, str] | None = None
+    next_row_id: int | None = None
+
+
+class _TagJson(_SnapshotJson):
+    """The members of a tag file."""
+
+    tag_create_time: Any = None
+    tag_time_retained: Any = None
+
+
+_TAG_DECODER: Final = msgspec.json.Decoder(_TagJson)
+_SAME_NAMES: Final = tuple(
+    name for name in _SnapshotJson.__struct_fields__ if name not in ("time_millis", "properties")
+)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The bytes of ``snapshot/snapshot-<id>``; absent members are left out."""
+    members = {name: getattr(snapshot, name) for name in _SAME_NAMES}
+    body = _SnapshotJson(time_millis=snapshot.time_ms, properties=dict(snapshot.properties) or None, **members)
+    return msgspec.json.format(msgspec.json.encode(body), indent=2)
+
+
+def decode_snapshot(body: Buffer, *, path: str) -> Snapshot:
+    """The snapshot a file holds.
+
+    Raises:
+        Corruption: not JSON, or a member is missing or of the wrong type; names the path.
+        UnsupportedFormat: a version above `SNAPSHOT_VERSION_MAX`.
+    """
+    return _snapshot_of(_decode(body, path))
+
+
+def _decode(body: Buffer, path: str) -> _TagJson:
+    """The members of a snapshot or a tag."""
+    try:
+        document = _TAG_DECODER.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _check_version(body, path)
+        raise Corruption(f"{path} is not a snapshot: {error}.", path=path) from error
+    if document.version > SNAPSHOT_VERSION_MAX:
+        _check_version(body, path)
+    return document
+
+
+def _snapshot_of(document: _SnapshotJson) -> Snapshot:
+    members = {name: getattr(document, name) for name in _SAME_NAMES}
+    # Versions 1 and 2 may leave these counts out.
+    members["total_record_count"] = document.total_record_count or 0
+    members["delta_record_count"] = document.delta_record_count or 0
+    return Snapshot(time_ms=document.time_millis, properties=document.properties or {}, **members)
+
+
+def _check_version(body: Buffer, path: str) -> None:
+    """Raise for a newer version, which may have other members."""
+    members = json_object(body, path)
+    version = members.get("version", 1)
+    if isinstance(version, int) and version > SNAPSHOT_VERSION_MAX:
+        raise UnsupportedFormat(
+            f"{path} is a snapshot of version {version}; this lakebed reads up to version {SNAPSHOT_VERSION_MAX}: "
+            "upgrade lakebed.",
+            path=path,
+            version=version,
+        )
+
+
+def json_object(body: Buffer, path: str) -> dict[str, Any]:
+    """The members of a snapshot or tag file. Raises `Corruption`."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corruption(f"{path} is not a JSON object: {error}.", path=path) from error
+
+
+def encode_tag(
+    snapshot_body: Buffer, *, create_time_ms: int | None = None, time_retained_ms: int | None = None
+) -> bytes:
+    """The bytes of ``tag/tag-<name>``: a snapshot (or another tag) copied, with this tag's own lifetime.
+
+    Args:
+        snapshot_body: the bytes of a snapshot or tag file; members that lakebed does not know are kept.
+        create_time_ms: Unix ms, UTC; written only together with a lifetime.
+        time_retained_ms: None: kept until deleted.
+    """
+    members = json_object(snapshot_body, "the tagged snapshot")
+    if time_retained_ms is None and not any(name in members for name in _TAG_MEMBERS):
+        return bytes(snapshot_body)
+    for name in _TAG_MEMBERS:
+        members.pop(name, None)
+    if time_retained_ms is not None:
+        if create_time_ms is not None:
+            members["tagCreateTime"] = _local_date_time(create_time_ms)
+        members["tagTimeRetained"] = time_retained_ms / 1000
+    return msgspec.json.format(msgspec.json.encode(members), indent=2)
+
+
+def decode_tag(body: Buffer, *, name: str, path: str) -> Tag:
+    """The tag a file holds. Raises `Corruption`, `UnsupportedFormat`: see `decode_snapshot`."""
+    document = _decode(body, path)
+    created, retained = document.tag_create_time, document.tag_time_retained
+    try:
+        return Tag(
+            name,
+            _snapshot_of(document),
+            None if created is None else _local_date_time_ms(created),
+            None if retained is None else _retention_ms(retained),
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Corruption(f"{path} has an unreadable lifetime: {error}.", path=path) from error
+
+
+def _local_date_time(time_ms: int) -> list[int]:
+    """``[year, month, day, hour, minute, second, nanosecond]`` without trailing zeros after the minute."""
+    moment = _EPOCH + datetime.timedelta(milliseconds=time_ms)
+    parts = [moment.year, moment.month, moment.day, moment.hour, moment.minute]
+    nanos = moment.microsecond * 1000
+    if moment.second or nanos:
+        parts.append(moment.second)
+    return [*parts, nanos] if nanos else parts
+
+
+def _local_date_time_ms(value: Any) -> int:
+    if isinstance(value, str):
+        moment = datetime.datetime.fromisoformat(value).replace(tzinfo=None)
+    else:
+        year, month, day, hour, minute, second, nanos = [*value, 0, 0, 0, 0][:7]
+        moment = datetime.datetime(year, month, day, hour, minute, second, nanos // 1000)
+    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+def _retention_ms(value: Any) -> int:
+    """Seconds as a number, or ISO 8601 text: other clients write either."""
+    if isinstance(value, str):
+        return parse_duration_ms(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise InvalidRequest(f"{value!r} is not a lifetime.")
+    return round(value * 1000)

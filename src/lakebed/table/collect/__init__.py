@@ -1,0 +1,1 @@
+"""What a table may delete, and its deletion: live versions, reachability, expiry, orphans, recovery."""

@@ -1,0 +1,308 @@
+"""Carry out one deletion, in an order that survives a crash at any point.
+
+Owns: `carry_out`. The order of every deletion:
+
+1. Write the candidates to an unfinished deletion (`unfinished`), durably.
+2. Raise the boundary: lakebed never uses the deleted ids again.
+3. Hide: delete snapshot and tag files. From here on no reader finds the versions. When another client rolled the branch
+   back meanwhile, no snapshot is hidden (`lineage`). When only tags were hidden, of versions whose snapshots are live,
+   the deletion ends here.
+4. Read the live versions again, and judge. Of two racing collectors at least one sees that the other has hidden, and a
+   tag that was created meanwhile keeps its files.
+5. Delete data, then manifests, then lists.
+6. Withdraw tags that were put on the hidden versions since step 4: their creators may have died before their check.
+7. Remove the unfinished deletion. When something was unreadable or an object could not be deleted, it stays for the
+   next run.
+
+Any process may repeat any step at any time, also while another carries out the same deletion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+import lakebed.compute as pc
+from lakebed.errors import Corruption, InvalidRequest, NotFound, Unavailable
+from lakebed.objects.reserve import freeing_space
+from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
+from lakebed.table.branch.branches import with_fork_point
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.reclaim import CANDIDATES, STAGES, UNKNOWN, concat
+from lakebed.table.branch.snapshots import write_id_of
+from lakebed.table.branch.tags import TAG_ID
+from lakebed.table.branch.unfinished import Deletion, HiddenTag, path_of, store_deletion
+from lakebed.table.codec.snapshot_json import decode_snapshot
+from lakebed.table.collect.lineage import fits, restore_newest
+from lakebed.table.collect.live_versions import LiveVersions, note_expired_below, read_live_versions
+from lakebed.table.collect.reachability import Unreadable, judge
+from lakebed.table.collect.referenced_files import ReferencedFiles
+from lakebed.table.files.placement import check_placement
+from lakebed.texts import spans_of
+
+ProgressCall = Callable[[Progress], None]
+
+
+def open_for_deletion(branch: TableBranch) -> TableBranch:
+    """The branch as every deleting verb needs it: with its newest schema and its fork snapshot.
+
+    Raises `NotFound`: the branch is gone; `InvalidRequest`: another client made the branch (see `with_fork_point`), or
+    the options place data files where lakebed does not find them (see `check_placement`). Cost: 1 LIST, and 1 GET when
+    there is a newer schema; in a branch 1 GET more.
+    """
+    branch.refresh()
+    branch = with_fork_point(branch)
+    check_placement(branch.schema)
+    return branch
+
+
+@freeing_space()
+def carry_out(
+    branch: TableBranch,
+    deletion: Deletion,
+    *,
+    referenced: ReferencedFiles | None = None,
+    progress: ProgressCall | None = None,
+) -> ReclaimReport:
+    """Carry out a deletion, or finish one that another process began.
+
+    Returns what was hidden and deleted, and why the rest was kept.
+    """
+    referenced = referenced or ReferencedFiles(branch)
+    store_deletion(branch.store, branch.layout, deletion)
+    hidden, warnings = _hide(branch, deletion)
+    if _releases_nothing(branch, deletion):
+        forget(branch, deletion)
+        plan = ReclaimPlan(branch.name, hidden, (), {}, warnings)
+        return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
+    try:
+        versions = read_live_versions(branch)
+    except Corruption as error:
+        warnings = (*warnings, f"nothing was deleted, because what a tag holds is unknown: {error}")
+        plan = ReclaimPlan(branch.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)
+        return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
+    if deletion.snapshot_ids and len(versions.snapshot_ids):
+        branch.snapshots.store_earliest_hint(int(versions.snapshot_ids[0]))
+    if deletion.released:
+        released, unreadable = gather_released(branch, deletion, versions, referenced)
+        warnings += unreadable
+        deletion = replace(deletion, released=(), candidates=concat([deletion.candidates, released]))
+        try:
+            store_deletion(branch.store, branch.layout, deletion)
+        except Unavailable as error:
+            # What was released is stored already. After a crash from here on the same candidates are gathered again,
+            # as far as their manifests still exist; orphan cleaning finds the rest.
+            if error.kind != "disk_full":
+                raise
+    judgement = judge(
+        deletion.candidates,
+        branch=branch,
+        versions=versions,
+        referenced=referenced,
+        walk_end=deletion.walk_end,
+        is_open=deletion.kind == "delete-tag",
+        is_lost=deletion.kind != "delete-tag" and not fits(branch, deletion),
+    )
+    deletable = deletable_of(judgement.deletable)
+    sweeper = Sweeper(branch.store, branch.environment, progress, reaches_outside=True)
+    sweep = sweeper.delete_all(deletable)
+    plan = ReclaimPlan(
+        branch.name,
+        hidden,
+        deletable,
+        judgement.kept,
+        (*warnings, *judgement.warnings),
+        notes_on(branch.store, deletable),
+    )
+    _withdraw_tags(branch, deletion, versions)
+    if judgement.complete and sweep.complete:
+        forget(branch, deletion)
+    return report_of(plan, sweep, hidden_count=len(hidden), dry_run=False)
+
+
+def _releases_nothing(branch: TableBranch, deletion: Deletion) -> bool:
+    """Whether the tags of a deletion, now hidden, leave only versions whose own snapshots are live.
+
+    Then no file can be deleted, whatever other tags there are, so they need not be listed. An expiry that hides one of
+    these snapshots from now on reads the tags after that, without ours, and deletes what nothing else needs.
+    Cost: 1 HEAD a version.
+    """
+    if not deletion.released or deletion.snapshot_ids or deletion.candidates.num_rows:
+        return False
+    ids = {decode_snapshot(body.encode(), path="a released tag").id for body in deletion.released}
+    return all(branch.snapshots.exists(snapshot_id) for snapshot_id in sorted(ids))
+
+
+def forget(branch: TableBranch, deletion: Deletion) -> None:
+    """Remove an unfinished deletion. Cost: 1 DELETE."""
+    Sweeper(branch.store, branch.environment).delete_all([Deletable(path_of(branch.layout, deletion), 0, "finished")])
+
+
+def hide_paths(branch: TableBranch, deletion: Deletion) -> tuple[str, ...]:
+    """The paths of the files that a deletion hides."""
+    snapshots = (branch.layout.snapshot(snapshot_id) for snapshot_id in deletion.snapshot_ids)
+    return (*(branch.layout.tag(tag.name) for tag in deletion.tags), *snapshots)
+
+
+def _hide(branch: TableBranch, deletion: Deletion) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Hide tags and snapshots. Return the paths that were hidden, and warnings."""
+    names = [tag.name for tag in deletion.tags if is_unchanged(branch, tag)]
+    if names:
+        branch.tags.remove_files(names)
+    hidden = tuple(branch.layout.tag(name) for name in names)
+    if not deletion.snapshot_ids:
+        return hidden, ()
+    ids, warning = _hide_snapshots(branch, deletion)
+    return (*hidden, *(branch.layout.snapshot(snapshot_id) for snapshot_id in ids)), (warning,) if warning else ()
+
+
+def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int], str | None]:
+    bodies: dict[int, bytes] = {}
+    is_planned = fits(branch, deletion)
+    if is_planned:
+        for snapshot_id in deletion.snapshot_ids:
+            with suppress(NotFound):
+                bodies[snapshot_id] = branch.snapshots.body(snapshot_id)
+        try:
+            write_ids = {snapshot_id: write_id_of(body) for snapshot_id, body in bodies.items()}
+            branch.snapshots.log.raise_boundary(deletion.walk_end, write_ids=write_ids)
+        except InvalidRequest:
+            is_planned = False
+    # Again: meanwhile the table may have been dropped, and created again with the same ids.
+    if not is_planned or not fits(branch, deletion):
+        return [], (
+            f"snapshots {spans_of(deletion.snapshot_ids)} were to expire, but snapshot "
+            f"{deletion.walk_end} after them is not the planned one: another client rolled the table back or "
+            "expired snapshots. None was hidden; run the expiry again."
+        )
+    if deletion.kind == "expire":
+        note_expired_below(branch, max(deletion.snapshot_ids) + 1)
+    branch.snapshots.log.delete(list(deletion.snapshot_ids))
+    newest = restore_newest(branch, bodies)
+    if newest is None:
+        return list(deletion.snapshot_ids), None
+    kept = [snapshot_id for snapshot_id in deletion.snapshot_ids if snapshot_id != newest]
+    return kept, f"another client rolled back to snapshot {newest} while it was being hidden, so it was put back"
+
+
+def _withdraw_tags(branch: TableBranch, deletion: Deletion, versions: LiveVersions) -> None:
+    """Withdraw tags of ours that were put on a hidden version after its files were judged.
+
+    Their creators check the source, which is hidden, and would withdraw them, so none was or will be acknowledged.
+    Reports name tags that are put later still. Cost: 1 LIST, and 1 GET a tag that is new.
+    """
+    seen = {tag.name for tag in versions.tags}
+    for name in branch.tags.all_names():
+        late = branch.tags.find(name) if name not in seen else None
+        if late is None or TAG_ID not in late.snapshot.properties:
+            continue
+        if not deletion.hides(late.snapshot.id) or versions.holds(late.snapshot.id):
+            continue
+        if not branch.snapshots.exists(late.snapshot.id):  # another client may have used the id again
+            branch.tags.remove_files([name])
+
+
+def tag_now(branch: TableBranch, name: str) -> tuple[HiddenTag, str] | None:
+    """A tag as it is now, to be hidden only while it is unchanged, and its JSON; None when it is gone.
+
+    Raises `Corruption`. Cost: 1 GET.
+    """
+    path = branch.layout.tag(name)
+    try:
+        body = bytes(branch.store.get(path))
+    except NotFound:
+        return None
+    snapshot_id = decode_snapshot(body, path=path).id
+    return HiddenTag(name, snapshot_id, hashlib.sha256(body).hexdigest()), body.decode()
+
+
+def is_unchanged(branch: TableBranch, tag: HiddenTag) -> bool:
+    """Whether the tag's file is unchanged. Cost: 1 GET."""
+    try:
+        now = tag_now(branch, tag.name)
+    except Corruption:
+        return False
+    return now is not None and now[0] == tag
+
+
+def gather_released(
+    branch: TableBranch, deletion: Deletion, versions: LiveVersions, referenced: ReferencedFiles
+) -> tuple[pa.Table, tuple[str, ...]]:
+    """Candidates of the versions that `deletion` released and that nothing else holds, and warnings.
+
+    Cost: each such version's lists and manifests.
+    """
+    tables, warnings = [], []
+    seen: set[int] = set()
+    for body in deletion.released:
+        snapshot = decode_snapshot(body.encode(), path="a released tag")
+        if versions.holds(snapshot.id) or snapshot.id in seen:
+            continue
+        seen.add(snapshot.id)
+        try:
+            tables.append(referenced.candidates_of_tag(snapshot))
+        except Unreadable as error:
+            warnings.append(
+                f"files of version {snapshot.id} are left to orphan cleaning, because it cannot be read: {error}"
+            )
+    return _each_once(concat(tables)), tuple(warnings)
+
+
+def _each_once(candidates: pa.Table) -> pa.Table:
+    """One row a path: several tags of a branch may have had the same file, which is judged from the last of them."""
+    if candidates.num_rows == 0:
+        return candidates
+    grouped = candidates.group_by(["role", "path"], use_threads=False).aggregate(
+        [("size_bytes", "max"), ("born", "max"), ("dead", "max")]
+    )
+    return grouped.rename_columns(CANDIDATES.names)
+
+
+def deletable_of(candidates: pa.Table) -> tuple[Deletable, ...]:
+    """Candidates that may be deleted, in the order of their deletion, each with its reason."""
+    deletable: list[Deletable] = []
+    for stage in STAGES:
+        rows = candidates.filter(pc.is_in(candidates["role"], value_set=pa.array(stage, pa.string())))
+        for role, path, size_bytes, born, dead in zip(
+            *(rows[name].to_pylist() for name in rows.column_names), strict=True
+        ):
+            since = "?" if born == UNKNOWN else born
+            deletable.append(Deletable(path, size_bytes, f"{role}: no version in [{since}, {dead}) is left"))
+    return tuple(deletable)
+
+
+def merge_reports(reports: list[ReclaimReport], *, store: str) -> ReclaimReport:
+    """Several reports as one."""
+    kept: dict[str, int] = {}
+    for report in reports:
+        for reason, count in report.kept.items():
+            kept[reason] = kept.get(reason, 0) + count
+    plans = [report.plan for report in reports if report.plan is not None]
+    plan = ReclaimPlan(
+        store,
+        tuple(path for plan in plans for path in plan.hide),
+        tuple(doomed for plan in plans for doomed in plan.doomed),
+        kept,
+        tuple(warning for plan in plans for warning in plan.warnings),
+        _once(note for plan in plans for note in plan.notes),
+    )
+    return ReclaimReport(
+        store=store,
+        hidden_count=sum(report.hidden_count for report in reports),
+        deleted_count=sum(report.deleted_count for report in reports),
+        deleted_bytes=sum(report.deleted_bytes for report in reports),
+        kept=kept,
+        warnings=tuple(warning for report in reports for warning in report.warnings),
+        dry_run=any(report.dry_run for report in reports),
+        plan=plan,
+        notes=_once(note for report in reports for note in report.notes),
+    )
+
+
+def _once(notes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(notes))

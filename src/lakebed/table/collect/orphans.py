@@ -1,0 +1,366 @@
+"""Orphan files: what crashed writers, other clients and rollbacks leave in a table's folder, referenced by nothing.
+
+Owns: `remove_orphan_files`, and its parts as functions: `list_files` (files that exist), `paths_in_use` (files that are
+referenced) and `search_of` (the anti-join). An engine with many workers may list and join by itself.
+
+Invariants:
+- Candidates are listed **before** the used set is computed: what is committed in between is in the used set, what is
+  written in between is not a candidate.
+- A file younger than the limit is never touched: a writer that has not committed yet may own it. A writer that takes
+  longer than that before its commit needs a larger limit.
+- Only the format's own folders are looked at (data, manifest, index, statistics), and lakebed's unfinished work by age;
+  snapshots, tags, schemas, branches, consumers and all other files are never candidates.
+- When anything that might reference a file cannot be read, nothing is deleted.
+- A file is in use when its name alone is, and nothing is deleted while a live data file is missing from the listing: a
+  wrongly computed folder never costs a live file.
+- External roots are shared with other tables. A file there may be deleted only when its name has this table's mark
+  (`external.owner_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.objects.open import open_elsewhere, place_of
+from lakebed.objects.path import URL_PATTERN, is_url
+from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
+from lakebed.table.branch.branches import every_branch, with_fork_point
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.tags import HIDDEN_PREFIX
+from lakebed.table.branch.unfinished import Deletion, load_deletions, path_of
+from lakebed.table.codec.ragged import one_array
+from lakebed.table.codec.snapshot_json import decode_snapshot
+from lakebed.table.collect.deletion import ProgressCall, forget, merge_reports
+from lakebed.table.collect.expire import release
+from lakebed.table.collect.live_versions import read_live_versions
+from lakebed.table.collect.reachability import Unreadable, names_in_use
+from lakebed.table.collect.recovery import recover
+from lakebed.table.collect.referenced_files import ReferencedFiles
+from lakebed.table.files.external import (
+    MARKED_NAME,
+    Roots,
+    bucket_folders_below,
+    is_marked,
+    names_of,
+    owner_of,
+    roots_of,
+)
+from lakebed.table.files.placement import Placement, check_placement
+from lakebed.table.model.external_paths import ExternalPaths
+from lakebed.table.model.layout import Layout, parse_bucket_folder, parse_changelog, parse_schema
+
+ORPHAN_AGE_MS: Final = 86_400_000
+"""Files younger than this may belong to a writer that has not committed yet."""
+
+_TRANSIENT_PINS: Final = (f"{HIDDEN_PREFIX}rollback.", f"{HIDDEN_PREFIX}replace.", f"{HIDDEN_PREFIX}branch.")
+_DATA_PATH: Final = r"(^|/)bucket-(-?[0-9]+|postpone)/[^/]+$"
+FILES: Final = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("is_old", pa.bool_())])
+"""Files in the folders that hold only referenced files; an old one may be deleted when nothing references it."""
+_OTHER_FOLDERS: Final = ("snapshot", "schema", "tag", "branch", "consumer", "changelog", "lakebed", "service")
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Paths that one version or changelog references; a file of a bucket with several folders has one for each."""
+
+    paths: pa.Array
+    must_exist: bool
+    """False for a kept changelog: the data files of its version may be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search found."""
+
+    orphans: pa.Table
+    """Old files whose name nothing uses: ``path``, ``size_bytes``."""
+    used_count: int
+    """Old files whose name something uses."""
+    missing: pa.Array
+    """Paths of data files that a version needs and that were not listed in any of their folders. Distinct. They
+    include URLs that no listing covers; see `_find_lost`."""
+
+
+def list_files(branch: TableBranch, *, older_than_ms: int) -> pa.Table:
+    """`FILES`: data files, manifests, index files and statistics; also the data files below the table's external roots.
+
+    Args:
+        older_than_ms: files last written before this time (Unix ms, UTC; exclusive) are old.
+    Cost: 1 LIST a thousand files, 1 GET a schema when there are several; with external roots as `list_outside`.
+    """
+    metas = list(branch.store.list(""))
+    inside = files_of_listing(metas, branch.layout, older_than_ms=older_than_ms)
+    outside = outside_of(branch, (meta.path for meta in metas), older_than_ms=older_than_ms)
+    return pa.concat_tables([inside, outside])
+
+
+def outside_of(branch: TableBranch, paths: Iterable[str] | None = None, *, older_than_ms: int) -> pa.Table:
+    """What is below the external roots of a table, as `list_outside`; empty for a table that never had any.
+
+    Args:
+        paths: a listing of the table's folder, when there is one.
+    Cost: 1 GET a schema, and without `paths` 2 LIST or more; nothing with `paths` and one schema. Then `list_outside`.
+    """
+    schemas = None if paths is None else [path for path in paths if parse_schema(path) is not None]
+    if schemas is not None and len(schemas) == 1 and not ExternalPaths.of(branch.schema.options).roots:
+        return FILES.empty_table()
+    roots = roots_of(branch.store, schemas)
+    if not roots.every or branch.store.is_versioned:
+        return FILES.empty_table()
+    return list_outside(branch, roots, older_than_ms=older_than_ms)
+
+
+def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> pa.Table:
+    """`FILES` in the folders of buckets below external roots, by their URLs.
+
+    A file is old when it was written before the time and has the table's mark: a file without the mark may belong to
+    another table or client.
+
+    Cost: 1 GET; for each root 1 LIST a folder of partitions and 1 a thousand files.
+    """
+    schema = branch.schema
+    owner = owner_of(branch.store)
+    tables = [FILES.empty_table()]
+    for root in roots.every:
+        place = open_elsewhere(branch.store, root)
+        for folder in bucket_folders_below(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):
+            metas = list(place.list(folder))
+            columns = ([f"{root}/{meta.path}" for meta in metas], [meta.size_bytes for meta in metas])
+            is_old = [meta.modified_ms < older_than_ms for meta in metas]
+            tables.append(pa.table([*columns, is_old], schema=FILES))
+    listed = pa.concat_tables(tables)
+    is_ours = np.zeros(listed.num_rows, np.bool_) if owner is None else is_marked(one_array(listed["path"]), owner)
+    return listed.set_column(2, "is_old", pc.and_(listed["is_old"], pa.array(is_ours)))
+
+
+def files_of_listing(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_ms: int) -> pa.Table:
+    """`FILES`: the objects of a listing that may be orphans or data files.
+
+    A data file with a mark is not an orphan here, because another table may have its external root in this table's
+    folder; the search below this table's own roots finds its own. The format has no paths that look like URLs.
+    """
+    rows = [
+        (meta.path, meta.size_bytes, meta.modified_ms < older_than_ms and may_be_orphan(layout, meta))
+        for meta in metas
+        if (may_be_orphan(layout, meta) or is_in_bucket(meta.path)) and not is_url(meta.path)
+    ]
+    files = pa.table(list(zip(*rows, strict=True)) or [(), (), ()], schema=FILES)
+    is_marked_here = pc.match_substring_regex(files["path"], MARKED_NAME)
+    return files.set_column(2, "is_old", pc.and_not(files["is_old"], is_marked_here))
+
+
+def is_in_bucket(path: str) -> bool:
+    """Whether a path is directly in the folder of a bucket."""
+    return parse_bucket_folder(path.rpartition("/")[0]) is not None
+
+
+def may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
+    """Whether an object is in a folder that holds only referenced files, whatever its age."""
+    folder, _, _ = meta.path.rpartition("/")
+    if folder in (layout.manifest_folder, layout.index_folder, layout.statistics_folder):
+        return True
+    return folder.partition("/")[0] not in _OTHER_FOLDERS and is_in_bucket(meta.path)
+
+
+def paths_in_use(branches: Sequence[TableBranch]) -> Iterator[Used]:
+    """Paths of every file that a version or changelog of any branch references, one version after the other.
+
+    Args:
+        branches: main and every branch.
+
+    Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something cannot be read, so what is used is unknown. Cost:
+    all manifests of the table.
+    """
+    for branch in branches:
+        referenced = ReferencedFiles(branch)
+        for paths in names_in_use(branch, read_live_versions(branch), referenced):
+            yield Used(paths, must_exist=True)
+        for meta in branch.store.list(branch.layout.changelog_folder):
+            if parse_changelog(meta.path) is not None:
+                kept = decode_snapshot(branch.store.get(meta.path), path=meta.path)
+                yield Used(referenced.of(kept), must_exist=False)
+
+
+def data_paths(used: Used) -> pa.Array:
+    """The paths of the data files that must exist, external ones by their URLs."""
+    if not used.must_exist:
+        return used.paths.slice(0, 0)
+    is_data = pc.match_substring_regex(used.paths, _DATA_PATH)
+    return used.paths.filter(pc.or_(is_data, pc.match_substring_regex(used.paths, URL_PATTERN)))
+
+
+def search_of(files: pa.Table, used: Iterable[Used]) -> Search:
+    """Find the files that nothing uses, and check that the files in use are in their folders.
+
+    A file is in use when its **name** is: its folder is not trusted, so that a wrongly computed folder never makes a
+    live file an orphan.
+
+    Args:
+        found: `FILES`, listed before what is used was computed.
+    """
+    old, listed = files.filter(files["is_old"]).drop_columns(["is_old"]), one_array(files["path"])
+    remaining, names = old, names_of(old["path"])
+    missing: list[pa.Array] = []
+    for part in used:
+        is_unused = pc.invert(pc.is_in(names, value_set=names_of(part.paths)))
+        remaining, names = remaining.filter(is_unused), names.filter(is_unused)
+        data = data_paths(part)
+        unlisted = data.filter(pc.invert(pc.is_in(data, value_set=listed)))
+        if len(unlisted):
+            present = names_of(data.filter(pc.is_in(data, value_set=listed)))
+            missing.append(unlisted.filter(pc.invert(pc.is_in(names_of(unlisted), value_set=present))))
+    lost = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *missing]))
+    return Search(remaining, old.num_rows - remaining.num_rows, lost)
+
+
+FindUnused = Callable[[Sequence[TableBranch], int], Search]
+"""Given the branches and the age limit: what nothing references, and what is missing."""
+
+
+def find_unused(branches: Sequence[TableBranch], older_than_ms: int) -> Search:
+    """Search the files of a table.
+
+    Raises: as `paths_in_use`.
+    """
+    return search_of(list_files(branches[0], older_than_ms=older_than_ms), paths_in_use(branches))
+
+
+def _search(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnused) -> Search:
+    """A search during which no live data file was missing.
+
+    Raises `Corruption`: live data files are not in their folders: they are lost, or the table's layout is not that of
+    its options. Files that were written or expired during the first search are not missing in the second.
+    """
+    search = find(branches, older_than_ms)
+    if not len(_find_lost(branches[0].store, search.missing)):
+        return search
+    again = find(branches, older_than_ms)
+    lost = _find_lost(branches[0].store, again.missing.filter(pc.is_in(again.missing, value_set=search.missing)))
+    if not len(lost):
+        return again
+    count = len(pc.unique(names_of(lost)))
+    raise Corruption(
+        f"{branches[0].name}: {count:,} live data files are not where lakebed looks for them, such as {lost[0]}. "
+        "Nothing was deleted. Files were lost, or another client of the format puts them elsewhere: run fsck to see "
+        "which.",
+        kind="live_files_missing",
+        path=lost[0].as_py(),
+    )
+
+
+def _find_lost(store: ObjectStore, missing: pa.Array) -> pa.Array:
+    """The data files among those not listed that do not exist.
+
+    An external file below one of the table's roots is checked by its URL. One elsewhere is not: another client put it
+    there, and no listing can cost it.
+
+    Cost: nothing without external files; else as `roots_of`, and 1 HEAD for each external file that was not listed.
+    """
+    is_outside = pc.match_substring_regex(missing, URL_PATTERN)
+    inside, outside = missing.filter(pc.invert(is_outside)), missing.filter(is_outside)
+    if not len(outside) or store.is_versioned:
+        return inside
+    roots = tuple(f"{root}/" for root in roots_of(store).every)
+    gone = [url for url in outside.to_pylist() if url.startswith(roots) and not _exists(store, url)]
+    return pa.concat_arrays([inside, pa.array(gone, pa.string())])
+
+
+def _exists(store: ObjectStore, url: str) -> bool:
+    place, name = place_of(store, url)
+    try:
+        place.head(name)
+    except NotFound:
+        return False
+    return True
+
+
+def remove_orphan_files(
+    branch: TableBranch,
+    *,
+    older_than_ms: int | None = None,
+    dry_run: bool = False,
+    progress: ProgressCall | None = None,
+    find: FindUnused = find_unused,
+) -> ReclaimReport:
+    """Delete files that nothing references, written before a time; also rollbacks abandoned before it.
+
+    Args:
+        branch: any branch; the files of all branches of the table are searched.
+        older_than_ms: Unix ms, UTC, exclusive; default a day ago.
+        dry_run: delete nothing; the report's `plan` says what would be deleted.
+        progress: called after each batch of deletions.
+        find: how orphans are found; an engine with many workers passes its own.
+
+    Returns the report; when anything was unreadable, nothing was deleted and a warning names it. Raises `Corruption`:
+    ``live_files_missing``: a live data file is not in its folder; nothing was deleted.
+    """
+    branch.refresh()
+    check_placement(branch.schema)
+    if older_than_ms is None:
+        older_than_ms = branch.now_ms() - ORPHAN_AGE_MS
+    branches = every_branch(branch)
+    main = branches[0]
+    reports: list[ReclaimReport] = []
+    if not dry_run:
+        for table_branch in map(_with_fork_point, branches):
+            reports += recover(table_branch)
+            reports += _forget_abandoned(table_branch, branches, older_than_ms=older_than_ms, progress=progress)
+    try:
+        search = _search(branches, older_than_ms, find)
+    except Unreadable as error:
+        if error.kind == "live_files_missing":
+            raise
+        warning = f"no orphan was deleted, because what is used is unknown: {error}"
+        plan = ReclaimPlan(main.name, (), (), {}, (warning,))
+        reports.append(report_of(plan, Sweep(), hidden_count=0, dry_run=dry_run))
+        return merge_reports(reports, store=main.name)
+    deletable = tuple(
+        Deletable(path, size, "no snapshot, tag or branch names it")
+        for path, size in zip(*(search.orphans[name].to_pylist() for name in ("path", "size_bytes")), strict=True)
+    )
+    plan = ReclaimPlan(main.name, (), deletable, {"used": search.used_count}, notes=notes_on(main.store, deletable))
+    sweeper = Sweeper(main.store, main.environment, progress, reaches_outside=True)
+    reports.append(sweeper.sweep(plan, dry_run=dry_run))
+    return merge_reports(reports, store=main.name)
+
+
+def _with_fork_point(branch: TableBranch) -> TableBranch:
+    """A branch with its fork snapshot where that is known: without it no deletion in the branch is finished."""
+    try:
+        return with_fork_point(branch)
+    except (NotFound, InvalidRequest):  # deleted since the listing, or made by another client
+        return branch
+
+
+def _forget_abandoned(
+    branch: TableBranch, branches: Sequence[TableBranch], *, older_than_ms: int, progress: ProgressCall | None
+) -> list[ReclaimReport]:
+    """Forget rollbacks without a commit, and hidden pins of unfinished verbs and of incomplete branches."""
+    kept = tuple(f"{HIDDEN_PREFIX}branch.{other.layout.branch}" for other in branches)
+    for deletion in load_deletions(branch.store, branch.layout):
+        if isinstance(deletion, Corruption | UnsupportedFormat) or deletion.rollback is None:
+            continue
+        if _is_older(branch, deletion, older_than_ms):
+            forget(branch, deletion)
+    pins: list[str] = []
+    for meta in list(branch.store.list(branch.layout.tag_folder)):
+        name = meta.path.rpartition("/")[2].removeprefix("tag-")
+        if name.startswith(_TRANSIENT_PINS) and name not in kept and meta.modified_ms < older_than_ms:
+            pins.append(name)
+    return [release(branch, pins, progress=progress)] if pins else []
+
+
+def _is_older(branch: TableBranch, deletion: Deletion, older_than_ms: int) -> bool:
+    try:
+        return branch.store.head(path_of(branch.layout, deletion)).modified_ms < older_than_ms
+    except NotFound:
+        return False

@@ -1,0 +1,273 @@
+"""The files that one version references, by path: data, manifests, lists, index files, statistics, changelog.
+
+Owns: `ReferencedFiles`, which reads them (through the manifest cache), and the candidates that a version leaves behind.
+Invariants: the files of a version are exactly what reading it opens, plus the files that exist for it only. A file
+whose bucket has several folders has a path in each of them. External files have their URLs as paths; only those that
+`OwnFiles` recognises are candidates, because the others do not belong to the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.reclaim import ROLES, UNKNOWN, Role, candidates_of, concat, fold_deltas, paths_of
+from lakebed.table.codec.manifest import ADD, DELETE
+from lakebed.table.codec.ragged import one_array
+from lakebed.table.files.external import OwnFiles
+from lakebed.table.files.placement import Placement, bucket_folders
+from lakebed.table.model.model import ManifestMeta, Snapshot
+
+
+@dataclass(slots=True)
+class _Life:
+    """When an object was first and last referenced in a walk."""
+
+    size_bytes: int
+    born: int
+    last: int
+
+
+def folder_namer(branch: TableBranch) -> Callable[[bytes, int], tuple[str, ...]]:
+    """``(partition, bucket)`` -> the bucket's folders, as `Placement.folders`; a partition is decoded once.
+
+    A branch whose options differ from main's has its own files where its options say, and those of its fork snapshot
+    where main's say: its folders are both.
+    """
+    placements = dict.fromkeys(Placement.of(table_branch.schema) for table_branch in (branch, branch.main))
+    known: dict[bytes, tuple[str, ...]] = {}
+
+    def folders_of(partition: bytes, bucket: int) -> tuple[str, ...]:
+        folders = known.get(partition)
+        if folders is None:
+            row = pa.array([partition], pa.binary())
+            named = (folder for placement in placements for folder in placement.partition_folders(row)[0])
+            folders = known[partition] = tuple(dict.fromkeys(named))
+        return bucket_folders(folders, bucket)
+
+    return folders_of
+
+
+class ReferencedFiles:
+    """Reads what versions reference. One instance serves one verb and keeps the paths of deltas that it has read."""
+
+    def __init__(self, branch: TableBranch) -> None:
+        self._branch = branch
+        self._layout = branch.layout
+        self._folders_of = folder_namer(branch)
+        self._own_files = OwnFiles(branch.store, self._folders_of)
+        self._deltas: dict[str, pa.Table] = {}
+
+    def paths_of(self, entries: pa.Table) -> pa.Table:
+        """As `reclaim.paths_of`. Cost: that of `OwnFiles` when there are external files, once."""
+        return paths_of(entries, self._folders_of, own_outside=self._own_files.among)
+
+    def _all_paths_of(self, entries: pa.Table) -> pa.Array:
+        """Paths of all files of entries, external ones of any owner included, and of their sidecar files."""
+        return one_array(
+            paths_of(entries, self._folders_of, own_outside=lambda files: np.ones(len(files), np.bool_))["path"]
+        )
+
+    def of(self, snapshot: Snapshot, roles: Iterable[str] = ROLES) -> pa.Array:
+        """Paths of the files of some roles that a version needs.
+
+        Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something it references is unreadable. Cost: only what the
+        roles need: nothing for lists and statistics, the lists for manifests, all manifests for data.
+        """
+        wanted = frozenset(roles)
+        parts: list[pa.Array] = [pa.array(self._few(snapshot, wanted), pa.string())]
+        if Role.DATA in wanted:
+            live = self._branch.manifests.live_entries(snapshot)
+            parts.append(self._all_paths_of(live))
+        if Role.CHANGELOG in wanted and snapshot.changelog_manifest_list:
+            parts.append(self._all_paths_of(self._branch.manifests.changelog_entries(snapshot)))
+        return pa.concat_arrays(parts)
+
+    def own_external(self, snapshot: Snapshot) -> pa.Table:
+        """The external files of a version that are the table's own, in the form of `reclaim.paths_of`.
+
+        Cost: as `of` for data and changelogs.
+        """
+        manifests = self._branch.manifests
+        parts = [manifests.live_entries(snapshot), manifests.changelog_entries(snapshot)]
+        outside = [part.filter(pc.is_valid(part["external_path"])) for part in parts]
+        return pa.concat_tables([self.paths_of(part) for part in outside])
+
+    def find_added(self, snapshot: Snapshot) -> pa.Array:
+        """Paths of the data files that a version itself added. Cost: its delta manifests."""
+        delta, entries = self.delta(snapshot), self._branch.manifests.delta_entries(snapshot)
+        is_new = pc.and_(pc.equal(entries["kind"], ADD), pc.is_valid(entries["external_path"]))
+        external = self._all_paths_of(entries.filter(is_new))
+        return pa.concat_arrays([one_array(delta.filter(pc.equal(delta["kind"], ADD))["path"]), external])
+
+    def delta(self, snapshot: Snapshot) -> pa.Table:
+        """A version's own entries, in the form of `reclaim.paths_of`. Cost: 1 GET + 1 a delta manifest, once."""
+        paths = self._deltas.get(snapshot.delta_manifest_list)
+        if paths is None:
+            paths = self.paths_of(self._branch.manifests.delta_entries(snapshot))
+            self._deltas[snapshot.delta_manifest_list] = paths
+        return paths
+
+    # ---- what is left behind
+
+    def candidates_of_walk(
+        self, gone: Sequence[Snapshot], survivor: Snapshot, *, before: Snapshot | None = None
+    ) -> pa.Table:
+        """Candidates when consecutive versions are removed: everything they reference that the survivor does not.
+
+        Args:
+            gone: ascending, every snapshot of the branch from one id up to the survivor.
+            survivor: the first that stays; its delta is read too, because it lists what died at it.
+            before: the last snapshot that stays before `gone`, if any. Without one, what the first of `gone` deleted
+                was seen by an earlier walk.
+        Cost: the lists of all of them, the delta manifests of all but the first; across a gap, both file lists.
+        """
+        if not gone:
+            return concat([])
+        walk = [*gone, survivor]
+        chain = walk if before is None else [before, *walk]
+        data = fold_deltas([(after.id, self.between(earlier, after)) for earlier, after in pairwise(chain)])
+        return concat([data, self._manifests_left(walk), self.own_lists(gone), *self._candidates_carried_on(walk)])
+
+    def between(self, before: Snapshot, after: Snapshot) -> pa.Table:
+        """What changed from one version to the next, as `delta`.
+
+        Across a gap (a rollback removed versions with their deltas) it is the difference of both file lists.
+        """
+        if after.id == before.id + 1:
+            return self.delta(after)
+        had, has = (self.paths_of(self._branch.manifests.live_entries(version)) for version in (before, after))
+        died = had.filter(pc.invert(pc.is_in(had["path"], value_set=has["path"])))
+        return died.set_column(0, "kind", pa.array([DELETE] * died.num_rows, died.schema.field("kind").type))
+
+    def check_readable(self, snapshot: Snapshot, *, after: Snapshot | None) -> None:
+        """Raise what `candidates_of_walk` would raise at this step. Cost: what it reads, which is then kept."""
+        if after is not None:
+            self.between(after, snapshot)
+        self._few(snapshot, frozenset((Role.MANIFEST, Role.INDEX)))
+        if snapshot.changelog_manifest_list:
+            self._changelog(snapshot)
+
+    def candidates_of_tag(self, snapshot: Snapshot) -> pa.Table:
+        """Candidates when the last tag of an expired snapshot is deleted: all its files, with an unknown death."""
+        files = self.paths_of(self._branch.manifests.live_entries(snapshot))
+        dead = snapshot.id + 1
+        metas = self._branch.manifests.all_metas(snapshot)
+        carried = self._few(snapshot, frozenset((Role.INDEX_MANIFEST,)))
+        parts = [
+            candidates_of(Role.DATA, files["path"], size_bytes=files["size_bytes"], born=files["born"], dead=dead),
+            candidates_of(
+                Role.MANIFEST,
+                [self._layout.manifest(meta.file_name) for meta in metas],
+                size_bytes=[meta.file_size for meta in metas],
+                born=[_birth_of(meta) for meta in metas],
+                dead=dead,
+            ),
+            self.own_lists([snapshot]),
+            candidates_of(Role.INDEX_MANIFEST, carried, born=UNKNOWN, dead=dead),
+            candidates_of(Role.INDEX, self._few(snapshot, frozenset((Role.INDEX,))), born=UNKNOWN, dead=dead),
+            candidates_of(Role.STATISTICS, self._few(snapshot, frozenset((Role.STATISTICS,))), born=UNKNOWN, dead=dead),
+        ]
+        return concat(parts)
+
+    # ---- parts
+
+    def _manifests_left(self, walk: Sequence[Snapshot]) -> pa.Table:
+        lives: dict[str, _Life] = {}
+        for snapshot in walk[:-1]:
+            for meta in self._branch.manifests.all_metas(snapshot):
+                life = lives.setdefault(meta.file_name, _Life(meta.file_size, _birth_of(meta), snapshot.id))
+                life.last = snapshot.id
+        for meta in self._branch.manifests.all_metas(walk[-1]):
+            lives.pop(meta.file_name, None)
+        return self._of_lives(Role.MANIFEST, {self._layout.manifest(name): life for name, life in lives.items()}, walk)
+
+    def _candidates_carried_on(self, walk: Sequence[Snapshot]) -> list[pa.Table]:
+        """Objects that a version references again from the one before: index manifests, index files, statistics."""
+        tables = []
+        for role in (Role.INDEX_MANIFEST, Role.INDEX, Role.STATISTICS):
+            lives: dict[str, _Life] = {}
+            for snapshot in walk[:-1]:
+                for path in self._few(snapshot, frozenset((role,))):
+                    lives.setdefault(path, _Life(0, UNKNOWN, snapshot.id)).last = snapshot.id
+            for path in self._few(walk[-1], frozenset((role,))) if lives else ():
+                lives.pop(path, None)
+            tables.append(self._of_lives(role, lives, walk))
+        return tables
+
+    def _of_lives(self, role: str, lives: dict[str, _Life], walk: Sequence[Snapshot]) -> pa.Table:
+        following = {before.id: after.id for before, after in pairwise(walk)}
+        return candidates_of(
+            role,
+            list(lives),
+            size_bytes=[life.size_bytes for life in lives.values()],
+            born=[life.born for life in lives.values()],
+            dead=[following[life.last] for life in lives.values()],
+        )
+
+    def own_lists(self, gone: Sequence[Snapshot]) -> pa.Table:
+        """What belongs to one version alone: its lists and its changelog live in [id, id + 1)."""
+        lists = {
+            self._layout.manifest(name): (size_bytes or 0, snapshot.id)
+            for snapshot in gone
+            for name, size_bytes in (
+                (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
+                (snapshot.delta_manifest_list, snapshot.delta_manifest_list_size),
+            )
+        }
+        sizes, ids = np.array(list(lists.values()), np.int64).reshape(-1, 2).T
+        tables = [candidates_of(Role.LIST, list(lists), size_bytes=sizes, born=ids, dead=ids + 1)]
+        for snapshot in gone:
+            life = {"born": snapshot.id, "dead": snapshot.id + 1}
+            if snapshot.changelog_manifest_list:
+                manifests = self._few(snapshot, frozenset((Role.CHANGELOG_MANIFEST,)))
+                path = self._layout.manifest(snapshot.changelog_manifest_list)
+                files = self._changelog(snapshot)
+                tables += [
+                    candidates_of(Role.CHANGELOG, files["path"], size_bytes=files["size_bytes"], **life),
+                    candidates_of(Role.CHANGELOG_MANIFEST, manifests, **life),
+                    candidates_of(
+                        Role.CHANGELOG_LIST, [path], size_bytes=snapshot.changelog_manifest_list_size or 0, **life
+                    ),
+                ]
+        return concat(tables)
+
+    def _few(self, snapshot: Snapshot, roles: frozenset[str]) -> list[str]:
+        """Paths of everything but data files."""
+        manifests, manifest = self._branch.manifests, self._layout.manifest
+        paths: list[str] = []
+        if Role.LIST in roles:
+            paths += [manifest(snapshot.base_manifest_list), manifest(snapshot.delta_manifest_list)]
+        if Role.MANIFEST in roles:
+            paths += [manifest(meta.file_name) for meta in manifests.all_metas(snapshot)]
+        if snapshot.index_manifest:
+            if Role.INDEX_MANIFEST in roles:
+                paths.append(manifest(snapshot.index_manifest))
+            if Role.INDEX in roles:
+                paths += self._index_files(snapshot.index_manifest)
+        if snapshot.statistics and Role.STATISTICS in roles:
+            paths.append(self._layout.statistics(snapshot.statistics))
+        if snapshot.changelog_manifest_list:
+            if Role.CHANGELOG_LIST in roles:
+                paths.append(manifest(snapshot.changelog_manifest_list))
+            if Role.CHANGELOG_MANIFEST in roles:
+                paths += [manifest(meta.file_name) for meta in manifests.metas(snapshot.changelog_manifest_list)]
+        return paths
+
+    def _changelog(self, snapshot: Snapshot) -> pa.Table:
+        return self.paths_of(self._branch.manifests.changelog_entries(snapshot))
+
+    def _index_files(self, name: str) -> list[str]:
+        """Index files that an index manifest names, but for those outside the table: they belong to others."""
+        entries = self._branch.manifests.index_entries(name)
+        return [self._layout.index(entry.file_name) for entry in entries if entry.external_path is None]
+
+
+def _birth_of(meta: ManifestMeta) -> int:
+    return UNKNOWN if meta.added_snapshot is None else meta.added_snapshot

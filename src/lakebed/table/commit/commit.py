@@ -1,0 +1,613 @@
+"""From changes to a snapshot: the one way a table's state moves forward.
+
+Owns: `commit`, which writes manifests, then manifest lists, then the create-only snapshot; what a lost race costs; the
+recognition of replayed commits.
+
+Invariants:
+- What is referenced is durable before its reference: data files (by the caller), manifests, lists, snapshot.
+- A lost race rewrites the two lists only. A change that depends on the state (`CommitRequest.derive`: overwrite,
+  restore) is derived again from the newest snapshot; any other change that rests on state is checked against it.
+- All tries of one change carry one write id (the snapshot's `uuid`), so a lost reply is recognised.
+- ADDs of new files leave `commit_snapshot` null: the manifest list gives it (``_ADDED_SNAPSHOT``), and only the
+  winner's list is ever read. DELETEs, level upgrades and restored files carry theirs explicitly.
+- Contention alone fails a commit only after `TRIES_MAX` lost races, or earlier when ``commit.max-retries`` or
+  ``commit.timeout`` was set.
+- Where another client rolled back below the boundary, the next id is the boundary, and the snapshot's property
+  ``lakebed.follows`` says which snapshot it was committed on.
+
+Other clients' commits are raced by the same create-only put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypedDict
+
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.backoff import Backoff, Pauses
+from lakebed.errors import Conflict, LakebedError, NotFound
+from lakebed.ids import new_uuid
+from lakebed.log import logger
+from lakebed.objects.port import ObjectMeta
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.discard import discard, discard_changes
+from lakebed.table.branch.earlier_commits import find_earlier, newest_first
+from lakebed.table.branch.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
+from lakebed.table.codec.manifest import ADD, encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.codec.manifest_merge import MergePlan, fold_run, plan_merge
+from lakebed.table.codec.manifest_meta import manifest_meta
+from lakebed.table.commit.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
+from lakebed.table.commit.index_after import index_after
+from lakebed.table.commit.vector_update import check_live, check_vectors, has_deleted, read_files
+from lakebed.table.model.model import (
+    BATCH_COMMIT_IDENTIFIER,
+    BucketChange,
+    CommitKind,
+    ManifestMeta,
+    Snapshot,
+    TableSchema,
+)
+from lakebed.table.model.options import (
+    COMMIT_MAX_RETRIES,
+    COMMIT_MAX_RETRY_WAIT,
+    COMMIT_MIN_RETRY_WAIT,
+    COMMIT_TIMEOUT,
+    COMMIT_USER_PREFIX,
+    MANIFEST_FULL_COMPACTION_SIZE,
+    MANIFEST_MERGE_MIN_COUNT,
+    MANIFEST_TARGET_FILE_SIZE,
+    TableOptions,
+)
+from lakebed.table.read.vectors import load_positions, may_have_vectors, vectors_of
+
+_LOG: Final = logger("table")
+
+TRIES_MAX = 1_000
+"""Races that one commit may lose before it gives up."""
+
+_STUCK_TRIES_MAX = 16
+"""Races in a row that a commit may lose for one id while the newest snapshot stays the same: no commit can win it."""
+
+_MERGE_POSTPONED_FACTOR = 4
+"""After a lost race a merge is postponed, until the list is this many times as long as the option says."""
+
+_WAIT_DOUBLINGS_MAX = 4
+"""The wait after a lost race stops growing here, so that a commit that lost often is not starved."""
+
+_DELTAS_MAX = 64
+"""Deltas that are compared after a lost race; with more, the live files are compared."""
+
+_ENTRY_BYTES = 300
+"""About what one entry takes in a manifest, to split large changes by ``manifest.target-file-size``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChange:
+    """What one try commits on top of the newest snapshot."""
+
+    entries: pa.Table
+    """`manifest.ENTRY_SCHEMA`; `commit_snapshot` null where it is inherited."""
+    base: Snapshot | None
+    """Whose files the entries are applied to: the newest snapshot, or a rollback's target."""
+    keeps: Snapshot | None = None
+    """Whose index manifest and statistics hold for the result; None: those of `base`."""
+    restored: bool = False
+    """Whether it restores old files; every later snapshot inherits this."""
+    live: pa.Table | None = None
+    """The live entries of `base` with `commit_snapshot` resolved: written as the new base in place of its manifests.
+    None: the base stays as it is."""
+    changes: Sequence[BucketChange] = ()
+    """What `entries` add: with dynamic buckets their key hashes go to the index."""
+    drops: Callable[[Sequence[bytes]], Sequence[bool]] | None = None
+    """Whether each of some partitions is replaced, and its index with it; None: none is."""
+    fold_base: bool = False
+    """Rewrite the base as one list of live files: for entries that add a file again whose DELETE is still in the base.
+    Clients that read manifests as sets, whatever their order, would drop the file."""
+
+
+Derive = Callable[[Snapshot | None], StagedChange]
+"""The change, given the newest snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The version that was read to make a change."""
+
+    snapshot: Snapshot | None
+    """None: the table had no snapshot."""
+
+
+class CommitOptions(TypedDict, total=False):
+    """The keywords about its commit that every writing verb accepts."""
+
+    commit_user: str | None
+    """None: a fresh one."""
+    commit_identifier: int | None
+    """With `commit_user`: the pair is committed once, however often it is tried. None: a batch, never recognised."""
+    properties: Mapping[str, str] | None
+    """Stored in the snapshot."""
+    watermark: int | None
+    """Unix ms, UTC: no older row is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """One change that should become the next snapshot."""
+
+    kind: CommitKind
+    changes: Sequence[BucketChange] = ()
+    derive: Derive | None = None
+    """For changes that depend on the state; called again after a lost race. `changes` is then empty."""
+    options: CommitOptions = field(default_factory=lambda: CommitOptions())
+    basis: Basis | None = None
+    """The version whose rows the changes were made from; None: they depend on no rows. A commit on a newer version in
+    which another writer changed rows of the same buckets is a `Conflict` of kind ``rows_changed``."""
+    schema_id: int | None = None
+    """Of the newest schema: with another one the commit is a `Conflict` of kind ``schema_changed``. None: rows written
+    under an older schema are carried, as readers read them; see `conflicts.check_schemas`."""
+    own: Sequence[BucketChange] = ()
+    """Changes whose files were written for this commit, and that no other commit was asked for. Where the pair of user
+    and identifier is found committed before the first try, these files are deleted."""
+
+
+def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
+    """Make a change the newest snapshot.
+
+    Returns the snapshot that holds it; for a replayed (user, identifier) the earlier one (or, when that expired, the
+    newest, which contains it too). The files of `CommitRequest.own` are deleted then.
+
+    Raises:
+        Conflict: what it deletes is gone, or keys overlap; or the allowed retries or time are used up.
+        OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
+
+    Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 LIST of schemas, 1 PUT a manifest, 2 PUTs of lists,
+    1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD (the table is still there): 10 requests. A
+    lost race adds what it takes to read the winner's snapshot and delta list, 1 LIST, and the two lists.
+    """
+    identifier = request.options.get("commit_identifier")
+    attempt = _Commit(
+        branch=branch,
+        request=request,
+        schema=branch.schema,
+        commit_user=request.options.get("commit_user") or "",
+        commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
+        write_id=new_uuid(branch.environment.rng),
+        began_s=branch.environment.clock.monotonic_s(),
+        backoff=Backoff(branch.environment, Pauses(0.0, 0.0)),  # a lost race sets the pauses, and the limits
+    )
+    with branch.commit_turn:
+        return attempt.run()
+
+
+def _fresh_user(branch: TableBranch, options: TableOptions) -> str:
+    prefix, fresh = options.get(COMMIT_USER_PREFIX), new_uuid(branch.environment.rng)
+    return fresh if prefix is None else f"{prefix}_{fresh}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Changelog:
+    """What a snapshot states of its changelog: nothing by default."""
+
+    list_name: str | None = None
+    list_bytes: int | None = None
+    row_count: int | None = None
+    paths: frozenset[str] = frozenset()
+    """Of the list and its manifests."""
+
+
+@dataclass(slots=True)
+class _Commit:
+    """One change on its way to be a snapshot, over all tries."""
+
+    branch: TableBranch
+    request: CommitRequest
+    schema: TableSchema
+    """The newest when the running try began."""
+    commit_user: str
+    """Empty: chosen in the first try, by the table's options."""
+    commit_identifier: int
+    write_id: str
+    began_s: float
+    backoff: Backoff
+    looked: tuple[TableSchema, ObjectMeta | None] = field(init=False)
+    """The schema that the running try saw, and its object as it was listed."""
+    tries: int = 0
+    """Races lost so far."""
+    try_started_s: float = 0.0
+    entries: pa.Table | None = None
+    """Of a change that does not depend on the state: computed once."""
+    delta: tuple[ManifestMeta, ...] | None = None
+    """The manifests of `entries`, written once."""
+    merged: dict[tuple[str, ...], tuple[ManifestMeta, ...]] = field(default_factory=dict)
+    """Merges done so far, by the names of their inputs: valid after a lost race while these are in the list."""
+    stuck: int = 0
+    """Races lost in a row for the same id."""
+    lost_id: int | None = None
+    """The id that the last lost race was for."""
+    checked: Snapshot | None = None
+    """The newest snapshot that `entries` were found to fit."""
+    written: list[str] = field(default_factory=list)
+    """Paths put so far; those the winning snapshot does not use are discarded."""
+    used: frozenset[str] = frozenset()
+    """Paths that the snapshot of the running try references."""
+    lists: dict[str, tuple[ManifestMeta, ...]] = field(default_factory=dict)
+    """Manifest lists written so far, by name."""
+    entries_of: dict[str, pa.Table] = field(default_factory=dict)
+    """The entries of the manifests written so far, by name."""
+    changelog: _Changelog | None = None
+    """The changelog of the change, written once: no lost race changes it."""
+
+    def run(self) -> Snapshot:
+        for _ in self.backoff:
+            self.try_started_s = self.branch.environment.clock.monotonic_s()
+            head: Snapshot | None = None
+            try:
+                head = self._newest()
+                self._look()
+                inherited = InheritedState() if head is None else load_inherited(newest_first(self.branch, head))
+                earlier = self._earlier_snapshot(inherited, head)
+                if earlier is not None:
+                    self._discard(keep=frozenset())
+                    if self.tries == 0:
+                        # No snapshot was put that could name these files. After a try they are left to the search of
+                        # orphans, whatever became of it.
+                        discard_changes(self.branch, self.request.own)
+                    return earlier
+                snapshot = self._stage(head, inherited)
+            except LakebedError as error:
+                if isinstance(error, NotFound) and head is not None and self.branch.snapshots.find(head.id) != head:
+                    # A rollback deleted the snapshot, and files of it, while this change was prepared on it.
+                    self._note_race(error)
+                    continue
+                self._discard(keep=frozenset())
+                raise
+            try:
+                self.branch.snapshots.append(snapshot, confirm=partial(self.branch.schemas.confirm, *self.looked))
+            except NotFound:
+                self._discard(keep=frozenset())
+                raise
+            except Conflict as lost:
+                self.stuck = self.stuck + 1 if snapshot.id == self.lost_id else 0
+                self.lost_id = snapshot.id
+                self._note_race(lost)
+                continue
+            self._remember(snapshot)
+            self._discard(keep=self.used)
+            _LOG.info(
+                "committed",
+                table=self.branch.store.root_url,
+                snapshot=snapshot.id,
+                kind=snapshot.commit_kind,
+                rows_delta=snapshot.delta_record_count,
+                lost_races=self.tries,
+            )
+            return snapshot
+        raise self._contention() from self.backoff.reason
+
+    @property
+    def options(self) -> TableOptions:
+        return TableOptions(self.schema.options)
+
+    def _look(self) -> None:
+        """Find the newest schema, after the newest snapshot: so it is not older than the snapshot's.
+
+        Another writer's snapshot of a later schema takes the id of the running try: schema ids of snapshots ascend.
+        """
+        before, self.schema = self.schema, self.branch.refresh()
+        self.looked = (self.schema, self.branch.schemas.listed)
+        if before != self.schema and (before.id >= self.schema.id or self.branch.schemas.load(before.id) != before):
+            # The files of the change are gone, or in another table.
+            raise self.branch.schemas.replaced()
+        if not self.commit_user:
+            self.commit_user = _fresh_user(self.branch, self.options)
+
+    def _newest(self) -> Snapshot | None:
+        head = self.branch.snapshots.latest(exact=False)
+        if self.branch.snapshots.next_id(head) == (1 if head is None else head.id + 1):
+            return head
+        # Ids above are passed. Either newer snapshots lie beyond them, or another client rolled back below them.
+        return self.branch.snapshots.latest()
+
+    # ---- one try
+
+    def _stage(self, head: Snapshot | None, inherited: InheritedState) -> Snapshot:
+        """Write everything that the next snapshot references; return that snapshot, not yet visible."""
+        snapshot_id = self.branch.snapshots.next_id(head)
+        follows = {FOLLOWS: str(head.id)} if head is not None and snapshot_id != head.id + 1 else {}
+        staged = self._stage_change(head)
+        self._check_schemas(staged)
+        if self.request.derive is not None or self.delta is None:
+            self.delta = self._write_manifests(staged.entries)
+        delta = [replace(meta, added_snapshot=snapshot_id) for meta in self.delta]
+        base = self._merge(staged, snapshot_id=snapshot_id)
+        base_list, base_size = self._write_list(base)
+        delta_list, delta_size = self._write_list(delta)
+        self.used = frozenset(
+            self.branch.layout.manifest(name)
+            for name in (base_list, delta_list, *(meta.file_name for meta in base), *(meta.file_name for meta in delta))
+        )
+        index_manifest = self._index_of(staged)
+        changelog = self.changelog = self.changelog or self._write_changelog()
+        self.used |= changelog.paths
+        delta_rows = _row_count_delta(staged.entries)
+        kept = staged.keeps or staged.base
+        marks = (self.request.options.get("watermark"), head.watermark if head else None)
+        now_ms = self.branch.environment.clock.now_ms()
+        return Snapshot(
+            id=snapshot_id,
+            schema_id=self.schema.id,
+            base_manifest_list=base_list,
+            base_manifest_list_size=base_size,
+            delta_manifest_list=delta_list,
+            delta_manifest_list_size=delta_size,
+            changelog_manifest_list=changelog.list_name,
+            changelog_manifest_list_size=changelog.list_bytes,
+            changelog_record_count=changelog.row_count,
+            commit_user=self.commit_user,
+            commit_identifier=self.commit_identifier,
+            commit_kind=self.request.kind,
+            # Commit times must not decrease, also with a clock behind the last writer's: `travel` bisects them.
+            time_ms=now_ms if head is None else max(now_ms, head.time_ms),
+            total_record_count=(staged.base.total_record_count if staged.base else 0) + delta_rows,
+            delta_record_count=delta_rows,
+            uuid=self.write_id,
+            index_manifest=index_manifest,
+            statistics=kept.statistics if kept else None,
+            watermark=max((mark for mark in marks if mark is not None), default=None),
+            properties={
+                **(self.request.options.get("properties") or {}),
+                **follows,
+                **encode_inherited(replace(inherited, restored=inherited.restored or staged.restored)),
+            },
+            next_row_id=head.next_row_id if head else None,
+        )
+
+    def _stage_change(self, head: Snapshot | None) -> StagedChange:
+        if self.request.derive is not None:
+            return self.request.derive(head)
+        if self.entries is None:
+            self.entries = entries_of_changes(self.request.changes)
+        if self.request.basis is not None:
+            self._check_basis(self.request.basis, self.entries, head)
+        if rests_on_state(self.entries):
+            self._check(self.entries, head)
+        if may_have_vectors(self.schema) and any(map(read_files, self.request.changes)):
+            self._check_vectors(head)
+        return StagedChange(entries=self.entries, base=head, changes=self.request.changes)
+
+    def _check_schemas(self, staged: StagedChange) -> None:
+        """Raise `Conflict` if the change was made under a schema whose rows the newest one cannot carry."""
+        basis = self.request.basis.snapshot if self.request.basis is not None else None
+        check_schemas(
+            staged.changes,
+            newest=self.schema,
+            schema_of=self.branch.schemas.load,
+            upserts=self.request.kind == "APPEND",
+            least=basis.schema_id if basis is not None else 0,
+            wanted=self.request.schema_id,
+        )
+
+    def _index_of(self, staged: StagedChange) -> str | None:
+        """The index manifest of the result, written when the change is one of keys or deleted rows."""
+        kept = staged.keeps or staged.base
+        before = kept.index_manifest if kept else None
+        if staged.keeps is not None:
+            return before
+        return index_after(
+            self.branch,
+            before,
+            entries=staged.entries,
+            changes=staged.changes,
+            drops=staged.drops,
+            put=lambda body: self._put_index("index", self.branch.layout.index, body),
+            put_manifest=lambda body: self._put_index("index-manifest", self.branch.layout.manifest, body),
+        )
+
+    def _put_index(self, kind: str, path_of: Callable[[str], str], body: bytes) -> str:
+        name = self._fresh_name(kind)
+        self._put(path_of(name), body)
+        self.used |= {path_of(name)}
+        return name
+
+    def _check_vectors(self, head: Snapshot | None) -> None:
+        """Raise `Conflict` if another writer deleted rows of the files that the change was made from."""
+        basis = None if self.request.basis is None else self.request.basis.snapshot
+        check_live(self.request.changes, branch=self.branch, head=head)
+        check_vectors(
+            self.request.changes,
+            now=vectors_of(self.branch, head),
+            at_basis=vectors_of(self.branch, basis),
+            load=partial(load_positions, self.branch.store),
+        )
+
+    def _check_basis(self, basis: Basis, entries: pa.Table, head: Snapshot | None) -> None:
+        """Raise `Conflict` if another writer may have changed the rows that the change was made from."""
+        if head == basis.snapshot:
+            return
+        deltas = None if head is None or basis.snapshot is None else self._deltas_between(basis.snapshot, head)
+        if (
+            deltas is None
+            or any(
+                snapshot.commit_kind != "COMPACT" and writes_same_buckets(entries, delta) for snapshot, delta in deltas
+            )
+            or (
+                not self.schema.primary_keys  # there only compactions mark rows, and change none
+                and has_deleted(self.branch, before=basis.snapshot, now=head, entries=entries)
+            )
+        ):
+            read = "the empty table" if basis.snapshot is None else f"snapshot {basis.snapshot.id}"
+            raise Conflict(
+                f"Another writer changed rows of the same buckets after {read} was read to make this change. Nothing "
+                "was changed: read again and redo the change.",
+                kind="rows_changed",
+                snapshot=None if basis.snapshot is None else basis.snapshot.id,
+            )
+
+    def _check(self, entries: pa.Table, head: Snapshot | None) -> None:
+        """Raise `Conflict` unless `entries` fit `head`; after a lost race, look at the winners' deltas first."""
+        if head is None:
+            raise Conflict(
+                "This change replaces files, but the table has no snapshot: it was made for another table or the table "
+                "was created again. Read again and redo the change.",
+                kind="file_gone",
+            )
+        deltas = None if self.checked is None else self._deltas_between(self.checked, head)
+        if deltas is None or any(touches(entries, delta) for _, delta in deltas):
+            keys = [field.type for field in self.schema.key_fields]
+            live = self.branch.manifests.live_entries(head)
+            check_fits(entries, live=live, key_types=keys, snapshot_id=head.id)
+        self.checked = head
+
+    def _deltas_between(self, before: Snapshot, head: Snapshot) -> list[tuple[Snapshot, pa.Table]] | None:
+        """The snapshots after `before` up to `head` with their delta entries; None when they cannot tell what changed.
+
+        That is when one of them, or `before`, has been deleted or replaced: another client may have rolled back below
+        it and used its id again.
+        """
+        if head.id - before.id > _DELTAS_MAX or self.branch.snapshots.find(before.id) != before:
+            return None
+        deltas: list[tuple[Snapshot, pa.Table]] = []
+        for snapshot_id in range(before.id + 1, head.id + 1):
+            snapshot = head if snapshot_id == head.id else self.branch.snapshots.find(snapshot_id)
+            if snapshot is None:
+                return None
+            deltas.append((snapshot, self.branch.manifests.delta_entries(snapshot)))
+        return deltas
+
+    def _merge(self, staged: StagedChange, *, snapshot_id: int) -> list[ManifestMeta]:
+        """The base list: all manifests of `base`, small neighbours merged when it is worth it."""
+        if staged.live is not None:
+            described = self._write_manifests(staged.live)
+            return [replace(meta, added_snapshot=snapshot_id) for meta in described]
+        metas = [] if staged.base is None else list(self.branch.manifests.all_metas(staged.base))
+        count_min = self.options.get(MANIFEST_MERGE_MIN_COUNT)
+        plan = plan_merge(
+            metas,
+            count_min=count_min if self.tries == 0 else count_min * _MERGE_POSTPONED_FACTOR,
+            target_bytes=self.options.get(MANIFEST_TARGET_FILE_SIZE),
+            full_threshold_bytes=self.options.get(MANIFEST_FULL_COMPACTION_SIZE),
+        )
+        if staged.fold_base and metas:
+            plan = MergePlan(runs=((0, len(metas)),), full=True)
+        for start, end in reversed(plan.runs):
+            run = metas[start:end]
+            names = tuple(meta.file_name for meta in run)
+            if names not in self.merged:
+                entries = fold_run(pa.concat_tables(self.branch.manifests.entries(meta) for meta in run))
+                if plan.full:
+                    entries = entries.filter(pc.equal(entries["kind"], ADD))
+                self.merged[names] = self._write_manifests(entries)
+            metas[start:end] = [replace(meta, added_snapshot=snapshot_id) for meta in self.merged[names]]
+        return metas
+
+    # ---- writing
+
+    def _fresh_name(self, kind: str) -> str:
+        return f"{kind}-{self.write_id}-{len(self.written)}"
+
+    def _write_manifests(self, entries: pa.Table) -> tuple[ManifestMeta, ...]:
+        """Entries as manifests of about the target size; none for no entries."""
+        metas = []
+        rows_max = max(1, self.options.get(MANIFEST_TARGET_FILE_SIZE) // _ENTRY_BYTES)
+        for start in range(0, entries.num_rows, rows_max):
+            part = entries if entries.num_rows <= rows_max else entries.slice(start, rows_max)
+            body = encode_manifest(part)
+            name = self._fresh_name("manifest")
+            self._put(self.branch.layout.manifest(name), body)
+            self.entries_of[name] = part
+            metas.append(manifest_meta(part, file_name=name, file_size=len(body), schema=self.schema))
+        return tuple(metas)
+
+    def _write_changelog(self) -> _Changelog:
+        """Write the list of the changelog files that the change brings, if any."""
+        logs = [replace(change, added=change.changelog, deleted=()) for change in self.request.changes]
+        entries = entries_of_changes(logs)
+        if entries.num_rows == 0:
+            return _Changelog()
+        metas = self._write_manifests(entries)
+        name, size_bytes = self._write_list(metas)
+        names = (name, *(meta.file_name for meta in metas))
+        row_count = pc.sum(entries["row_count"]).as_py()
+        return _Changelog(name, size_bytes, row_count, frozenset(map(self.branch.layout.manifest, names)))
+
+    def _write_list(self, metas: Sequence[ManifestMeta]) -> tuple[str, int]:
+        body = encode_manifest_list(metas)
+        name = self._fresh_name("manifest-list")
+        self.lists[name] = tuple(metas)
+        self._put(self.branch.layout.manifest(name), body)
+        return name, len(body)
+
+    def _put(self, path: str, body: bytes) -> None:
+        self.written.append(path)
+        self.branch.store.put(path, body)
+
+    # ---- before and after
+
+    def _earlier_snapshot(self, inherited: InheritedState, head: Snapshot | None) -> Snapshot | None:
+        if head is None:
+            return None
+        return find_earlier(self.branch, self.commit_user, self.commit_identifier, inherited, head)
+
+    def _note_race(self, lost: LakebedError) -> None:
+        """Set how long the next try waits, and for how long there may be one. Raise when no try can win."""
+        self.tries += 1
+        self.backoff.note(lost)
+        if self.stuck >= _STUCK_TRIES_MAX:
+            self._discard(keep=frozenset())
+            raise Conflict(
+                f"The commit was tried {self.stuck + 1} times as snapshot {self.lost_id}, and each time "
+                f"snapshot {self.lost_id} is taken, although the newest that can be seen is older. Nothing was "
+                "changed: run `lakebed fsck` on the table, and look whether another client is rolling it back.",
+                kind="commit_stuck",
+                id=self.lost_id,
+            ) from lost
+        backoff, timeout_ms = self.backoff, self.options.get(COMMIT_TIMEOUT)
+        backoff.attempts_max = self._retries_max + 1
+        if timeout_ms is not None:
+            backoff.deadline_s = self.began_s + timeout_ms / 1000
+        # Other writers overtake a try that takes long, so the time it took is the unit of the wait.
+        took_s = self.branch.environment.clock.monotonic_s() - self.try_started_s
+        unit_s = max(self.options.get(COMMIT_MIN_RETRY_WAIT) / 1000, took_s)
+        longest_s = min(self.options.get(COMMIT_MAX_RETRY_WAIT) / 1000, unit_s * (1 << _WAIT_DOUBLINGS_MAX))
+        backoff.pauses = Pauses(2 * unit_s, longest_s, jitter=1.0)
+
+    @property
+    def _retries_max(self) -> int:
+        return self.options.get(COMMIT_MAX_RETRIES) if self.options.is_set(COMMIT_MAX_RETRIES) else TRIES_MAX
+
+    def _contention(self) -> Conflict:
+        """The error of a commit that lost too many races, or lost them for too long."""
+        self._discard(keep=frozenset())
+        is_late = self.tries <= self._retries_max
+        limit = "commit.timeout" if is_late else f"{self._retries_max:,}, which commit.max-retries sets"
+        return Conflict(
+            f"The commit lost {self.tries} races against other writers and reached {limit}. "
+            "Nothing was changed: try again, or raise the limit.",
+            kind="commit_contention",
+            tries=self.tries,
+        )
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        """Put what was committed into the reader's cache: the next commit of this process reads only the snapshot."""
+        for name, metas in self.lists.items():
+            if name not in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
+                continue
+            self.branch.manifests.remember_list(name, metas)
+            for meta in metas:
+                if meta.file_name in self.entries_of:
+                    self.branch.manifests.remember_entries(meta, self.entries_of[meta.file_name])
+
+    def _discard(self, *, keep: frozenset[str]) -> None:
+        """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
+        unused = [path for path in self.written if path not in keep]
+        discard(self.branch.store, unused, environment=self.branch.environment)
+
+
+def _row_count_delta(entries: pa.Table) -> int:
+    added = pc.equal(entries["kind"], ADD)
+    signed = pc.if_else(added, entries["row_count"], pc.negate(entries["row_count"]))
+    return pc.sum(signed).as_py() or 0

@@ -1,0 +1,159 @@
+"""Whether a change can still be applied to the newest snapshot. Raises `Conflict` or returns nothing.
+
+Owns: the two rules of a commit that lost a race. (1) Every file that the change deletes is still live. (2) In a
+primary-key table, files of one level > 0 in one bucket do not overlap in their keys. Columns are those of
+`manifest.ENTRY_SCHEMA`. And the rule of a change that was made under an older schema than the newest: `check_schemas`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import Conflict
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.manifest import ADD, DELETE, IDENTITY
+from lakebed.table.codec.row_codes import row_codes
+from lakebed.table.model.model import BucketChange, TableSchema
+from lakebed.table.write.write_settings import writes_alike
+
+_BUCKET = ["partition", "bucket"]
+
+
+def rests_on_state(entries: pa.Table) -> bool:
+    """Whether a change can conflict at all: it deletes files, or adds files above level 0. Appends never do."""
+    return bool(pc.any(pc.or_(pc.equal(entries["kind"], DELETE), pc.greater(entries["level"], 0))).as_py())
+
+
+def touches(entries: pa.Table, others: pa.Table) -> bool:
+    """Whether another commit's delta may conflict with `entries`: `rests_on_state` for one of the same buckets."""
+    return rests_on_state(others) and writes_same_buckets(entries, others)
+
+
+def writes_same_buckets(entries: pa.Table, others: pa.Table) -> bool:
+    """Whether another commit's delta may have changed rows in the buckets of `entries`."""
+    if others.num_rows == 0 or entries.num_rows == 0:
+        return False
+    theirs, ours = row_codes(_BUCKET, others, entries)
+    return bool(np.isin(theirs, ours).any())
+
+
+def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], snapshot_id: int) -> None:
+    """Raise unless `entries` can be applied to the live files of a snapshot.
+
+    Args:
+        entries: the change, ADDs and DELETEs.
+        live: live ADD entries of (at least) the buckets that the change touches.
+        key_types: Paimon type texts of the trimmed primary key; empty for append tables.
+        snapshot_id: of `live`, for the message.
+
+    Raises `Conflict`: with kind ``file_gone`` or ``keys_overlap``.
+    """
+    deletes = entries.filter(pc.equal(entries["kind"], DELETE)).select(list(IDENTITY))
+    wanted, live_codes = row_codes(IDENTITY, deletes, live)
+    gone = deletes.filter(pa.array(~np.isin(wanted, live_codes)))
+    if gone.num_rows:
+        name = gone["file_name"][0].as_py()
+        raise Conflict(
+            f"{gone.num_rows} of {deletes.num_rows} files that this change replaces are no longer in snapshot "
+            f"{snapshot_id} ({name} is one): another writer replaced them. Read the table again and redo the change.",
+            kind="file_gone",
+            file=name,
+            snapshot=snapshot_id,
+        )
+    if key_types:
+        _check_keys_apart(entries, live=live, deletes=deletes, key_types=key_types, snapshot_id=snapshot_id)
+
+
+def check_schemas(
+    changes: Sequence[BucketChange],
+    *,
+    newest: TableSchema,
+    schema_of: Callable[[int], TableSchema],
+    upserts: bool,
+    least: int = 0,
+    wanted: int | None = None,
+) -> None:
+    """Raise unless what a change wrote under older schemas is right under the newest one.
+
+    Readers read files of older schemas: by field id, null where a column is new. So a change may bring such files, but
+    not where a null would take the place of a stored value, or what it brings is not what the options ask for. It must
+    not be made from rows of a later schema than its own, whose columns it would lose.
+
+    Args:
+        changes: with their files, which name the schemas that they were written under.
+        newest: the table's.
+        schema_of: loads a schema.
+        upserts: with a primary key, what is written replaces rows of the same keys.
+        least: the schema of the version from whose rows the changes were made.
+        wanted: the newest schema must have this id; None: any.
+
+    Raises `Conflict`, with kind ``schema_changed``. Cost: 1 GET for each older schema that is not cached.
+    """
+    written: set[int] = set()
+    for change in changes:
+        gone = {file.file_name for file in change.deleted}
+        again = {file.file_name for file in change.added}
+        written |= {file.schema_id for file in (*change.added, *change.changelog) if file.file_name not in gone}
+        least = max([least, *(file.schema_id for file in change.deleted if file.file_name not in again)])
+    if wanted is not None and wanted != newest.id:
+        raise _schema_changed(wanted, newest)
+    for schema_id in sorted(written - {newest.id}):
+        if (
+            schema_id < least
+            or schema_id > newest.id
+            or not writes_alike(schema_of(schema_id), newest, upserts=upserts)
+        ):
+            raise _schema_changed(schema_id, newest)
+
+
+def _schema_changed(made_under: int, newest: TableSchema) -> Conflict:
+    return Conflict(
+        f"The change was made under schema {made_under}, and the table has schema {newest.id}: another writer changed "
+        "columns or options meanwhile. Nothing was changed: open the table again and redo the change.",
+        kind="schema_changed",
+        made_under=made_under,
+        newest=newest.id,
+    )
+
+
+def _check_keys_apart(
+    entries: pa.Table, *, live: pa.Table, deletes: pa.Table, key_types: Sequence[str], snapshot_id: int
+) -> None:
+    added = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.greater(entries["level"], 0)))
+    if added.num_rows == 0:
+        return
+    columns = [*IDENTITY, "min_key", "max_key"]
+    level = ["partition", "bucket", "level"]
+    added = added.select(columns)
+    live_levels, added_levels = row_codes(level, live, added)
+    live_files, deleted_files, added_files = row_codes(IDENTITY, live, deletes, added)
+    is_near = np.isin(live_levels, added_levels) & ~np.isin(live_files, np.concatenate([deleted_files, added_files]))
+    near = live.select(columns).filter(pa.array(is_near))
+    ranges = pa.concat_tables([near, added], promote_options="default")
+    least = _tuples(ranges["min_key"], key_types)
+    greatest = _tuples(ranges["max_key"], key_types)
+    runs: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], tuple[Any, ...], str]]] = {}
+    for row, group in enumerate(zip(*(ranges[name].to_pylist() for name in level), strict=True)):
+        runs.setdefault(group, []).append((least[row], greatest[row], ranges["file_name"][row].as_py()))
+    for group, files in runs.items():
+        files.sort()
+        for (_, before, first), (after, _, second) in itertools.pairwise(files):
+            if after <= before:
+                raise Conflict(
+                    f"{first} and {second} would overlap in their keys at level {group[2]} of bucket {group[1]} on top "
+                    f"of snapshot {snapshot_id}: another compaction came first. Plan the compaction again.",
+                    kind="keys_overlap",
+                    files=[first, second],
+                    snapshot=snapshot_id,
+                )
+
+
+def _tuples(rows: pa.ChunkedArray, types: Sequence[str]) -> list[tuple[Any, ...]]:
+    columns = decode_rows(rows.combine_chunks(), types)
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))

@@ -1,0 +1,219 @@
+"""The deletion vectors of a table after a commit: which are new, which go with their files, which stay.
+
+Owns: the checks that a change still fits the vectors of the newest snapshot (`check_vectors`, `check_live`,
+`has_deleted`), and the index files that a commit writes (`vector_update`).
+
+Invariants:
+- A change was made from rows that were read with certain vectors. When a file has another vector in the newest
+  snapshot, another writer deleted rows of it: the change is a `Conflict`, so a deleted row never returns, neither by a
+  compaction nor by an update.
+- An index file is never changed. A commit that touches a vector of it writes its other vectors again.
+- A bucket with a number has at most one index file of vectors, as other clients expect; a partition without buckets
+  has any number, and small ones are joined by the next commit that deletes rows of the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.errors import Conflict, InvalidRequest, UnsupportedFormat
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.codec.index_manifest import DELETION_VECTORS, IndexEntry
+from lakebed.table.codec.roaring import Positions, decode_positions
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.model import BucketChange, Snapshot, TableSchema, VectorPlace
+from lakebed.table.model.options import BUCKET, TableOptions
+from lakebed.table.read.vectors import load_positions, may_have_vectors, places_of, vectors_of
+
+INDEX_FILE_BYTES: Final = 2 * 1024 * 1024
+"""Size at which an index file of a partition without buckets is closed, and from which it is not joined with others."""
+
+Load = Callable[[VectorPlace], Positions]
+Bucket = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorUpdate:
+    """The change of a commit to the index files of vectors."""
+
+    kept: tuple[IndexEntry, ...]
+    """Files that stay."""
+    written: tuple[tuple[bytes, int, dict[str, Positions]], ...]
+    """Partition, bucket, and vectors by name of the data file, of each index file to write."""
+
+
+def read_files(change: BucketChange) -> set[str]:
+    """The names of the files whose rows a change was made from: those it deletes, and those it deletes rows of."""
+    again = {file.file_name for file in change.added}
+    return {file.file_name for file in change.deleted if file.file_name not in again} | set(change.vectors)
+
+
+def check_vectors(
+    changes: Sequence[BucketChange],
+    *,
+    now: Mapping[str, VectorPlace],
+    at_basis: Mapping[str, VectorPlace],
+    load: Load,
+) -> None:
+    """Raise `Conflict` unless every file has the vector that it was read with.
+
+    Args:
+        changes: what a commit brings.
+        now: the vectors of the newest snapshot.
+        at_basis: those of the version that the changes were made from, for files whose vector the change does not
+            state.
+        load: reads a vector, to compare one that another commit has only written again.
+    """
+    for change in changes:
+        for name in sorted(read_files(change)):
+            then = change.applied[name] if name in change.applied else at_basis.get(name)
+            if not _is_same(then, now.get(name), load):
+                raise Conflict(
+                    f"Another writer deleted rows of the file {name} after they were read to make this change. "
+                    "Nothing was changed: read again and redo the change.",
+                    kind="rows_changed",
+                    file=name,
+                )
+
+
+def _is_same(place: VectorPlace | None, other: VectorPlace | None, load: Load) -> bool:
+    if place is None or other is None or place == other:
+        return place == other
+    return bool(np.array_equal(load(place), load(other)))
+
+
+def has_deleted(
+    branch: TableBranch, *, before: Snapshot | None, now: Snapshot | None, entries: pa.Table | None = None
+) -> bool:
+    """Whether rows were deleted by vectors between two versions, in the buckets of some entries; None: in any.
+
+    Cost: nothing when both have the same index manifest; else that of both, and 1 GET a vector that was written again.
+    """
+    if now is None or now.index_manifest is None or not may_have_vectors(branch.schema):
+        return False
+    if before is not None and before.index_manifest == now.index_manifest:
+        return False
+    buckets: set[Bucket] | None = None
+    if entries is not None:
+        buckets = set(zip(*(entries[name].to_pylist() for name in ("partition", "bucket")), strict=True))
+    then = vectors_of(branch, before)
+    load = partial(load_positions, branch.store)
+    return any(
+        not _is_same(then.get(name), place, load)
+        for entry in branch.manifests.index_entries(now.index_manifest)
+        if buckets is None or (entry.partition, entry.bucket) in buckets
+        for name, place in places_of([entry], branch.layout).items()
+    )
+
+
+def check_live(changes: Sequence[BucketChange], *, branch: TableBranch, head: Snapshot | None) -> None:
+    """Raise `Conflict` when a file that a change deletes rows of is not a live file of the newest snapshot.
+
+    Cost: the manifests of the newest snapshot that are not cached, when there are such files.
+    """
+    names = {name for change in changes for name in change.vectors}
+    if not names:
+        return
+    live = set() if head is None else set(branch.manifests.live_entries(head)["file_name"].to_pylist())
+    if gone := names - live:
+        name = min(gone)
+        raise Conflict(
+            f"{len(gone)} of {len(names)} files that this change deletes rows of are no longer in the newest snapshot "
+            f"({name} is one): another writer replaced them. Read the table again and redo the change.",
+            kind="file_gone",
+            file=name,
+        )
+
+
+def vector_update(
+    changes: Sequence[BucketChange],
+    *,
+    entries: Sequence[IndexEntry],
+    gone: Collection[str],
+    schema: TableSchema,
+    layout: Layout,
+    load: Load,
+) -> VectorUpdate | None:
+    """The index files after a commit; None when they stay as they are.
+
+    Args:
+        changes: what the commit brings.
+        entries: the index files of the snapshot that the commit is based on, without those of dynamic buckets.
+        gone: names of the data files that the commit deletes.
+        load: reads a vector.
+
+    Raises `UnsupportedFormat`: there are indexes of a kind that lakebed does not know; `InvalidRequest`: the table
+    wants 64-bit vectors. Cost: 1 GET for each vector that is written again.
+    """
+    added: dict[Bucket, dict[str, Positions]] = {}
+    for change in changes:
+        for name, packed in change.vectors.items():
+            of_bucket = added.setdefault((change.partition, change.bucket), {})
+            of_bucket[name] = _join_positions(of_bucket.get(name), decode_positions(packed))
+    has_buckets = bool(schema.primary_keys) or TableOptions(schema.options).get(BUCKET) > 0
+    kept: list[IndexEntry] = []
+    written = {bucket: dict(vectors) for bucket, vectors in added.items()}
+    is_changed = bool(added)
+    for entry in entries:
+        bucket = (entry.partition, entry.bucket)
+        joins = bucket in added and (has_buckets or entry.file_size < INDEX_FILE_BYTES)
+        touched = any(vector.data_file in gone or vector.data_file in added.get(bucket, {}) for vector in entry.ranges)
+        if entry.index_type != DELETION_VECTORS or not (joins or touched):
+            kept.append(entry)
+            continue
+        is_changed = True
+        vectors = written.setdefault(bucket, {})
+        for name, place in places_of([entry], layout).items():
+            if name not in gone:
+                vectors[name] = _join_positions(vectors.get(name), load(place))
+    if not is_changed:
+        return None
+    _check_kinds(kept)
+    if any(written.values()) and schema.options.get("deletion-vectors.bitmap64", "false").strip().lower() == "true":
+        raise InvalidRequest(
+            "The table has deletion-vectors.bitmap64=true: lakebed reads such vectors and does not write them. Delete "
+            "rows with the client that set the option, or compact the table first.",
+            kind="unsupported_option",
+            option="deletion-vectors.bitmap64",
+        )
+    files = [
+        (partition, bucket, part)
+        for (partition, bucket), vectors in written.items()
+        for part in ([vectors] if has_buckets else _cut(vectors))
+        if part
+    ]
+    return VectorUpdate(tuple(kept), tuple(files))
+
+
+def _join_positions(positions: Positions | None, other: Positions) -> Positions:
+    return other if positions is None else np.union1d(positions, other)
+
+
+def _cut(vectors: Mapping[str, Positions]) -> Iterator[dict[str, Positions]]:
+    """Vectors of one partition, in files of about `INDEX_FILE_BYTES`; a position takes 2 bytes at most."""
+    part: dict[str, Positions] = {}
+    filled = 0
+    for name, positions in vectors.items():
+        size = 2 * len(positions)
+        if part and filled + size > INDEX_FILE_BYTES:
+            yield part
+            part, filled = {}, 0
+        part[name] = positions
+        filled += size
+    yield part
+
+
+def _check_kinds(kept: Sequence[IndexEntry]) -> None:
+    kinds = {entry.index_type for entry in kept} - {DELETION_VECTORS}
+    if kinds:
+        raise UnsupportedFormat(
+            f"The table has index files of the kinds {', '.join(sorted(kinds))}, which would not fit its rows after "
+            "this change: delete rows with the client that made them.",
+            kind="unsupported_index",
+        )

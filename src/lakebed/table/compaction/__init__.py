@@ -1,0 +1,1 @@
+"""Compactions: their plan, and carrying it out."""

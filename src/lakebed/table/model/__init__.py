@@ -1,0 +1,1 @@
+"""The data of a table without I/O: types, options, paths, predicates."""

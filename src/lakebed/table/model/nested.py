@@ -1,0 +1,140 @@
+"""Members of nested columns: changes of a type, and values of files that were written before them. Pure.
+
+Owns: the paths that name members, and `carry_nested`. Invariants: a member is known by its field id, as a column is; a
+new one is null in older rows; keys of maps do not change.
+
+A path begins with the column; then come names of members, ``element`` inside an array and ``value`` inside a map:
+``("orders", "element", "price")`` is the price in ``ARRAY<ROW<price: DOUBLE>>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.model.types import NestedField, Type, arrow_type
+
+Members = tuple[NestedField, ...]
+
+
+def change_members(parsed: Type, path: Sequence[str], change: Callable[[Members], Members]) -> Type:
+    """Return a type with other members of one of its rows.
+
+    Args:
+        parsed: of a column.
+        path: to the row, without the column: empty where the column itself is the row.
+
+    Raises `InvalidRequest`: the path leads to no row.
+    """
+    if not path:
+        if parsed.root != "ROW":
+            raise _change_error(f"{parsed.text} has no fields: only those of a ROW can be changed.")
+        return replace(parsed, fields=change(parsed.fields))
+    step, rest = path[0], path[1:]
+    if parsed.root == "ARRAY" and step == "element":
+        return replace(parsed, children=(change_members(parsed.children[0], rest, change),))
+    if parsed.root == "MAP" and step == "value":
+        key, value = parsed.children
+        return replace(parsed, children=(key, change_members(value, rest, change)))
+    if parsed.root != "ROW":
+        raise _change_error(f"{parsed.text} has no field {step!r} that can be changed.")
+    member_of(parsed.fields, step)
+    return replace(
+        parsed,
+        fields=tuple(
+            replace(member, type=change_members(member.type, rest, change)) if member.name == step else member
+            for member in parsed.fields
+        ),
+    )
+
+
+def add_member(members: Members, member: NestedField, *, after: str | None, first: bool) -> Members:
+    """Add a member, by default as the last one. Raises `InvalidRequest`: its name is taken."""
+    refuse_taken(members, member.name)
+    place = 0 if first else len(members)
+    if after is not None:
+        place = members.index(member_of(members, after)) + 1
+    return (*members[:place], member, *members[place:])
+
+
+def drop_member(members: Members, name: str) -> Members:
+    """Drop a member. Raises `InvalidRequest`: there is none of that name, or no other."""
+    dropped = member_of(members, name)
+    if len(members) == 1:
+        raise _change_error(f"The field {name!r} is the only one and cannot be dropped: drop the column instead.")
+    return tuple(member for member in members if member is not dropped)
+
+
+def rename_member(members: Members, old: str, new: str) -> Members:
+    """Rename a member; its values stay. Raises `InvalidRequest`: there is none, or the new name is taken."""
+    renamed = member_of(members, old)
+    refuse_taken(members, new)
+    return tuple(replace(member, name=new) if member is renamed else member for member in members)
+
+
+def member_of(members: Members, name: str) -> NestedField:
+    """Return the member of a name. Raises `InvalidRequest`."""
+    for member in members:
+        if member.name == name:
+            return member
+    raise _change_error(f"There is no field {name!r}: there are {', '.join(member.name for member in members)}.")
+
+
+def refuse_taken(members: Members, name: str) -> None:
+    """Refuse a name that a member has, or that is none."""
+    if not name.strip():
+        raise _change_error("A field's name must not be blank.")
+    if any(member.name == name for member in members):
+        raise _change_error(f"The field {name!r} exists already.")
+
+
+def _change_error(sentence: str) -> InvalidRequest:
+    return InvalidRequest(sentence, kind="invalid_schema_change")
+
+
+def carry_nested(column: pa.ChunkedArray, stored: Type, wanted: Type) -> pa.ChunkedArray:
+    """Return the values of a nested column as its members are now: found by id, null where a file lacks them.
+
+    Args:
+        column: as a file has it.
+        stored: the column's type in the schema that the file was written with.
+        wanted: the type now, of the same shape but for members of rows.
+
+    Raises `pyarrow.ArrowInvalid`: a value does not fit a wider type. Cost: no copy but for wider types.
+    """
+    return pa.chunked_array(
+        [_carry(chunk, stored, wanted) for chunk in column.chunks], type=arrow_type(replace(wanted, nullable=True).text)
+    )
+
+
+def _carry(values: pa.Array, stored: Type, wanted: Type) -> pa.Array:
+    target = arrow_type(replace(wanted, nullable=True).text)
+    if wanted.root == "ROW":
+        by_id = {member.id: member for member in stored.fields}
+        children = [_member(values, by_id.get(member.id), member) for member in wanted.fields]
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=values.is_null())
+    if wanted.root == "ARRAY":
+        return _with_child(values, target, _carry(values.values, stored.children[0], wanted.children[0]))
+    if wanted.root == "MAP":
+        keys, items = (
+            _carry(part, stored.children[index], wanted.children[index])
+            for index, part in enumerate((values.keys, values.items))
+        )
+        entries = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
+        return _with_child(values, target, entries)
+    return values if values.type == target else values.cast(target)
+
+
+def _member(values: pa.StructArray, stored: NestedField | None, wanted: NestedField) -> pa.Array:
+    position = -1 if stored is None else values.type.get_field_index(stored.name)
+    if stored is None or position < 0:
+        return pa.nulls(len(values), arrow_type(replace(wanted.type, nullable=True).text))
+    return _carry(values.field(position), stored.type, wanted.type)
+
+
+def _with_child(values: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
+    """The same lists over other elements, of which those of a slice are some."""
+    return pa.Array.from_buffers(target, len(values), values.buffers()[:2], offset=values.offset, children=[child])

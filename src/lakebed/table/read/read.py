@@ -1,0 +1,491 @@
+"""Splits -> Arrow rows: decoding, schema evolution by field id, merging.
+
+Owns: `ReadPlan` (picklable: all that an executor needs except the store), `read_split` (streaming) and
+`read_split_table` (at once).
+
+Invariants:
+- A predicate drops rows before a merge only as `early_filters` allows: if it dropped the newest row of a key, an older
+  row would reappear. It applies to merged rows in any case.
+- A streaming merge holds about `ReadPlan.window_bytes`, independent of the size of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.errors import Corruption
+from lakebed.objects.port import ObjectStore
+from lakebed.table.codec.roaring import Positions
+from lakebed.table.engines.engine import MergeEngine
+from lakebed.table.engines.merge import Codes, encode_keys, group_by_key, is_strictly_increasing
+from lakebed.table.engines.registry import engine_of
+from lakebed.table.engines.sequence import SequenceOrder, sequence_codes
+from lakebed.table.files.data_file import WHOLE_FILE_BYTES_MAX
+from lakebed.table.files.splits import sort_into_runs
+from lakebed.table.model.model import DataField, DataFile, Split, TableSchema
+from lakebed.table.model.predicate import is_small, mask_of, to_arrow
+from lakebed.table.model.predicate_tree import Predicate, columns_of
+from lakebed.table.model.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, SYSTEM_COLUMNS
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.early_filters import early_filters
+from lakebed.table.read.scan_pruning import only_on
+from lakebed.table.read.source_file import SourceFile, data_path, open_source
+from lakebed.table.read.vectors import NO_POSITIONS
+
+BATCH_ROWS = 65_536
+"""Rows a record batch at most."""
+
+ONE_SHOT_BYTES_MAX = 96 * 1024 * 1024
+"""Encoded bytes up to which `read_split_table` merges a split whole: fastest, and takes about five times this in
+memory. Larger splits go through the streaming merge."""
+
+WINDOW_BYTES = 128 * 1024 * 1024
+"""Arrow bytes that a streaming merge reads ahead over all its runs."""
+
+POSITION = "\0position"
+"""A column of numbers of rows in their file; no column of a table has this name."""
+
+FILE = "\0file"
+"""A column of positions of files in their split; no column of a table has this name."""
+
+ENCODED_TO_ARROW = 4
+"""Approximate ratio of a row's size in memory to its size in a file; used to size windows only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What to read of every split. Picklable."""
+
+    schema: TableSchema
+    """Its names and types are those of the result."""
+    schemas: Mapping[int, TableSchema]
+    """By id: the schemas that files were written with."""
+    columns: tuple[str, ...]
+    """Columns of the result, in order."""
+    where: Predicate | None = None
+    window_bytes: int = WINDOW_BYTES
+
+    @property
+    def fields(self) -> tuple[DataField, ...]:
+        """The columns of the result."""
+        return self.schema.select_fields(self.columns)
+
+    @property
+    def keys(self) -> tuple[DataField, ...]:
+        """The sort key of the files of a bucket; empty for append tables."""
+        return self.schema.key_fields
+
+    @property
+    def engine(self) -> MergeEngine:
+        """The merge engine; primary-key tables only."""
+        return engine_of(self.schema)
+
+    @property
+    def key_part(self) -> Predicate | None:
+        """The part of `where` that may be applied before a merge: conjuncts on key columns only."""
+        return only_on(self.where, self.schema.primary_keys)
+
+    @property
+    def decoded(self) -> tuple[DataField, ...]:
+        """The columns of the result and of `where`; at least one, because rows are counted by a column."""
+        wanted = set(self.columns) | (columns_of(self.where) if self.where is not None else set())
+        wanted = wanted or {self.schema.fields[0].name}
+        return tuple(column for column in self.schema.fields if column.name in wanted)
+
+
+def read_split(
+    store: ObjectStore, split: Split, *, plan: ReadPlan, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Stream the rows of one split.
+
+    Yields:
+        Batches with `plan.columns`; merged splits in key order.
+
+    Raises `NotFound`: a file is gone because its version expired; `Corruption`: a file is not readable, or differs from
+    its manifest entry. Cost: 1 GET a small file; of large ones 1 or 2 for the footer and then 1 or more a row group.
+    """
+    tables = _merge_files(store, split, plan) if split.needs_merge else _plain_stream(store, split, plan, batch_rows)
+    for table in tables:
+        yield from _finish(table, plan).to_batches(max_chunksize=batch_rows)
+
+
+def read_split_table(store: ObjectStore, split: Split, *, plan: ReadPlan, threads: bool = False) -> pa.Table:
+    """The rows of one split as a table; order within the split is not promised.
+
+    Args and errors as `read_split`; ``threads``: decode columns in parallel (for a caller that reads one split only).
+    """
+    if not split.needs_merge:
+        tables = [_finish(table, plan) for table in _plain_tables(store, split, plan, threads=threads)]
+        return pa.concat_tables(tables)
+    if sum(file.file_size for file in split.files) <= ONE_SHOT_BYTES_MAX:
+        return _finish(_merge_at_once(store, split, plan, threads=threads), plan)
+    return pa.concat_tables([_finish(table, plan) for table in _merge_files(store, split, plan)] or [_no_rows(plan)])
+
+
+def _finish(table: pa.Table, plan: ReadPlan) -> pa.Table:
+    """Apply the predicate to whole rows, then keep the columns asked for."""
+    if plan.where is not None and table.num_rows:
+        table = filter_rows(table, plan.where)
+    return table.select(plan.columns)
+
+
+def filter_rows(table: pa.Table, where: Predicate) -> pa.Table:
+    """Rows for which the predicate is true, in their order."""
+    if not is_small(where):
+        return table.filter(mask_of(where, table))
+    from pyarrow import acero  # loads all of Arrow's dataset module
+
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    condition = acero.Declaration("filter", acero.FilterNodeOptions(to_arrow(where, table.schema)), inputs=[source])
+    return condition.to_table(use_threads=False)
+
+
+def _no_rows(plan: ReadPlan) -> pa.Table:
+    return arrow_schema(plan.fields).empty_table()
+
+
+# ---- files that need no merge
+
+
+def _plain_tables(store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool) -> Iterator[pa.Table]:
+    for file in split.files:
+        yield _source(store, split, file, plan).table(plan.where, threads=threads)
+
+
+def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: int) -> Iterator[pa.Table]:
+    for file in split.files:
+        source = _source(store, split, file, plan, window_bytes=plan.window_bytes)
+        yield from source.batches(plan.where, batch_rows=batch_rows)
+
+
+def read_with_positions(
+    store: ObjectStore, split: Split, *, plan: ReadPlan, batch_rows: int = BATCH_ROWS
+) -> Iterator[tuple[DataFile, pa.Table]]:
+    """As `read_split`, of a split that needs no merge: rows of one file each, with the column `POSITION` at the end."""
+    for file in split.files:
+        source = _source(store, split, file, plan, window_bytes=plan.window_bytes)
+        groups = source.row_groups(plan.where)
+        batches = source.live.batches_with_positions(columns=source.names(), row_groups=groups, batch_rows=batch_rows)
+        for numbers, batch in batches:
+            rows = source.adapt(pa.Table.from_batches([batch])).append_column(POSITION, pa.array(numbers))
+            yield file, _finish(rows, replace(plan, columns=(*plan.columns, POSITION)))
+
+
+def _source(
+    store: ObjectStore,
+    split: Split,
+    file: DataFile,
+    plan: ReadPlan,
+    *,
+    fields: Sequence[DataField] | None = None,
+    is_whole: bool = False,
+    window_bytes: int = WHOLE_FILE_BYTES_MAX,
+) -> SourceFile:
+    """Open a file for a plan; `fields` None: for `plan.decoded`; `is_whole`: all its rows are wanted."""
+    key_part = plan.key_part if plan.schema.primary_keys and not is_whole else None
+    fields = plan.decoded if fields is None else fields
+    return open_source(
+        store, split, file, schemas=plan.schemas, fields=fields, key_part=key_part, window_bytes=window_bytes
+    )
+
+
+def matching_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> Iterator[tuple[DataFile, Positions]]:
+    """The positions, in each file, of the rows for which the plan's predicate is true. Deleted rows are left out.
+
+    Args:
+        split: that needs no merge.
+
+    Raises as `read_split`. Cost: as reading the columns of the predicate. Memory: those of one row group.
+    """
+    assert plan.where is not None
+    for file in split.files:
+        source = _source(store, split, file, plan)
+        live, groups = source.live, source.row_groups(plan.where)
+        positions = [NO_POSITIONS]
+        for group in range(live.row_group_count) if groups is None else sorted(groups):
+            rows = source.adapt(live.read(columns=source.names(), row_groups=[group]))
+            rows = rows.append_column(POSITION, pa.array(live.positions([group])))
+            positions.append(filter_rows(rows, plan.where).column(POSITION).to_numpy())
+        yield file, np.concatenate(positions)
+
+
+# ---- merging at once
+
+
+def _merge_at_once(
+    store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool, with_sequences: bool = False
+) -> pa.Table:
+    """Decode all runs and merge them; where the engine keeps rows unchanged, each run keeps its own order."""
+    runs = sort_into_runs(split.files, schema=plan.schema)
+    engine = plan.engine
+    with_sequences = with_sequences or engine.order is not None or not _are_in_sequence(runs)
+    system = SYSTEM_COLUMNS if with_sequences else (KIND_COLUMN,)
+    fields = _with_keys(plan)
+    tables = []
+    filters = early_filters(runs, where=plan.where, key_part=plan.key_part, engine=engine)
+    for run, where in zip(runs, filters, strict=True):
+        parts = []
+        for file in run:
+            source = _source(store, split, file, plan, fields=fields)
+            rows = source.table(where, *system, threads=threads)
+            parts.append(rows if where is None else filter_rows(rows, where))
+        tables.append(pa.concat_tables(parts))
+    names = [key.name for key in plan.keys]
+    codes = encode_keys([[table.column(name) for name in names] for table in tables])
+    is_repeated = False
+    for run, run_codes in zip(runs, codes, strict=True):
+        if is_strictly_increasing(run_codes):
+            continue
+        _check_sorted(run_codes, path=data_path(split, run[0]) if len(run) == 1 else split.folder)
+        if not with_sequences:
+            # A key occurs twice in a file: sequence numbers are needed to order its rows.
+            return _merge_at_once(store, split, plan, threads=threads, with_sequences=True)
+        is_repeated = True
+    sequences = sequences_of(tables, engine.order) if with_sequences else None
+    masks = None if is_repeated else engine.survivors(codes, sequences=sequences)
+    if masks is None:
+        grouped = group_by_key(codes, sequences=sequences)
+        tables, masks = [engine.merge(pa.concat_tables(tables).combine_chunks(), grouped)], [None]
+    merged = []
+    for table, mask in zip(tables, masks, strict=True):
+        mask = _without_deletes(_numbers(table, KIND_COLUMN), mask)
+        table = table.drop_columns(list(system))
+        merged.append(table if mask is None else table.filter(pa.array(mask)))
+    return pa.concat_tables(merged)
+
+
+def _are_in_sequence(runs: Sequence[Sequence[DataFile]]) -> bool:
+    """Whether the sequence numbers of every run are above those of all runs before it, so they need not be read."""
+    highest = -1
+    for run in runs:
+        if min(file.min_sequence_number for file in run) <= highest:
+            return False
+        highest = max(file.max_sequence_number for file in run)
+    return True
+
+
+def _check_sorted(codes: Codes, *, path: str) -> None:
+    """Refuse a file whose keys descend. Equal keys are allowed: some writers do not deduplicate a batch."""
+    if not bool(np.all(codes[1:] >= codes[:-1])):
+        raise Corruption(
+            f"The rows of {path} are not sorted by key, as the rows of a data file must be, so they cannot be merged.",
+            path=path,
+        )
+
+
+def _without_deletes(kinds: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
+    if not kinds.any():
+        return mask
+    exists = np.isin(kinds, ADD_KINDS)
+    return exists if mask is None else mask & exists
+
+
+def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = table.column(name).to_numpy()
+    return numbers
+
+
+def sequences_of(tables: Sequence[pa.Table], order: SequenceOrder | None) -> list[npt.NDArray[np.int64]]:
+    """A number for every row, greater for later rows of a key, comparable over all tables."""
+    numbers = [_numbers(table, SEQUENCE_COLUMN) for table in tables]
+    if order is None:
+        return numbers
+    columns = [[table.column(name) for name in order.columns] for table in tables]
+    return sequence_codes(list(zip(columns, numbers, strict=True)), order=order)
+
+
+def _with_keys(plan: ReadPlan) -> tuple[DataField, ...]:
+    """The columns that a merge decodes: those of the result, and those that the merge engine needs."""
+    engine, wanted = plan.engine, {column.name for column in (*plan.decoded, *plan.keys)}
+    wanted |= engine.columns(frozenset(wanted))
+    wanted.update(engine.order.columns if engine.order is not None else ())
+    return tuple(column for column in plan.schema.fields if column.name in wanted)
+
+
+# ---- merging in windows
+
+
+def _merge_files(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterator[pa.Table]:
+    names = [column.name for column in plan.decoded]
+    for window in merge_windows(store, split, plan=plan, fields=_with_keys(plan), filters=True):
+        yield window.select(names)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """A stream of rows sorted by key: the rows read and not yet used, and the parts to come."""
+
+    batches: Iterator[tuple[str, pa.Table]]
+    """The parts to come, each with the path of its file."""
+    rows: pa.Table
+    path: str = ""
+    """Of the file read last."""
+    wants_more: bool = True
+    """All of `rows` have one key, and the next part may have more rows of it."""
+    is_last: bool = False
+    """No part follows `rows`."""
+
+    def fill(self) -> None:
+        """Read the next part that is not empty, if `wants_more`."""
+        while self.wants_more and not self.is_last:
+            following = next(self.batches, None)
+            if following is None:
+                self.is_last = True
+                continue
+            self.path, table = following
+            if table.num_rows:
+                self.rows = pa.concat_tables([self.rows, table]) if self.rows.num_rows else table
+                self.wants_more = False
+
+    def cut(self, end: int, *, wants_more: bool) -> pa.Table:
+        """Take the first `end` rows out."""
+        head, rest = self.rows.slice(0, end), self.rows.slice(end)
+        if wants_more and rest.num_rows:
+            # A copy, usually of one row, so that the rest of its part can be freed.
+            rest = rest.take(pa.array(np.arange(rest.num_rows)))
+        self.rows, self.wants_more = rest, wants_more
+        return head
+
+
+def merge_windows(
+    store: ObjectStore,
+    split: Split,
+    *,
+    plan: ReadPlan,
+    fields: Sequence[DataField],
+    keep_deletes: bool = False,
+    filters: bool = False,
+) -> Iterator[pa.Table]:
+    """Merge the runs of a split in bounded memory.
+
+    Each step reads ahead in every run and merges all rows below the least of the last keys read: no run has an unread
+    row below it. The run may have more rows of that key itself, if its writer did not deduplicate.
+
+    Args:
+        split: files in merge order.
+        plan: schemas, the window's size, and the predicate, of which the part on keys applies.
+        fields: columns to decode; must contain the keys and what the merge engine needs (`MergeEngine.columns`, and
+            the columns of its order).
+        keep_deletes: keep the rows that delete a key (for a compaction below which older rows remain).
+        filters: apply what `early_filters` allows of the whole predicate. The caller filters merged rows.
+
+    Yields:
+        Tables of `fields` and `SEQUENCE_COLUMN`, `KIND_COLUMN`: each key once over all tables, in key order.
+    """
+    runs = sort_into_runs(split.files, schema=plan.schema)
+    per_run_bytes = max(1, plan.window_bytes // len(runs))
+    engine = plan.engine
+    wanted = [plan.key_part] * len(runs)
+    if filters:
+        wanted = early_filters(runs, where=plan.where, key_part=plan.key_part, engine=engine)
+    cursors = [
+        run_cursor(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes, where=where)
+        for run, where in zip(runs, wanted, strict=True)
+    ]
+    names = [key.name for key in plan.keys]
+    while True:
+        for cursor in cursors:
+            cursor.fill()
+        cursors = [cursor for cursor in cursors if cursor.rows.num_rows]
+        if not cursors:
+            return
+        window = _next_window(cursors, names, engine)
+        if window is None:
+            continue
+        window = window if keep_deletes else without_deletes(window)
+        if window.num_rows:
+            yield window
+
+
+def read_unmerged(
+    store: ObjectStore, split: Split, *, plan: ReadPlan, fields: Sequence[DataField]
+) -> Iterator[pa.Table]:
+    """The rows of a split as its files hold them, one file after the other, with `SYSTEM_COLUMNS` last.
+
+    Of the plan's predicate the part on keys applies.
+    """
+    cursor = run_cursor(
+        store, split, split.files, plan=plan, fields=fields, window_bytes=plan.window_bytes, where=plan.key_part
+    )
+    for _, rows in cursor.batches:
+        yield rows
+
+
+def without_deletes(rows: pa.Table) -> pa.Table:
+    """Merged rows, with `KIND_COLUMN`, without those that delete their key."""
+    mask = _without_deletes(_numbers(rows, KIND_COLUMN), None)
+    return rows if mask is None else rows.filter(pa.array(mask))
+
+
+def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[pa.Table, Codes]]:
+    """Take from each cursor, all filled, the rows below the least key that may have more rows, and their codes."""
+    codes = encode_keys([[cursor.rows.column(key) for key in keys] for cursor in cursors])
+    bound = min((run[-1] for run, cursor in zip(codes, cursors, strict=True) if not cursor.is_last), default=None)
+    heads = []
+    for cursor, run in zip(cursors, codes, strict=True):
+        if not is_strictly_increasing(run):
+            _check_sorted(run, path=cursor.path)
+        end = len(run) if bound is None else int(np.searchsorted(run, bound, side="left"))
+        is_bound = bound is not None and len(run) > 0 and run[-1] == bound
+        heads.append((cursor.cut(end, wants_more=is_bound), run[:end]))
+    return heads
+
+
+def _next_window(cursors: Sequence[Cursor], keys: Sequence[str], engine: MergeEngine) -> pa.Table | None:
+    """Merge the complete rows of every cursor and leave the rest in the cursors; None if no row is complete."""
+    cut = [(head, codes) for head, codes in cut_complete(cursors, keys) if head.num_rows]
+    if not cut:
+        return None
+    heads, head_codes = [head for head, _ in cut], [codes for _, codes in cut]
+    if len(heads) == 1 and is_strictly_increasing(head_codes[0]):
+        return heads[0].combine_chunks()
+    groups = group_by_key(head_codes, sequences=sequences_of(heads, engine.order))
+    return engine.merge(pa.concat_tables(heads).combine_chunks(), groups)
+
+
+def run_cursor(
+    store: ObjectStore,
+    split: Split,
+    run: Sequence[DataFile],
+    *,
+    plan: ReadPlan,
+    fields: Sequence[DataField],
+    window_bytes: int,
+    where: Predicate | None = None,
+    numbered: bool = False,
+) -> Cursor:
+    """A stream of the rows of a sorted run that are not deleted.
+
+    Args:
+        split: that `run` is of.
+        plan: schemas, and what its predicate says of keys if `where` is not None.
+        fields: columns to decode; `SYSTEM_COLUMNS` follow.
+        window_bytes: Arrow bytes that it reads ahead, about.
+        where: only rows for which it is true; it implies what the plan's predicate says of keys.
+        numbered: add the columns `FILE` and `POSITION`; then `where` is None.
+    """
+    numbers = {file.file_name: number for number, file in enumerate(split.files)} if numbered else {}
+
+    def batches() -> Iterator[tuple[str, pa.Table]]:
+        for file in run:
+            path = data_path(split, file)
+            row_bytes = max(1, file.file_size * ENCODED_TO_ARROW // max(1, file.row_count))
+            batch_rows = max(1, min(1_000_000, window_bytes // row_bytes))
+            if numbered:
+                source = _source(store, split, file, plan, fields=fields, is_whole=True, window_bytes=window_bytes)
+                columns = source.names(*SYSTEM_COLUMNS)
+                for positions, batch in source.live.batches_with_positions(columns=columns, batch_rows=batch_rows):
+                    rows = source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
+                    of_file = pa.array(np.full(len(positions), numbers[file.file_name]))
+                    yield path, rows.append_column(FILE, of_file).append_column(POSITION, pa.array(positions))
+                continue
+            source = _source(store, split, file, plan, fields=fields, is_whole=where is None, window_bytes=window_bytes)
+            for rows in source.batches(where, *SYSTEM_COLUMNS, batch_rows=batch_rows):
+                yield path, rows if where is None else filter_rows(rows, where)
+
+    return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())

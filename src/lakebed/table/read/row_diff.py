@@ -1,0 +1,162 @@
+"""The rows that differ between two sets of splits: by key, or whole rows as a multiset. Knows no snapshots.
+
+Owns: `diff_splits`, and the comparisons it is made of. Invariant: both sides are read with one plan, so they have the
+same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.table.codec.binary_row import encode_rows
+from lakebed.table.engines.merge import encode_keys, is_strictly_increasing
+from lakebed.table.files.splits import in_key_order
+from lakebed.table.model.model import DataField, Split, TableSchema
+from lakebed.table.model.types import arrow_schema, parse_type
+from lakebed.table.read.read import Cursor, ReadPlan, cut_complete, read_split, read_split_table
+
+Positions = npt.NDArray[np.int64]
+
+Parts = tuple[pa.Table, pa.Table, pa.Table, pa.Table]
+"""Added, removed, changed as it was, changed as it is."""
+
+
+def diff_splits(
+    store: ObjectStore,
+    before: Sequence[Split],
+    after: Sequence[Split],
+    *,
+    plan: ReadPlan,
+    keys: Sequence[str],
+    at_once_bytes_max: int | None = None,
+) -> Iterator[Parts]:
+    """Compare the rows of two sets of splits.
+
+    Args:
+        keys: columns that identify a row; empty: whole rows are compared.
+        at_once_bytes_max: for the sections of one bucket and the primary key: encoded bytes above which both sides are
+            read in windows. None: they are compared at once.
+
+    Raises `InvalidRequest`: the keys are not unique. Cost: reads all splits.
+    """
+    schema = plan.schema
+    size_bytes = sum(file.file_size for split in (*before, *after) for file in split.files)
+    if at_once_bytes_max is not None and size_bytes > at_once_bytes_max:
+        yield from _diff_windows(store, before, after, plan=plan, schema=schema)
+        return
+    old, new = (_rows_of(store, splits, plan) for splits in (before, after))
+    yield diff_keyed(old, new, keys, _values(schema, keys)) if keys else _diff_rows(old, new, schema)
+
+
+def refuse_nested(fields: Iterable[DataField]) -> None:
+    """Raise `InvalidRequest` for columns whose values cannot be compared."""
+    for field in fields:
+        if parse_type(field.type).is_nested:
+            raise InvalidRequest(
+                f"Column {field.name!r} is {field.type}: rows with nested columns cannot be compared; read both "
+                "versions without it and compare those.",
+                kind="not_comparable",
+                column=field.name,
+            )
+
+
+def _rows_of(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan) -> pa.Table:
+    schema = arrow_schema(plan.fields)
+    tables = [read_split_table(store, split, plan=plan) for split in splits]
+    return pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)]).combine_chunks()
+
+
+def _values(schema: TableSchema, keys: Sequence[str]) -> list[DataField]:
+    return [field for field in schema.fields if field.name not in keys]
+
+
+def diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], values: Sequence[DataField]) -> Parts:
+    """Compare rows by key.
+
+    Args:
+        before, after: with the same columns; a key is in each at most once.
+        values: the columns whose values make a row a changed one.
+
+    Raises `InvalidRequest`: the keys are not unique.
+    """
+    codes = encode_keys([[table.column(key) for key in keys] for table in (before, after)])
+    orders = [np.argsort(run, kind="stable") for run in codes]
+    old, new = (run[order] for run, order in zip(codes, orders, strict=True))
+    if not (is_strictly_increasing(old) and is_strictly_increasing(new)):
+        raise InvalidRequest(
+            f"({', '.join(keys)}) is not unique in both versions, so rows cannot be paired by it.",
+            kind="keys_not_unique",
+        )
+    before, after = (table.take(pa.array(order)) for table, order in zip((before, after), orders, strict=True))
+    place = np.searchsorted(old, new)
+    is_common = np.zeros(len(new), np.bool_)
+    if len(old):
+        is_common = old[np.minimum(place, len(old) - 1)] == new
+    in_new, in_old = np.flatnonzero(is_common), place[is_common]
+    gone = np.ones(len(old), np.bool_)
+    gone[in_old] = False
+    was, now = before.take(pa.array(in_old)), after.take(pa.array(in_new))
+    if values and len(in_old):
+        differs = pc.not_equal(_encode(was, values), _encode(now, values))
+        was, now = was.filter(differs), now.filter(differs)
+    else:
+        was, now = was.slice(0, 0), now.slice(0, 0)
+    return after.filter(pa.array(~is_common)), before.filter(pa.array(gone)), was, now
+
+
+def _diff_windows(
+    store: ObjectStore, before: Sequence[Split], after: Sequence[Split], *, plan: ReadPlan, schema: TableSchema
+) -> Iterator[Parts]:
+    """As `diff_keyed` by the primary key over the splits of one bucket, window by window."""
+    plan = replace(plan, window_bytes=plan.window_bytes // 2)
+    names = schema.trimmed_primary_keys
+
+    def batches_of(splits: Sequence[Split]) -> Iterator[tuple[str, pa.Table]]:
+        for split in in_key_order(splits, schema=schema):
+            for batch in read_split(store, split, plan=plan):
+                yield split.folder, pa.Table.from_batches([batch]).cast(nothing.schema)
+
+    nothing = arrow_schema(plan.fields).empty_table()
+    cursors = [Cursor(batches=batches_of(splits), rows=nothing) for splits in (before, after)]
+    while True:
+        for cursor in cursors:
+            cursor.fill()
+        if not any(cursor.rows.num_rows for cursor in cursors):
+            return
+        (old, _), (new, _) = cut_complete(cursors, names)
+        if old.num_rows or new.num_rows:
+            yield diff_keyed(old, new, names, _values(schema, names))
+
+
+def _diff_rows(before: pa.Table, after: pa.Table, schema: TableSchema) -> Parts:
+    """Whole rows as a multiset: a row is added as often as the newer version has more of it."""
+    rows = pa.concat_arrays([_encode(before, schema.fields), _encode(after, schema.fields)]).dictionary_encode()
+    codes = rows.indices.to_numpy()
+    old, new = codes[: before.num_rows], codes[before.num_rows :]
+    count = len(rows.dictionary)
+    surplus = np.bincount(new, minlength=count) - np.bincount(old, minlength=count)
+    nothing = after.slice(0, 0)
+    return after.take(_first_of_each(new, surplus)), before.take(_first_of_each(old, -surplus)), nothing, nothing
+
+
+def _first_of_each(codes: npt.NDArray[Any], wanted: Positions) -> pa.Array:
+    """Positions of the first `wanted[code]` rows of every code."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    starts = np.searchsorted(ordered, np.arange(len(wanted)))
+    rank = np.arange(len(ordered)) - starts[ordered]
+    return pa.array(np.sort(order[rank < wanted[ordered]]))
+
+
+def _encode(rows: pa.Table, fields: Sequence[DataField]) -> pa.Array:
+    """Every row as bytes that are equal exactly when the rows are, nulls included."""
+    return encode_rows([rows.column(field.name) for field in fields], [field.type for field in fields])

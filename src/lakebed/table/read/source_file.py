@@ -1,0 +1,285 @@
+"""One data file of a split: where it is, its rows without the deleted ones, and its columns as a plan names them.
+
+Owns: `SourceFile` and `open_source`. Invariants:
+- A column is found by its field id in the schema that its file was written with: renames are followed, columns missing
+  from that schema are null, narrower types are widened.
+- A filter leaves out row groups and, where it is one on the key, rows: only such as do not match it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import Corruption, InvalidRequest, NotFound
+from lakebed.objects.open import place_of
+from lakebed.objects.port import ObjectStore
+from lakebed.table.files.data_file import WHOLE_FILE_BYTES_MAX, OpenDataFile, open_data_file
+from lakebed.table.model.model import DataField, DataFile, Split, TableSchema
+from lakebed.table.model.nested import carry_nested
+from lakebed.table.model.predicate import is_small, mask_of, to_arrow
+from lakebed.table.model.predicate_tree import Predicate, columns_of
+from lakebed.table.model.types import arrow_schema, arrow_type, parse_type
+from lakebed.table.read.vectors import NO_POSITIONS, LiveRows, load_positions
+
+KEY_READ_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Files up to this size are fetched whole also for a filter on the key, which needs few row groups of a larger one."""
+
+KEY_READ_GROUPS_MAX: Final = 2
+"""Row groups left by a filter on the key, up to which the columns of the key are decoded first."""
+
+KEY_READ_GROUP_ROWS_MAX: Final = 1 << 20
+"""Rows of such a row group at most: its key is decoded at once, whatever the window of a streaming read."""
+
+KEY_READ_ROWS: Final = 16_384
+"""Rows of the other columns that are decoded at a time then."""
+
+
+def open_source(
+    store: ObjectStore,
+    split: Split,
+    file: DataFile,
+    *,
+    schemas: Mapping[int, TableSchema],
+    fields: Sequence[DataField],
+    key_part: Predicate | None = None,
+    window_bytes: int = WHOLE_FILE_BYTES_MAX,
+) -> SourceFile:
+    """Open a file of a split.
+
+    Args:
+        schemas: that files were written with, by id.
+        fields: columns to decode; those of the predicates of reads are among them.
+        key_part: what a read's predicate says of key columns alone; None: nothing. With it, a file above
+            `KEY_READ_BYTES_MAX` is fetched in pieces, and few rows of it may be decoded.
+        window_bytes: as of `open_data_file`.
+
+    Raises and cost: as `open_data_file`; 1 GET more when the file has a deletion vector.
+    """
+    data_file = open_in_folders(
+        store,
+        file,
+        folders=(split.folder, *split.other_folders),
+        window_bytes=min(window_bytes, WHOLE_FILE_BYTES_MAX),
+        whole_bytes_max=WHOLE_FILE_BYTES_MAX if key_part is None else KEY_READ_BYTES_MAX,
+    )
+    place = split.vectors.get(file.file_name) if split.vectors else None
+    live = data_file if place is None else LiveRows(data_file, load_positions(store, place))
+    return SourceFile(live, file, split, schemas, fields, key_part)
+
+
+def open_in_folders(
+    store: ObjectStore,
+    file: DataFile,
+    *,
+    folders: Sequence[str],
+    window_bytes: int = WHOLE_FILE_BYTES_MAX,
+    whole_bytes_max: int = WHOLE_FILE_BYTES_MAX,
+) -> OpenDataFile:
+    """Open a data file where it is: outside the table, or in one of its bucket's folders.
+
+    Args:
+        folders: of the bucket, the one for new files first.
+
+    Raises `NotFound`: no folder has it; the message has its path in the first.
+    """
+
+    def open_at(place: ObjectStore, path: str) -> OpenDataFile:
+        return open_data_file(
+            place, path, size_bytes=file.file_size, window_bytes=window_bytes, whole_bytes_max=whole_bytes_max
+        )
+
+    if file.external_path is not None:
+        return open_at(*place_of(store, file.external_path))
+    paths = [f"{folder}/{file.file_name}" for folder in folders]
+    try:
+        return open_at(store, paths[0])
+    except NotFound:
+        for path in paths[1:]:
+            try:
+                return open_at(store, path)
+            except NotFound:
+                continue
+            except InvalidRequest as refused:  # another spelling has a character that this store takes in no path
+                if refused.kind != "invalid_path":
+                    raise
+        raise
+
+
+def data_path(split: Split, file: DataFile) -> str:
+    """The location of a file of a split: a path below the table's folder, or the URL of an external file."""
+    return file.external_path or f"{split.folder}/{file.file_name}"
+
+
+class SourceFile:
+    """An open file of a split, whose columns are those of the plan. Not thread-safe; see `open_source`."""
+
+    def __init__(
+        self,
+        data_file: OpenDataFile | LiveRows,
+        file: DataFile,
+        split: Split,
+        schemas: Mapping[int, TableSchema],
+        fields: Sequence[DataField],
+        key_part: Predicate | None,
+    ) -> None:
+        self._opened = data_file
+        self._file = file
+        self._split = split
+        self._fields = fields
+        self._key_part = key_part
+        self._schemas = schemas
+        self._in_file = {column.id: column for column in schemas[file.schema_id].fields}
+        names = {number: column.name for number, column in self._in_file.items()}
+        self._name_in_file = {column.name: names.get(column.id) for column in fields}
+
+    @property
+    def live(self) -> LiveRows:
+        """The file with the positions of its rows."""
+        return self._opened if isinstance(self._opened, LiveRows) else LiveRows(self._opened, NO_POSITIONS)
+
+    def table(self, where: Predicate | None, *system: str, threads: bool = False) -> pa.Table:
+        """The rows of the file, at once: as `batches`."""
+        groups = self.row_groups(where)
+        if (first := self._groups_by_key(groups)) is not None:
+            tables = [rows for group in first for rows in self._with_keys(group, system, threads=threads)]
+            if tables:
+                return pa.concat_tables(tables)
+            groups = []
+        rows = self._opened.read(columns=self.names(*system), row_groups=groups, threads=threads)
+        return self.adapt(rows, *system)
+
+    def batches(self, where: Predicate | None, *system: str, batch_rows: int) -> Iterator[pa.Table]:
+        """The rows of the file, at most so many at a time, `system` columns last.
+
+        Rows for which `where` is not true may be left out; the caller filters the others.
+
+        Cost: as `OpenDataFile.batches`, for the row groups that `where` leaves. If these are few and `key_part` is
+        known, the columns of the key are decoded first, and of the others the rows up to the last that it is true for.
+        """
+        groups = self.row_groups(where)
+        if (first := self._groups_by_key(groups)) is not None:
+            for group in first:
+                yield from self._with_keys(group, system)
+            return
+        for batch in self._opened.batches(columns=self.names(*system), row_groups=groups, batch_rows=batch_rows):
+            yield self.adapt(pa.Table.from_batches([batch]), *system)
+
+    def _keys(self) -> SourceFile:
+        """The same file with the columns of `key_part` alone."""
+        assert self._key_part is not None
+        names = columns_of(self._key_part)
+        fields = [field for field in self._fields if field.name in names]
+        return SourceFile(self._opened, self._file, self._split, self._schemas, fields, None)
+
+    def _groups_by_key(self, groups: list[int] | None) -> Sequence[int] | None:
+        """The row groups whose key is decoded first; None: the columns of all are decoded together."""
+        if self._key_part is None or self._file.row_count <= KEY_READ_ROWS:
+            return None
+        candidates = range(self._opened.row_group_count) if groups is None else groups
+        if (
+            len(candidates) > KEY_READ_GROUPS_MAX
+            or max(map(self._rows_of, candidates), default=0) > KEY_READ_GROUP_ROWS_MAX
+        ):
+            return None
+        return candidates if self._keys().names() else None  # files of other writers may lack columns of the partition
+
+    def _rows_of(self, group: int) -> int:
+        return int(self._opened.metadata.row_group(group).num_rows)
+
+    def _with_keys(self, group: int, system: Sequence[str], *, threads: bool = False) -> Iterator[pa.Table]:
+        """The rows of a row group from the first whose key matches to the last."""
+        assert self._key_part is not None
+        keys = self._keys()
+        decoded = self._opened.read(columns=keys.names(), row_groups=[group])
+        matches = pc.indices_nonzero(mask_of(self._key_part, keys.adapt(decoded)))
+        if len(matches) == 0:
+            return
+        first, stop = matches[0].as_py(), matches[-1].as_py() + 1
+        names = [name for name in self.names(*system) if name not in decoded.column_names]
+        if not names:
+            yield self.adapt(decoded.slice(first, stop - first))
+        elif threads and 2 * stop > decoded.num_rows:  # all rows by two threads take no longer than half of them by one
+            others = self._opened.read(columns=names, row_groups=[group], threads=True)
+            yield self.adapt(_join_columns(others, decoded).slice(first, stop - first), *system)
+        else:
+            end = 0
+            for batch in self._opened.batches(columns=names, row_groups=[group], batch_rows=KEY_READ_ROWS):
+                start, end = end, end + batch.num_rows
+                if end > first:
+                    rows = _join_columns(pa.Table.from_batches([batch]), decoded.slice(start, batch.num_rows))
+                    begin = max(0, first - start)
+                    yield self.adapt(rows.slice(begin, stop - start - begin), *system)
+                if end >= stop:
+                    return
+
+    def names(self, *system: str) -> list[str]:
+        """The names of the columns in the file, without those that it lacks; `system` first."""
+        column_names = set(self._opened.column_names)
+        names = [name for name in self._name_in_file.values() if name is not None and name in column_names]
+        return [*system, *names]
+
+    def row_groups(self, where: Predicate | None) -> list[int] | None:
+        """Row groups whose statistics do not exclude a match; None: all.
+
+        Used only if the predicate's columns have the same names and types in the file as in the plan, and never for
+        floats: statistics leave out NaN, which may match a negated predicate.
+        """
+        data_file = self._opened
+        if where is None or data_file.row_group_count < 2 or not is_small(where):
+            return None
+        by_name = {column.name: column for column in self._fields}
+        for name in columns_of(where):
+            column = by_name.get(name)
+            if column is None or column.type in ("FLOAT", "DOUBLE"):
+                return None
+            file_field = self._in_file.get(column.id)
+            if file_field is None or (file_field.name, file_field.type) != (name, column.type):
+                return None
+        return data_file.row_groups_for(to_arrow(where, arrow_schema(self._fields)))
+
+    def adapt(self, table: pa.Table, *system: str) -> pa.Table:
+        """The columns of a file with the plan's names and types, system columns last."""
+        column_names = set(table.column_names)
+        columns = []
+        for column in self._fields:
+            target = arrow_type(column.type)
+            name = self._name_in_file[column.name]
+            if name is not None and name in column_names:
+                stored = self._in_file[column.id].type
+                columns.append(_carry(table.column(name), stored, column.type, self._split.folder))
+            else:
+                columns.append(self._constant(column, target, table.num_rows))
+        names = [column.name for column in self._fields]
+        return pa.table([*columns, *(table.column(name) for name in system)], names=[*names, *system])
+
+    def _constant(self, column: DataField, target: pa.DataType, row_count: int) -> pa.ChunkedArray:
+        """A column that the file does not have: the value of its partition, or nulls."""
+        value = self._split.partition_values.get(column.name)
+        if value is None:
+            return pa.chunked_array([pa.nulls(row_count, target)])
+        return pa.chunked_array([pa.repeat(pa.scalar(value, target), row_count)])
+
+
+def _join_columns(left: pa.Table, right: pa.Table) -> pa.Table:
+    """The columns of both."""
+    for name in right.column_names:
+        left = left.append_column(name, right.column(name))
+    return left
+
+
+def _carry(column: pa.ChunkedArray, stored: str, wanted: str, folder: str) -> pa.ChunkedArray:
+    """A column of a file in the type that it has now."""
+    target = arrow_type(wanted)
+    try:
+        if stored != wanted and parse_type(wanted).is_nested:
+            return carry_nested(column, parse_type(stored), parse_type(wanted))
+        return column if column.type == target else column.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Corruption(
+            f"A file below {folder} holds {column.type} where the table now has {target}, and not every value fits.",
+            path=folder,
+        ) from error

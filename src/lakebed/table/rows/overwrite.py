@@ -1,0 +1,88 @@
+"""Which live files an overwrite replaces. Only the manifests of the newest snapshot are read.
+
+Owns: `Overwrite` and its derivation from a snapshot, which every try of a commit repeats because it depends on the
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.manifest import as_deletes, entries_of_changes
+from lakebed.table.commit.commit import Derive, StagedChange
+from lakebed.table.model.model import BucketChange, Snapshot
+from lakebed.table.model.predicate import bind, mask_of
+from lakebed.table.model.predicate_tree import Predicate
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.partitions import are_among, equal_value, partition_scalars
+
+
+@dataclass(frozen=True, slots=True)
+class Overwrite:
+    """Which live files a commit replaces; chosen in the newest snapshot at each try."""
+
+    partition: Mapping[str, object] = field(default_factory=dict)
+    """Static: files whose partition columns equal these values; empty is the whole table."""
+    dynamic: bool = False
+    """Instead: every partition that the change adds files to, and no other."""
+    where: Predicate | None = None
+    """Instead: the partitions for which it is true; over partition columns."""
+    partitions: Sequence[Mapping[str, object]] | None = None
+    """Instead: these partitions, each by the values of all partition columns."""
+    rows: Predicate | None = None
+    """Instead: the rows for which it is true, over any columns; of tables without a primary key."""
+
+
+def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, overwrite: Overwrite) -> Derive:
+    """The change as a function of the newest snapshot: DELETEs of what it replaces, then `changes`.
+
+    Args:
+        overwrite: not one of rows, whose files are read and rewritten.
+
+    Raises:
+        InvalidRequest: `overwrite.partition` or `overwrite.where` names a column that is not a partition column, or a
+            value of another type.
+    """
+    schema = branch.schema
+    added = entries_of_changes(changes)
+    fields = schema.partition_fields
+    wanted = partition_scalars(overwrite.partition, schema=schema)
+    where = None if overwrite.where is None else bind(overwrite.where, arrow_schema(fields))
+
+    def hits(partitions: pa.Array) -> pa.Array:
+        """Whether each partition is replaced."""
+        if overwrite.partitions is not None:
+            return are_among(partitions, overwrite.partitions, schema=schema)
+        hit = pa.array(np.ones(len(partitions), dtype=bool))
+        if overwrite.dynamic and fields:
+            return pc.is_in(partitions, pc.unique(added["partition"]).cast(partitions.type))
+        if wanted or where is not None:
+            decoded = decode_rows(partitions, [field.type for field in fields])
+            columns = dict(zip((column.name for column in fields), decoded, strict=True))
+            if where is not None:
+                return pc.fill_null(mask_of(where, pa.table(decoded, schema=arrow_schema(fields))), False)
+            for name, value in wanted.items():
+                hit = pc.and_(hit, equal_value(columns[name], value))
+        return hit
+
+    def derive(head: Snapshot | None) -> StagedChange:
+        if head is None:
+            return StagedChange(entries=added, base=None, changes=changes)
+        live = branch.manifests.live_entries(head)
+        partitions = pc.unique(live["partition"])
+        replaced = live.filter(pc.is_in(live["partition"], partitions.filter(hits(partitions))))
+        return StagedChange(
+            entries=pa.concat_tables([as_deletes(replaced), added]),
+            base=head,
+            changes=changes,
+            drops=lambda partitions: hits(pa.array(partitions, pa.binary())).to_pylist(),
+        )
+
+    return derive

@@ -1,0 +1,113 @@
+"""Update rows that a predicate finds: read them, change columns, write them in place of the old ones, in one commit.
+
+Owns: `update` and `check_updatable`. Invariants: rows are read and replaced in one version; when another writer changed
+these rows or replaced their files meanwhile, the update is repeated on the new state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from lakebed.errors import Conflict, InvalidRequest
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.discard import discard_changes
+from lakebed.table.commit.commit import Basis, CommitOptions
+from lakebed.table.engines.registry import engine_name, engine_of
+from lakebed.table.model.model import BucketChange, Snapshot, TableSchema
+from lakebed.table.model.predicate_text import as_predicate
+from lakebed.table.model.predicate_tree import Predicate
+from lakebed.table.model.types import arrow_type
+from lakebed.table.read.scan import scan_snapshot
+from lakebed.table.rows.rows import CHANGED_KINDS, TRIES_MAX, commit_prepared, new_writer, without_matching
+from lakebed.table.schema.schema import require_column
+from lakebed.texts import format_value, refuse_unknown_keywords
+
+Columns = Mapping[str, object | Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
+"""New values by column: one for all rows, or a function of the rows found."""
+
+
+def update(branch: TableBranch, where: Predicate | str, columns: Columns, *, options: CommitOptions) -> Snapshot | None:
+    """Change columns of the rows for which a predicate is true; None when there is none. See `Table.update`.
+
+    Cost: as a delete by predicate, and writing the rows found.
+    """
+    refuse_unknown_keywords(options, CommitOptions)
+    predicate = as_predicate(where)
+    for tries_left in reversed(range(TRIES_MAX)):
+        basis = Basis(branch.snapshots.latest())
+        seen = branch.look()
+        check_updatable(seen.schema, name=branch.name)
+        _check_columns(seen.schema, columns)
+        changes = _changes(seen, basis, predicate, columns)
+        if not changes:
+            return None
+        try:
+            if seen.schema.primary_keys:
+                return commit_prepared(seen, changes, basis=basis, options=options)
+            return commit_prepared(seen, changes, kind="OVERWRITE", options=options)
+        except Conflict as lost:
+            if tries_left == 0 or lost.kind not in CHANGED_KINDS:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def check_updatable(schema: TableSchema, *, name: str) -> None:
+    """Raise `InvalidRequest` for a table whose rows are not replaced by writing them again."""
+    if schema.primary_keys and not engine_of(schema).replaces_rows:
+        raise InvalidRequest(
+            f"Rows of {name} cannot be updated: the table merges rows by the engine "
+            f"{engine_name(schema.options)!r}, which does not replace a row by the next one of its key; "
+            "INSERT rows, which it merges, or DELETE by a condition on columns.",
+            kind="unsupported_update",
+        )
+
+
+def _check_columns(schema: TableSchema, columns: Columns) -> None:
+    for name in columns:
+        require_column(schema, name)
+        if name in schema.primary_keys:
+            raise InvalidRequest(
+                f"An update changes the primary key column {name!r}: delete the row and insert another.",
+                kind="key_updated",
+                column=name,
+            )
+
+
+def _changes(branch: TableBranch, basis: Basis, where: Predicate, columns: Columns) -> list[BucketChange]:
+    """The rows found, with their new values, and in an append table the files without them."""
+    matches = scan_snapshot(branch, basis.snapshot, merges_new=True, where=where).to_arrow()
+    if matches.num_rows == 0:
+        return []
+    rows = matches
+    for name, value in columns.items():
+        position = rows.schema.get_field_index(name)
+        rows = rows.set_column(position, name, _values(branch.schema, name, value, matches))
+    writer = new_writer(branch)
+    writer.write(rows)
+    changes = writer.finish()
+    if branch.schema.primary_keys:
+        return changes
+    try:
+        return [*changes, *without_matching(branch, where, basis=basis)]
+    except Exception:
+        discard_changes(branch, changes)
+        raise
+
+
+def _values(schema: TableSchema, name: str, value: object, matches: pa.Table) -> pa.Array | pa.ChunkedArray:
+    if callable(value):
+        values: pa.Array | pa.ChunkedArray = value(matches)
+        return values
+    type_ = arrow_type(require_column(schema, name).type)
+    try:
+        return pa.repeat(pa.scalar(value, type_), matches.num_rows)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidRequest(
+            f"{format_value(str(value))} is not a value of column {name!r}, which is "
+            f"{require_column(schema, name).type}: "
+            f"give another one ({error}).",
+            kind="invalid_value",
+            column=name,
+        ) from error

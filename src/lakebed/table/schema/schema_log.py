@@ -1,0 +1,203 @@
+"""The log of a table's schemas: the objects ``schema/schema-<id>`` of main or of a branch.
+
+Owns: `SchemaLog`: which schema is the newest, loading one, and the create-only put that adds the next.
+
+Invariants:
+- Every change creates a new schema object by a create-only put, so of two concurrent changes one is redone on top of
+  the other. A schema is never changed or deleted, except with its table or its branch.
+- What a log has seen is not trusted: verbs look (`TableBranch.look`), and so does each try of a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from lakebed.errors import AlreadyExists, Conflict, Corruption, NotFound
+from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.reclaim.model import Deletable
+from lakebed.reclaim.sweep import Sweeper
+from lakebed.table.model.layout import Layout, parse_schema
+from lakebed.table.model.model import TableSchema
+from lakebed.table.schema.schema import decode_schema, encode_schema
+
+_STORE_ATTEMPT_COUNT_MAX: Final = 100
+
+
+class SchemaLog:
+    """The schema objects of one table or branch.
+
+    Args:
+        newest: what counts as the newest schema until the first `refresh`; None: nothing does.
+    """
+
+    def __init__(self, store: ObjectStore, layout: Layout, *, newest: TableSchema | None = None) -> None:
+        self._store = store
+        self._layout = layout
+        self._newest = newest
+        self._object: ObjectMeta | None = None  # of `_newest`, as it was listed; None: it was not
+        self._loaded: dict[int, TableSchema] = {}
+        self._origin: SchemaLog | None = None
+
+    @property
+    def listed(self) -> ObjectMeta | None:
+        """The object of `seen` as it was listed; None when it was not."""
+        return self._object
+
+    @property
+    def seen(self) -> TableSchema:
+        """The newest schema that this object has seen; `refresh` looks again."""
+        assert self._newest is not None, "the log was opened without a schema"
+        return self._newest
+
+    def refresh(self) -> TableSchema:
+        """Look for the newest schema and remember it.
+
+        It is another one too when the table was created again, or is in a branch of a repository that was reset.
+
+        Raises `NotFound`: the table, or this branch of it, is gone. Cost: 1 LIST, 1 GET when the newest is another one,
+        or was not listed before: after a change by this object, or in one that was pickled.
+        """
+        newest = self.latest()
+        if newest is None:
+            raise self._missing_error()
+        return newest
+
+    def _note(self, newest: TableSchema, meta: ObjectMeta | None) -> None:
+        self._newest, self._object = newest, meta
+        if self._origin is not None:
+            self._origin._note(newest, meta)
+
+    def detach(self) -> SchemaLog:
+        """A log of the same objects that has seen the same, whose newest schema only its own `refresh` changes.
+
+        What it sees, this log has seen too. Cost: no request.
+        """
+        copy = SchemaLog(self._store, self._layout, newest=self._newest)
+        copy._object, copy._loaded, copy._origin = self._object, self._loaded, self
+        return copy
+
+    def _missing_error(self) -> NotFound:
+        branch = self._layout.branch
+        url = self._store.root_url
+        return NotFound(
+            f"There is no table at {url} any more: it was dropped."
+            if branch is None
+            else f"The branch {branch!r} was deleted: the table at {url} has no schema of it any more.",
+            kind="table_not_found" if branch is None else "branch_not_found",
+            branch=branch,
+        )
+
+    def confirm(self, seen: TableSchema, listed: ObjectMeta | None) -> None:
+        """Raise unless a schema is still the object that it was: the table was not dropped since, nor created again.
+
+        Args:
+            listed: the schema's object as it was listed; None: its content is compared.
+
+        Raises `NotFound`: the table, or this branch of it, is gone; `Conflict`, kind ``schema_changed``: it was created
+        again. Cost: 1 HEAD, and 1 GET when the object differs.
+        """
+        path = self._layout.schema(seen.id)
+        try:
+            now = self._store.head(path)
+            if listed is not None and _etag_of(listed) is not None and _etag_of(now) == _etag_of(listed):
+                return
+            # Some stores give one object several etags, so the content decides.
+            is_same = decode_schema(self._store.get(path), path=path) == seen
+        except NotFound as gone:
+            raise self._missing_error() from gone
+        if not is_same:
+            raise self.replaced()
+
+    def replaced(self) -> Conflict:
+        """Return the error for a table that was created again, or reset, since a change was made."""
+        return Conflict(
+            f"The table at {self._store.root_url} was dropped and created again, or reset, while a change of it was "
+            "made. Nothing was changed: open the table again and redo the change.",
+            kind="schema_changed",
+        )
+
+    def ids(self) -> list[int]:
+        """Every schema id, ascending. Cost: 1 LIST."""
+        return sorted(self._objects())
+
+    def _objects(self) -> dict[int, ObjectMeta]:
+        listed = ((parse_schema(meta.path), meta) for meta in self._store.list(self._layout.schema_folder))
+        return {schema_id: meta for schema_id, meta in listed if schema_id is not None}
+
+    def latest(self) -> TableSchema | None:
+        """As `refresh`; None if there is no table."""
+        objects = self._objects()
+        if not objects:
+            return None
+        newest, seen = max(objects), self._newest
+        if seen is None or self._object is None or self._object != objects.get(seen.id):
+            self._loaded.clear()
+            seen = None
+        if seen is None or seen.id != newest:
+            seen = self.load(newest)
+        self._note(seen, objects[newest])
+        return seen
+
+    def load(self, schema_id: int) -> TableSchema:
+        """One schema. Raises `NotFound`, `Corruption`, `UnsupportedFormat`. Cost: 1 GET, none if loaded before."""
+        loaded = self._loaded.get(schema_id)
+        if loaded is None:
+            path = self._layout.schema(schema_id)
+            try:
+                body = self._store.get(path)
+            except NotFound as error:
+                raise NotFound(f"Schema {schema_id} does not exist at {self._store.url(path)}.", path=path) from error
+            loaded = decode_schema(body, path=path)
+            if loaded.id != schema_id:
+                raise Corruption(f"{path} contains schema {loaded.id}.", path=path)
+            self._loaded[schema_id] = loaded
+        return loaded
+
+    def store_next(self, schema: TableSchema) -> TableSchema:
+        """Write a schema under its own id. Cost: 1 PUT.
+
+        Raises `Conflict`: another client took the id with another content; re-read, change again.
+        """
+        path, body = self._layout.schema(schema.id), encode_schema(schema)
+        try:
+            self._store.put(path, body, create_only=True)
+        except AlreadyExists as error:
+            # After a lost reply the object may be ours; the same content is as good.
+            if bytes(self._store.get(path)) != body:
+                raise Conflict(f"Schema {schema.id} was written by another client.", path=path) from error
+        self._loaded[schema.id] = schema
+        self._note(schema, None)
+        return schema
+
+    def change(self, change: Callable[[TableSchema], TableSchema], *, time_ms: int) -> TableSchema:
+        """Apply a change to the newest schema and store the result; repeat while other writers win the race.
+
+        Raises `NotFound` when there is no table, and what `change` raises.
+        """
+        for _ in range(_STORE_ATTEMPT_COUNT_MAX):
+            before, listed = self.refresh(), self._object
+            changed = replace(change(before), time_ms=time_ms)
+            try:
+                stored = self.store_next(changed)
+            except Conflict:
+                continue
+            try:
+                self.confirm(before, listed)
+            except (Conflict, NotFound):
+                # Alone it would be a table again, or one with the columns of another.
+                alone = Deletable(self._layout.schema(changed.id), 0, "its table was dropped meanwhile")
+                Sweeper(self._store).delete_all([alone])
+                self._note(before, None)
+                raise
+            return stored
+        raise Conflict(
+            f"The schema of {self._store.root_url} was not changed: other writers changed it "
+            f"{_STORE_ATTEMPT_COUNT_MAX} times during this call. Try again."
+        )
+
+
+def _etag_of(meta: ObjectMeta) -> str | None:
+    """Return an etag without the quotes that some stores give in answers and not in listings."""
+    return None if meta.etag is None else meta.etag.removeprefix("W/").strip('"')

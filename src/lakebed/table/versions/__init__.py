@@ -1,0 +1,1 @@
+"""Verbs on versions: rollback, fast-forward, automatic tags, system tables, and why a file is there."""
