@@ -15,6 +15,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shlex
 import shutil
 import subprocess
@@ -96,16 +97,19 @@ def modules_of(pattern: Path) -> Iterator[Path]:
 
 def mutations_of(modules: Sequence[Path]) -> list[MutationSpec]:
     """Every mutation of code that runs."""
-    unused = {module: frozenset(annotated_lines(module)) for module in modules}
+    unused = {module: frozenset(idle_positions(module)) for module in modules}
     with use_db("session.sqlite") as database:
         init(modules, database, {})
         every = [mutation for item in database.work_items for mutation in item.mutations]
     return [one for one in every if (one.start_pos[0], one.start_pos[1]) not in unused[one.module_path]]
 
 
-def annotated_lines(module: Path) -> Iterator[tuple[int, int]]:
-    """Every position, line and column, within an annotation of a module."""
-    for node in ast.walk(ast.parse(module.read_text())):
+def idle_positions(module: Path) -> Iterator[tuple[int, int]]:
+    """Every position, line and column, within an annotation of a module, and of the ``*`` before keywords."""
+    text = module.read_text()
+    for number, line in enumerate(text.splitlines(), 1):
+        yield from ((number, found.start()) for found in re.finditer(r"\*,", line))
+    for node in ast.walk(ast.parse(text)):
         annotation = getattr(node, "annotation", None) or getattr(node, "returns", None)
         if annotation is None:
             continue

@@ -1,9 +1,9 @@
 """Runs the tests of a room's guarantees in forks of one process, which has imported and collected everything before.
 
 Owns: the protocol. A line on stdin is the number of a guarantee of the room; the line on stdout that answers it is a
-JSON object with ``outcome`` ("found", "missed", "broken", "unfit" or "skipped"), ``details`` and
-guarantee takes two forks: one runs its tests as the code is, where all must pass, and one with the defect, where one
-must fail. The first answer comes when the tests are collected.
+JSON object with ``outcome`` ("found", "missed", "broken", "unfit" or "skipped"), ``details`` and ``seconds`` of a
+processor. Each guarantee takes two forks: one runs its tests as the code is, where all must pass, and one with the
+defect, where one must fail. The first answer comes when the tests are collected.
 
 A fork's temporary folder ends with it. Hypothesis keeps its examples in a folder of the zygote: those that a defect
 yields are no use to other runs.
