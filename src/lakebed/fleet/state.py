@@ -242,6 +242,4 @@ class TenantState:
         waiting = ", ".join(map(str, self.transactions.to_collect))
         if waiting:
             return f"No timeline needs it: the collection of transaction {waiting} deletes it if a deadlist names it."
-        return (
-            "No timeline needs it, and no deadlist is waiting: lakebed fleet scrub deletes it if nothing refers to it."
-        )
+        return "No timeline needs it, and no deadlist waits: lakebed fleet collect deletes it if nothing refers to it."

@@ -232,7 +232,7 @@ def check_recovery(store: ObjectStore, verb: str, put: set[str], *, where: str) 
     left = unneeded(table)
     if verb not in ("delete_branch", "fast_forward"):  # whose own files are orphan cleaning's
         assert left <= put, f"left behind: {sorted(left - put)}"
-    table.remove_orphan_files(older_than_ms=2**60)
+    table.collect(grace_ms=0)
     check_versions_exist(table)
     assert not unneeded(table)
     assert not [meta.path for meta in store.list("lakebed/reclaim")], "unfinished work is left"
@@ -253,7 +253,7 @@ def check_branch(table: Table) -> None:
     commit(table.create_branch("fork"))
     table.delete_branch("fork")
     assert not list(table.store.list("branch"))
-    table.remove_orphan_files(older_than_ms=2**60)
+    table.collect(grace_ms=0)
     check_versions_exist(table)
     assert not unneeded(table)
 
@@ -376,8 +376,8 @@ def test_change_that_lands_after_the_crash(verb: str) -> None:
                 table.delete_tag("early", if_exists=True)
             table.expire(retain_max=1, retain_min=1, older_than_ms=0)
             check_versions_exist(open_table(inner, f"look at {where}"))
-            table.remove_orphan_files(older_than_ms=2**60)
-            table.remove_orphan_files(older_than_ms=2**60)
+            table.collect(grace_ms=0)
+            table.collect(grace_ms=0)
             check_versions_exist(table)
             assert not unneeded(table)
         except (AssertionError, LakebedError) as error:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
-from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.inherited import follows, is_ours, rollback_target
@@ -91,7 +91,7 @@ def restore_newest(branch: TableBranch, hidden: Mapping[int, bytes]) -> int | No
     return newest
 
 
-def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
+def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
     """Withdraw snapshots of lakebed that landed after their id had passed, through a plan.
 
     Either their writer died before its check, or a retry of a successful put arrived after the snapshot expired.
@@ -124,7 +124,7 @@ def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
     if not late:
         return []
     note = f"snapshots {', '.join(map(str, late))} landed after their ids had passed, and were never acknowledged"
-    plan = ReclaimPlan(
+    plan = CollectionPlan(
         branch.name, tuple(branch.layout.snapshot(snapshot_id) for snapshot_id in late), (), notes=(note,)
     )
     return [Sweeper(branch.store, branch.environment).sweep(plan)]
