@@ -104,7 +104,7 @@ class Txns(TenantCommand, name="txns"):
     def run(self) -> None:
         with self.fleet() as fleet:
             transactions = fleet.operator.transactions(self.tenant)
-        unfinished = sorted(transactions.unfinished, key=lambda one: one.id, reverse=True)
+        unfinished = sorted(transactions.unfinished, key=lambda transaction: transaction.id, reverse=True)
         due = set(transactions.to_collect)
         if self.json:
             output.document(

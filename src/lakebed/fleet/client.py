@@ -126,7 +126,7 @@ class Tenant:
         """All timelines, by name. Cost: 1 request."""
         attempts = self._router.attempts(f"read the tenant {self.name}")
         timelines = self._router.ask(attempts, lambda node: node.timelines(self.name))
-        return Listing(sorted(timelines, key=lambda one: one.name))
+        return Listing(sorted(timelines, key=lambda timeline: timeline.name))
 
     def create_timeline(self, name: str) -> Timeline:
         """Create an empty timeline. Raises `AlreadyExists` (``timeline_exists``). Cost: 1 commit."""

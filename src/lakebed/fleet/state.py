@@ -73,7 +73,7 @@ class TenantState:
             if transaction.state is TransactionState.COMMITTED and transaction.main
         ]
         first: dict[Position, Transaction] = {}
-        for txn in sorted(committed, key=lambda one: one.id):
+        for txn in sorted(committed, key=lambda transaction: transaction.id):
             first.setdefault(Position(txn.main, txn.main_lsn), txn)
         return list(first.values())
 

@@ -67,7 +67,7 @@ def _sweep(
 def _plan(store: ObjectStore, deleted: DeletedRepository) -> CollectionPlan:
     why = f"repository {deleted.name} was deleted"
     doomed = [Deletable(meta.path, meta.size_bytes, why) for meta in store.list()]
-    doomed.sort(key=lambda one: one.path == MARKER_PATH)
+    doomed.sort(key=lambda meta: meta.path == MARKER_PATH)
     return CollectionPlan(deleted.name, (), tuple(doomed))
 
 

@@ -191,7 +191,7 @@ class Repository(OverTransport, Closing):
         Arguments as `Reference.log`.
         """
         text = self.default_branch if ref is None else str(ref)
-        return log_of_range(lambda one, **rest: self.ref(one).log(**rest), text, **filters)
+        return log_of_range(lambda ref, **rest: self.ref(ref).log(**rest), text, **filters)
 
     def diff(
         self,

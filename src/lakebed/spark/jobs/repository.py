@@ -242,7 +242,7 @@ def _list_addresses(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]
                 except _LASTING as error:
                     yield _problem_row(pa.array([None], pa.string()), error)
 
-    packs = pack_units(ranges, size_bytes=lambda one: one[1].file.size_bytes, task_count_min=parallelism(spark))
+    packs = pack_units(ranges, size_bytes=lambda unit: unit[1].file.size_bytes, task_count_min=parallelism(spark))
     tasks, function = deal(spark, packs, lakebed_names)
     return tasks.mapInArrow(function, _NAMED).persist(StorageLevel.DISK_ONLY)
 
@@ -306,7 +306,7 @@ def _frame_of_ranges(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf
                         part = rows.slice(at, _ROWS_AT_ONCE)
                         yield from _decode(part.column(0), part.column(1)).to_batches()
 
-    packs = pack_units(ranges, size_bytes=lambda one: one[1].file.size_bytes, task_count_min=parallelism(spark))
+    packs = pack_units(ranges, size_bytes=lambda unit: unit[1].file.size_bytes, task_count_min=parallelism(spark))
     tasks, function = deal(spark, packs, lakebed_list)
     return tasks.mapInArrow(function, _ENTRIES)
 

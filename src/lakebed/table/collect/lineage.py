@@ -108,7 +108,7 @@ def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
         return []
     looked_at = ids[: len(low) + 1]  # the first above the marks states which snapshot it follows
     snapshots = {snapshot_id: _find(branch, snapshot_id) for snapshot_id in looked_at}
-    reached = _reached_by(snapshots)
+    reached = newest_once(snapshots)
     late = []
     for snapshot_id in low:
         snapshot = snapshots[snapshot_id]
@@ -130,16 +130,16 @@ def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
     return [Sweeper(branch.store, branch.environment).sweep(plan)]
 
 
-def _reached_by(found: Mapping[int, Snapshot | None]) -> frozenset[int]:
+def newest_once(snapshots: Mapping[int, Snapshot | None]) -> frozenset[int]:
     """The ids of which a later one of these snapshots shows that they were the newest version once.
 
     A snapshot names the one that it was committed on and, after a rollback, its target; the next id of another client
     follows it. What an unreadable snapshot (None) names is unknown, so it counts as naming all before it.
     """
     reached: set[int] = set()
-    for snapshot_id, snapshot in found.items():
+    for snapshot_id, snapshot in snapshots.items():
         if snapshot is None:
-            reached.update(earlier for earlier in found if earlier < snapshot_id)
+            reached.update(earlier for earlier in snapshots if earlier < snapshot_id)
             continue
         reached.add(follows(snapshot))
         target = rollback_target(snapshot)
