@@ -285,15 +285,19 @@ def calls_of(verb: str) -> list[Call]:
 def struck(verb: str, faults: tuple[Fault, ...]) -> Iterator[tuple[FaultyStore, str, Fault]]:
     """Run the verb once for each of its calls and each fault; yields the store after each.
 
-    A read is struck by `Fault.ERROR_BEFORE` only. A crash after it leaves the store as a crash after the change before
-    it does, and its caller cannot distinguish a lost reply from a refusal.
+    A read is struck by `Fault.ERROR_BEFORE` only, the first of an object. A crash after it leaves the store as a crash
+    after the change before it does, and its caller cannot distinguish a lost reply from a refusal.
     """
     calls = calls_of(verb)
     assert len(calls) > 2
-    struck_at = set()
+    struck_at, reads = set(), set()
     for index, call in enumerate(calls):
+        if not call.changes:
+            if is_long(verb) or (call.kind, call.path) in reads:
+                continue
+            reads.add((call.kind, call.path))
         for fault in faults:
-            if not call.changes and (fault is not Fault.ERROR_BEFORE or is_long(verb)):
+            if not call.changes and fault is not Fault.ERROR_BEFORE:
                 continue
             armed: dict[int, Fault] = {}
             where = f"{verb}, call {index} ({call}), {fault.name}"

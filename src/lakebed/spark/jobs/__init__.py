@@ -54,12 +54,12 @@ from lakebed.table.table import Table
 
 __all__ = [
     "collect_repository",
+    "collect_table",
     "compact_table",
     "diff_versions",
     "expire",
     "import_table",
     "list_repository",
-    "remove_orphan_files",
     "stage_files",
 ]
 
