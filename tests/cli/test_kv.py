@@ -530,7 +530,7 @@ def test_a_collection_goes_on_past_what_is_damaged_and_ends_with_the_last_databa
         while probe.stat().st_mtime_ns < now_ns:
             probe.touch()
 
-    every = ("kv", "collect", "--grace", "0s", "--grace", "0s")
+    every = ("kv", "collect", "--grace", "0s", "--destroyed-grace", "0s")
     once = cli(*every, urls["damaged"], urls["orders"], urls["never"])
     assert once.code == exits.FAULTY
     assert once.out.startswith("orders: ")
