@@ -214,8 +214,9 @@ class ManifestReader:
                 end += count
         tables = [ENTRY_SCHEMA.empty_table().select(columns), *(table.select(columns) for _, _, table in parts)]
         result = JoinedEntries(pa.concat_tables(tables).combine_chunks(), ranges)
-        size_bytes = _resident_bytes(result.rows) + _RANGE_BYTES * len(ranges)
-        self._cache.put((self._store.root_url, digest), result, size_bytes=size_bytes)
+        if len(ranges) == len(distinct):  # what is unreadable may be restored
+            size_bytes = _resident_bytes(result.rows) + _RANGE_BYTES * len(ranges)
+            self._cache.put((self._store.root_url, digest), result, size_bytes=size_bytes)
         return result
 
     def _small_entries(
