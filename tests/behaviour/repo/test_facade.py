@@ -288,7 +288,7 @@ def test_numbers_and_names_that_no_list_has(repo: Repository) -> None:
     main.put("a", b"1")
     main.commit("one")
     main.put("b", b"1")
-    repo.create_branch("other", source="main")
+    repo.create_branch("other", version="main")
     for amount in (2**63, 2**70):
         assert [one.path for one in main.list(amount=amount)] == ["a", "b"]
         assert [one.path for one in main.list(amount=amount, delimiter="/")] == ["a", "b"]
