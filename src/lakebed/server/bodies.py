@@ -185,8 +185,11 @@ class DiffRow(msgspec.Struct, frozen=True, omit_defaults=True):
     right: DiffObjectStat | UnsetType = UNSET
 
 
-class ObjectStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An object or, in listings with a delimiter, a common prefix."""
+class ObjectStats(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """An object or, in listings with a delimiter, a common prefix.
+
+    Nothing leads back to it, so the garbage collector need not look: a page has a thousand.
+    """
 
     path: str
     path_type: Literal["object", "common_prefix"]
