@@ -98,7 +98,7 @@ def load_commit(context: RepositoryContext, id: str, *, snapshot: Records | None
     return commit
 
 
-def _load_parent(context: RepositoryContext, id: str, *, child: str, snapshot: Records | None) -> Commit:
+def load_parent(context: RepositoryContext, id: str, *, child: str, snapshot: Records | None) -> Commit:
     """A commit that another one names: it is there, or something is lost."""
     commit = find_commit(context, id, snapshot=snapshot)
     if commit is None:
@@ -149,7 +149,7 @@ class Walk(Iterator[tuple[str, Commit]]):
         for parent_id in commit.parents[:1] if self._first_parent else commit.parents:
             if parent_id not in self._seen:
                 self._seen.add(parent_id)
-                self._push(parent_id, _load_parent(self._context, parent_id, child=here, snapshot=self._snapshot))
+                self._push(parent_id, load_parent(self._context, parent_id, child=here, snapshot=self._snapshot))
         return here, commit
 
     @property
@@ -189,7 +189,7 @@ def merge_base(context: RepositoryContext, left: str, right: str, *, snapshot: R
             return here  # everything that descends from it was met before: none of that is common
         for parent_id in known[here].parents:
             if parent_id not in known:
-                parent = known[parent_id] = _load_parent(context, parent_id, child=here, snapshot=snapshot)
+                parent = known[parent_id] = load_parent(context, parent_id, child=here, snapshot=snapshot)
                 heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
             sides[parent_id] = sides.get(parent_id, 0) | sides[here]
     return None
@@ -215,7 +215,7 @@ def difference(context: RepositoryContext, head: str, onto: str) -> Iterator[tup
         for parent_id in known[here].parents:
             before = sides.get(parent_id, 0)
             if parent_id not in known:
-                parent = known[parent_id] = _load_parent(context, parent_id, child=here, snapshot=None)
+                parent = known[parent_id] = load_parent(context, parent_id, child=here, snapshot=None)
                 heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
             after = sides[parent_id] = before | side
             wanted_count += (after == _LEFT) - (before == _LEFT)
