@@ -17,11 +17,13 @@ from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, page_of_many
 from lakebed.http.replies import StreamedResponse, empty, json
 from lakebed.http.streaming import whole_or_stream
-from lakebed.repo.heads.write import delete, delete_many
+from lakebed.repo.heads.write import delete, delete_many, update_metadata
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_writable
+from lakebed.repo.references.branches import load_branch
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View, read_reference
 from lakebed.server.bodies import (
@@ -31,6 +33,8 @@ from lakebed.server.bodies import (
     ObjectStageCreation,
     ObjectStats,
     PathList,
+    UnderlyingProperties,
+    UserMetadataUpdate,
 )
 from lakebed.server.errors import status_of
 from lakebed.server.routes.entity import part_of
@@ -352,3 +356,60 @@ async def list_objects(call: RepositoryCall) -> Response:
         return json(page_of_many(lines, amount=page.amount, key=lambda line: line.path, results=results))
 
     return await call.heavy(read)
+
+
+@OBJECTS.add(
+    "PUT",
+    _BRANCH + "/stat/user_metadata",
+    "updateObjectUserMetadata",
+    needs="write",
+    takes=UserMetadataUpdate,
+    gives={201: None},
+    parameters=(OBJECT_PATH,),
+)
+async def update_user_metadata(call: RepositoryCall) -> Response:
+    """Replace the user's own metadata of an object; its bytes stay."""
+    path, branch = call.required("path"), call.path["branch"]
+    body = await call.read(UserMetadataUpdate)
+    context = await call.context()
+    metadata = data.check_metadata(body.set)
+    await call.quick(update_metadata, context, branch=branch, path=path, metadata=metadata)
+    return empty(201)
+
+
+@OBJECTS.add(
+    "GET",
+    _BRANCH + "/stage_allowed",
+    "uploadObjectPreflight",
+    needs="write",
+    gives={204: None},
+    parameters=(OBJECT_PATH,),
+)
+async def may_upload(call: RepositoryCall) -> Response:
+    """Check whether the caller may upload an object."""
+    path = call.required("path")
+    context = await call.context()
+    await call.quick(_check_upload, context, call.path["branch"], path)
+    return empty()
+
+
+def _check_upload(context: RepositoryContext, branch: str, path: str) -> None:
+    check_path(path, writing=True)
+    check_writable(context, branch)
+    load_branch(context, branch)
+
+
+@OBJECTS.add(
+    "GET",
+    _REF + "/underlyingProperties",
+    "getUnderlyingProperties",
+    needs="read",
+    gives={200: UnderlyingProperties},
+    parameters=(OBJECT_PATH,),
+)
+async def get_underlying_properties(call: RepositoryCall) -> Response:
+    """Check that an object is there. Stores are not asked for its storage class."""
+    path = call.required("path")
+    context = await call.context(is_proven_later=True)
+    await call.look(find_entry, context, call.path["ref"], path)
+    return json(UnderlyingProperties())
