@@ -7,9 +7,15 @@ from lakebed.runtime import Runtime
 
 
 class KeptGraph:
-    """The graph that was read last, and what tells whether it is still all there is. Thread-safe."""
+    """The graph that was read last, and what tells whether it is still all there is. Thread-safe.
+
+    Attributes:
+        indexed_heads: how many commits were to be missing at least, and the heads behind which fewer were; None: it was
+            not looked yet.
+    """
 
     def __init__(self, *, runtime: Runtime) -> None:
+        self.indexed_heads: tuple[int, set[str]] | None = None
         self._lock = runtime.lock()
         self._kept: tuple[int, bytes, CommitGraph] | None = None
 

@@ -165,16 +165,19 @@ _LEFT: Final = 1
 _RIGHT: Final = 2
 
 
-def merge_base(context: RepositoryContext, left: str, right: str, *, snapshot: Records | None = None) -> str | None:
-    """The best common ancestor of two commits; one that descends from no other.
+class TooFar(Exception):
+    """A walk has met as many commits as it may."""
 
-    Of several as good (after merges crosswise) that of the greatest generation, then the later, then the smaller id:
-    the same whichever side is named first, and in every process.
 
-    Returns:
-        A commit id, which may be one of the two; None: they have no ancestor in common.
+def walk_to_merge_base(
+    context: RepositoryContext, left: str, right: str, *, count_max: int | None, snapshot: Records | None
+) -> str | None:
+    """`lakebed.repo.references.history.merge_base` by the records alone.
 
-    Raises as `Walk`. Cost: 1 read of the key-value store for each commit that is newer than the answer.
+    Raises:
+        TooFar: it is behind `count_max` commits; None: any number.
+        As `Walk`.
+    Cost: 1 read of the key-value store for each commit that is newer than the answer.
     """
     if left == right:
         load_commit(context, left, snapshot=snapshot)
@@ -184,6 +187,8 @@ def merge_base(context: RepositoryContext, left: str, right: str, *, snapshot: R
     waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
     heapq.heapify(waiting)
     while waiting:
+        if count_max is not None and len(known) > count_max:
+            raise TooFar
         _, _, here = heapq.heappop(waiting)
         if sides[here] == _LEFT | _RIGHT:
             return here  # everything that descends from it was met before: none of that is common

@@ -34,7 +34,7 @@ from lakebed.repo.model.model import Branch, Commit, Tag
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import read_records
-from lakebed.repo.references.commits import find_commit, load_commit, load_parent
+from lakebed.repo.references.commits import TooFar, find_commit, load_commit, load_parent, walk_to_merge_base
 
 SEGMENT_COMMITS_MAX: Final = 1_024
 SEGMENT_FILTER_BYTES_MAX: Final = 512 << 10
@@ -42,6 +42,9 @@ SEGMENT_FILTER_BYTES_MAX: Final = 512 << 10
 
 TAIL_COUNT_MAX: Final = 1_000
 """Commits of one question that may be missing in the index; with more the records are walked."""
+
+WALKED_COUNT_MAX: Final = 256
+"""Commits that a search for a merge base reads before it asks the index: most are near."""
 
 _BATCH_COUNT: Final = 64
 """Commits whose filters are made between two looks whether to stop."""
@@ -188,6 +191,37 @@ class GraphWalk(Iterator[tuple[str, Commit]]):
         return [graph.id_at(position) for position in met]
 
 
+def merge_base(
+    context: RepositoryContext, left: str, right: str, *, snapshot: KeyValueSnapshot | None = None
+) -> str | None:
+    """The best common ancestor of two commits; one that descends from no other.
+
+    Of several as good (after merges crosswise) that of the greatest generation, then the later, then the smaller id:
+    the same whichever side is named first, and in every process.
+
+    Returns:
+        A commit id, which may be one of the two; None: they have no ancestor in common.
+
+    Raises as `lakebed.repo.references.commits.Walk`. Cost: 1 read of the key-value store for each commit that is newer
+    than the answer; beyond `WALKED_COUNT_MAX`, where the history is indexed, 0.2 us for each commit of it instead.
+    """
+    if snapshot is None:
+        with context.key_value.snapshot() as new_snapshot:
+            return merge_base(context, left, right, snapshot=new_snapshot)
+    try:
+        return walk_to_merge_base(context, left, right, count_max=WALKED_COUNT_MAX, snapshot=snapshot)
+    except TooFar:
+        graph = open_graph(context, [left, right], snapshot=snapshot)
+    if graph is None:
+        return walk_to_merge_base(context, left, right, count_max=None, snapshot=snapshot)
+    common = graph.reach([graph.position_of(left)]) & graph.reach([graph.position_of(right)])
+    if not common.any():
+        return None
+    # Whatever descends from a common ancestor has a greater generation: the greatest is of one that none descends from.
+    best = np.flatnonzero(common & (graph.generations == graph.generations[common].max())).tolist()
+    return graph.id_at(min(best, key=graph.order_of))
+
+
 # ---- writing
 
 
@@ -203,18 +237,24 @@ def index_history(context: RepositoryContext, *, count_min: int = 1, pause: Call
 
     Raises:
         Corruption: a commit's parent is missing, or a record is damaged. Unavailable, OutcomeUnknown.
-    Cost: without work 1 scan of branches and tags. A commit that is added costs 2 reads, and the ranges that it has not
-    in common with its first parent; a write for each thousand.
+    Cost: without work 1 scan of branches and tags, and where one has moved, as `open_graph`. A commit that is added
+    costs 2 reads, and the ranges that it has not in common with its first parent; a write for each thousand.
     """
     with context.key_value.snapshot() as snapshot:
+        heads = {branch.commit_id for _, branch in read_records(snapshot, context.keys.branch(), Branch)}
+        heads |= {tag.commit_id for _, tag in read_records(snapshot, context.keys.tag(), Tag)}
+        if context.graph.indexed_heads == (count_min, heads):
+            return 0  # as long as nothing moves, nothing is read
+        graph = load_graph(context, snapshot=snapshot)
+        missing = _list_missing(context, graph, heads, snapshot=snapshot)
+        if len(missing) < count_min:
+            context.graph.indexed_heads = (count_min, heads)
+            return 0
         rows = _scan_segments(context, snapshot, 0)
         segments = list(_decode_segments(rows))
-        graph = CommitGraph(segments)
-        heads = [branch.commit_id for _, branch in read_records(snapshot, context.keys.branch(), Branch)]
-        heads += [tag.commit_id for _, tag in read_records(snapshot, context.keys.tag(), Tag)]
-        missing = [(commit.generation, id) for id, commit in _walk_missing(context, graph, heads, snapshot=snapshot)]
-    if len(missing) < count_min:
-        return 0
+        if sum(segment.count for segment in segments) != len(graph):  # one was damaged since this process has read it
+            graph = CommitGraph(segments)
+            missing = _list_missing(context, graph, heads, snapshot=snapshot)
     missing.sort()
     writer = _Writer(context, graph, segments, rows)
     for number, (_, id) in enumerate(missing):
@@ -224,6 +264,13 @@ def index_history(context: RepositoryContext, *, count_min: int = 1, pause: Call
             break
     writer.write()
     return writer.added_count
+
+
+def _list_missing(
+    context: RepositoryContext, graph: CommitGraph, heads: Iterable[str], *, snapshot: KeyValueSnapshot
+) -> list[tuple[int, str]]:
+    """Generation and id of the commits to add."""
+    return [(commit.generation, id) for id, commit in _walk_missing(context, graph, heads, snapshot=snapshot)]
 
 
 class _Writer:

@@ -14,7 +14,7 @@ from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.reflog import ReflogLine, reflog
-from lakebed.repo.references.commits import merge_base
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve, resolve_commit
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import at_reference, read_reference, rows_of_moment
