@@ -100,9 +100,9 @@ def test_an_old_object_is_updated_and_kept(home: RepositoryContext) -> None:
     """An object that is older than a collection's boundary can have new metadata, and no collection takes its bytes."""
     upload(home, b"first")
     commit(home, "main", message="first")
-    collect_garbage(home, options=CollectionOptions(min_age=timedelta()))
+    collect_garbage(home, options=CollectionOptions(grace=timedelta()))
     write.update_metadata(home, branch="main", path="a", metadata={"new": "1"})
-    collect_garbage(home, options=CollectionOptions(min_age=timedelta()))
+    collect_garbage(home, options=CollectionOptions(grace=timedelta()))
     assert read(home) == (b"first", {"new": "1"})
 
 

@@ -74,7 +74,7 @@ async def get_storage(call: RepositoryCall) -> Response:
 )
 async def get_garbage_collection(call: RepositoryCall) -> Response:
     """Get how old an object must be to be collected."""
-    return json(GarbageCollectionConfig(round(CollectionOptions().min_age.total_seconds())))
+    return json(GarbageCollectionConfig(round(CollectionOptions().grace.total_seconds())))
 
 
 @SERVICE.add("GET", "/setup_lakefs", "getSetupState", tag="config", needs=None, gives={200: SetupState})
