@@ -63,7 +63,8 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
     """
     try:
         if kind in _KEPT_KINDS and len(raw) <= _KEPT_BYTES_MAX:
-            return _decode_kept(raw, kind)
+            kept: R = _decode_kept(raw, kind)
+            return kept
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
         shown = key.decode(errors="backslashreplace")
