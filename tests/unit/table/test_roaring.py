@@ -83,7 +83,7 @@ def test_damage() -> None:
             decode_positions(broken)
         except DamageError:
             continue
-    with pytest.raises(DamageError, match="more containers"):
+    with pytest.raises(DamageError):
         decode_positions(b"\x3a\x30\0\0" + b"\xff\xff\xff\x7f")
     with pytest.raises(DamageError):
         decode_positions_64(b"\xff" * 8)
