@@ -147,8 +147,8 @@ def test_commands_load_only_what_they_need(lake: str) -> None:
     lakebed.open(lake).repository("analytics", create=True).close()
     script = (
         "import sys\n"
-        "from lakebed.cli import main\n"
-        "sys.meta_path.insert(0, main._WithoutPandas())\n"
+        "from lakebed.cli import loading, main\n"
+        "loading.use_no_frames()\n"
         "def test(words, forbidden):\n"
         "    assert main.run(words) == 0, words\n"
         "    loaded = forbidden & sys.modules.keys()\n"
@@ -185,8 +185,8 @@ def test_a_listing_loads_only_what_it_shows(tmp_path: Path) -> None:
     opened.create_table("sums", schema, primary_keys=["id"], options=options).upsert(rows)
     script = (
         "import sys\n"
-        "from lakebed.cli import main\n"
-        "sys.meta_path.insert(0, main._WithoutPandas())\n"
+        "from lakebed.cli import loading, main\n"
+        "loading.use_no_frames()\n"
         f"assert main.run(['ls', {str(tmp_path)!r}, '--json']) == 0\n"
         f"loaded = {NOT_LISTED!r} & sys.modules.keys()\n"
         "assert not loaded, loaded\n"
@@ -200,6 +200,25 @@ def test_a_listing_loads_only_what_it_shows(tmp_path: Path) -> None:
         ("plain", 4),
         ("sums", 2),
     ]
+
+
+def test_a_command_loads_no_pandas_and_can_still_import_it() -> None:
+    """Arrow loads no pandas for the arrays of a command, and makes frames when asked to."""
+    script = (
+        "import sys\n"
+        "from lakebed.cli import loading\n"
+        "loading.use_no_frames()\n"
+        "finders = list(sys.meta_path)\n"
+        "loading.load('lakebed.lake.lake')\n"
+        "import pyarrow as pa\n"
+        "rows = pa.table({'id': pa.array([1, 2])})\n"
+        "assert 'pandas' not in sys.modules and sys.meta_path == finders\n"
+        "import pandas\n"
+        "assert rows.to_pandas().equals(pandas.DataFrame({'id': [1, 2]}))\n"
+        "assert pa.array(pandas.Series([1.0, None])).null_count == 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_group_is_loaded_when_it_is_asked_for() -> None:

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Final
+from typing import Final
 
 import lakebed
 from lakebed import log
@@ -20,25 +20,12 @@ from lakebed.cli import exits, help, output, parser, standard
 from lakebed.cli.command import Command
 from lakebed.cli.commands import ROOT, is_answer
 from lakebed.cli.grammar import LAKE_VARIABLE
-from lakebed.cli.loading import load
+from lakebed.cli.loading import load, use_no_frames
 from lakebed.cli.parser import Parsed
 from lakebed.cli.shells import COMPLETE
 from lakebed.clock import SystemClock
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.texts import format_value
-
-
-class _WithoutPandas:
-    """Hide pandas, as if it were not installed. A finder of modules; `importlib.abc` alone takes 10 ms to load.
-
-    Arrow imports it for its first array of Python objects, which costs every command half a second and a server 40 MB.
-    Only pipelines use data frames.
-    """
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("No command of this group uses data frames.", name=fullname)
-
 
 _ALLOCATIONS: Final = 20_000
 """New objects between two runs of the cyclic garbage collector. With Python's 700 they take a tenth of the start."""
@@ -50,7 +37,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     gc.set_threshold(_ALLOCATIONS)
     if "pipeline" not in arguments[:1]:
-        sys.meta_path.insert(0, _WithoutPandas())
+        use_no_frames()
     code = run(arguments)
     standard.finish()
     gc.freeze()  # the collections of the interpreter's end look at no object: a tenth of a short command

@@ -18,7 +18,7 @@ from lakebed.fleet.model import Manifest, Policy
 from lakebed.fleet.scrub import NEEDLESS, Reason, Scrubber, ScrubReport
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.tenant import check_tenant
-from lakebed.lake.on_demand import LakeRoot
+from lakebed.lake.root import LakeRoot
 from lakebed.lake.tenants import Records
 from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import RESERVE_PATH

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import lakebed.lake
 from lakebed.errors import LakebedError, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER, TENANT_SUFFIX, tenant_folder
 from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
 from lakebed.lake.names import split_top
-from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 
@@ -75,7 +75,7 @@ class TenantAdapter(StoreAdapter):
         with lake.reading_tenants() as records:
             for record in records.tenants():
                 try:
-                    plan = module_of("tenant").plan_of(lake.root, records.state(record.tenant))
+                    plan = lakebed.lake.tenants.plan_of(lake.root, records.state(record.tenant))
                 except LakebedError as error:
                     reports.append(
                         ReclaimReport.not_collected(f"tenant {record.tenant}", error, dry_run=cleaning.dry_run)

@@ -12,11 +12,10 @@ It does not write: it makes a run of a full container, and bytes on disk stay as
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap, BitMap64
 from typing_extensions import Buffer
 
 from lakebed.table.codec.avro_container import DamageError
@@ -60,7 +59,7 @@ def _bits(low: npt.NDArray[np.uint16]) -> bytes:
 
 def decode_positions(body: Buffer) -> Positions:
     """The positions in the bytes of a 32-bit bitmap. Raises `DamageError`."""
-    return _decode(body, BitMap, np.uint32)
+    return _decode(body, "BitMap", np.uint32)
 
 
 def decode_positions_64(body: Buffer) -> Positions:
@@ -68,17 +67,20 @@ def decode_positions_64(body: Buffer) -> Positions:
 
     Raises `DamageError`.
     """
-    return _decode(body, BitMap64, np.uint64)
+    return _decode(body, "BitMap64", np.uint64)
 
 
-def _decode(body: Buffer, kind: type[BitMap] | type[BitMap64], dtype: type[np.unsignedinteger[Any]]) -> Positions:
+def _decode(body: Buffer, kind: Literal["BitMap", "BitMap64"], dtype: type[np.unsignedinteger[Any]]) -> Positions:
+    import pyroaring
+
+    bitmaps: type[pyroaring.BitMap] = getattr(pyroaring, kind)
     view = memoryview(body).cast("B")
     try:
-        positions = np.frombuffer(kind.deserialize(view).to_array(), dtype).astype(np.int64)
+        positions = np.frombuffer(bitmaps.deserialize(view).to_array(), dtype).astype(np.int64)
     except (ValueError, IndexError) as error:  # the second for no bytes at all
         raise DamageError("a bitmap is cut off, or does not hold what its headers say") from error
     with suppress(ValueError, IndexError):
-        kind.deserialize(view[:-1])  # the library reads as far as the bitmap goes
+        bitmaps.deserialize(view[:-1])  # the library reads as far as the bitmap goes
         raise DamageError("bytes follow a bitmap")
     if len(positions) and positions[-1] < 0:
         raise DamageError("a bitmap holds a position beyond 63 bits")
