@@ -147,10 +147,9 @@ def test_commands_load_only_what_they_need(lake: str) -> None:
     lakebed.open(lake).repository("analytics", create=True).close()
     script = (
         "import sys\n"
-        "from lakebed.cli import loading, main\n"
-        "loading.use_no_frames()\n"
+        "from lakebed.cli import main\n"
         "def test(words, forbidden):\n"
-        "    assert main.run(words) == 0, words\n"
+        "    assert main.run(words, frames=False) == 0, words\n"
         "    loaded = forbidden & sys.modules.keys()\n"
         "    assert not loaded, f'{words} loads {loaded}'\n"
         f"for words, forbidden in {LOADED!r}:\n"
@@ -185,9 +184,8 @@ def test_a_listing_loads_only_what_it_shows(tmp_path: Path) -> None:
     opened.create_table("sums", schema, primary_keys=["id"], options=options).upsert(rows)
     script = (
         "import sys\n"
-        "from lakebed.cli import loading, main\n"
-        "loading.use_no_frames()\n"
-        f"assert main.run(['ls', {str(tmp_path)!r}, '--json']) == 0\n"
+        "from lakebed.cli import main\n"
+        f"assert main.run(['ls', {str(tmp_path)!r}, '--json'], frames=False) == 0\n"
         f"loaded = {NOT_LISTED!r} & sys.modules.keys()\n"
         "assert not loaded, loaded\n"
         "ours = sorted(name for name in sys.modules if name.startswith('lakebed.'))\n"
@@ -207,9 +205,8 @@ def test_a_command_loads_no_pandas_and_can_still_import_it() -> None:
     script = (
         "import sys\n"
         "from lakebed.cli import loading\n"
-        "loading.use_no_frames()\n"
         "finders = list(sys.meta_path)\n"
-        "loading.load('lakebed.lake.lake')\n"
+        "loading.load_arrow()\n"
         "import pyarrow as pa\n"
         "rows = pa.table({'id': pa.array([1, 2])})\n"
         "assert 'pandas' not in sys.modules and sys.meta_path == finders\n"

@@ -20,7 +20,7 @@ from lakebed.cli import exits, help, output, parser, standard
 from lakebed.cli.command import Command
 from lakebed.cli.commands import ROOT, is_answer
 from lakebed.cli.grammar import LAKE_VARIABLE
-from lakebed.cli.loading import load, use_no_frames
+from lakebed.cli.loading import load, load_arrow
 from lakebed.cli.parser import Parsed
 from lakebed.cli.shells import COMPLETE
 from lakebed.clock import SystemClock
@@ -36,19 +36,21 @@ def main() -> None:
     standard.guard()
     arguments = sys.argv[1:]
     gc.set_threshold(_ALLOCATIONS)
-    if "pipeline" not in arguments[:1]:
-        use_no_frames()
-    code = run(arguments)
+    code = run(arguments, frames=False)
     standard.finish()
     gc.freeze()  # the collections of the interpreter's end look at no object: a tenth of a short command
     sys.exit(code)
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code."""
+def run(arguments: list[str], *, frames: bool = True) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        frames: the process makes data frames, besides those of pipelines.
+    """
     json = "--json" in arguments
     standard.stops_with_output(True)  # help pages and completions answer too
-    code = _outcome(arguments, json=json)
+    code = _outcome(arguments, json=json, frames=frames)
     with suppress(OSError):
         sys.stdout.flush()
     problem = standard.failure()
@@ -62,10 +64,10 @@ def run(arguments: list[str]) -> int:
     return code
 
 
-def _outcome(arguments: list[str], *, json: bool) -> int:
+def _outcome(arguments: list[str], *, json: bool, frames: bool) -> int:
     """The exit code of a command, whose errors are printed."""
     try:
-        return _run(arguments, json=json)
+        return _run(arguments, json=json, frames=frames)
     except exits.Exit as done:
         return done.code
     except KeyboardInterrupt:
@@ -100,11 +102,13 @@ def _report(problem: Exception, *, json: bool) -> int:
 
 _VERSION: Final = ("--version", "-V")
 _HELP: Final = {"--help", "-h"}
+_WITHOUT_ARROW: Final = {"version", "completion", "pipeline"}
+"""Groups and commands that need no Arrow, or Arrow with data frames."""
 _CLOCK: Final = SystemClock()
 _LOG: Final = log.logger("cli")
 
 
-def _run(arguments: list[str], *, json: bool) -> int:
+def _run(arguments: list[str], *, json: bool, frames: bool) -> int:
     if arguments[:1] == [COMPLETE]:
         output.lines(load("lakebed.cli.completion").candidates(ROOT, " ".join(arguments[1:])))
         return exits.OK
@@ -126,6 +130,8 @@ def _run(arguments: list[str], *, json: bool) -> int:
     if parsed is None:
         output.page(help.page_of_command(spec))
         return exits.OK
+    if not frames and parsed.spec.path[0] not in _WITHOUT_ARROW:
+        load_arrow()
     _run_parsed(parsed, json=json)
     return exits.OK
 
