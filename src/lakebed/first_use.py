@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 Lookup = Callable[[str], Any]
@@ -32,7 +33,7 @@ def on_first_use(
     def load(name: str) -> Any:
         attribute = renamed.get(name, name)
         if name not in modules and attribute not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise _absence(package, name)
         check()
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
@@ -41,6 +42,19 @@ def on_first_use(
         return value
 
     return load, lambda: sorted({*sys.modules[package].__all__, *renamed})
+
+
+def _absence(package: str, name: str) -> Exception:
+    """Return the error of a name that a package does not have. It says where a module is that moved into a room.
+
+    (Only for ``from package import module``: of ``import package.module`` Python asks no package.)
+    """
+    rooms = () if name.startswith("_") else Path(sys.modules[package].__path__[0]).glob(f"*/{name}.py")
+    places = [f"{package}.{path.parent.name}.{name}" for path in sorted(rooms)]
+    if not places:
+        return AttributeError(f"module {package!r} has no attribute {name!r}")
+    # Not an AttributeError, in whose place the import statement would raise one without these words.
+    return ImportError(f"{package}.{name} has moved: import {' or '.join(places)}.", name=f"{package}.{name}")
 
 
 def all_of(module: str, *, into: dict[str, Any]) -> Lookup:

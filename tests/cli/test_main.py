@@ -205,11 +205,10 @@ def test_a_command_loads_no_pandas_and_can_still_import_it() -> None:
     script = (
         "import sys\n"
         "from lakebed.cli import loading\n"
-        "finders = list(sys.meta_path)\n"
         "loading.load_arrow()\n"
         "import pyarrow as pa\n"
         "rows = pa.table({'id': pa.array([1, 2])})\n"
-        "assert 'pandas' not in sys.modules and sys.meta_path == finders\n"
+        "assert 'pandas' not in sys.modules\n"
         "import pandas\n"
         "assert rows.to_pandas().equals(pandas.DataFrame({'id': [1, 2]}))\n"
         "assert pa.array(pandas.Series([1.0, None])).null_count == 1\n"

@@ -69,6 +69,7 @@ class ConditionParser:
         self.tokens = self._tokenize()
 
     def error(self, position: int, expected: str) -> InvalidRequest:
+        """Return the error of a text that goes wrong at a position."""
         snippet = self.text[position : position + 20] or "the end"
         shown = self.text if len(self.text) <= _SHOWN_MAX else self.text[:_SHOWN_MAX] + "..."
         return InvalidRequest(
@@ -92,14 +93,17 @@ class ConditionParser:
 
     @property
     def ahead(self) -> Token:
+        """The next token, which is not taken."""
         return self.tokens[self.index]
 
     def next(self) -> Token:
+        """Take a token."""
         token = self.ahead
         self.index += 1
         return token
 
     def accept(self, *texts: str) -> bool:
+        """Take these keywords or operators, if they are next."""
         tokens = self.tokens[self.index : self.index + len(texts)]
         if [token.text for token in tokens if token.kind in ("keyword", "op")] != list(texts):
             return False
@@ -107,28 +111,33 @@ class ConditionParser:
         return True
 
     def expect(self, text: str) -> None:
+        """Take a keyword or an operator. Raises `InvalidRequest`."""
         if not self.accept(text):
             raise self.error(self.ahead.position, repr(text))
 
     def whole(self) -> Predicate:
+        """Read the whole text."""
         predicate = self.disjunction()
         if self.ahead.kind != "end":
             raise self.error(self.ahead.position, "AND, OR or the end")
         return predicate
 
     def disjunction(self) -> Predicate:
+        """Read conditions joined by OR."""
         parts = [self.conjunction()]
         while self.accept("OR"):
             parts.append(self.conjunction())
         return parts[0] if len(parts) == 1 else Or(tuple(parts))
 
     def conjunction(self) -> Predicate:
+        """Read conditions joined by AND."""
         parts = [self.negation()]
         while self.accept("AND"):
             parts.append(self.negation())
         return parts[0] if len(parts) == 1 else And(tuple(parts))
 
     def negation(self) -> Predicate:
+        """Read a condition behind any number of NOT."""
         negated = False
         while self.accept("NOT"):
             negated = not negated
@@ -144,6 +153,7 @@ class ConditionParser:
         return Not(condition) if negated else condition
 
     def comparison(self) -> Predicate:
+        """Read a comparison, or a boolean column."""
         left = self.operand()
         if not isinstance(left, Column):
             return self.compare(left, self.operator())
@@ -194,6 +204,7 @@ class ConditionParser:
                 return In(left.name, tuple(values))
 
     def name(self) -> str:
+        """Take the name of a column."""
         token = self.next()
         if token.kind == "quoted":
             quote = token.text[0]
@@ -203,6 +214,7 @@ class ConditionParser:
         return token.text
 
     def operator(self) -> Comparison:
+        """Take a sign of comparison."""
         token = self.next()
         op = {"==": "=", "!=": "<>"}.get(token.text, token.text)
         if token.kind != "op" or op not in FLIPPED:
@@ -225,6 +237,7 @@ class ConditionParser:
         raise self.error(token.position, _VALUE)
 
     def number(self, token: Token) -> int | decimal.Decimal:
+        """Return the number in a token."""
         text = "".join(token.text.split())
         if len(text) <= _INTEGER_DIGITS_MAX and re.fullmatch(r"[+-]?[0-9]+", text):
             return int(text)
@@ -234,6 +247,7 @@ class ConditionParser:
             raise self.error(token.position, "a number with a smaller exponent") from error
 
     def like(self, name: str) -> Predicate:
+        """Read the pattern of a LIKE."""
         token = self.next()
         if token.kind != "text":
             raise self.error(token.position, "a pattern such as 'UA%'")
