@@ -41,7 +41,7 @@ def render(facts: ReportFacts) -> str:
     sections = [section for table in shown for section in table_sections(table, alone=len(shown) == 1)]
     statements = [(statement.mark, _MARKS[statement.mark], statement.sentence) for statement in state_outcome(facts)]
     generated = datetime.datetime.fromtimestamp(facts.generated_ms / 1000, datetime.UTC)
-    return draw(
+    page = draw(
         "page",
         facts.title,
         Markup(style),
@@ -51,6 +51,7 @@ def render(facts: ReportFacts) -> str:
         f"{generated:%d %B %Y, %H:%M}",
         facts.lake,
     )
+    return str(page)
 
 
 # ---- the top
