@@ -13,8 +13,6 @@ from importlib import resources
 from statistics import median
 from typing import Any
 
-from markupsafe import Markup
-
 from lakebed.pipeline.model import StepRecord
 from lakebed.pipeline.page_parts import are, bytes_text, card, draw, time_text, utc_text
 from lakebed.pipeline.page_table import holds_now, is_unread, table_sections, tag_holds
@@ -44,7 +42,7 @@ def render(facts: ReportFacts) -> str:
     page = draw(
         "page",
         facts.title,
-        Markup(style),
+        style,
         draw("head", facts.title, statements),
         _tiles(facts),
         [*sections, *_checks(facts.checks), _runs(facts.runs)],
@@ -162,7 +160,7 @@ def _bytes_freed(expiry: Mapping[str, Any]) -> int:
     return max(int(expiry["disk_bytes_before"]) - int(expiry["disk_bytes_after"]), 0)
 
 
-def _tiles(facts: ReportFacts) -> Markup:
+def _tiles(facts: ReportFacts) -> str:
     versions = [version for table in facts.tables for version in table.versions]
     tags = [tag for table in facts.tables for tag in table.tags]
     merges = [version for version in versions if version.verb == "merge" and not version.rolled_back]
@@ -239,12 +237,12 @@ def _percent(share: float) -> str:
 # ---- checks and runs
 
 
-def _checks(checks: Sequence[Check]) -> list[Markup]:
+def _checks(checks: Sequence[Check]) -> list[str]:
     others = [check for check in checks if check.tag is None]
     return [card("Checks", "", draw("checks", others))] if others else []
 
 
-def _runs(runs: Sequence[RunFacts]) -> Markup:
+def _runs(runs: Sequence[RunFacts]) -> str:
     parts = []
     for run in runs:
         status = run.status
@@ -288,12 +286,12 @@ def _describe_dropped(run: RunFacts) -> str:
     return f"{format_count(total, 'bad row')} {were} dropped: {', '.join(words)}."
 
 
-def _verbs(steps: Sequence[StepRecord]) -> Markup:
+def _verbs(steps: Sequence[StepRecord]) -> str:
     by_verb: dict[str, list[StepRecord]] = {}
     for step in steps:
         by_verb.setdefault(step.verb, []).append(step)
     if not by_verb:
-        return Markup("")
+        return ""
     rows = [
         (
             verb,

@@ -11,7 +11,6 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -22,23 +21,23 @@ def _macros() -> Any:
     return Environment(autoescape=True, undefined=StrictUndefined).from_string(text).module
 
 
-def draw(part: str, *values: object) -> Markup:
-    """Return a part of the page: the macro of that name in `page.html.jinja`, which escapes what is not markup."""
-    drawn: Markup = getattr(_macros(), part)(*values)
+def draw(part: str, *values: object) -> str:
+    """Return a part of the page: the macro of that name in `page.html.jinja`, which escapes all but parts of a page."""
+    drawn: str = getattr(_macros(), part)(*values)
     return drawn
 
 
-def card(title: str, lead: str, *parts: Markup) -> Markup:
+def card(title: str, lead: str, *parts: str) -> str:
     """Return a section: a heading, a sentence below it, the content."""
     return draw("card", title, lead, parts)
 
 
-def legend(*entries: tuple[str, str]) -> Markup:
+def legend(*entries: tuple[str, str]) -> str:
     """Return the meaning of colours: (classes, text) of each."""
     return draw("legend", entries)
 
 
-def verdict_mark(is_good: bool | None, good: str, bad: str) -> Markup:
+def verdict_mark(is_good: bool | None, good: str, bad: str) -> str:
     """Return a tick or a cross with its text."""
     return draw("verdict", is_good, "not read again" if is_good is None else good if is_good else bad)
 

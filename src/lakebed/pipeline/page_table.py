@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from markupsafe import Markup
-
 from lakebed.pipeline.page_parts import (
     MONTHS,
     are,
@@ -39,13 +37,13 @@ _LABEL_SHARE = 0.2
 """The part of a narrow plot's width that the label of an expiry takes."""
 
 
-def table_sections(table: TableFacts, *, alone: bool) -> list[Markup]:
+def table_sections(table: TableFacts, *, alone: bool) -> list[str]:
     """Return the sections of one table that has versions; with its name, unless it is `alone` on the page."""
     heading = [] if alone else [draw("table_name", table.name)]
     return [*heading, _timeline(table), _rows_and_files(table), _storage(table), *_tags(table.tags)]
 
 
-def _timeline(table: TableFacts) -> Markup:
+def _timeline(table: TableFacts) -> str:
     versions = table.versions
     position = {version.snapshot: number + 0.5 for number, version in enumerate(versions)}
     ticks = [
@@ -84,7 +82,7 @@ def _fate(version: VersionFacts) -> str:
     return "alive" if version.alive else "undone" if version.rolled_back else "gone"
 
 
-def _rows_and_files(table: TableFacts) -> Markup:
+def _rows_and_files(table: TableFacts) -> str:
     versions = table.versions
     hints = [
         f"{version.step or version.verb}: {format_count(version.rows, 'row')}, snapshot {version.snapshot}"
@@ -122,7 +120,7 @@ def _rows_and_files(table: TableFacts) -> Markup:
     )
 
 
-def _storage(table: TableFacts) -> Markup:
+def _storage(table: TableFacts) -> str:
     versions = table.versions
     count = len(versions)
     expiries = [(_place_of(expiry, versions), expiry) for expiry in table.expiries if expiry["snapshots_expired"]]
@@ -196,7 +194,7 @@ def _newest_bytes(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -
     return newest.bytes_total
 
 
-def _expiry_section(table: TableFacts) -> Markup:
+def _expiry_section(table: TableFacts) -> str:
     rows = []
     for expiry in table.expiries:
         before, after = int(expiry["disk_bytes_before"]), int(expiry["disk_bytes_after"])
@@ -223,7 +221,7 @@ def _expiry_section(table: TableFacts) -> Markup:
     return card("What expiry freed", "Nothing that a tag or a kept snapshot needs was touched.", *rows)
 
 
-def _tags(tags: Sequence[TagFacts]) -> list[Markup]:
+def _tags(tags: Sequence[TagFacts]) -> list[str]:
     if not tags:
         return []
     read, compared = sum(tag.read_now for tag in tags), any(tag.reads_same is not None for tag in tags)
@@ -271,7 +269,7 @@ def _of(part: int, count: int, what: str) -> str:
     return f"{part:,} of {format_count(count, what)} {'was' if part == 1 else 'were'}"
 
 
-def _tag_verdict(tag: TagFacts, *, compared: bool) -> Markup:
+def _tag_verdict(tag: TagFacts, *, compared: bool) -> str:
     """Show the check of a tag, then its reading where tags of the table were read: a line each."""
     lines = [] if tag.check is None else [verdict_mark(tag.check.held, tag.check.detail, tag.check.detail)]
     if compared:
@@ -279,7 +277,7 @@ def _tag_verdict(tag: TagFacts, *, compared: bool) -> Markup:
     return draw("lines", lines) if lines else draw("verdict", None, "–")
 
 
-def _since_tagged(tag: TagFacts) -> Markup:
+def _since_tagged(tag: TagFacts) -> str:
     """Show a reading of this report with a mark; an older one with its time, and a mark only when it did not match."""
     if tag.read_now or tag.reads_same is None:
         return verdict_mark(tag.reads_same, "unchanged", "changed")

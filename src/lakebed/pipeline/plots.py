@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from lakebed.pipeline.page_parts import draw
 
 _WIDTH, _HEIGHT = 1000, 100
@@ -69,7 +67,7 @@ def plot(
     verticals: Sequence[Tick] = (),
     tall: bool = False,
     whole: bool = False,
-) -> Markup:
+) -> str:
     """One plot from zero upwards.
 
     Args:
@@ -116,7 +114,7 @@ def timeline(
     label: str,
     x_max: float,
     axis: Sequence[Tick],
-) -> Markup:
+) -> str:
     """Snapshots as fine strokes on a band, tags as flags above it; without tags the band alone.
 
     Args:
