@@ -27,15 +27,11 @@ from lakebed.clock import SystemClock
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.texts import format_value
 
-_ALLOCATIONS: Final = 20_000
-"""New objects between two runs of the cyclic garbage collector. With Python's 700 they take a tenth of the start."""
-
 
 def main() -> None:
     """Run the command in ``sys.argv`` and exit with its code."""
     standard.guard()
     arguments = sys.argv[1:]
-    gc.set_threshold(_ALLOCATIONS)
     code = run(arguments, frames=False)
     standard.finish()
     gc.freeze()  # the collections of the interpreter's end look at no object: a tenth of a short command
