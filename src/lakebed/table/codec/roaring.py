@@ -74,7 +74,7 @@ def _decode(body: Buffer, kind: Literal["BitMap", "BitMap64"], dtype: type[np.un
     import pyroaring
 
     bitmaps: type[pyroaring.BitMap] = getattr(pyroaring, kind)
-    view = memoryview(body).cast("B")
+    view: Any = memoryview(body).cast("B")  # any buffer will do, which its stubs do not say
     try:
         positions = np.frombuffer(bitmaps.deserialize(view).to_array(), dtype).astype(np.int64)
     except (ValueError, IndexError) as error:  # the second for no bytes at all
