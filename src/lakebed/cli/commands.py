@@ -6,9 +6,9 @@ from typing import Final
 
 from lakebed.cli import exits
 from lakebed.cli.grammar import LAKE_VARIABLE
-from lakebed.cli.groups import Group
+from lakebed.cli.parser import Group
 
-_CODES: Final = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
+_CODES: Final = "\b\n" + "\n".join(f"{code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
 
 _ANSWERS: Final = frozenset(
     (
@@ -138,5 +138,5 @@ ROOT: Final = Group(
         "version": "Print lakebed's version.",
         "completion": 'Print the completion script of a shell: `eval "$(lakebed completion bash)"`.',
     },
-    groups={group.name: group for group in _GROUPS},
+    groups=_GROUPS,
 )
