@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,16 +68,23 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> str:
-    """``flights``: key id, two versions, tag jan on the first. ``db.events``: plain, one version."""
-    opened = lakebed.open(str(tmp_path / "lake"))
+@pytest.fixture(scope="session")
+def made_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `lake` is a copy of; nothing in it depends on where it lies."""
+    folder = tmp_path_factory.mktemp("made") / "lake"
+    opened = lakebed.open(str(folder))
     flights = opened.create_table("flights", SCHEMA, primary_keys=["id"], options={"bucket": "1"})
     flights.upsert(rows(1, 2, 3))
     flights.create_tag("jan")
     flights.upsert(rows(3, 4, delay=100.0))
     opened.create_table("db.events", SCHEMA).append(rows(7, 8))
-    return str(tmp_path / "lake")
+    return folder
+
+
+@pytest.fixture
+def lake(made_lake: Path, tmp_path: Path) -> str:
+    """``flights``: key id, two versions, tag jan on the first. ``db.events``: plain, one version."""
+    return str(shutil.copytree(made_lake, tmp_path / "lake"))
 
 
 @pytest.fixture

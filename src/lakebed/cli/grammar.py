@@ -74,15 +74,24 @@ class Option(click.Option):
         return items
 
 
-class _Whole(click.IntRange):
-    """An integer of at most 64 bits, written in plain digits."""
+class _Whole(click.ParamType):
+    """An integer, written in plain digits. Bounds are inclusive."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    name = "integer"
+
+    def __init__(self, minimum: int | None = None, maximum: int | None = None) -> None:
+        self.minimum = -LONG_MAX if minimum is None else minimum
+        self.maximum = LONG_MAX if maximum is None else maximum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Convert a text. Raises `UsageError`."""
         number = whole_number(str(value), minimum=-LONG_MAX)
         if number is None:
             self.fail(f"{format_value(value)} is not an integer.", param, ctx)
-        return super().convert(number, param, ctx)
+        if not self.minimum <= number <= self.maximum:
+            most = "" if self.maximum == LONG_MAX else f" and at most {self.maximum}"
+            self.fail(f"{number} is out of range: use at least {self.minimum}{most}.", param, ctx)
+        return number
 
 
 class _LocalPath(click.ParamType):

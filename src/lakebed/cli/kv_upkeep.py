@@ -43,8 +43,13 @@ class Collect(Deletion, name="collect"):
     watch: Watch = False
     interval: Every = "10 min"
     path: Annotated[
-        str | None,
-        option("--path", metavar="URL", help="A database outside of a lake.", replaces=("lake",)),
+        list[str] | None,
+        option(
+            "--path",
+            metavar="URL",
+            help="A database outside of a lake, instead of LAKE and NAME; again for more.",
+            replaces=("lake", "names"),
+        ),
     ] = None
 
     def run(self) -> None:
@@ -76,7 +81,7 @@ class Collect(Deletion, name="collect"):
     def _urls(self) -> list[str]:
         """The databases to collect. Raises `InvalidRequest` for a database where a lake has to be."""
         if self.path is not None:
-            return [self.path, *(self.names or [])]
+            return self.path
         lake = self.lake or ""
         if lake.rstrip("/").endswith(DATABASE_SUFFIX):
             raise InvalidRequest(

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 import click
-from click.exceptions import NoArgsIsHelpError
+from click.exceptions import Exit, NoArgsIsHelpError
 
 import lakebed
 from lakebed import log
@@ -126,6 +126,8 @@ def _run(arguments: list[str], *, json: bool) -> int:
         return exits.OK
     try:
         parsed = parser.read(ROOT, arguments)
+    except Exit as done:  # a help page was asked for
+        return done.exit_code
     except NoArgsIsHelpError as page:
         output.say(page.message)
         return exits.USAGE

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from lakebed.cli import exits, output
+from lakebed.cli import exits, layout
 from lakebed.cli.command import Command
 from lakebed.cli.grammar import LAKE_VARIABLE, Argument, Option, parameters_of
 from lakebed.cli.loading import load
@@ -28,31 +28,36 @@ if TYPE_CHECKING:
 
 _COLUMNS_MIN: Final = 20
 _COLUMNS_MAX: Final = 110
-_TERM_COLUMNS_MAX: Final = 30
+_USAGE_INDENT: Final = len("Usage: ")
 _VALUED_BEFORE: Final = ("--storage-option", "--path")
 """Options with a value that may stand before a command."""
-_HYPHEN: Final = "\N{NON-BREAKING HYPHEN}"
 
 
 class _Formatter(click.HelpFormatter):
-    """Formats a page for any width, and never breaks a line at a hyphen: options are names."""
+    """Writes a page for a terminal of any width, and breaks lines at spaces only: options and variables are names."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """Write the usage line."""
-        super().write_usage(prog, args.replace("-", _HYPHEN), prefix)
+        first, *more = layout.wrap(f"Usage: {prog} {args}", self.width - _USAGE_INDENT)
+        self.write("\n".join([first, *(" " * _USAGE_INDENT + line for line in more)]) + "\n")
 
     def write_text(self, text: str) -> None:
         """Write paragraphs."""
-        super().write_text(text.replace("-", _HYPHEN))
+        indent = " " * self.current_indent
+        lines = layout.wrap(text, self.width - len(indent))
+        self.write("".join(f"{indent}{line}".rstrip() + "\n" for line in lines))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """Write terms and their meanings."""
-        meanings = [(term, meaning.replace("-", _HYPHEN)) for term, meaning in rows]
-        super().write_dl(meanings, min(_TERM_COLUMNS_MAX, self.width // 3), col_spacing)
-
-    def getvalue(self) -> str:
-        """The page."""
-        return super().getvalue().replace(_HYPHEN, "-")
+        """Write terms and their meanings, in two columns; a long term has a line of its own."""
+        rows = list(rows)
+        indent = " " * self.current_indent
+        limit = min(col_max, self.width // 3)
+        column = max((len(term) for term, _ in rows if len(term) <= limit), default=limit) + col_spacing
+        for term, meaning in rows:
+            lines = layout.wrap(meaning, self.width - len(indent) - column)
+            first = lines.pop(0) if len(term) + col_spacing <= column else ""
+            self.write(f"{indent}{term:<{column}}{first}".rstrip() + "\n")
+            self.write("".join(f"{indent}{'':<{column}}{line}\n" for line in lines))
 
 
 class _Context(click.Context):
@@ -74,23 +79,6 @@ class _Context(click.Context):
     def is_given(self, parameter: click.Parameter) -> bool:
         """Whether the line gives the parameter."""
         return self.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-
-
-def _help_option() -> click.Option:
-    return click.Option(
-        ["-h", "--help"],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        help="Show this page.",
-        callback=_show_page,
-    )
-
-
-def _show_page(context: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
-    if is_wanted and not context.resilient_parsing:
-        output.page(context.get_help() + "\n")
-        raise exits.Exit(exits.OK)
 
 
 @dataclass(frozen=True)
@@ -125,9 +113,8 @@ class CommandSpec(click.Command):
         paragraphs = (command.__doc__ or "").split("\n\n")
         super().__init__(
             path[-1],
-            params=[*parameters_of(command), _help_option()],
+            params=parameters_of(command),
             help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
-            add_help_option=False,
         )
         self.path = path
         self.command = command
@@ -149,7 +136,7 @@ class CommandSpec(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The parameters but those that an option of the line replaces."""
         assert isinstance(ctx, _Context)
-        return [entry for entry in self.params if entry.name not in ctx.replaced]
+        return [entry for entry in super().get_params(ctx) if entry.name not in ctx.replaced]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read what follows a command's words. Raises `UsageError`."""
@@ -224,9 +211,9 @@ class Group(click.Group):
         version = click.Option(["-V", "--version"], is_flag=True, hidden=bool(name), help="Show lakebed's version.")
         super().__init__(
             name or "lakebed",
-            params=[*common, version, _help_option()],
+            params=[*common, version],
             help=help,
-            add_help_option=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
             no_args_is_help=True,
             options_metavar="",
             subcommand_metavar="COMMAND ...",
@@ -295,6 +282,12 @@ class Group(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(self.summarize())
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes, on the page of the root."""
+        if not self.path:
+            with formatter.section("Exit codes"):
+                formatter.write_dl([(str(code), meaning) for code, meaning in exits.MEANINGS.items()])
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands and options that begin so."""
         items: list[CompletionItem] = load("lakebed.cli.completion").items_of(self.summarize(), incomplete)
@@ -302,7 +295,7 @@ class Group(click.Group):
 
 
 def read(root: Group, words: Sequence[str]) -> Parsed:
-    """The command of a line with its values. Raises `UsageError`, and `Exit` after a help page."""
+    """The command of a line with its values. Raises click's `UsageError`, and its `Exit` after a help page."""
     with root.make_context("lakebed", list(words)) as context:
         parsed: Parsed = root.invoke(context)
         return parsed
@@ -330,6 +323,9 @@ def usage_error(problem: click.UsageError, words: Sequence[str]) -> InvalidReque
         pieces.append(renamed)
     elif isinstance(problem, click.NoSuchOption) and not problem.possibilities:
         pieces.append(f"A value that begins with - stands behind --: {name} ... -- {problem.option_name}.")
-    elif context is not None and isinstance(context.command, CommandSpec):
+    elif isinstance(context and context.command, CommandSpec) and type(problem) in (
+        click.UsageError,
+        click.MissingParameter,
+    ):
         pieces.append(f"The command is {context.command.usage}.")
     return InvalidRequest(" ".join((*pieces, f"Try: {name} --help")), kind="usage")
