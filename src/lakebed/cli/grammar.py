@@ -74,7 +74,7 @@ class Option(click.Option):
         return items
 
 
-class _Whole(click.ParamType):
+class _Whole(click.ParamType[int]):
     """An integer, written in plain digits. Bounds are inclusive."""
 
     name = "integer"
@@ -94,7 +94,7 @@ class _Whole(click.ParamType):
         return number
 
 
-class _LocalPath(click.ParamType):
+class _LocalPath(click.ParamType[Path]):
     """A path of this machine."""
 
     name = "path"
@@ -174,9 +174,9 @@ def _build_parameters(base: type, command: type) -> Iterator[click.Parameter]:
     # Without the class's own attributes as local names: an attribute `option` would hide the function.
     hints = inspect.get_annotations(base, globals=dict(names), locals={}, eval_str=True)
     for name, hint in hints.items():
-        if typing.get_origin(hint) is not typing.Annotated:
+        kind, build = (*typing.get_args(hint), None, None)[:2]
+        if not inspect.isfunction(build):
             continue
-        kind, build = typing.get_args(hint)
         settings: dict[str, Any] = {"required": not hasattr(command, name)}
         if NoneType in typing.get_args(kind):
             (kind,) = (member for member in typing.get_args(kind) if member is not NoneType)
