@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "repo retention set": "repo set-retention",
     "repo retention delete": "repo drop-retention",
     "repo gc": "repo collect",
+    "fleet scrub": "fleet collect",
 }
 _OPTIONS: Final = {
     "table tag --name": "the argument TAG",
@@ -50,6 +51,12 @@ _OPTIONS: Final = {
     "pipeline status --run-id": "the argument RUN",
     "pipeline report --run-id": "the argument RUN",
     "serve --storage": "the argument LAKE",
+    "collect --orphans-older-than": "--grace",
+    "table collect --older-than": "--grace",
+    "kv collect --min-age": "--grace",
+    "kv restore --keep-for": "--lifetime",
+    "repo collect --min-age": "--grace",
+    "fleet control --settle-ms": "--grace-ms",
 }
 
 
