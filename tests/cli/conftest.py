@@ -88,12 +88,18 @@ def lake(made_lake: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def unchanged(lake: str) -> Callable[[], bool]:
-    """Whether the lake still is, byte by byte, what it was when the test began (hints of readers excepted)."""
+def state_of() -> Callable[[str], dict[str, str]]:
+    """The files of a folder with checksums, byte by byte (hints of readers excepted)."""
 
-    def state() -> dict[str, str]:
-        files = [path for path in Path(lake).rglob("*") if path.is_file() and path.name != "tag-index"]
+    def state(folder: str) -> dict[str, str]:
+        files = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != "tag-index"]
         return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
-    before = state()
-    return lambda: state() == before
+    return state
+
+
+@pytest.fixture
+def unchanged(lake: str, state_of: Callable[[str], dict[str, str]]) -> Callable[[], bool]:
+    """Whether the lake still is what it was when the test began."""
+    before = state_of(lake)
+    return lambda: state_of(lake) == before

@@ -130,6 +130,8 @@ LOADED: list[tuple[str, set[str]]] = [
     ("kv get LAKE serving k", {"pyarrow.compute", "pyarrow.parquet", "obstore", "urllib3", "fastavro", "rich", "ssl"}),
     ("kv get LAKE serving k", {"lakebed.table.table", "lakebed.repo.repositories", "lakebed.lake.lake"}),
     ("repo list LAKE", {"pyarrow.parquet", "obstore", "urllib3", "ssl", "lakebed.table.table"}),
+    ("repo ls LAKE analytics main", {"starlette", "uvicorn", "psycopg"}),
+    ("repo commit LAKE analytics main -m one --allow-empty", {"starlette", "uvicorn", "psycopg"}),
     ("table tags LAKE db.events", {"pyarrow.parquet", "obstore", "urllib3", "lakebed.table.commit.commit"}),
     (
         "ls LAKE",

@@ -313,19 +313,16 @@ def find(root: Group, words: Sequence[str]) -> CommandSpec | None:
 
 def usage_error(problem: click.UsageError, words: Sequence[str]) -> InvalidRequest:
     """The error of a command line that is not valid: what is wrong, how it is spelled now, the way to its help page."""
-    context = problem.ctx
-    name = "lakebed" if context is None else context.command_path
-    option = problem.option_name if isinstance(problem, click.NoSuchOption) else None
-    renamed = load("lakebed.cli.renamed").hint(words, option)
+    command = None if problem.ctx is None else problem.ctx.command
+    name = "lakebed" if problem.ctx is None else problem.ctx.command_path
+    unknown = problem if isinstance(problem, click.NoSuchOption) else None
+    renamed = load("lakebed.cli.renamed").hint(words, unknown and unknown.option_name)
     message = " ".join((problem.message if renamed else problem.format_message()).split())
     pieces = [message if message.endswith((".", "?", "?)")) else f"{message}."]
     if renamed:
         pieces.append(renamed)
-    elif isinstance(problem, click.NoSuchOption) and not problem.possibilities:
-        pieces.append(f"A value that begins with - stands behind --: {name} ... -- {problem.option_name}.")
-    elif isinstance(context and context.command, CommandSpec) and type(problem) in (
-        click.UsageError,
-        click.MissingParameter,
-    ):
-        pieces.append(f"The command is {context.command.usage}.")
+    elif unknown is not None and not unknown.possibilities:
+        pieces.append(f"A value that begins with - stands behind --: {name} ... -- {unknown.option_name}.")
+    elif isinstance(command, CommandSpec) and type(problem) in (click.UsageError, click.MissingParameter):
+        pieces.append(f"The command is {command.usage}.")
     return InvalidRequest(" ".join((*pieces, f"Try: {name} --help")), kind="usage")
