@@ -164,7 +164,7 @@ def test_tables_and_json_say_the_same(cli: Cli, lake: str, orders: str) -> None:
     assert cli("fleet", "pin", lake, orders, "p").code == 0
     assert cli("fleet", "commit", lake, orders).code == 0
     tenants = cli("fleet", "tenants", lake, "--json").json
-    # A tenant of another test may be on no node any more, while it is dropped.
+    # A tenant of a test before that is being dropped, which takes the collector a while, is on no node.
     shown = [(one["tenant"], one["node"] or "-", f"{one['lsn']:,}", one["state"]) for one in tenants]
     table = rows_of(cli("fleet", "tenants", lake).out)
     assert [(row[0], row[1], row[3], row[6]) for row in table] == shown

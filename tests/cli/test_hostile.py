@@ -17,7 +17,11 @@ RUNNER = Path(__file__).parent / "nasty_arguments.py"
 
 DURATIONS = (
     *("kv put LAKE s k v --ttl", "kv tag LAKE s --lifetime", "kv collect LAKE --yes --grace"),
-    *("kv collect LAKE --yes --grace", "kv collect LAKE --watch --interval", "kv compact LAKE s --watch --interval"),
+    *(
+        "kv collect LAKE --yes --destroyed-grace",
+        "kv collect LAKE --watch --interval",
+        "kv compact LAKE s --watch --interval",
+    ),
     *("kv restore LAKE s 1 --yes --lifetime", "repo collect LAKE rep --yes --grace", "fleet collect LAKE --grace"),
 )
 
