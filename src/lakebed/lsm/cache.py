@@ -74,6 +74,16 @@ class BlockCache:
         """Sum over what is kept; at most `bytes_max`."""
         return self._size_bytes
 
+    @property
+    def space_bytes(self) -> float:
+        """What fits in before it counts as full; at most 0 when it does."""
+        return self._bytes_max * _FULL_SHARE - self._size_bytes
+
+    @property
+    def has_space(self) -> bool:
+        """Whether it is not full: then what is read for a single key is kept with its neighbours."""
+        return self._size_bytes < self._bytes_max * _FULL_SHARE
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -100,7 +110,7 @@ class BlockCache:
 
     def wants(self, file: str, number: int) -> bool:
         """Whether to cache what was just read for a single key: while there is space, and at its second reading."""
-        if self._size_bytes < self._bytes_max * _FULL_SHARE:
+        if self.has_space:
             return True
         key, met = (file, number), self._met
         if key in met:

@@ -22,7 +22,7 @@ from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.filter import hash_keys, probe_key
+from lakebed.lsm.filter import hash_key, hash_keys
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.merge import Part, Window, cut_windows
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, FileSet, Kind, Row
@@ -179,13 +179,13 @@ class View:
                 versions += memtable.rows_of(key, sequence)
                 if versions and versions[-1].kind != MERGE:
                     return self._resolve(versions)
-        probe = probe_key(key)
+        key_hash = hash_key(key)
         reader_of = self._files.reader
         for level in self._levels or self.levels:
             file = level.of_key(key)
             if file is None or (sequence is not None and file.min_sequence > sequence):
                 continue
-            rows = reader_of(file).get(key, sequence=sequence, probe=probe)
+            rows = reader_of(file).get(key, sequence=sequence, key_hash=key_hash)
             if rows:
                 versions = versions + rows if versions else rows
                 if rows[-1].kind != MERGE:

@@ -179,6 +179,13 @@ class AccountedStore(ObjectStore):
         driver = self._driver
         return self._call("get", lambda: driver.get(full, byte_range), _length, size_bytes=size_bytes, path=full)
 
+    def map(self, path: str) -> Buffer | None:
+        driver = self._driver
+        if driver.is_remote:
+            return None
+        full = self._full(path)
+        return self._call("get", lambda: driver.map(full), _nothing, requests_of=lambda body: body is not None, path=full)
+
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         full = self._full(path)
         for byte_range in ranges:
