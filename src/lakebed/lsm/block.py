@@ -18,7 +18,6 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from typing_extensions import Buffer
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import Corruption, UnsupportedFormat

@@ -55,7 +55,7 @@ class FileReader:
         meta: what the version that names the file remembers of it.
     """
 
-    __slots__ = ("_cache", "_ceiling", "_name", "_path", "_store", "meta")
+    __slots__ = ("_cache", "_ceiling", "_entries", "_name", "_path", "_store", "_tail_key", "meta")
 
     def __init__(self, store: ObjectStore, path: str, *, meta: FileMeta, cache: BlockCache) -> None:
         self.meta = meta
@@ -65,6 +65,8 @@ class FileReader:
         self._cache = cache
         # Ids are unique but for copies of a database and for simulations, where one seed mints them twice.
         self._name = f"{store.root_url}/{path}"
+        self._entries = cache.entries
+        self._tail_key = (self._name, _TAIL)
 
     @property
     def path(self) -> str:
@@ -120,7 +122,12 @@ class FileReader:
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
-        tail: Tail = self._cache.get(self._name, _TAIL) or self.tail()
+        entry = self._entries.get(self._tail_key)
+        if entry is None:
+            tail = self.tail()
+        else:
+            entry.used = True
+            tail = entry.value
         if not tail.filter.may_contain(hash_key(key) if key_hash is None else key_hash):
             return []
         number = bisect_right(tail.first_keys, key) - 1

@@ -29,7 +29,7 @@ from lakebed.lsm.block import (
     offsets_of,
 )
 from lakebed.lsm.filter import build_filter, hash_keys
-from lakebed.lsm.format import INDEX_SCHEMA, PAGES_SCHEMA, encode_tail
+from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, encode_tail
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
 from lakebed.lsm.page import PAGE_BYTES, encode_pages
 from lakebed.objects.port import ObjectStore
@@ -228,7 +228,7 @@ class FileWriter:
             meta,
             filter_body=build_filter(hashes, bits_per_key=self._options.bits_per_key),
             index=self._index.batch(),
-            pages=self._index.pages(),
+            pages=self._index.pages,
         )
         return msgspec.structs.replace(meta, size_bytes=len(self._body))
 
@@ -247,22 +247,17 @@ class _Index:
         self.flags: list[int] = []
         self.codecs: list[int] = []
         self.raw_lengths: list[int] = []
-        self.page_counts: list[int] = []
-        self.prefix_bytes: list[int] = []
-        self._separators: list[bytes] = []
-        self._page_ends: list[int] = []
-        self._page_raw_lengths: list[int] = []
-        self._page_checksums: list[int] = []
+        self.pages = PageColumns([], [], [], [], [], [])
         self._last_hash: np.uint64 | None = None
 
     def add_block(self, pages: Sequence[tuple[bytes, int]], *, offset: int, first_key: bytes, codec: int) -> bytes:
         """Add a block's pages, what is stored of each and its length before compression; the bytes of the block."""
         end = 0
         for piece, raw_length in pages:
-            self._page_checksums.append(xxh3_64_intdigest(piece, seed=offset + end))
+            self.pages.checksums.append(xxh3_64_intdigest(piece, seed=offset + end))
             end += len(piece)
-            self._page_ends.append(end)
-            self._page_raw_lengths.append(raw_length)
+            self.pages.ends.append(end)
+            self.pages.raw_lengths.append(raw_length)
         body = b"".join([piece for piece, _ in pages])
         self.first_keys.append(first_key)
         self.offsets.append(offset)
@@ -270,15 +265,15 @@ class _Index:
         self.checksums.append(xxh3_64_intdigest(body, seed=offset))
         self.codecs.append(codec)
         self.raw_lengths.append(sum([raw_length for _, raw_length in pages]))
-        self.page_counts.append(len(pages))
+        self.pages.page_counts.append(len(pages))
         return body
 
     def add_separators(self, borders: Sequence[tuple[bytes, bytes]]) -> None:
         """Of the block added last, where its pages meet: the last key of one, and the first of the next."""
         shortest = [after[: _count_common(before, after) + 1] for before, after in borders]
         shared = _count_common(self.first_keys[-1], shortest[-1]) if shortest else 0
-        self._separators += [b"", *(separator[shared:] for separator in shortest)]
-        self.prefix_bytes.append(shared)
+        self.pages.separators += [b"", *(separator[shared:] for separator in shortest)]
+        self.pages.prefix_bytes.append(shared)
 
     def add_rows(
         self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]
@@ -330,20 +325,9 @@ class _Index:
             self.flags,
             self.codecs,
             self.raw_lengths,
-            self.page_counts,
-            self.prefix_bytes,
         ]
-        return _batch_of(columns, INDEX_SCHEMA)
-
-    def pages(self) -> pa.RecordBatch:
-        """Of `PAGES_SCHEMA`."""
-        columns = [self._separators, self._page_ends, self._page_raw_lengths, self._page_checksums]
-        return _batch_of(columns, PAGES_SCHEMA)
-
-
-def _batch_of(columns: Sequence[list[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.record_batch(arrays, schema=schema)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
+        return pa.record_batch(arrays, schema=INDEX_SCHEMA)
 
 
 def _count_common(left: bytes, right: bytes) -> int:

@@ -54,7 +54,7 @@ FORMAT_VERSION: Final = 2
 
 _TRAILER: Final = struct.Struct("<IQ8s")  # footer's bytes, footer's checksum, magic. On disk: DO NOT CHANGE
 
-INDEX_SCHEMA_1: Final = pa.schema(
+INDEX_SCHEMA: Final = pa.schema(
     [
         pa.field("first_key", pa.binary(), nullable=False),
         pa.field("offset", pa.uint64(), nullable=False),
@@ -68,22 +68,7 @@ INDEX_SCHEMA_1: Final = pa.schema(
         pa.field("raw_length", pa.uint32(), nullable=False),
     ]
 )
-"""Version 1: one row a block, in the order of the file. On disk: DO NOT CHANGE."""
-
-INDEX_SCHEMA: Final = INDEX_SCHEMA_1.append(pa.field("page_count", pa.uint32(), nullable=False)).append(
-    pa.field("prefix_bytes", pa.uint16(), nullable=False)
-)
-"""From version 2 on. On disk: DO NOT CHANGE."""
-
-PAGES_SCHEMA: Final = pa.schema(
-    [
-        pa.field("separator", pa.binary(), nullable=False),
-        pa.field("end", pa.uint32(), nullable=False),
-        pa.field("raw_length", pa.uint32(), nullable=False),
-        pa.field("checksum", pa.uint64(), nullable=False),
-    ]
-)
-"""One row a page, in the order of the file. On disk: DO NOT CHANGE."""
+"""One row a block, in the order of the file. On disk: DO NOT CHANGE."""
 
 _PYTHON_BYTES_OF_BLOCK: Final = 64
 """What a first key costs in addition to its bytes: a bytes object and its slot in a list."""
@@ -139,6 +124,29 @@ class Statistics(msgspec.Struct, frozen=True):
     expiring_count: int
 
 
+@dataclass(slots=True)
+class PageColumns:
+    """What the directory of pages says, while a file is written. The order of the fields is on disk: DO NOT CHANGE."""
+
+    page_counts: list[int]
+    """Of each block."""
+    prefix_bytes: list[int]
+    """Of each block, how much of its first key stands before every separator."""
+    ends: list[int]
+    """Of each page, counted from where its block begins."""
+    raw_lengths: list[int]
+    separators: list[bytes]
+    """Of each page, without the prefix; empty for the first of a block."""
+    checksums: list[int]
+
+    def encode(self) -> bytes:
+        """The bytes of the section."""
+        separator_ends = np.cumsum(np.fromiter(map(len, self.separators), np.int64, len(self.separators)))
+        columns = (self.page_counts, self.prefix_bytes, self.ends, self.raw_lengths, separator_ends)
+        parts = [len(self.ends).to_bytes(4, "little"), *(np.asarray(column, "<u4").tobytes() for column in columns)]
+        return b"".join([*parts, np.asarray(self.checksums, "<u8").tobytes(), *self.separators])
+
+
 @dataclass(frozen=True, slots=True)
 class Pages:
     """The directory of pages of a file: where each is, and from which key on.
@@ -152,8 +160,11 @@ class Pages:
     """Of each page, counted from where its block begins."""
     raw_lengths: memoryview
     checksums: memoryview
-    separators: pa.BinaryArray
+    separators: memoryview
+    """Those of all pages one after another, without what those of a block have in common."""
+    separator_ends: memoryview
     prefix_bytes: memoryview
+    """Of each block, how much of its first key stands before every separator."""
     known: list[list[bytes] | None]
     """Separators of the pages of a block, by block: no key in the page, or behind, is smaller."""
 
@@ -167,8 +178,11 @@ class Pages:
         first, end = self.starts[block], self.starts[block + 1]
         first_key = tail.first_keys[block]
         prefix = first_key[: self.prefix_bytes[block]]
-        separators = [prefix + part for part in keys_of(self.separators.slice(first, end - first))]
-        separators[0] = first_key
+        start, ends = self.separator_ends[first], self.separator_ends[first + 1 : end].tolist()
+        separators = [first_key]
+        for stop in ends:
+            separators.append(prefix + bytes(self.separators[start:stop]))
+            start = stop
         self.known[block] = separators
         return separators
 
@@ -231,10 +245,13 @@ class Tail:
         )
 
 
-def encode_tail(meta: FileMeta, *, filter_body: bytes, index: pa.RecordBatch, pages: pa.RecordBatch) -> bytes:
+def encode_tail(meta: FileMeta, *, filter_body: bytes, index: pa.RecordBatch, pages: PageColumns) -> bytes:
     """Filter, index, pages, statistics, footer and trailer, to stand at ``meta.tail_offset``; its size is not read."""
     fields = {name: getattr(meta, name) for name in Statistics.__struct_fields__}
-    bodies = (filter_body, _stream_of(index), _stream_of(pages), msgspec.json.encode(Statistics(**fields)))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, INDEX_SCHEMA) as writer:
+        writer.write_batch(index)
+    bodies = (filter_body, sink.getvalue().to_pybytes(), pages.encode(), msgspec.json.encode(Statistics(**fields)))
     sections = []
     offset = meta.tail_offset
     for body in bodies:
@@ -246,14 +263,6 @@ def encode_tail(meta: FileMeta, *, filter_body: bytes, index: pa.RecordBatch, pa
     )
     trailer = _TRAILER.pack(len(footer), xxh3_64_intdigest(footer, seed=offset), MAGIC)
     return b"".join((*bodies, footer, trailer))
-
-
-def _stream_of(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    text: bytes = sink.getvalue().to_pybytes()
-    return text
 
 
 def decode_tail(body: memoryview, *, meta: FileMeta, path: str, mapped: memoryview | None = None) -> Tail:
@@ -289,7 +298,7 @@ def decode_tail(body: memoryview, *, meta: FileMeta, path: str, mapped: memoryvi
     if len(parts["filter"]) % FILTER_BLOCK_BYTES:
         _corrupt(path, meta.tail_offset, f"its filter has {len(parts['filter']):,} bytes, no whole number of blocks")
     _check_statistics(parts["statistics"], meta=meta, path=path, offset=footer.statistics.offset)
-    tail = _Index(parts["index"], meta=meta, path=path, section=footer.index, has_pages=footer.pages is not None)
+    tail = _Index(parts["index"], meta=meta, path=path, section=footer.index)
     pages = None if footer.pages is None else tail.pages(parts["pages"], offset=footer.pages.offset)
     return tail.tail(Filter(parts["filter"]), pages, mapped=mapped, size_bytes=len(body) if mapped is None else 0)
 
@@ -349,9 +358,9 @@ class _Index:
         body: of its section.
     """
 
-    def __init__(self, body: memoryview, *, meta: FileMeta, path: str, section: Section, has_pages: bool) -> None:
+    def __init__(self, body: memoryview, *, meta: FileMeta, path: str, section: Section) -> None:
         self._path, self._offset, self._size_bytes = path, section.offset, len(body)
-        index = self._read(body, INDEX_SCHEMA if has_pages else INDEX_SCHEMA_1, offset=section.offset, name="index")
+        index = self._read(body)
         # Copies, for what is read stands at any address, and views of numbers want theirs to be even.
         self._columns = {
             name: index.column(position).to_numpy().copy()
@@ -370,29 +379,39 @@ class _Index:
 
     def pages(self, body: memoryview, *, offset: int) -> Pages:
         """Check and decode the directory of pages, which stands at `offset`."""
-        rows = self._read(body, PAGES_SCHEMA, offset=offset, name="directory of pages")
-        counts = self._columns["page_count"]
-        starts = np.zeros(len(counts) + 1, np.int64)
+        block_count = len(self._first_keys)
+        count = int.from_bytes(body[:4], "little")
+        numbers_end = 4 + 4 * (2 * block_count + 3 * count)
+        if len(body) < numbers_end + 8 * count or not count:
+            self._fail(f"its directory of pages has {len(body):,} bytes, and {count:,} pages", offset=offset)
+        numbers = np.frombuffer(body, "<u4", 2 * block_count + 3 * count, 4)
+        counts, prefixes, ends, raw_lengths, separator_ends = (
+            part.copy() for part in np.split(numbers, np.cumsum([block_count, block_count, count, count]))
+        )
+        starts = np.zeros(block_count + 1, np.int64)
         np.cumsum(counts, out=starts[1:])
-        if not counts.all() or starts[-1] != rows.num_rows:
-            self._fail(f"its blocks have {starts[-1]:,} pages, and {rows.num_rows:,} are named", offset=offset)
-        ends = rows.column(1).to_numpy()
-        grows = np.ones(len(ends) + 1, bool)
+        if not counts.all() or starts[-1] != count:
+            self._fail(f"its blocks have {starts[-1]:,} pages, and {count:,} are named", offset=offset)
+        grows = np.ones(count + 1, bool)
         np.greater(ends[1:], ends[:-1], out=grows[1:-1])
         grows[starts] = True
         if not grows.all() or not ends.all() or not np.array_equal(ends[starts[1:] - 1], self._columns["length"]):
             self._fail("the pages of a block do not follow each other up to its end", offset=offset)
-        if (self._columns["prefix_bytes"] > [len(key) for key in self._first_keys]).any():
+        texts = body[numbers_end + 8 * count :]
+        if (separator_ends[1:] < separator_ends[:-1]).any() or int(separator_ends[-1]) != len(texts):
+            self._fail("the keys between pages do not follow each other up to its end", offset=offset)
+        if (prefixes > [len(key) for key in self._first_keys]).any():
             self._fail("the pages of a block share more than its first key has", offset=offset)
-        self._size_bytes += len(body) + len(ends) * _PYTHON_BYTES_OF_PAGE
+        self._size_bytes += len(body) + count * _PYTHON_BYTES_OF_PAGE
         return Pages(
             starts.tolist(),
-            ends.copy().data,
-            rows.column(2).to_numpy().copy().data,
-            rows.column(3).to_numpy().copy().data,
-            rows.column(0),
-            self._columns["prefix_bytes"].data,
-            [None] * len(counts),
+            ends.data,
+            raw_lengths.data,
+            np.frombuffer(body, "<u8", count, numbers_end).copy().data,
+            texts,
+            separator_ends.data,
+            prefixes.data,
+            [None] * block_count,
         )
 
     def tail(self, key_filter: Filter, pages: Pages | None, *, mapped: memoryview | None, size_bytes: int) -> Tail:
@@ -418,15 +437,15 @@ class _Index:
             + _PYTHON_BYTES_OF_TAIL,
         )
 
-    def _read(self, body: memoryview, schema: pa.Schema, *, offset: int, name: str) -> pa.RecordBatch:
+    def _read(self, body: memoryview) -> pa.RecordBatch:
         try:
             with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-                rows = reader.read_next_batch()
+                index = reader.read_next_batch()
         except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
-            _corrupt(self._path, offset, f"its {name} cannot be read ({error})", cause=error)
-        if not rows.schema.equals(schema) or not rows.num_rows:
-            self._fail(f"its {name} has {rows.num_rows} rows of {rows.schema.names}", offset=offset)
-        return rows
+            _corrupt(self._path, self._offset, f"its index cannot be read ({error})", cause=error)
+        if not index.schema.equals(INDEX_SCHEMA) or not index.num_rows:
+            self._fail(f"its index has {index.num_rows} rows of {index.schema.names}")
+        return index
 
     def _fail(self, what: str, *, offset: int | None = None) -> NoReturn:
         _corrupt(self._path, self._offset if offset is None else offset, what)

@@ -253,7 +253,7 @@ def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:
         raise BadPageError
     tops, key_starts, value_starts = tops_at.tolist(), keys_at.tolist(), values_at.tolist()
     keys = b"".join([page[low:high] for page, low, high in zip(pages, key_starts, value_starts, strict=True)])
-    values = _join(pages, value_starts, size_bytes=int(value_bytes.sum()))
+    values = b"".join([page[low:] for page, low in zip(pages, value_starts, strict=True)])
     fixed = [page[_HEADER_BYTES:top] for page, top in zip(pages, tops, strict=True)]
     rows = _join_wide(fixed, flags) if flags else np.frombuffer(b"".join(fixed), _NARROW)
     sequences = np.repeat(heads["base"], counts)
@@ -266,19 +266,6 @@ def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:
         _ends(pages, flags, counts.tolist(), key_starts) if flags else pa.nulls(len(rows), pa.int64()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
-
-
-def _join(pages: Sequence[bytes], starts: Sequence[int], *, size_bytes: int) -> pa.Buffer:
-    """The ends of pages from `starts` on, one after another, in memory of Arrow's pool, which it uses again."""
-    if not size_bytes:
-        return pa.py_buffer(b"")
-    buffer = pa.allocate_buffer(size_bytes)
-    content, at = memoryview(buffer).cast("B"), 0
-    for page, start in zip(pages, starts, strict=True):
-        end = at + len(page) - start
-        content[at:end] = memoryview(page)[start:]
-        at = end
-    return buffer
 
 
 def _special_bytes(flags: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
@@ -301,11 +288,10 @@ def _binary(
     offsets = np.empty(len(starts) + 1, np.int32)
     offsets[:-1] = starts
     offsets[:-1] += np.repeat(bases.astype(np.int32), counts)
-    buffer = pa.py_buffer(content)
-    offsets[-1] = buffer.size
+    offsets[-1] = len(content)
     if (offsets[1:] < offsets[:-1]).any():
         raise BadPageError
-    return pa.Array.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), buffer], 0)
+    return pa.Array.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(content)], 0)
 
 
 def _zeros(count: int) -> pa.Array:

@@ -184,7 +184,7 @@ class AccountedStore(ObjectStore):
         if driver.is_remote:
             return None
         full = self._full(path)
-        return self._call("get", lambda: driver.map(full), _nothing, requests_of=lambda body: body is not None, path=full)
+        return self._call("get", lambda: driver.map(full), _nothing, requests_of=_count_there, path=full)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         full = self._full(path)
@@ -459,6 +459,11 @@ def _page_requests(page: Sequence[object] | None, *, empty_count: int) -> int:
 
 def _nothing(_: object) -> tuple[int, int]:
     return 0, 0
+
+
+def _count_there(body: Buffer | None) -> int:
+    """What was mapped is one request; what cannot be is none."""
+    return int(body is not None)
 
 
 def _length(body: Buffer) -> tuple[int, int]:
