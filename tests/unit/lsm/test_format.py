@@ -182,7 +182,7 @@ def test_faults_behind_right_checksums(fault: str) -> None:
 
 
 def test_a_page_that_is_none() -> None:
-    """Bytes that are no page, though their checksums are right, are `Corruption` with a place, however they are read."""
+    """Bytes that are no page, though their checksums are right, are `Corruption` with a place, in every read."""
     for codec in (0, 1, 2):
         parts = Parts()
         if codec:

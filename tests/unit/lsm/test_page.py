@@ -95,7 +95,7 @@ def full_reader(store: ObjectStore, meta: FileMeta) -> FileReader:
 
 
 def test_what_a_lookup_reads() -> None:
-    """With a full cache a get reads one page by one request, neighbours of a batch are one request, absent keys none."""
+    """With a full cache a get is one request of one page, neighbours of a batch are one request, absent keys none."""
     store = open_store(f"memory://{uuid.uuid4().hex}")
     reader = full_reader(store, written(store))
     with store.count() as requests:
@@ -121,7 +121,7 @@ def hash_of(key: bytes) -> int:
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", None])
 def test_files_of_a_folder_are_mapped(tmp_path: Path, compression: Compression | None) -> None:
-    """A file of a folder is opened by one request and then read without any, also when its name is deleted meanwhile."""
+    """A file of a folder is opened by one request and read without any, also when its name was deleted."""
     store = open_store(str(tmp_path))
     reader = full_reader(store, written(store, compression=compression))
     store.delete(["x"])
@@ -143,8 +143,18 @@ def test_a_mapped_file_of_another_length(tmp_path: Path) -> None:
         assert caught.value.facts["path"] == "x"
 
 
+def offset_of_damage(reader: FileReader, row: Row) -> int | None:
+    """Where a get of this row says that the file is damaged; None: it found the row."""
+    try:
+        rows = reader.get(row.key)
+    except Corruption as error:
+        return int(error.facts["offset"])
+    assert rows == [row]
+    return None
+
+
 def test_damage_under_a_map(tmp_path: Path) -> None:
-    """A changed byte of a mapped file is `Corruption` with the place of its page, or a right answer from another page."""
+    """A changed byte of a mapped file is `Corruption` with the place of its page; other pages answer."""
     store = open_store(str(tmp_path))
     meta = written(store)
     body = (tmp_path / "x").read_bytes()
@@ -152,13 +162,8 @@ def test_damage_under_a_map(tmp_path: Path) -> None:
         (tmp_path / "x").unlink()
         (tmp_path / "x").write_bytes(body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :])
         reader = FileReader(store, "x", meta=meta, cache=BlockCache(0))
-        damaged = 0
-        for row in ROWS[::251]:
-            try:
-                assert reader.get(row.key) == [row]
-            except Corruption as error:
-                damaged += 1
-                assert place - (1 << 11) < error.facts["offset"] <= place or place >= meta.tail_offset
-        assert damaged <= 1 + len(ROWS) // 251 * (place >= meta.tail_offset)
+        offsets = [offset for row in ROWS[::251] if (offset := offset_of_damage(reader, row)) is not None]
+        assert place >= meta.tail_offset or all(place - (1 << 11) < offset <= place for offset in offsets)
+        assert len(offsets) <= (1 if place < meta.tail_offset else len(ROWS[::251]))
         with pytest.raises(Corruption):
             list(reader.batches())
