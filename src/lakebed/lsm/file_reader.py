@@ -142,18 +142,18 @@ class FileReader:
 
     def _rows_of(self, tail: Tail, number: int, key: bytes, *, sequence: int | None) -> tuple[list[Row], bool]:
         """The rows of a key in one block, and whether more may be in the next one."""
-        cache = self._cache
-        block: Block | None = cache.get(self._name, number)
-        if block is None:
-            pages = tail.pages
-            if pages is not None and not cache.has_space:
-                body = self._page(tail, pages, number, pages.find(tail, number, key))
-                try:
-                    return find_rows(body, key, sequence=sequence)
-                except BadPageError as error:
-                    raise self._bad_page_error(tail, number) from error
-            block = self._load(tail, number)
-        return block.rows_of(key, sequence=sequence)
+        entry = self._entries.get((self._name, number))
+        if entry is not None:
+            entry.used = True
+            block: Block = entry.value
+            return block.rows_of(key, sequence=sequence)
+        pages = tail.pages
+        if pages is None or self._cache.has_space:
+            return self._load(tail, number).rows_of(key, sequence=sequence)
+        try:
+            return find_rows(self._page(tail, pages, number, pages.find(tail, number, key)), key, sequence=sequence)
+        except BadPageError as error:
+            raise self._bad_page_error(tail, number) from error
 
     def get_many(
         self, keys: Sequence[bytes], *, hashes: npt.NDArray[np.uint64], sequence: int | None = None
@@ -302,16 +302,19 @@ class FileReader:
 
     def _page(self, tail: Tail, pages: Pages, number: int, page: int) -> bytes:
         """One page of a block, from the cache, or into it if that wants it."""
-        cache, name, cached_as = self._cache, self._name, _PAGES - page
-        body: bytes | None = cache.get(name, cached_as)
-        if body is None:
-            ends, offset = pages.ends, tail.offsets[number]
-            start = offset + (ends[page - 1] if page > pages.starts[number] else 0)
-            end = offset + ends[page]
-            stored = self._read(start, end) if tail.mapped is None else tail.mapped[start:end]
-            body = decode_page(tail, number, page, stored, offset=start, path=self._path)
-            if cache.wants(name, cached_as):
-                cache.put(name, cached_as, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+        name, cached_as = self._name, _PAGES - page
+        entry = self._entries.get((name, cached_as))
+        if entry is not None:
+            entry.used = True
+            kept: bytes = entry.value
+            return kept
+        ends, offset = pages.ends, tail.offsets[number]
+        start = offset + (ends[page - 1] if page > pages.starts[number] else 0)
+        end = offset + ends[page]
+        stored = self._read(start, end) if tail.mapped is None else tail.mapped[start:end]
+        body = decode_page(tail, number, page, stored, offset=start, path=self._path)
+        if self._cache.wants(name, cached_as):
+            self._cache.put(name, cached_as, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return body
 
     def _read_pages(self, tail: Tail, pages: Pages, wanted: Sequence[tuple[int, int, bytes]]) -> dict[int, bytes]:

@@ -37,9 +37,8 @@ def hash_keys(keys: Sequence[bytes]) -> npt.NDArray[np.uint64]:
     return np.fromiter(map(xxh3_64_intdigest, keys), np.uint64, len(keys))
 
 
-def hash_key(key: bytes) -> int:
-    """The hash of one key: taken once for as many files as it is looked up in."""
-    return xxh3_64_intdigest(key)
+hash_key: Final = xxh3_64_intdigest
+"""The hash of one key as a number, taken once for as many files as it is looked up in; itself a call into C."""
 
 
 def build_filter(hashes: npt.NDArray[np.uint64], *, bits_per_key: int) -> bytes:

@@ -58,18 +58,15 @@ class Level:
         self._last_keys = [file.last_key for file in files]
         self._readers: list[FileReader | None] = [None] * len(files)
 
-    def of_key(self, key: bytes, files: FileStore) -> tuple[FileMeta, FileReader] | None:
-        """The file whose range includes a key, with its handle. Cost: a bisection."""
+    def reader_of(self, key: bytes, files: FileStore) -> FileReader | None:
+        """The handle of the file whose range includes a key. Cost: a bisection."""
         at = bisect_left(self._last_keys, key)
-        if at == len(self._last_keys):
-            return None
-        file = self.files[at]
-        if file.first_key > key:
+        if at == len(self._last_keys) or self.files[at].first_key > key:
             return None
         reader = self._readers[at]
         if reader is None:
-            self._readers[at] = reader = files.reader(file)
-        return file, reader
+            self._readers[at] = reader = files.reader(self.files[at])
+        return reader
 
     def of_keys(self, keys: Sequence[bytes]) -> Iterator[tuple[FileMeta, int, int]]:
         """Files whose ranges include some of the sorted keys, with the range [low, high) of these keys' positions."""
@@ -205,11 +202,8 @@ class View:
                     return self._resolve(versions)
         key_hash, files = hash_key(key), self._files
         for level in self._levels or self.levels:
-            candidate = level.of_key(key, files)
-            if candidate is None:
-                continue
-            file, reader = candidate
-            if sequence is not None and file.min_sequence > sequence:
+            reader = level.reader_of(key, files)
+            if reader is None or (sequence is not None and reader.meta.min_sequence > sequence):
                 continue
             rows = reader.get(key, sequence=sequence, key_hash=key_hash)
             if rows:
