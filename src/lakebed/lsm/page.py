@@ -217,20 +217,24 @@ def _find_special(page: bytes, key: bytes, *, sequence: int | None) -> tuple[lis
 
 
 def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, values_at: int) -> int:
-    """The first row whose key begins with `key`, so the one with this key if there is one; else any other, or none."""
-    count, at = len(starts), keys_at - 1
+    """The first row whose key is `key`; if there is none, the count of rows."""
+    count, length, at = len(starts), len(key), keys_at - 1
     for _ in range(_FALSE_MATCHES_MAX):
         at = page.find(key, at + 1, values_at)
         if at < 0:
             return count
         row = bisect_left(starts, at - keys_at)
         if row < count and starts[row] == at - keys_at:
-            return row
+            end = starts[row + 1] if row + 1 < count else values_at - keys_at
+            if end - starts[row] == length:
+                return row
 
     def key_at(row: int) -> bytes:
-        return page[keys_at + starts[row] : keys_at + starts[row + 1] if row + 1 < count else values_at]
+        end = starts[row + 1] if row + 1 < count else values_at - keys_at
+        return page[keys_at + starts[row] : keys_at + end]
 
-    return bisect_left(range(count), key, key=key_at)
+    row = bisect_left(range(count), key, key=key_at)
+    return row if row < count and key_at(row) == key else count
 
 
 def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:

@@ -120,7 +120,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Bytes of a key in the middle of other keys are not taken for the key.",
-        always(page._first_row, lambda it: it.keys_at),
+        always(page._first_row, lambda it: it.length),
         "unit/lsm/test_page.py::test_keys_inside_other_keys[keys0]",
     ),
     Guarantee(
