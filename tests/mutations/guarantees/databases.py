@@ -132,7 +132,7 @@ GUARANTEES = [
                 *args, is_repeat=np.zeros_like(is_repeat), **kwargs
             ),
         ),
-        "property/test_sorted_file.py::test_every_way_of_reading_gives_what_was_written",
+        "unit/lsm/test_page.py::test_many_versions_of_one_key[65536]",
     ),
     Guarantee(
         "A branch does not read rows that its parent wrote after the branch point.",

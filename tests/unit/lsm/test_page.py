@@ -94,6 +94,24 @@ def full_reader(store: ObjectStore, meta: FileMeta) -> FileReader:
     return reader
 
 
+@pytest.mark.parametrize("block_bytes", [1, 200, 1 << 16])
+def test_many_versions_of_one_key(block_bytes: int) -> None:
+    """Of a key with more versions than a page or a block holds, each is found, wherever the sequence asked for lies."""
+    versions = [put(b"key", sequence, b"%d" % sequence) for sequence in range(60, 0, -1)]
+    rows = [put(b"before", 1), *versions, put(b"key\0", 5), put(b"later", 2)]
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    writer = FileWriter(store, "x", file_id="x", options=FileOptions(block_bytes=block_bytes, page_bytes=40))
+    writer.write(batch_of(rows))
+    reader = FileReader(store, "x", meta=writer.finish(), cache=BlockCache(0))
+    assert [row for block in reader.batches() for row in rows_of_batch(block.batch)] == rows
+    assert reader.get(b"key") == [versions[0]]
+    for sequence in (0, 1, 30, 59, 60, 99):
+        assert reader.get(b"key", sequence=sequence) == [row for row in versions if row.sequence <= sequence][:1]
+    keys = [b"before", b"key", b"key\0", b"later"]
+    many = reader.get_many(keys, hashes=hash_keys(keys), sequence=30)
+    assert many == {b"before": rows[:1], b"key": versions[30:31], b"key\0": rows[-2:-1], b"later": rows[-1:]}
+
+
 def test_what_a_lookup_reads() -> None:
     """With a full cache a get is one request of one page, neighbours of a batch are one request, absent keys none."""
     store = open_store(f"memory://{uuid.uuid4().hex}")
