@@ -226,8 +226,9 @@ class FileReader:
             first, separators = pages.starts[number] - 1, pages.known[number] or pages.separators_of(tail, number)
             wanted += [(number, first + bisect_right(separators, key), key) for key in keys]
         known, body = -1, b""
-        for group in _page_groups(tail, pages, wanted, ahead_bytes=AHEAD_BYTES_DEFAULT):
-            bodies = {} if tail.mapped is not None else self._read_pages(tail, pages, group)
+        is_mapped = tail.mapped is not None
+        for group in (wanted,) if is_mapped else _page_groups(pages, wanted, ahead_bytes=AHEAD_BYTES_DEFAULT):
+            bodies = {} if is_mapped else self._read_pages(tail, pages, group)
             for number, page, key in group:
                 if page != known:
                     body = bodies[page] if bodies else self._page(tail, pages, number, page)
@@ -451,7 +452,7 @@ def _by_block(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64])
 
 
 def _page_groups(
-    tail: Tail, pages: Pages, wanted: Sequence[tuple[int, int, bytes]], *, ahead_bytes: int
+    pages: Pages, wanted: Sequence[tuple[int, int, bytes]], *, ahead_bytes: int
 ) -> Iterator[Sequence[tuple[int, int, bytes]]]:
     """Blocks and pages of keys in their order, as many at once as have `ahead_bytes`."""
     start, size_bytes = 0, 0

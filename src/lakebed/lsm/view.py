@@ -397,10 +397,13 @@ def _still_wanted(
     """Add the rows to what was found; the keys that have to be looked for further down."""
     if not rows:
         return wanted
-    for key, versions in rows.items():
-        by_key[key] = [*by_key[key], *versions] if key in by_key else versions
-    done = {key for key, versions in rows.items() if versions[-1].kind != MERGE}
-    return [key for key in wanted if key not in done]
+    if by_key:
+        for key, versions in rows.items():
+            by_key[key] = [*by_key[key], *versions] if key in by_key else versions
+    else:
+        by_key.update(rows)
+    unsettled = {key for key, versions in rows.items() if versions[-1].kind == MERGE}
+    return [key for key in wanted if key not in rows or key in unsettled]
 
 
 def _slices(rows: pa.RecordBatch, *, reverse: bool) -> Iterator[Part]:
