@@ -10,6 +10,7 @@ LOCAL = {
     "lakebed.fleet.log.open": "each log brings libraries of its own",
     "lakebed.lake.adapters.tables": "a lake is listed without what finds out which files only a tag needs",
     "lakebed.lake.drop": "a lake is listed without what deletes versions of tables",
+    "lakebed.objects.local": "who only lists and copies objects of a folder maps none, and needs no Arrow",
     "lakebed.objects.open": "a folder needs no client library of the cloud stores",
     "lakebed.repo.opening": "an own repository needs no HTTP client",
     "lakebed.repo.outside.outbound": "only webhooks need HTTP",
