@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -207,10 +208,13 @@ def _path_bytes(path: object, what: str) -> bytes:
     return key
 
 
-def check_amount(amount: object) -> None:
-    """Refuse an invalid length of a page; None: all. Raises `InvalidRequest` (``invalid_amount``)."""
-    if amount is not None and (not isinstance(amount, int) or isinstance(amount, bool) or amount < 0):
+def check_amount(amount: object) -> int | None:
+    """The length of a page, no larger than a list can be; None: all. Raises `InvalidRequest` (``invalid_amount``)."""
+    if amount is None:
+        return None
+    if not isinstance(amount, int) or isinstance(amount, bool) or amount < 0:
         raise InvalidRequest(f"A page has 0 or more lines, and {amount!r} were asked for.", kind="invalid_amount")
+    return min(amount, sys.maxsize)
 
 
 def parse_reference(text: object) -> ReferenceText:

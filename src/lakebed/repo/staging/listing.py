@@ -68,6 +68,7 @@ def list_entries(
     Raises:
         InvalidRequest: kind ``invalid_amount``, ``invalid_path``.
     """
+    amount = check_amount(amount)
     page = page_of(prefix, after=after, delimiter=delimiter, amount=amount)
     if page is None:
         return iter(())
@@ -92,7 +93,7 @@ def page_of(prefix: bytes, *, after: str = "", delimiter: str = "", amount: int 
     Raises:
         InvalidRequest: kind ``invalid_amount``, ``invalid_path``.
     """
-    check_amount(amount)
+    amount = check_amount(amount)
     try:
         behind, mark = after.encode(), delimiter.encode()
     except UnicodeEncodeError as error:
