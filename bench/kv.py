@@ -446,10 +446,13 @@ def s3_workloads() -> list[
         return database
 
     def uncached(place: DatabaseLocation) -> Database:
-        filled(place).close()
-        database = Database.open(place, options=replace(S3_OPTIONS, cache_bytes=0, row_cache_bytes=0))
-        for key in keys_of(10_000)[:3]:
-            database.get(key)
+        with Database.open(place, options=S3_OPTIONS) as database:
+            batch = WriteBatch()
+            batch.put_many(keys_of(100_000), values_of(100_000))
+            database.write(batch)
+            database.flush(memtable=True)
+        database = Database.open(place, options=replace(S3_OPTIONS, cache_bytes=1 << 20, row_cache_bytes=0))
+        database.get(drawn[0])
         return database
 
     def warm(place: DatabaseLocation) -> Database:
@@ -463,7 +466,7 @@ def s3_workloads() -> list[
         return place.url
 
     key, missing = keys_of(10_000)[5000], missing_of(keys_of(10_000))[5000]
-    drawn = order_of(keys_of(10_000), 100)
+    drawn = order_of(keys_of(100_000), 100)
     return [
         ("durable_put", "1 PUT", filled, lambda place, db: db.put(b"k", b"v")),
         ("cold_get", "1 GET", warm, lambda place, db: db.get(key)),

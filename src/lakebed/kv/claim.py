@@ -383,9 +383,11 @@ def _open_or_create(
             )
         location.probe()
         try:
-            return log.create(first_manifest(location, options=options)), True
+            first = log.create(first_manifest(location, options=options))
         except AlreadyExists:
             continue  # another process was faster: use its database
+        location.keep_reserve()
+        return first, True
     raise NotFound(
         f"The folder of manifests at {location.url} holds no manifest.", kind="database_not_found", url=location.url
     )
