@@ -193,6 +193,36 @@ def test_a_claim_that_was_overtaken_writes_nothing() -> None:
     assert outcomes == {True, False}
 
 
+def test_numbers_that_files_cover_are_not_used_again() -> None:
+    """A rival between any two requests that writes, has its rows collected and closes: we begin behind its last row."""
+    place = fresh()
+    closed(place)
+    recording = RecordingStore(place.store)
+    claim_writer(place_on(recording), process=HERE)
+    checked = 0
+    for index in range(len(recording.trace)):
+        place = fresh()
+        closed(place)
+
+        def come(place: DatabaseLocation = place) -> None:
+            rival = claimed(place)
+            rows = range(rival.fence_id + 1, rival.fence_id + 6)
+            for id in rows:
+                append(place, rival, id)
+            ManifestLog(place).update(changed(replay_after_wal_id=rows[-1], wal_id_last_seen=rows[-1]))
+            place.store.delete(wal_path(id) for id in rows)
+            rival.lease.give_up()
+
+        claim: Claim | None = None
+        with suppress(Fenced):
+            claim = claim_writer(place_on(Overtaken(place.store, at=index, rival=come)), process=HERE, take_over=True)
+        newest = ManifestLog(place).latest()
+        if claim is not None and claim.epoch == newest.writer_epoch:
+            assert claim.fence_id >= newest.replay_after_wal_id
+            checked += newest.replay_after_wal_id > 0
+    assert checked
+
+
 def test_the_next_writer_ends_the_one_before() -> None:
     """Epoch and fence: neither its records nor its checkpoint, jobs or smaller file ids remain."""
     place = fresh()
