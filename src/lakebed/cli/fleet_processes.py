@@ -92,9 +92,9 @@ class Control(StorageCommand, ProcessCommand, name="control"):
             help="Of the log: http://..., nats://a,b,c or postgresql://... Default: LAKEBED_FLEET_LOG.",
         ),
     ] = None
-    settle: Annotated[
-        int, option("--settle-ms", min=0, help="How long a put that was sent may still land, in milliseconds.")
-    ] = ControlOptions().settle_ms
+    grace_ms: Annotated[
+        int, option("--grace-ms", min=0, help="How long a put that was sent may still land, in milliseconds.")
+    ] = ControlOptions().grace_ms
     take_over: Annotated[
         bool, option("--take-over", help="Also from an owner of the ledger with a live lease, which is fenced.")
     ] = False
@@ -148,7 +148,7 @@ class Control(StorageCommand, ProcessCommand, name="control"):
                 take_over=self.take_over,
                 access_log=self.access_log or None,
                 allow_remote=self.allow_remote,
-                options=ControlOptions(settle_ms=self.settle),
+                options=ControlOptions(grace_ms=self.grace_ms),
             ),
             host=self.host,
             port=self.port,

@@ -245,7 +245,7 @@ class Servers:
 
     def _order(self) -> list[_Server]:
         """The process that answered last first, silent ones last."""
-        return sorted(self._servers, key=lambda one: one.silences > 0)
+        return sorted(self._servers, key=lambda server: server.silences > 0)
 
     def _note_silence(self, endpoint: str) -> None:
         for server in self._servers:
