@@ -221,7 +221,7 @@ def test_a_collection(bucket: Bucket, tell: Callable[[str], None]) -> None:
 
 
 def test_opening_and_closing(bucket: Bucket, tell: Callable[[str], None]) -> None:
-    """After a close: opening 3 LIST of the claim, 2 GET, 2 PUT, without a tail of the log; closing 2 PUT, 1 LIST, 1 GET."""
+    """After a close: opening 3 LIST, 2 GET, 2 PUT, where the log has no tail; closing 2 PUT, 1 LIST, 1 GET."""
     bucket.filled(1_000)
     with bucket.counted() as opening:
         db = bucket.open()
