@@ -171,7 +171,7 @@ def test_a_database_by_its_own_path_is_collected_on_a_full_disk(disk: Path, lake
     """In a lake it gives up the lake's reserve, elsewhere its own, and has it again afterwards."""
     location = fill_database(disk, "d", lake=lake)
     before = free_bytes(disk)
-    assert DatabaseAdmin(location).collect(CollectorOptions(min_age=timedelta(0))).deleted_count
+    assert DatabaseAdmin(location).collect(CollectorOptions(grace=timedelta(0))).deleted_count
     assert free_bytes(disk) > before + 500_000
     with DatabaseAdmin(location).reader() as reader:
         assert len(list(reader.scan())) == 100
@@ -192,7 +192,7 @@ def test_a_database_by_its_own_path_is_destroyed_on_a_full_disk(disk: Path, lake
     admin = DatabaseAdmin(location)
     admin.destroy(soft=soft, take_over=True)
     if soft:
-        admin.collect(CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0)))
+        admin.collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
     assert free_bytes(disk) > before + 1_000_000
     assert [one.parent.parent.name for one in disk.rglob(RESERVE_PATH)] == (["lake"] if lake and not soft else [])
     with pytest.raises(InvalidRequest, match="destroyed"):
