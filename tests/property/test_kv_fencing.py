@@ -303,11 +303,11 @@ SETTLED, UNFLUSHED, OVERTAKING, CLOSED = "settled", "unflushed", "overtaking", "
 SCENES: tuple[tuple[Scene, str], ...] = tuple(
     (scene, before)
     for scene, befores in (
+        (inherited, (CLOSED,)),
+        (succeeded, (CLOSED,)),
         (usurped, (SETTLED, UNFLUSHED, OVERTAKING, CLOSED)),
         (outlived, (SETTLED, UNFLUSHED, OVERTAKING)),
         (usurped_twice, (SETTLED, UNFLUSHED, OVERTAKING)),
-        (succeeded, (CLOSED,)),
-        (inherited, (CLOSED,)),
     )
     for before in befores
 )
