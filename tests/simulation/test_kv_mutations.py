@@ -387,19 +387,6 @@ def the_log_may_have_gone_on(patch: Patch) -> None:
 
 
 @undone_in("checkpoints")
-def the_dead_lend_their_versions(patch: Patch) -> None:
-    """A checkpoint of the latest pins a manifest that an expired checkpoint pinned."""
-    find = checkpoint_module.find_same_version
-
-    def timeless(manifest: Manifest, log: ManifestLog, *, now_ms: int, last_wal_id: int) -> int | None:
-        there = find(manifest, log, now_ms=0, last_wal_id=last_wal_id)
-        dead = [one.manifest_id for one in manifest.checkpoints if one.manifest_id >= manifest.content_since]
-        return there if there is None else max(dead, default=there)
-
-    patch.setattr(checkpoint_module, "find_same_version", timeless)
-
-
-@undone_in("checkpoints")
 def the_dead_are_used(patch: Patch) -> None:
     """Repair 8: an expired checkpoint is opened, prolonged and taken for a source."""
     find = checkpoint_module.find_checkpoint
