@@ -155,7 +155,7 @@ def large(bench: Bench) -> list[Result]:
 
 
 def native(bench: Bench) -> list[Result]:
-    """The same shapes by RocksDB's own program, beside lakebed from Python; microseconds an operation."""
+    """The same shapes by RocksDB's own program, next to lakebed from Python; microseconds an operation."""
     program = shutil.which(PROGRAM)
     if program is None:
         print(f"native: left out, for there is no {PROGRAM} (Debian: apt-get install rocksdb-tools)", flush=True)
