@@ -9,9 +9,8 @@ keeps its ceiling (`FileMeta.through_sequence`); of one that is written anew onl
 
 Invariants:
 - Outputs are cut between keys: all versions of a key are in one file.
-- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES` (one window is read and
-  merged while the one before is encoded and written), twice one encoded output file, and nothing that grows with the
-  inputs. What Arrow has freed goes back to the system after each file.
+- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, twice one encoded output
+  file, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each file.
 - Nothing is published here, and no input is touched: a compaction that fails leaves files that no version names.
 """
 
@@ -33,7 +32,6 @@ from lakebed.lsm.model import FileMeta, FileSet, Run
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.plan import CompactionTask
 from lakebed.lsm.resolve import compact_rows
-from lakebed.runtime import Runtime
 
 READ_AHEAD_BYTES: Final = 16 << 20
 """Encoded bytes that all sources together read ahead."""
@@ -101,8 +99,8 @@ def run_compaction(
             outputs.append(stretch.files[0][1])
             continue
         cutter = _Cutter(files, next_file_id, run_file_bytes)
-
-        def keep(window: pa.Table, cutter: _Cutter = cutter) -> None:
+        for window in merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES):
+            row_count += window.num_rows
             cutter.write(
                 compact_rows(
                     window,
@@ -112,48 +110,11 @@ def run_compaction(
                     operator=operator,
                 )
             )
-
-        with _Behind(files.environment.runtime, keep) as behind:
-            for window in merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES):
-                behind.wait()
-                if progress is not None and row_count:
-                    progress(row_count, size_bytes + cutter.size_bytes)
-                behind.give(window)
-                row_count += window.num_rows
-            behind.wait()
+            if progress is not None:
+                progress(row_count, size_bytes + cutter.size_bytes)
         outputs += cutter.finish()
         size_bytes += cutter.size_bytes
-        if progress is not None:
-            progress(row_count, size_bytes)
     return Run(next_file_id(), tuple(outputs)) if outputs else None
-
-
-class _Behind:
-    """Takes one window after another through a step, in a thread of its own, while the caller makes the next one.
-
-    Reading and merging thereby overlap with resolving, encoding and writing, which take about as long. One window is
-    under way at a time.
-    """
-
-    def __init__(self, runtime: Runtime, step: Callable[[pa.Table], None]) -> None:
-        self._pool = runtime.pool(1)
-        self._step = step
-        self._under_way: Iterator[None] = iter(())
-
-    def __enter__(self) -> _Behind:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.close()
-
-    def give(self, window: pa.Table) -> None:
-        """Begin the step of a window; the one before must have been waited for."""
-        self._under_way = self._pool.map(self._step, (window,))
-
-    def wait(self) -> None:
-        """Return when the step is done. Raises what it raised."""
-        for _ in self._under_way:
-            pass
 
 
 def _stretches(
