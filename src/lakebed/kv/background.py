@@ -70,10 +70,18 @@ class Background:
         """Begin a thread for some steps; of those that are due, the first one runs first.
 
         Args:
-            later: steps of further threads, by name; each begins when a step of its own is due for the first time.
+            later: steps of further threads, by name; each begins when a step of its own is due for the first time, at
+                once if one is due already.
         """
-        beginnings = tuple(self._beginning_of(_Duty(other, tuple(rest))) for other, rest in (later or {}).items())
-        self._spawn(_Duty(name, steps, beginnings))
+        others = [_Duty(other, tuple(rest)) for other, rest in (later or {}).items()]
+        with self._lock:
+            now_s = self._environment.clock.monotonic_s()
+            due = [any((at_s := due(now_s)) is not None and at_s <= now_s for due, _ in duty.steps) for duty in others]
+        waiting = [duty for duty, is_due in zip(others, due, strict=True) if not is_due]
+        self._spawn(_Duty(name, steps, tuple(map(self._beginning_of, waiting))))
+        for duty in others:
+            if duty not in waiting:
+                self._spawn(duty)
 
     def _spawn(self, duty: _Duty) -> None:
         join = self._environment.runtime.spawn(lambda: self._run(duty), name=duty.name, stop=self._at_exit)

@@ -17,6 +17,10 @@ COMPACTION_DELAY_S: Final = 1.0
 """After the opening, before what others left is compacted. What this process flushes is compacted at once. A database
 that is closed sooner would have begun a compaction, which costs an update of the manifest, and thrown it away."""
 
+DELAYED_FACTOR: Final = 2
+"""Times `DatabaseOptions.l0_compaction_count`: with so many files of level 0 there is no delay. Processes that only
+open, write a row and close would merge nothing otherwise."""
+
 
 class WriterThreads:
     """The threads of one writer; none before `start`."""
@@ -81,10 +85,11 @@ class WriterThreads:
         self._writer.poll_once()
 
     def _compaction_due(self, now_s: float) -> float | None:
-        tree = self._writer.tree
+        tree, options = self._writer.tree, self._writer.options
         if tree.generation == self._compacted_generation:
             return None
-        if tree.generation == self._opened_generation and tree.l0_count <= self._writer.options.l0_count_max:
+        many = min(DELAYED_FACTOR * options.l0_compaction_count, options.l0_count_max)
+        if tree.generation == self._opened_generation and tree.l0_count < many:
             return self._opened_s + COMPACTION_DELAY_S
         return now_s
 
