@@ -195,13 +195,13 @@ def test_commands_that_write_leave_a_short_log_and_few_files(
 ) -> None:
     """A key at a time, as a timer does it: rows go into files, files are merged, and a branch copies little."""
     monkeypatch.setattr(writer, "LOG_OBJECTS_LEFT_MAX", 2)
-    for number in range(30):
+    for number in range(40):
         assert kv_cli("put", f"k{number:02}", "v").code == exits.OK
     found = kv_cli("stats", "--json").json
     assert found["log_objects"] <= 2
     assert found["level_0_files"] <= 12
     assert found["runs"] >= 1
-    assert kv_cli("scan", "--count").out == "30\n"
+    assert kv_cli("scan", "--count").out == "40\n"
     assert kv_cli("branch", "fork").code == exits.OK
     assert len(list((tmp_path / "lake" / "fork.kv").glob("wal/*"))) <= 5
 

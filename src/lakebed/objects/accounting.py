@@ -227,7 +227,7 @@ class AccountedStore(ObjectStore):
         try:
             put_once()
         except Unavailable as error:
-            if error.kind != "disk_full" or not give_up_reserve(driver):
+            if error.kind != "disk_full" or not give_up_reserve(driver, full):
                 raise
             put_once()
 

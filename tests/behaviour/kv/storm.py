@@ -301,7 +301,7 @@ class Storm:
             urls = [self.main, *(one["url"] for one in self.heard("clone"))]
             for url in [self.main, *rng.sample(urls, min(3, len(urls)))]:
                 try:
-                    report = lakebed.kv.collect.collect(DatabaseLocation.at(url, create=False), options=options)
+                    report = lakebed.kv.collect.collect_garbage(DatabaseLocation.at(url, create=False), options=options)
                 except NotFound as error:
                     if error.kind != "database_not_found":
                         raise

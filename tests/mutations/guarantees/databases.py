@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from lakebed.kv import claim, group_commit, lease, recovery, transaction, writer
+from lakebed.kv import checkpoint, claim, group_commit, lease, recovery, transaction, writer
 from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, page, tree, view
 from lakebed.objects import create_once, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
@@ -16,6 +16,7 @@ from mutations.defects import (
     always,
     answer,
     change_arguments,
+    change_result,
     never,
     pass_on,
     raise_nothing,
@@ -42,8 +43,37 @@ def join_the_sync_under_way(original, self, descriptor):
         original(self, descriptor)
 
 
+class AnyEpoch(int):
+    """An epoch that is equal to every other one."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = int.__hash__
+
+
 GUARANTEES = [
     # ---- the log and its writers
+    Guarantee(
+        "A claim fences the writer just before it, unless that one has said that it ended.",
+        change_result(lease.check_not_owned, lambda it: it._replace(ended_epoch=AnyEpoch())),
+        "behaviour/kv/test_claim.py::test_only_the_writer_just_before_ends_by_its_word[a claim that lives]",
+    ),
+    Guarantee(
+        "A writer after one that ended uses no number that files cover.",
+        replace(claim._end_of_log, lambda original, claimed, last_wal_id: last_wal_id),
+        "behaviour/kv/test_claim.py::test_numbers_that_files_cover_are_not_used_again",
+    ),
+    Guarantee(
+        "A checkpoint of the latest holds what the log got since the newest manifest.",
+        change_arguments(checkpoint.find_same_version, last_wal_id=0),
+        "behaviour/kv/test_checkpoints.py::test_no_durable_write_is_missing_beside_a_running_writer",
+    ),
+    Guarantee(
+        "A checkpoint of the latest pins no manifest that only a dead one held.",
+        change_arguments(checkpoint.find_same_version, now_ms=0),
+        "behaviour/kv/test_checkpoints.py::test_an_expired_one_lends_no_manifest",
+    ),
     Guarantee(
         "A reader does not leave out acknowledged rows whose log object is missing.",
         see(recovery.read_records, lambda it: it.wal_id_last_seen, 0),
