@@ -28,6 +28,7 @@ from lakebed.objects.driver import Driver
 from lakebed.objects.local import LocalDriver
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
 
 _LOCAL: Final = "file://"
 
@@ -106,7 +107,7 @@ def _places(driver: Driver, path: str) -> Iterator[tuple[Driver, str]]:
     above = driver.root_url.removeprefix(_LOCAL)
     for _ in range(_FOLDERS_ABOVE_MAX):
         above = os.path.dirname(above)
-        yield LocalDriver(above, rng=random.Random(), folder_memory_count_max=1), RESERVE_PATH
+        yield LocalDriver(above, environment=Environment(), folder_memory_count_max=1), RESERVE_PATH
 
 
 def keep_reserve(store: ObjectStore, *, size_bytes: int = RESERVE_BYTES) -> None:

@@ -33,6 +33,7 @@ from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
 from lakebed.table.branch.branches import with_fork_point
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.branch.reclaim import CANDIDATES, STAGES, UNKNOWN, concat
 from lakebed.table.branch.snapshots import write_id_of
 from lakebed.table.branch.tags import TAG_ID
@@ -40,7 +41,7 @@ from lakebed.table.branch.unfinished import Deletion, HiddenTag, path_of, store_
 from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.collect.lineage import fits, restore_newest
 from lakebed.table.collect.live_versions import LiveVersions, note_expired_below, read_live_versions
-from lakebed.table.collect.reachability import Unreadable, judge
+from lakebed.table.collect.reachability import judge
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.files.placement import check_placement
 from lakebed.texts import spans_of
