@@ -334,12 +334,15 @@ def _publish(
         return entry
 
 
-def trim_uploads(context: RepositoryContext) -> int:
+def trim_uploads(context: RepositoryContext, *, now_ms: int | None = None) -> int:
     """Remove the records of uploads that ended a day ago, or got no part for a week; their number.
+
+    Args:
+        now_ms: None: the present time.
 
     Cost: 1 scan, and 1 scan and 2 writes for each.
     """
-    now_ms = context.now_ms()
+    now_ms = context.now_ms() if now_ms is None else now_ms
     with context.key_value.snapshot() as snapshot:
         uploads = [
             row

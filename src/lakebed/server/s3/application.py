@@ -11,7 +11,7 @@ import traceback
 from typing import Final
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from lakebed.errors import LakebedError
 from lakebed.http.call import ClientGone, parse_query
@@ -78,13 +78,22 @@ class S3Application:
         """Answer one request."""
         trace: RequestTrace = scope[TRACE]
         trace.route = "s3"
+        waits = any(name == b"expect" for name, _ in scope["headers"])
+
+        async def receive_first() -> Message:
+            nonlocal waits
+            waits = False
+            return await receive()
+
         try:
-            reply = await self._answer(scope, receive, trace)
+            reply = await self._answer(scope, receive_first if waits else receive, trace)
         except ClientGone:
             trace.status, trace.error = 499, "client_gone"
             return
         except Exception as error:
             reply = self._explain(error, scope, trace)
+        if waits:  # a client that still holds its body back sends it or not: what comes next cannot be told apart
+            reply.raw_headers.append((b"connection", b"close"))
         request_id = trace.request_id.encode()
         reply.raw_headers += [(b"x-amz-request-id", request_id), (b"x-request-id", request_id)]
         await reply(scope, receive, send)

@@ -7,7 +7,7 @@ repository whose prefix names no reference yet, the branches are listed as what 
 from __future__ import annotations
 
 import binascii
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -121,7 +121,7 @@ def _token(key: str) -> str:
 
 def _key_of(token: str) -> str:
     try:
-        return urlsafe_b64decode(token.encode()).decode()
+        return b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise s3_error("InvalidArgument", "The continuation token provided is incorrect.") from None
 
