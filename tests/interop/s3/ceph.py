@@ -2,8 +2,8 @@
 
     .venv/bin/python tests/interop/s3/ceph.py SUITE [--python PYTHON] [-k EXPRESSION] [--show]
 
-SUITE is a checkout of https://github.com/ceph/s3-tests; PYTHON has what its ``requirements.txt`` names. The suite is not
-part of this repository. Its buckets are branches: their names begin with ``suite.``, a repository that is made here.
+SUITE is a checkout of https://github.com/ceph/s3-tests; PYTHON has what its ``requirements.txt`` names. The suite is
+not part of this repository. Its buckets are branches: their names begin with ``suite.``, a repository that is made here.
 
 ``ceph.toml`` has the operations that are not served, by the markers and names of their tests, and every other test that
 fails, with its reason. A test that fails and is not listed, or is listed and passes, is an error.
@@ -42,7 +42,17 @@ def run_suite(suite: Path, *, python: str, chosen: str, folder: Path) -> dict[st
         config = _write_config(server, folder / "suite.conf")
         report = folder / "report.xml"
         markers = " and ".join(f"not {marker}" for marker in known["unserved_markers"])
-        command = [python, "-m", "pytest", "s3tests/functional/test_s3.py", "-q", "-m", markers, "-p", "no:cacheprovider"]
+        command = [
+            python,
+            "-m",
+            "pytest",
+            "s3tests/functional/test_s3.py",
+            "-q",
+            "-m",
+            markers,
+            "-p",
+            "no:cacheprovider",
+        ]
         command += [f"--junitxml={report}", "--tb=short", *(["-k", chosen] if chosen else [])]
         environment = {**os.environ, "S3TEST_CONF": str(config)}
         environment.pop("PYTHONPATH", None)
@@ -119,9 +129,7 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="Print every outcome.")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = run_suite(
-            arguments.suite, python=arguments.python, chosen=arguments.chosen, folder=Path(folder)
-        )
+        outcomes = run_suite(arguments.suite, python=arguments.python, chosen=arguments.chosen, folder=Path(folder))
         if not outcomes:
             print((Path(folder) / "output").read_text()[-2_000:])
             return 1

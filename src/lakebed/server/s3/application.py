@@ -100,7 +100,7 @@ class S3Application:
 
     async def _answer(self, scope: Scope, receive: Receive, trace: RequestTrace) -> Response:
         headers: Headers = scope["headers"]
-        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        raw_path = _raw_path(scope)
         pairs = parse_query(scope)
         path = decode_path(raw_path)
         signature = parse_signature(headers, pairs)
@@ -159,13 +159,22 @@ class S3Application:
 
     def _explain(self, error: Exception, scope: Scope, trace: RequestTrace) -> Response:
         reply = error_reply(
-            error, request_id=trace.request_id, resource=scope["path"], root_url=self._site.repositories.url
+            error,
+            request_id=trace.request_id,
+            resource=_raw_path(scope).decode("latin-1"),
+            root_url=self._site.repositories.url,
         )
         if isinstance(error, LakebedError) and reply.status_code != 500:
             trace.error = error.kind
         else:
             trace.error = "".join(traceback.format_exception(error))
         return reply
+
+
+def _raw_path(scope: Scope) -> bytes:
+    """The path as it was sent."""
+    path: bytes = scope["raw_path"]
+    return path
 
 
 def _host(headers: Headers) -> str:

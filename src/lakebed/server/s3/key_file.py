@@ -6,6 +6,7 @@ Owns: its form, DO NOT CHANGE, and its creation. Invariant: only the owner of th
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.runtime import Environment
 
 _KEY_BYTES: Final = 32
+_FORM: Final = re.compile(rb"[0-9a-f]{64}\n?")
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -27,16 +29,14 @@ def load_or_make_key(path: str | os.PathLike[str], *, environment: Environment) 
     file = Path(path)
     try:
         _make(file, environment.rng.getrandbits(8 * _KEY_BYTES).to_bytes(_KEY_BYTES, "big"))
-        if os.name == "posix" and file.stat().st_mode & _OTHERS:
-            raise _invalid(file, f"others may read it: chmod 600 {file}")
-        key = bytes.fromhex(file.read_text(encoding="ascii").strip())
-    except (OSError, UnicodeDecodeError) as error:
+        mode, raw = file.stat().st_mode, file.read_bytes()
+    except OSError as error:
         raise _invalid(file, f"it cannot be read or made ({error})") from error
-    except ValueError as error:
-        raise _invalid(file, "it does not hold a key") from error
-    if len(key) != _KEY_BYTES:
-        raise _invalid(file, f"it holds {len(key)} bytes, and a key has {_KEY_BYTES}")
-    return key
+    if os.name == "posix" and mode & _OTHERS:
+        raise _invalid(file, f"others may read it: chmod 600 {file}")
+    if _FORM.fullmatch(raw) is None:
+        raise _invalid(file, f"it does not hold {2 * _KEY_BYTES} hexadecimal digits")
+    return bytes.fromhex(raw.decode("ascii"))
 
 
 def _make(file: Path, key: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
 @pytest.fixture
 def bucket(gateway: Gateway, request: pytest.FixtureRequest) -> str:
     """An empty branch as a bucket, for one test."""
-    name = "analytics." + request.node.name.replace("[", "-").replace("]", "")[-60:].replace(".", "-").lstrip("-")
+    name = f"analytics.{request.node.originalname[:60]}-{zlib.crc32(request.node.name.encode()):08x}"
     gateway.s3().create_bucket(Bucket=name)
     return name
 

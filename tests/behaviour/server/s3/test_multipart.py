@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from lakebed.errors import NotFound
 from lakebed.repo.heads import multipart
 
 Code = Callable[[Callable[[], Any]], str]
@@ -151,12 +152,9 @@ def test_an_abort_during_a_completion_wins_before_it_is_staged(gateway: Any, buc
     def abort() -> None:
         s3.abort_multipart_upload(Bucket=bucket, Key="o", UploadId=upload)
 
-    try:
+    with pytest.raises(NotFound) as refused:
         multipart.complete_upload(context, upload, branch=branch, path="o", wanted=wanted, check=abort)
-    except Exception as error:
-        assert getattr(error, "kind", "") == "upload_not_found"
-    else:
-        raise AssertionError("the completion won against an abort that came before it")
+    assert refused.value.kind == "upload_not_found"
     assert "Contents" not in s3.list_objects(Bucket=bucket)
 
 

@@ -126,9 +126,7 @@ def test_a_copy_moves_no_bytes_and_outlives_its_source(gateway: Any, bucket: str
     s3 = gateway.s3()
     s3.put_object(Bucket=bucket, Key="a", Body=b"bytes", Metadata={"m": "1"}, ContentType="text/plain")
     s3.copy_object(Bucket=bucket, Key="b", CopySource=f"{bucket}/a")
-    s3.copy_object(
-        Bucket=bucket, Key="c", CopySource=f"/{bucket}/a", MetadataDirective="REPLACE", Metadata={"m": "2"}
-    )
+    s3.copy_object(Bucket=bucket, Key="c", CopySource=f"/{bucket}/a", MetadataDirective="REPLACE", Metadata={"m": "2"})
     assert address_of(gateway, bucket, "a") == address_of(gateway, bucket, "b") == address_of(gateway, bucket, "c")
     s3.delete_object(Bucket=bucket, Key="a")
     got = s3.get_object(Bucket=bucket, Key="b")
