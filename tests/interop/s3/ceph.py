@@ -3,7 +3,7 @@
     .venv/bin/python tests/interop/s3/ceph.py SUITE [--python PYTHON] [-k EXPRESSION] [--show]
 
 SUITE is a checkout of https://github.com/ceph/s3-tests; PYTHON has what its ``requirements.txt`` names. The suite is
-not part of this repository. Its buckets are branches: their names begin with ``suite.``, a repository that is made here.
+not part of this repository. Its buckets are branches: their names begin with ``suite.``, a repository made here.
 
 ``ceph.toml`` has the operations that are not served, by the markers and names of their tests, and every other test that
 fails, with its reason. A test that fails and is not listed, or is listed and passes, is an error.
@@ -53,7 +53,7 @@ def run_suite(suite: Path, *, python: str, chosen: str, folder: Path) -> dict[st
             "-p",
             "no:cacheprovider",
         ]
-        command += [f"--junitxml={report}", "--tb=short", *(["-k", chosen] if chosen else [])]
+        command += [f"--junitxml={report}", "--tb=short", "-v", *(["-k", chosen] if chosen else [])]
         environment = {**os.environ, "S3TEST_CONF": str(config)}
         environment.pop("PYTHONPATH", None)
         with (folder / "output").open("w") as output:
@@ -122,7 +122,7 @@ def judge(outcomes: dict[str, str]) -> list[str]:
 
 def main() -> int:
     """Run the suite, print what differs and the score; the exit code is 1 when something differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("suite", type=Path)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("-k", dest="chosen", default="")
