@@ -37,12 +37,12 @@ class Claiming(Protocol):
         """Answer a request."""
 
 
-def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]], *, beside: Claiming | None = None) -> Gate[P, C]:
+def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]], *, claiming: Claiming | None = None) -> Gate[P, C]:
     """The ASGI application that serves a site.
 
     Args:
         routes: by the prefix of their paths.
-        beside: is asked first; None: all requests go to the routes.
+        claiming: is asked first; None: all requests go to the routes.
     """
     by_path: dict[str, dict[str, Route[C]]] = {}
     for prefix, declared in routes.items():
@@ -57,8 +57,8 @@ def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]], *, beside:
     )
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        if beside is not None and beside.claims(scope):
-            await beside(scope, receive, send)
+        if claiming is not None and claiming.claims(scope):
+            await claiming(scope, receive, send)
             return
         scope["app"] = application  # with it, the router raises its refusals
         try:

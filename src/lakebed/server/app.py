@@ -40,4 +40,4 @@ def description() -> dict[str, Any]:
 
 def build(site: RepositorySite) -> Gate[Principal, RepositoryCall]:
     """The ASGI application that serves a site, with the S3 gateway if the site has a key for it."""
-    return application.build(site, ROUTES, beside=S3Application(site) if site.keys.has_signers else None)
+    return application.build(site, ROUTES, claiming=S3Application(site) if site.keys.has_signers else None)

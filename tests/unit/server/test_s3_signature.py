@@ -130,6 +130,7 @@ def signature_of(*, timestamp: str = "20130524T000000Z", expires_s: int | None =
         (signature_of(timestamp="yesterday"), 0, "AccessDenied"),
         (signature_of(expires_s=3_600), 3_599, None),
         (signature_of(expires_s=3_600), 3_600, "AccessDenied"),
+        (signature_of(expires_s=0), 0, "AccessDenied"),
         (signature_of(expires_s=3_600), -901, "AccessDenied"),
     ],
 )
@@ -144,9 +145,9 @@ def test_a_signature_of_another_time_is_refused(signature: Signature, seconds: i
         assert refused.value.kind == kind
 
 
-@pytest.mark.parametrize("expires", ["0", "604801", "-1", "1e3", ""])
+@pytest.mark.parametrize("expires", ["604801", "-1", "1e3", ""])
 def test_a_presigned_url_lives_a_week_at_most(expires: str) -> None:
-    """A life that is no number from 1 to seven days is refused, before anything is compared."""
+    """A life that is no number up to seven days is refused, before anything is compared."""
     query = {
         "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
         "X-Amz-Credential": f"{KEY_ID}/{SCOPE}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Callable
 from functools import cache
 from typing import Final, Protocol
 
@@ -89,7 +90,7 @@ class LinearCrc:
 
     def update(self, piece: Buffer, /) -> None:
         """Add the next bytes."""
-        values = np.frombuffer(piece, np.uint8)
+        values = np.frombuffer(memoryview(piece), np.uint8)
         count = len(values) // _LANE_BYTES
         if count > 1:
             lanes = 1 << (count.bit_length() - 1)  # a power of two: pairs are joined
@@ -128,7 +129,7 @@ def _plain_table(polynomial: int) -> tuple[int, ...]:
     return tuple(_table(polynomial).tolist())
 
 
-_MAKERS: Final = {
+_MAKERS: Final[dict[str, Callable[[], Checksum]]] = {
     "crc32": _Crc32,
     "crc32c": lambda: LinearCrc(0x82F63B78, size_bytes=4),
     "crc64nvme": lambda: LinearCrc(0x9A6C9329AC4BC9B5, size_bytes=8),

@@ -194,8 +194,15 @@ def _rows(shown: Shown, encode: _Encoding, *, owner: str | None) -> list[tuple[s
     return fields + commons
 
 
-def _head(call: S3Call, encode: _Encoding, shown: Shown, amount: int) -> list[tuple[str, Value]]:
-    fields: list[tuple[str, Value]] = [("Name", call.target.bucket), ("Prefix", encode(call.pairs.get("prefix", "")))]
+def _head(
+    call: S3Call, encode: _Encoding, shown: Shown, amount: int, *, encodes_prefix: bool = True
+) -> list[tuple[str, Value]]:
+    """What is in front of the rows; of version 1 clients do not decode the prefix."""
+    prefix = call.pairs.get("prefix", "")
+    fields: list[tuple[str, Value]] = [
+        ("Name", call.target.bucket),
+        ("Prefix", encode(prefix) if encodes_prefix else prefix),
+    ]
     delimiter = call.pairs.get("delimiter", "")
     if delimiter:
         fields.append(("Delimiter", encode(delimiter)))
@@ -209,9 +216,7 @@ async def list_objects_v2(call: S3Call) -> Response:
         raise s3_error("InvalidArgument", "list-type is 2, or is left out.")
     encode = _Encoding(call)
     token, start_after = call.pairs.get("continuation-token"), call.pairs.get("start-after", "")
-    if token == "":
-        raise s3_error("InvalidArgument", "The continuation token provided is incorrect.")
-    shown, amount = await _read(call, after=start_after if token is None else _key_of(token))
+    shown, amount = await _read(call, after=_key_of(token) if token else start_after)
     fields = [*_head(call, encode, shown, amount), ("KeyCount", len(shown.rows))]
     if start_after:
         fields.append(("StartAfter", encode(start_after)))
@@ -245,7 +250,7 @@ async def list_objects(call: S3Call) -> Response:
     encode = _Encoding(call)
     marker = call.pairs.get("marker", "")
     shown, amount = await _read(call, after=marker)
-    fields = [*_head(call, encode, shown, amount), ("Marker", encode(marker))]
+    fields = [*_head(call, encode, shown, amount, encodes_prefix=False), ("Marker", encode(marker))]
     if shown.is_truncated and call.pairs.get("delimiter"):
         fields.append(("NextMarker", encode(shown.last)))
     rows = _rows(shown, encode, owner=call.caller.id)

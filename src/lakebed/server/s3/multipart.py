@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.errors import LakebedError, NotFound
+from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.http.pools import run_in
 from lakebed.http.replies import StreamedResponse
 from lakebed.repo.heads import multipart
@@ -89,11 +89,9 @@ def _explain(
             return s3_error("NoSuchKey", "There is no object at the key whose ETag If-Match names.")
     if code is not None:
         return s3_error(code, error.message)
-    return explain_unstaged(context, call.place, error, condition=None) if _is_plain(error) else error
-
-
-def _is_plain(error: LakebedError) -> bool:
-    return error.kind in ("branch_not_found", "invalid_branch_name")
+    if isinstance(error, NotFound | InvalidRequest):
+        return explain_unstaged(context, call.place, error, condition=None)
+    return error
 
 
 def _part_number(call: S3Call) -> int:
@@ -328,7 +326,7 @@ async def list_uploads(call: S3Call) -> Response:
         fields += [("NextKeyMarker", shown[-1][0]), ("NextUploadIdMarker", shown[-1][1])]
     for key, name, upload in shown:
         owner = owner_fields(upload.owner)
-        row = [("Key", key), ("UploadId", name), ("Initiator", owner), ("Owner", owner)]
+        row: list[tuple[str, Value]] = [("Key", key), ("UploadId", name), ("Initiator", owner), ("Owner", owner)]
         row += [("StorageClass", STORAGE_CLASS), ("Initiated", iso_time(upload.started_at_ms))]
         fields.append(("Upload", row))
     return Response(render("ListMultipartUploadsResult", fields), media_type=XML_TYPE)

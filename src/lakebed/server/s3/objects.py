@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import formatdate, parsedate_to_datetime
-from typing import Final, cast
+from typing import Final
 from urllib.parse import unquote
 
 import msgspec
@@ -434,7 +434,7 @@ def copy_entry(
         entry = data.upload(context, chunks, content_type=content_type, metadata=kept)
         stage_at(context, target, entry, condition=condition)
         return entry
-    entry = cast(Entry, msgspec.structs.replace(source, **changes))
+    entry = msgspec.structs.replace(source, **changes)
     # Under a condition an entry with the address that is there counts as an earlier try: it needs one of its own.
     if condition is None and not is_foreign(source.address):
         try:

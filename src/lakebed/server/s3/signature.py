@@ -100,7 +100,8 @@ def _parse_header(authorization: str, values: dict[bytes, str]) -> Signature:
     algorithm, _, rest = authorization.partition(" ")
     if algorithm != ALGORITHM:
         raise _wrong_version()
-    parts = dict(match.groups() for match in map(_PARTS.fullmatch, rest.split(",")) if match is not None)
+    matches = (_PARTS.fullmatch(part) for part in rest.split(","))
+    parts = {match[1]: match[2] for match in matches if match is not None}
     if len(parts) != 3:
         raise _malformed_header("it needs Credential, SignedHeaders and Signature")
     access_key, scope = _split_credential(parts["Credential"], _malformed_header)
@@ -147,8 +148,8 @@ def _parse_query(query: dict[str, str], values: dict[bytes, str]) -> Signature:
         raise _malformed_query(f"it needs {missing[0]}")
     access_key, scope = _split_credential(query["X-Amz-Credential"], _malformed_query)
     expires = query["X-Amz-Expires"]
-    if not (expires.isascii() and expires.isdigit() and len(expires) <= 9 and 1 <= int(expires) <= LIFETIME_S_MAX):
-        raise _malformed_query(f"X-Amz-Expires is a number of seconds from 1 to {LIFETIME_S_MAX}")
+    if not (expires.isascii() and expires.isdigit() and len(expires) <= 9 and int(expires) <= LIFETIME_S_MAX):
+        raise _malformed_query(f"X-Amz-Expires is a number of seconds up to {LIFETIME_S_MAX}")
     payload = values.get(b"x-amz-content-sha256") or query.get("X-Amz-Content-Sha256") or UNSIGNED
     return Signature(
         access_key=access_key,
