@@ -37,7 +37,9 @@ class Claiming(Protocol):
         """Answer a request."""
 
 
-def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]], *, claiming: Claiming | None = None) -> Gate[P, C]:
+def build(
+    site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]], *, claiming: Claiming | None = None
+) -> Gate[P, C]:
     """The ASGI application that serves a site.
 
     Args:
