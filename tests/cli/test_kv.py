@@ -170,14 +170,14 @@ def test_collecting_has_a_dry_run(kv_cli: Any, orders: str) -> None:
     """What a dry run names is what goes; afterwards everything pinned reads as before."""
     for number in range(3):
         kv_cli("put", f"x{number}", "1")
-    planned = kv_cli("collect", "--min-age", "0s", "--dry-run", "--json").json
+    planned = kv_cli("collect", "--grace", "0s", "--dry-run", "--json").json
     assert planned["dry_run"]
     assert planned["deleted"]
-    done = kv_cli("collect", "--min-age", "0s", "--json").json
+    done = kv_cli("collect", "--grace", "0s", "--json").json
     assert done["deleted"] >= planned["deleted"]
     assert kv_cli("get", "a", "--checkpoint", "first").out == "0\n"
     assert kv_cli("scan", "--count").out == "8\n"
-    assert kv_cli("collect", "--min-age", "sometimes").code == exits.USAGE
+    assert kv_cli("collect", "--grace", "sometimes").code == exits.USAGE
 
 
 def test_compaction_as_a_command(kv_cli: Any, orders: str) -> None:
@@ -279,7 +279,7 @@ def test_a_live_owner_is_not_disturbed(kv_cli: Any, orders: str) -> None:
         database.put(b"a", b"still mine")
         assert kv_cli("get", "a").out == "still mine\n"
         assert kv_cli("tag", "beside").code == exits.OK
-        assert kv_cli("collect", "--min-age", "0s").code == exits.OK
+        assert kv_cli("collect", "--grace", "0s").code == exits.OK
         assert database.get(b"a") == b"still mine"
     assert kv_cli("get", "a", "--checkpoint", "beside").out == "still mine\n"
 
@@ -442,7 +442,7 @@ def test_json_never_shows_two_keys_as_one(kv_cli: Any) -> None:
 
 def test_a_lifetime_has_a_unit(kv_cli: Any, orders: str) -> None:
     """A bare number, which would be milliseconds, is refused with what was meant."""
-    for command in (("tag", "-l", "7"), ("put", "k", "v", "--ttl", "7"), ("collect", "--min-age", "7")):
+    for command in (("tag", "-l", "7"), ("put", "k", "v", "--ttl", "7"), ("collect", "--grace", "7")):
         answer = kv_cli(*command)
         assert answer.code == exits.USAGE
         assert answer.err == "lakebed: '7' has no unit: write '7 d', '7h' or '7min'.\n"
@@ -494,11 +494,11 @@ def test_a_watch_tells_what_happened_and_no_more(kv_cli: Any, orders: str, monke
             raise KeyboardInterrupt
 
     monkeypatch.setattr(SystemClock, "sleep", interrupted)
-    first = kv_cli("collect", "--min-age", "0s", "--watch", "--interval", "1min")
+    first = kv_cli("collect", "--grace", "0s", "--watch", "--interval", "1min")
     assert first.code == exits.INTERRUPTED
     assert "deleted" in first.out
-    assert kv_cli("collect", "--min-age", "0s").out.startswith("orders.kv: nothing to delete.")
-    again = kv_cli("collect", "--min-age", "0s", "--watch", "--interval", "1min")
+    assert kv_cli("collect", "--grace", "0s").out.startswith("orders.kv: nothing to delete.")
+    again = kv_cli("collect", "--grace", "0s", "--watch", "--interval", "1min")
     assert (again.code, again.out) == (exits.INTERRUPTED, "")
 
 
@@ -530,7 +530,7 @@ def test_a_collection_goes_on_past_what_is_damaged_and_ends_with_the_last_databa
         while probe.stat().st_mtime_ns < now_ns:
             probe.touch()
 
-    every = ("kv", "collect", "--min-age", "0s", "--grace", "0s")
+    every = ("kv", "collect", "--grace", "0s", "--destroyed-grace", "0s")
     once = cli(*every, urls["damaged"], urls["orders"], urls["never"])
     assert once.code == exits.FAULTY
     assert once.out.startswith("orders: ")

@@ -287,9 +287,9 @@ def test_retention_and_collection(repo: Cli, file: Path) -> None:
     repo("put", "main", "a", file)
     repo("put", "main", "a", file)
     repo("commit", "main", "-m", "a")
-    planned = repo("collect", "--min-age", "0 s", "--dry-run", "--json").json
+    planned = repo("collect", "--grace", "0 s", "--dry-run", "--json").json
     assert (planned["dry_run"], planned["deleted"]) == (True, 1)
-    assert repo("collect", "--min-age", "0 s", "--yes", "--json").json["deleted"] == 1
+    assert repo("collect", "--grace", "0 s", "--yes", "--json").json["deleted"] == 1
     assert repo("collect", "--yes", "--json").json["deleted"] == 0
 
 

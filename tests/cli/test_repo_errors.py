@@ -163,7 +163,7 @@ def test_nothing_there_is_said(cli: Cli, tmp_path: Path) -> None:
     refused(cli("repo", "put", lake, "analytics", "main", "a", tmp_path / "no-file"), 2, "no file")
     refused(cli("repo", "put", lake, "analytics", "main", "../a", __file__), 2)
     refused(cli("repo", "ls", lake, "analytics", "main~x"), 2)
-    refused(cli("repo", "collect", lake, "analytics", "--min-age", "soon"), 2)
+    refused(cli("repo", "collect", lake, "analytics", "--grace", "soon"), 2)
 
 
 # ---- the server's own command

@@ -488,7 +488,7 @@ def what_is_compacted_is_garbage(patch: Patch) -> None:
 @undone_in("replaced")
 def replaced_states_have_no_grace(patch: Patch) -> None:
     """A collection takes what was replaced, however lately, once its files are old enough."""
-    replace_source(patch, collect, "_Collection._mark", ("grace_ms=self._min_age_ms", "grace_ms=0"))
+    replace_source(patch, collect, "_Collection._mark", ("grace_ms=self._grace_ms", "grace_ms=0"))
 
 
 @undone_in("replaced")

@@ -95,7 +95,7 @@ _GROUPS: Final = (
             "fleet_up": ("up",),
             "fleet_processes": ("control", "node", "log"),
             "fleet_operators": (
-                *("status", "txns", "events", "migrate", "attach-reader", "drain", "decommission", "ack", "scrub"),
+                *("status", "txns", "events", "migrate", "attach-reader", "drain", "decommission", "ack", "collect"),
             ),
             "fleet_tenants": (
                 *("create", "drop", "tenants", "policy", "timelines", "create-timeline", "branch", "pin", "restore"),

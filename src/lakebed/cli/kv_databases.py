@@ -101,17 +101,17 @@ class Restore(Confirmed, DatabaseCommand, name="restore"):
             formerly=["--checkpoint"],
         ),
     ]
-    keep_for: Annotated[str, option("--keep-for", help="How long the current state stays restorable.")] = "7 d"
+    lifetime: Annotated[str, option("--lifetime", help="How long the current state stays restorable.")] = "7 d"
     take_over: TakeOver = False
 
     def run(self) -> None:
         admin = self.database()
         self.ask(f"Restore {admin.location.url} to {self.checkpoint}? Its writer is fenced.")
-        made = admin.restore(self.checkpoint, keep_for=duration(self.keep_for), take_over=self.take_over)
+        made = admin.restore(self.checkpoint, lifetime=duration(self.lifetime), take_over=self.take_over)
         self.result(
             json_output.of_version(made),
             f"{admin.location.url} is {self.checkpoint} again, as version {made.id}; the state before stays for "
-            f"{self.keep_for}.",
+            f"{self.lifetime}.",
         )
 
 

@@ -39,8 +39,10 @@ class Collect(Deletion, name="collect"):
 
     lake: DatabaseLake
     names: Annotated[list[str] | None, argument("NAME", help="Databases of it. Default: all.")] = None
-    min_age: Annotated[str, option("--min-age", help="Keep what is younger. Zero is safe too.")] = "1 d"
-    grace: Annotated[str, option("--grace", help="How long a softly destroyed database stays.")] = "1 d"
+    grace: Annotated[str, option("--grace", help="Keep what is younger. Zero is safe too.")] = "1 d"
+    destroyed_grace: Annotated[str, option("--destroyed-grace", help="How long a softly destroyed database stays.")] = (
+        "1 d"
+    )
     watch: Watch = False
     interval: Every = "10 min"
     path: Annotated[
@@ -53,7 +55,7 @@ class Collect(Deletion, name="collect"):
         if not locations:
             self.result([], f"The lake {self.lake} has no database.")
             return
-        options = CollectorOptions(min_age=duration(self.min_age), db_delete_grace=duration(self.grace))
+        options = CollectorOptions(grace=duration(self.grace), destroyed_grace=duration(self.destroyed_grace))
         what = output.count(len(locations), "database") if len(locations) > 1 else locations[0].url
         self.ask(f"Collect the garbage of {what}? (--dry-run shows what would be deleted.)")
         collector = Collector(locations, options=options, dry_run=self.dry_run)

@@ -51,7 +51,7 @@ class CreateBranch(RepositoryCommand, name="branch", formerly=("branch create",)
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.create_branch(self.name, source=self.source)
+            made = repository.create_branch(self.name, version=self.source)
             facts = {"branch": made.name, "commit": made.commit_id}
         self.result(facts, f"Created the branch {self.name} at {facts['commit'][:12]}.")
 

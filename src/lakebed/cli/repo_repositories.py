@@ -127,15 +127,13 @@ class DropRetention(Deletion, RepositoryCommand, name="drop-retention", formerly
 class Collect(Deletion, RepositoryCommand, name="collect", formerly=("gc",)):
     """Delete objects that no branch, tag, kept commit or staged entry needs. Imported objects are never deleted."""
 
-    min_age: Annotated[str, option("--min-age", metavar="AGE", help="Keep uploads that are younger: '6h', '1 d'.")] = (
-        "1 d"
-    )
+    grace: Annotated[str, option("--grace", metavar="AGE", help="Keep uploads that are younger: '6h', '1 d'.")] = "1 d"
 
     def run(self) -> None:
-        options = CollectionOptions(min_age=duration(self.min_age))
+        options = CollectionOptions(grace=duration(self.grace))
         self.ask(f"Collect the garbage of {self.repository}? (--dry-run shows what would be deleted.)")
         with self.writing() as repository, output.progress("collecting") as progress:
-            report = repository.collect_garbage(options, dry_run=self.dry_run, progress=progress)
+            report = repository.collect(options, dry_run=self.dry_run, progress=progress)
         json_output.print_report(report, json=self.json)
 
 

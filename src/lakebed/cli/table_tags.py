@@ -61,7 +61,7 @@ class _Tagging(BranchTableCommand):
             "snapshot_id": self.snapshot,
             "tag": self.tag,
             "timestamp_ms": self.timestamp,
-            "time_retained_ms": arguments.duration_ms(self.lifetime),
+            "lifetime_ms": arguments.duration_ms(self.lifetime),
         }
 
 

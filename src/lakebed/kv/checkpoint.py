@@ -472,5 +472,5 @@ def list_checkpoints(location: DatabaseLocation, name: str | None = None, *, exp
     shown = manifest.checkpoints if expired else live_checkpoints(manifest, now_ms)
     return sorted(
         (checkpoint for checkpoint in shown if name is None or checkpoint.name == name),
-        key=lambda one: (one.created_at_ms, one.id),
+        key=lambda checkpoint: (checkpoint.created_at_ms, checkpoint.id),
     )

@@ -41,7 +41,7 @@ from lakebed.kv.reclaim import Found, plan_taking_apart
 from lakebed.kv.restore import giving_up
 from lakebed.objects.path import parse_url
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, report_of
 
 ProgressCall = Callable[[Progress], None]
@@ -60,7 +60,7 @@ def destroy(
     take_over: bool = False,
     dry_run: bool = False,
     progress: ProgressCall | None = None,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Destroy a database. Idempotent: after a crash at any step the same call finishes.
 
     Args:
@@ -93,7 +93,7 @@ def destroy(
         else:  # a clone that was never finished has no writer; one that is finished meanwhile may have
             manifest = _stamp(location, log, soft=soft, epoch=None)
     if soft:
-        return report_of(ReclaimPlan(store_name(location), (), ()), Sweep(), hidden_count=0, dry_run=False)
+        return report_of(CollectionPlan(store_name(location), (), ()), Sweep(), hidden_count=0, dry_run=False)
     return take_apart(location, progress=progress)
 
 
@@ -141,12 +141,12 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
     return log.update(change)
 
 
-def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take_over: bool) -> ReclaimReport:
+def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take_over: bool) -> CollectionReport:
     """The report of a dry run. The newest manifest is replaced by a tombstone, so one more object will go."""
     if manifest.initialized and manifest.destroyed_at_ms is None:
         check_not_owned(location, take_over=take_over)
     if soft:
-        plan = ReclaimPlan(store_name(location), (), ())
+        plan = CollectionPlan(store_name(location), (), ())
     else:
         objects = find_objects(location)
         next_id = manifest.manifest_id + (manifest.destroyed_at_ms is None)
@@ -158,7 +158,7 @@ def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take
 @freeing_space()
 def take_apart(
     location: DatabaseLocation, *, dry_run: bool = False, progress: ProgressCall | None = None
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete what a destroyed database owns, except its tombstone. Calling it again is a no-op.
 
     Raises:
@@ -175,7 +175,7 @@ def take_apart(
     name = store_name(location)
     if manifest.destroyed_at_ms is None:
         warning = f"{location.url} was created again meanwhile: nothing of it was deleted."
-        return report_of(ReclaimPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
+        return report_of(CollectionPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
     plan = plan_taking_apart(objects, manifest=manifest, store=name, foreign=_foreign(location))
     if dry_run:
         return report_of(plan, Sweep(), hidden_count=0, dry_run=True)

@@ -20,7 +20,7 @@ class ServerOptions(HttpOptions):
     """Processes that serve. More than one needs records that they can share: `metadata` on PostgreSQL."""
 
     allow_remote: bool = False
-    """Whether to listen to other machines too. Nothing is encrypted: put a proxy that ends TLS in front."""
+    """Whether to listen to other machines without a certificate (`HttpOptions.tls`): nothing is encrypted."""
 
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     """Credentials and endpoints of the storage."""

@@ -59,11 +59,11 @@ def run_server(
         Conflict: kind ``owned``, with ``endpoint=`` where the owner serves.
     """
     _check_workers(options)
-    check_host(host, allow_remote=options.allow_remote)
+    check_host(host, allow_remote=options.allow_remote, tls=options.tls)
     environment = Environment()
     report = started or _print
     with bind(host, port, backlog=options.backlog) as listener:
-        settings = _settings(storage_url, url_of(host, listener), access_log, options, environment)
+        settings = _settings(storage_url, url_of(host, listener, tls=options.tls), access_log, options, environment)
         if options.workers == 1:
             return serve_one(settings, listener, started=report)
         with open_records(settings, environment=environment) as repositories:
@@ -108,7 +108,7 @@ def start_server(
     environment = environment or Environment()
     listener = bind(host, port, backlog=options.backlog)
     try:
-        settings = _settings(storage_url, url_of(host, listener), access_log, options, environment)
+        settings = _settings(storage_url, url_of(host, listener, tls=options.tls), access_log, options, environment)
         return Running(settings, listener, environment=environment)
     except BaseException:
         listener.close()

@@ -296,12 +296,12 @@ class Storm:
 
     def collector(self, rng: random.Random) -> None:
         """Collect everything, all the time."""
-        options = lakebed.kv.CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+        options = lakebed.kv.CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
         while True:
             urls = [self.main, *(one["url"] for one in self.heard("clone"))]
             for url in [self.main, *rng.sample(urls, min(3, len(urls)))]:
                 try:
-                    report = lakebed.kv.collect.collect_garbage(DatabaseLocation.at(url, create=False), options=options)
+                    report = lakebed.kv.collect.collect(DatabaseLocation.at(url, create=False), options=options)
                 except NotFound as error:
                     if error.kind != "database_not_found":
                         raise
@@ -321,7 +321,7 @@ class Storm:
             place = DatabaseLocation.at(self.main)
             acknowledged = self.acknowledged()
             try:
-                restored = lakebed.kv.restore.restore(place, one["id"], keep_for=timedelta(minutes=10), take_over=True)
+                restored = lakebed.kv.restore.restore(place, one["id"], lifetime=timedelta(minutes=10), take_over=True)
             except LakebedError as error:
                 self.say("restored.all", epoch=None, error=repr(error))
                 continue

@@ -341,7 +341,7 @@ def test_threads_share_a_reader(seed: int) -> None:
     def compact() -> None:
         for _ in range(3):
             DatabaseAdmin(place).compact(full=True)
-            DatabaseAdmin(place).collect_garbage(CollectorOptions(min_age=timedelta(0)))
+            DatabaseAdmin(place).collect(CollectorOptions(grace=timedelta(0)))
 
     def read() -> None:
         newest = -1

@@ -21,7 +21,7 @@ from lakebed.testing import ManualClock
 
 BY_HAND = DatabaseOptions(background=False, cache_bytes=8 << 20, row_cache_bytes=0, block_bytes=1_000)
 READ_BY_HAND = ReaderOptions(background=False, cache_bytes=8 << 20)
-EVERYTHING = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+EVERYTHING = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
 LINE = re.compile(r'"(?:\x1b\[[\d;]*m)*([A-Z]+) /([^/ ?]+)/?([^ ?]*)\??([^ ]*) HTTP/')
 
 Counts = dict[str, int]
@@ -188,7 +188,7 @@ def test_a_collection(bucket: Bucket, tell: Callable[[str], None]) -> None:
 
     def collect() -> Counts:
         with bucket.counted() as seen:
-            admin.collect_garbage(EVERYTHING)
+            admin.collect(EVERYTHING)
         return seen
 
     collect(), collect()

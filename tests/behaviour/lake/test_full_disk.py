@@ -131,7 +131,7 @@ def test_databases_are_collected_on_a_full_disk(disk: Path) -> None:
     lake.database("d").compact(full=True)
     fill(disk)
     before = free_bytes(disk)
-    report = lake.database("d").collect_garbage(CollectorOptions(min_age=timedelta(0)))
+    report = lake.database("d").collect(CollectorOptions(grace=timedelta(0)))
     assert report.deleted_count
     assert free_bytes(disk) > before + 500_000
     with lake.database("d").reader() as reader:

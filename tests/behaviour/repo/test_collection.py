@@ -33,7 +33,7 @@ from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import MemoryRepository, Pause, Trap, open_context
 from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, rebase, reset, revert
 
-AT_ONCE = CollectionOptions(min_age=timedelta(0))
+AT_ONCE = CollectionOptions(grace=timedelta(0))
 
 
 class Lab:
@@ -306,7 +306,7 @@ def test_why_says_who_needs_an_object(lab: Lab, home: RepositoryContext) -> None
 def test_negative_ages_are_refused(home: RepositoryContext) -> None:
     """A minimum age in the future is a mistake."""
     with pytest.raises(InvalidRequest):
-        collect_garbage(home, options=CollectionOptions(min_age=timedelta(seconds=-1)))
+        collect_garbage(home, options=CollectionOptions(grace=timedelta(seconds=-1)))
 
 
 @pytest.mark.parametrize("mode", ["crash before", "crash after"])

@@ -346,8 +346,8 @@ def test_branches_and_tags_by_name(repo: Repository) -> None:
     first = main.commit("first")
     main.put("a", b"2")
     second = main.commit("second")
-    dev = repo.create_branch("dev", source="main~1")
-    repo.create_branch("txn", source=dev, hidden=True)
+    dev = repo.create_branch("dev", version="main~1")
+    repo.create_branch("txn", version=dev, hidden=True)
     repo.create_tag("v1", ref=dev)
     repo.create_tag("v2")
     assert list(repo.branches()) == [("dev", first.id), ("main", second.id)]

@@ -38,7 +38,7 @@ def test_versions(table: Table, version: Any) -> None:
         lambda: table.at(version),
         lambda: table.pin("p", version=version),
         lambda: table.restore(version),
-        lambda: table.fork("f", version=version),
+        lambda: table.create_branch("f", version=version),
         lambda: table.rollback_to(version),
         lambda: table.system("files", version=version),
     ]
@@ -90,8 +90,8 @@ def test_a_mark_of_deletes_that_is_no_column(table: Table, deletes: Any) -> None
 def test_a_lifetime_beyond_the_end_of_time(table: Table) -> None:
     """A tag that is kept for longer than a number of milliseconds can say is refused; the longest one is kept."""
     with pytest.raises(InvalidRequest, match="lifetime of tag"):
-        table.create_tag("never", time_retained_ms=2**63)
-    table.create_tag("long", time_retained_ms=2**63 - 1)
+        table.create_tag("never", lifetime_ms=2**63)
+    table.create_tag("long", lifetime_ms=2**63 - 1)
     table.expire_tags()
     for _ in range(2):
         assert table.at("long").read()["x"].to_pylist() == [1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.http import authentication, call, endpoint, signing
+from lakebed.http import authentication, call, endpoint, signing, tls
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories
 from lakebed.repo.heads import write
@@ -39,6 +39,16 @@ GUARANTEES = [
         "A service refuses what a known caller may not do.",
         skip(endpoint.EndpointApp._authenticate, lambda it: it.authorize),
         "behaviour/http/test_service.py::test_two_routes_a_token_and_errors",
+    ),
+    Guarantee(
+        "A fleet's token is not sent unencrypted to another machine.",
+        raise_nothing(tls.check_clear),
+        "behaviour/http/test_tls.py::test_a_token_does_not_travel_in_clear_text",
+    ),
+    Guarantee(
+        "A server that asks callers for a certificate refuses those without one.",
+        never(tls.Tls.context, lambda it: it.client_ca),
+        "behaviour/http/test_tls.py::test_callers_show_a_certificate",
     ),
     Guarantee(
         "A token ends with the rotation of its access key, also of one at that moment.",

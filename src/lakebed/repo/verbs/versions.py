@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from lakebed.errors import InvalidRequest
-from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 from lakebed.repo.collect.collect import collect_garbage, plan_collection
 from lakebed.repo.collect.why import why
 from lakebed.repo.heads.commit import move_by_commits, new_commit
@@ -175,31 +175,31 @@ class Why(Verb[Explanation], frozen=True, kw_only=True):
         return why(context, self.path)
 
 
-@verb("plan_reclaim", role="admin", effort="long", gives=ReclaimPlan, changes_nothing=True)
-class PlanReclaim(Verb[ReclaimPlan], frozen=True, kw_only=True):
+@verb("plan_collection", role="admin", effort="long", gives=CollectionPlan, changes_nothing=True)
+class PlanCollection(Verb[CollectionPlan], frozen=True, kw_only=True):
     """What a collection would delete now."""
 
-    min_age_s: Seconds | None = None
+    grace_s: Seconds | None = None
     """None: the default, a day."""
 
-    def run(self, context: RepositoryContext) -> ReclaimPlan:
-        return plan_collection(context, options=_options(self.min_age_s))
+    def run(self, context: RepositoryContext) -> CollectionPlan:
+        return plan_collection(context, options=_options(self.grace_s))
 
 
-@verb("collect_garbage", role="admin", effort="long", gives=ReclaimReport)
-class CollectGarbage(Verb[ReclaimReport], frozen=True, kw_only=True):
+@verb("collect", role="admin", effort="long", gives=CollectionReport)
+class Collect(Verb[CollectionReport], frozen=True, kw_only=True):
     """Delete what nothing needs."""
 
-    min_age_s: Seconds | None = None
+    grace_s: Seconds | None = None
     """None: the default, a day."""
     dry_run: bool = False
 
-    def run(self, context: RepositoryContext, *, progress: Callable[[Any], None] | None = None) -> ReclaimReport:
-        return collect_garbage(context, options=_options(self.min_age_s), dry_run=self.dry_run, progress=progress)
+    def run(self, context: RepositoryContext, *, progress: Callable[[Any], None] | None = None) -> CollectionReport:
+        return collect_garbage(context, options=_options(self.grace_s), dry_run=self.dry_run, progress=progress)
 
 
-def _options(min_age_s: float | None) -> CollectionOptions | None:
-    return None if min_age_s is None else CollectionOptions(min_age=timedelta(seconds=min_age_s))
+def _options(grace_s: float | None) -> CollectionOptions | None:
+    return None if grace_s is None else CollectionOptions(grace=timedelta(seconds=grace_s))
 
 
 def _version_of(context: RepositoryContext, id: str, commit: Commit) -> Version:

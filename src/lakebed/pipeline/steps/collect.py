@@ -1,8 +1,8 @@
-"""``clean``: delete the files of a table that no version names: what crashed writers and failed jobs left.
+"""``collect``: delete the files of a table that no version names: what crashed writers and failed jobs left.
 
 Metrics: ``table``, ``dry_run``, ``files_deleted`` and ``bytes_freed`` (with ``dry_run`` what would be deleted, and
 freed), ``warnings``. Idempotent: deleted files stay deleted. Starts no Spark session: for tables of many millions of
-files there is the job `lakebed.spark.jobs.remove_orphan_files`.
+files there is the job `lakebed.spark.jobs.collect_table`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Delete orphan files, of all branches of the table."""
     settings = step.settings
     table = context.table(settings["table"], step=step)
-    before_ms = context.environment.clock.now_ms() - settings["older_than"]
-    report = table.remove_orphan_files(older_than_ms=before_ms, dry_run=settings["dry_run"])
+    report = table.collect(grace_ms=settings["grace"], dry_run=settings["dry_run"])
     planned = report.plan.doomed if settings["dry_run"] and report.plan is not None else ()
     return {
         "table": settings["table"],
@@ -41,11 +40,11 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
 
 
 KIND = StepKind(
-    name="clean",
+    name="collect",
     summary="delete files that no version names",
     keys=(
-        Key("table", "table", "the table to clean", required=True),
-        Key("older_than", "duration", "only files last written longer ago than this", default=_DAY_MS),
+        Key("table", "table", "the table to collect", required=True),
+        Key("grace", "duration", "files that are younger stay", default=_DAY_MS),
         Key("dry_run", "flag", "delete nothing; the record of the step says what would go", default=False),
     ),
     run=run,

@@ -1,4 +1,4 @@
-"""The scrubber: every object of the bucket, judged against every reference of the ledger.
+"""The collector of orphans: every object of the bucket, judged against every reference of the ledger.
 
 Owns: the inventory, the judgement of an object, and the deletion of what nothing can reach. Invariants:
 - An object is deleted only if its transaction is finished and has no task, no manifest or task of its tenant names it,
@@ -35,7 +35,7 @@ from lakebed.fleet.manifest import decode_deadlist, decode_referenced
 from lakebed.fleet.model import CollectTask, Floor, Manifest, TenantRecord, Transaction, TransactionState
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.objects.reserve import RESERVE_PATH
-from lakebed.reclaim.model import Deletable, ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 
@@ -56,7 +56,7 @@ _READS_MAX: Final = 5
 
 
 class Reason(StrEnum):
-    """What an object is, as the scrubber judges it."""
+    """What an object is, as the collector of orphans judges it."""
 
     REFERENCED = "referenced"
     """The last committed manifest of its tenant names it, or it is that manifest or its deadlist."""
@@ -77,14 +77,14 @@ class Reason(StrEnum):
 
 
 NEEDLESS: Final = (Reason.UNREFERENCED, Reason.LEFT)
-"""What the scrubber deletes."""
+"""What the collector of orphans deletes."""
 
 _REASONS: Final = tuple(Reason)
 _CODES: Final = {reason: code for code, reason in enumerate(_REASONS)}
 
 
 class LedgerReads(Protocol):
-    """What the scrubber asks of the ledger."""
+    """What the collector of orphans asks of the ledger."""
 
     def tenants(self) -> Iterable[TenantRecord]:
         """Every tenant, also those being deleted."""
@@ -122,8 +122,8 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class ScrubReport:
-    """What a scrub found, and what it deleted."""
+class OrphanReport:
+    """What a collection found, and what it deleted."""
 
     found: Mapping[Reason, Found]
     missing: tuple[str, ...]
@@ -178,14 +178,14 @@ class _Tally:
         self.deleted_count += other.deleted_count
         self.deleted_bytes += other.deleted_bytes
 
-    def report(self, *, dry_run: bool) -> ScrubReport:
+    def report(self, *, dry_run: bool) -> OrphanReport:
         """What was found so far."""
         by_reason = {
             reason: Found(int(self.counts[code]), int(self.sizes[code]), tuple(self.examples[reason]))
             for reason, code in _CODES.items()
             if self.counts[code]
         }
-        return ScrubReport(
+        return OrphanReport(
             by_reason, tuple(self.missing), tuple(self.problems), self.deleted_count, self.deleted_bytes, dry_run
         )
 
@@ -249,7 +249,7 @@ class _References:
         return sorted(self.named.filter(pa.array(~self.is_seen)).to_pylist())
 
 
-class Scrubber:
+class OrphanCollector:
     """Compares the bucket with the ledger.
 
     Args:
@@ -272,7 +272,7 @@ class Scrubber:
         self._grace_ms = int(grace.total_seconds() * 1000)
         self._clock = (environment or Environment()).clock
 
-    def scrub(self, *, dry_run: bool = True) -> ScrubReport:
+    def collect(self, *, dry_run: bool = True) -> OrphanReport:
         """Judge every object; without `dry_run`, delete those that nothing can reach.
 
         Raises `Unavailable` if ledger or store do not answer.
@@ -435,7 +435,7 @@ class Scrubber:
             return
         whys = [_REASONS[code].value for code in codes[doomed]]
         paths: list[str] = page.paths.take(doomed).to_pylist()
-        plan = ReclaimPlan(
+        plan = CollectionPlan(
             store=self._storage.root_url,
             hide=(),
             doomed=tuple(map(Deletable, paths, page.sizes[doomed].tolist(), whys)),
@@ -481,7 +481,7 @@ def _paths_of(manifest: Manifest, record: TenantRecord) -> Iterator[str]:
 
 def _is_busy(tenant: str) -> Unavailable:
     return Unavailable(
-        f"The tenant {tenant} commits faster than its state can be read: scrub again.", kind="tenant_is_busy"
+        f"The tenant {tenant} commits faster than its state can be read: collect again.", kind="tenant_is_busy"
     )
 
 

@@ -1,23 +1,22 @@
-"""The scrubber: it finds what nothing references, deletes what is safe, and tells what is missing or strange."""
+"""The collector: it finds what nothing references, deletes what is safe, and tells what is missing or strange."""
 
 from __future__ import annotations
 
 import itertools
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from lakebed.errors import Unavailable
+from lakebed.fleet.collect import NEEDLESS, OrphanCollector, OrphanReport, Reason
 from lakebed.fleet.layout import LEDGER_FOLDER, LOG_FOLDER, layer_path, tenant_folder, txn_folder
 from lakebed.fleet.manifest import decode_referenced
 from lakebed.fleet.model import Manifest, Policy
-from lakebed.fleet.scrub import NEEDLESS, Reason, Scrubber, ScrubReport
 from lakebed.fsck.model import CheckReport, Findings
-from lakebed.fsck.tenant import check_tenant
+from lakebed.fsck.tenant import check_objects
 from lakebed.lake.on_demand import LakeRoot
 from lakebed.lake.tenants import Records
 from lakebed.objects.port import ObjectMeta
@@ -41,13 +40,15 @@ def fleet() -> FleetInProcess:
     return fleet
 
 
-def scrub(fleet: FleetInProcess, *, dry_run: bool = True, grace: timedelta = timedelta(0)) -> ScrubReport:
-    """Scrub with an environment whose clock is the store's."""
+def collect_orphans(fleet: FleetInProcess, *, dry_run: bool = True, grace: timedelta = timedelta(0)) -> OrphanReport:
+    """Collect with an environment whose clock is the store's."""
     fleet.clock.advance(1.0)
-    return Scrubber(fleet.ledger, fleet.storage, grace=grace, environment=fleet.environment).scrub(dry_run=dry_run)
+    return OrphanCollector(fleet.ledger, fleet.storage, grace=grace, environment=fleet.environment).collect(
+        dry_run=dry_run
+    )
 
 
-def counts(report: ScrubReport) -> dict[Reason, int]:
+def counts(report: OrphanReport) -> dict[Reason, int]:
     """Objects by reason."""
     return {reason: found.object_count for reason, found in report.found.items()}
 
@@ -61,7 +62,7 @@ def test_after_collection_there_is_nothing_to_find(fleet: FleetInProcess) -> Non
     """Everything is referenced; a dry run and a real one change nothing."""
     before = [meta.path for meta in fleet.storage.list()]
     for dry_run in (True, False):
-        report = scrub(fleet, dry_run=dry_run)
+        report = collect_orphans(fleet, dry_run=dry_run)
         assert set(counts(report)) <= {Reason.REFERENCED, Reason.UNFINISHED}
         assert report.is_clean
     assert [meta.path for meta in fleet.storage.list()] == before
@@ -72,24 +73,24 @@ def test_it_finds_what_nothing_references(fleet: FleetInProcess) -> None:
     kept = {meta.path for meta in fleet.storage.list()}
     stray = layer_path(ORDERS, committed(fleet), "main", "0" * 26)
     fleet.storage.put(stray, b"12345")
-    young = scrub(fleet, dry_run=False, grace=timedelta(hours=1))
+    young = collect_orphans(fleet, dry_run=False, grace=timedelta(hours=1))
     assert (counts(young)[Reason.YOUNG], young.deleted_count, young.needless_count) == (1, 0, 1)
-    dry = scrub(fleet)
+    dry = collect_orphans(fleet)
     assert dry.found[Reason.UNREFERENCED].examples == (stray,)
     assert (dry.found[Reason.UNREFERENCED].size_bytes, dry.deleted_count) == (5, 0)
-    real = scrub(fleet, dry_run=False)
+    real = collect_orphans(fleet, dry_run=False)
     assert (real.deleted_count, real.deleted_bytes, real.problems) == (1, 5, ())
     assert {meta.path for meta in fleet.storage.list()} == kept
-    assert scrub(fleet).is_clean
+    assert collect_orphans(fleet).is_clean
 
 
 def test_open_and_pending_transactions_are_not_touched(fleet: FleetInProcess) -> None:
     """Whatever lies in their prefixes, and in those of transactions that begin later."""
     record = fleet.ledger.tenant(ORDERS, fresh=True)
-    before = counts(scrub(fleet)).get(Reason.UNFINISHED, 0)
+    before = counts(collect_orphans(fleet)).get(Reason.UNFINISHED, 0)
     for txn in (record.transactions[-1].id, record.next_txn, record.next_txn + 5):
         fleet.storage.put(layer_path(ORDERS, txn, "main", "0" * 26), b"x")
-    report = scrub(fleet, dry_run=False)
+    report = collect_orphans(fleet, dry_run=False)
     assert counts(report)[Reason.UNFINISHED] == before + 3
     assert report.deleted_count == 0
 
@@ -99,7 +100,7 @@ def test_what_waits_for_the_collector_is_its_work(fleet: FleetInProcess) -> None
     main = fleet.tenant(ORDERS).main
     main.put(b"k", b"w")
     main.checkpoint()
-    report = scrub(fleet, dry_run=False)
+    report = collect_orphans(fleet, dry_run=False)
     assert counts(report)[Reason.TO_COLLECT] >= 1
     assert (report.deleted_count, report.is_clean) == (0, True)
 
@@ -116,15 +117,15 @@ def test_a_late_put_into_a_collected_transaction_is_found(fleet: FleetInProcess)
     assert opened not in [one.id for one in fleet.ledger.tenant(ORDERS, fresh=True).transactions]
     stray = f"{txn_folder(ORDERS, opened)}/manifest.1"
     fleet.storage.put(stray, b"x")
-    assert scrub(fleet).found[Reason.LEFT].examples == (stray,)
-    assert scrub(fleet, dry_run=False).deleted_count == 1
+    assert collect_orphans(fleet).found[Reason.LEFT].examples == (stray,)
+    assert collect_orphans(fleet, dry_run=False).deleted_count == 1
 
 
 def test_a_missing_object_is_told(fleet: FleetInProcess) -> None:
     """A layer that the committed manifest names is gone: nothing hides that."""
     layer = next(meta.path for meta in fleet.storage.list(tenant_folder(ORDERS)) if meta.path.endswith(".sst"))
     fleet.storage.delete([layer])
-    report = scrub(fleet, dry_run=False)
+    report = collect_orphans(fleet, dry_run=False)
     assert report.missing == (layer,)
     assert not report.is_clean
     assert report.deleted_count == 0
@@ -136,7 +137,7 @@ def test_a_tenant_whose_manifest_is_damaged_is_left_alone(fleet: FleetInProcess)
     assert record.manifest is not None
     fleet.storage.put(record.manifest.path, b"{}")
     fleet.storage.put(layer_path(ORDERS, record.committed, "main", "0" * 26), b"x")
-    report = scrub(fleet, dry_run=False)
+    report = collect_orphans(fleet, dry_run=False)
     assert len(report.problems) == 1
     assert report.deleted_count == 0
     assert not report.is_clean
@@ -148,7 +149,7 @@ def test_what_the_ledger_does_not_know_is_never_deleted(fleet: FleetInProcess) -
     foreign = [f"{tenant_folder(ORDERS)}/notes.txt", "readme.md", f"{txn_folder(ORDERS, 1)}/else"]
     for path in (unknown, *foreign):
         fleet.storage.put(path, b"x")
-    report = scrub(fleet, dry_run=False)
+    report = collect_orphans(fleet, dry_run=False)
     assert report.found[Reason.UNKNOWN_TENANT].examples == (unknown,)
     assert set(report.found[Reason.FOREIGN].examples) == set(foreign)
     assert report.deleted_count == 0
@@ -162,7 +163,7 @@ def test_objects_of_a_deleted_tenant_are_left_over(fleet: FleetInProcess) -> Non
     assert floor is not None
     fleet.storage.put(layer_path(ORDERS, 1, "main", "0" * 26), b"x")
     fleet.storage.put(layer_path(ORDERS, floor.next_txn, "main", "0" * 26), b"x")
-    report = scrub(fleet, dry_run=False)
+    report = collect_orphans(fleet, dry_run=False)
     assert counts(report) == {Reason.LEFT: 1, Reason.UNKNOWN_TENANT: 1}
     assert report.deleted_count == 1
 
@@ -187,11 +188,11 @@ def test_a_commit_during_the_inventory_changes_nothing(fleet: FleetInProcess) ->
             fleet.wait(5.0)
             return list(listing(prefix))
 
-    scrubber = Scrubber(fleet.ledger, Slow(), grace=timedelta(0), environment=fleet.environment)  # type: ignore[arg-type]
-    report = scrubber.scrub(dry_run=False)
+    collector = OrphanCollector(fleet.ledger, Slow(), grace=timedelta(0), environment=fleet.environment)  # type: ignore[arg-type]
+    report = collector.collect(dry_run=False)
     assert (report.missing, report.problems, report.deleted_count) == ((), (), 0)
     assert list(main.scan())
-    assert scrub(fleet).is_clean
+    assert collect_orphans(fleet).is_clean
 
 
 def test_a_store_that_does_not_answer_is_an_error(fleet: FleetInProcess) -> None:
@@ -207,7 +208,7 @@ def test_a_store_that_does_not_answer_is_an_error(fleet: FleetInProcess) -> None
             return getattr(fleet.storage, name)
 
     with pytest.raises(Unavailable):
-        Scrubber(fleet.ledger, Down(), environment=fleet.environment).scrub()  # type: ignore[arg-type]
+        OrphanCollector(fleet.ledger, Down(), environment=fleet.environment).collect()  # type: ignore[arg-type]
 
 
 def test_objects_of_the_lake_are_known(fleet: FleetInProcess) -> None:
@@ -215,7 +216,7 @@ def test_objects_of_the_lake_are_known(fleet: FleetInProcess) -> None:
     known = ("lakebed.json", RESERVE_PATH, "_fleet/address", f"{LEDGER_FOLDER}/manifest/1", f"{LOG_FOLDER}/0/wal/1")
     for path in (*known, tenant_folder("orders-b"), f"{ORDERS}.tenant-b/x"):
         fleet.storage.put(path, b"x")
-    report = scrub(fleet, dry_run=False)
+    report = collect_orphans(fleet, dry_run=False)
     assert set(report.found[Reason.FOREIGN].examples) == {tenant_folder("orders-b"), f"{ORDERS}.tenant-b/x"}
     assert set(counts(report)) <= {Reason.REFERENCED, Reason.UNFINISHED, Reason.FOREIGN}
     assert (report.is_clean, report.deleted_count) == (True, 0)
@@ -286,7 +287,7 @@ def another_tenant(fleet: FleetInProcess) -> None:
 
 
 def a_further_tenant(fleet: FleetInProcess) -> None:
-    """A tenant is created and used whose name no scrub has read yet."""
+    """A tenant is created and used whose name no collection has read yet."""
     tenant = fleet.tenant("zebras")
     tenant.create()
     tenant.main.put(b"k", b"zebras")
@@ -307,7 +308,7 @@ def test_whatever_happens_between_two_calls_nothing_needed_is_deleted(act: Calla
         stray = layer_path(ORDERS, committed(fleet), "main", "0" * 26)
         fleet.storage.put(stray, b"x")
         interrupted = Interrupted(lambda fleet=fleet: act(fleet), at)  # type: ignore[misc]
-        report = interrupted_scrub(fleet, interrupted)
+        report = interrupted_collection(fleet, interrupted)
         record = fleet.ledger.tenant(ORDERS, fresh=True)
         there = {meta.path for meta in fleet.storage.list()}
         assert record.manifest is not None
@@ -322,15 +323,15 @@ def test_whatever_happens_between_two_calls_nothing_needed_is_deleted(act: Calla
         if interrupted.left > 0:
             break
         fleet.wait(5.0)
-        scrub(fleet, dry_run=False)
-        assert scrub(fleet).is_clean, at
+        collect_orphans(fleet, dry_run=False)
+        assert collect_orphans(fleet).is_clean, at
     assert at > 4
 
 
-def interrupted_scrub(fleet: FleetInProcess, interrupted: Interrupted) -> ScrubReport:
-    """Scrub with what comes between its calls."""
+def interrupted_collection(fleet: FleetInProcess, interrupted: Interrupted) -> OrphanReport:
+    """Collect with what comes between its calls."""
     ledger, storage = interrupted.around(fleet.ledger), interrupted.around(fleet.storage)
-    return Scrubber(ledger, storage, grace=timedelta(0), environment=fleet.environment).scrub(dry_run=False)
+    return OrphanCollector(ledger, storage, grace=timedelta(0), environment=fleet.environment).collect(dry_run=False)
 
 
 def test_a_loss_is_told_whatever_is_committed_meanwhile() -> None:
@@ -342,7 +343,7 @@ def test_a_loss_is_told_whatever_is_committed_meanwhile() -> None:
         layer = next(meta.path for meta in fleet.storage.list(tenant_folder(ORDERS)) if meta.path.endswith(".sst"))
         fleet.storage.delete([layer])
         interrupted = Interrupted(lambda fleet=fleet: one_row(fleet), at)  # type: ignore[misc]
-        report = interrupted_scrub(fleet, interrupted)
+        report = interrupted_collection(fleet, interrupted)
         assert (report.missing, report.problems, report.deleted_count) == ((layer,), (), 0), at
         if interrupted.left > 0:
             break
@@ -359,13 +360,13 @@ def one_row(fleet: FleetInProcess) -> None:
 
 
 def test_a_tenant_that_commits_between_all_reads_is_told(fleet: FleetInProcess) -> None:
-    """The scrub ends, says which tenant was not judged, and deletes nothing of it."""
-    report = interrupted_scrub(fleet, Interrupted(lambda: commits(fleet), 1, again=True))
+    """The collection ends, says which tenant was not judged, and deletes nothing of it."""
+    report = interrupted_collection(fleet, Interrupted(lambda: commits(fleet), 1, again=True))
     assert (report.missing, report.deleted_count, len(report.problems)) == ((), 0, 1)
     assert f"The tenant {ORDERS} commits faster than its state can be read" in report.problems[0]
     assert dict(fleet.tenant(ORDERS).main.scan())
     fleet.wait(5.0)
-    assert scrub(fleet).is_clean
+    assert collect_orphans(fleet).is_clean
 
 
 def committed_manifest(fleet: FleetInProcess) -> Manifest:
@@ -375,26 +376,14 @@ def committed_manifest(fleet: FleetInProcess) -> Manifest:
     return decode_referenced(fleet.storage.get(record.manifest.path), record.manifest)
 
 
-class OneLake:
-    """What `lakebed fsck` needs of a lake, over the storage of a fleet in this process."""
-
-    def __init__(self, fleet: FleetInProcess, interrupted: Interrupted) -> None:
-        self.environment = fleet.environment
-        self.store = interrupted.around(fleet.storage)
-        self.root = LakeRoot(self.store, fleet.environment, storage_options=None, is_probed=True)
-        self._records = Records(self.store, interrupted.around(fleet.ledger), None)
-
-    @contextmanager
-    def reading_tenants(self) -> Iterator[Records]:
-        """The records."""
-        yield self._records
-
-
 def faults(fleet: FleetInProcess, interrupted: Interrupted) -> list[str]:
     """What `lakebed fsck --deep` finds."""
     report = CheckReport("memory://", deep=True)
     findings = Findings(report, store=ORDERS)
-    check_tenant(OneLake(fleet, interrupted), ORDERS, findings)  # type: ignore[arg-type]
+    store = interrupted.around(fleet.storage)
+    root = LakeRoot(store, fleet.environment, storage_options=None, is_probed=True)
+    records = Records(store, interrupted.around(fleet.ledger), None)
+    check_objects(root, records, ORDERS, findings)
     assert report.version_count
     return [f"{one.kind} {one.path}" for one in report.findings]
 
@@ -437,7 +426,7 @@ def test_fsck_finds_no_fault_where_what_is_new_is_collected_at_once() -> None:
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
 def test_memory_is_bounded_by_a_page(count: int, fleet: FleetInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many objects there are: names of one page, and counts."""
-    monkeypatch.setattr("lakebed.fleet.scrub.PAGE_COUNT", 1_000)
+    monkeypatch.setattr("lakebed.fleet.collect.PAGE_COUNT", 1_000)
 
     class Many:
         def __getattr__(self, name: str) -> object:
@@ -449,7 +438,7 @@ def test_memory_is_bounded_by_a_page(count: int, fleet: FleetInProcess, monkeypa
 
     tracemalloc.start()
     try:
-        report = Scrubber(fleet.ledger, Many(), environment=fleet.environment).scrub()  # type: ignore[arg-type]
+        report = OrphanCollector(fleet.ledger, Many(), environment=fleet.environment).collect()  # type: ignore[arg-type]
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
