@@ -36,6 +36,7 @@ from lakebed.server.routes.entries import (
     reply_with_found,
     stage_entry,
 )
+from lakebed.server.s3.body import decode
 from lakebed.server.s3.call import KEY_BYTES_MAX, Place, S3Call, explain_missing_branch, place_of
 from lakebed.server.s3.errors import XML_TYPE, code_of, s3_error
 from lakebed.server.s3.operations import Operations
@@ -286,7 +287,7 @@ def echo_checksums(call: S3Call) -> dict[str, str]:
 async def _make_directory(call: S3Call, context: RepositoryContext) -> Response:
     """Accept the directory marker of a reference itself, which is there; nothing is written."""
     pieces = [piece async for piece in call.encoded_chunks(bytes_max=call.site.options.small_object_bytes)]
-    if not call.target.key.endswith("/") or any(pieces):
+    if not call.target.key.endswith("/") or b"".join(decode(pieces, call.body_plan)):
         raise s3_error("InvalidArgument", "The key names no path: write branch/path in the bucket of a repository.")
     await call.look(resolve, context, call.place.ref)
     return Response(status_code=200, headers={"etag": f'"{EMPTY_MD5}"'})

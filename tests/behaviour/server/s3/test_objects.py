@@ -181,12 +181,29 @@ def test_many_objects_are_deleted_in_one_request(gateway: Any, bucket: str) -> N
     assert [row["Key"] for row in s3.list_objects(Bucket=bucket)["Contents"]] == ["c"]
 
 
+class ChunkedAuth(S3SigV4Auth):
+    """Signs a body as one in chunks."""
+
+    def payload(self, request: Any) -> str:
+        return "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+
+
+def send_chunked(gateway: Any, path: str, body: bytes, **headers: str) -> int:
+    """Put a body in chunks; the status."""
+    request = AWSRequest("PUT", gateway.endpoint + path, data=body, headers=headers)
+    ChunkedAuth(Credentials(gateway.access_key, gateway.secret), "s3", "us-east-1").add_auth(request)
+    url = gateway.endpoint + path
+    return urllib3.request("PUT", url, body=body, headers=dict(request.headers.items()), retries=False).status
+
+
 def test_a_reference_is_an_empty_directory(gateway: Any, bucket: str, code: Code) -> None:
     """``branch/`` can be put, read and deleted as a directory marker, which changes nothing; with bytes it cannot."""
     s3, key = gateway.s3(), bucket.partition(".")[2] + "/"
     s3.put_object(Bucket="analytics", Key=key, Body=b"")
     assert s3.head_object(Bucket="analytics", Key=key)["ContentLength"] == 0
     s3.delete_object(Bucket="analytics", Key=key)
+    chunked = {"x-amz-decoded-content-length": "0", "x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER"}
+    assert send_chunked(gateway, f"/analytics/{key}", b"0\r\n\r\n", **chunked) == 200, "as Hadoop's client sends it"
     assert code(lambda: s3.put_object(Bucket="analytics", Key=key, Body=b"x")) == "InvalidArgument"
     assert code(lambda: s3.head_object(Bucket="analytics", Key="missing/")) == "404"
 
