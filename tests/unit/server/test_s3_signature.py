@@ -158,7 +158,7 @@ def test_a_presigned_url_lives_a_week_at_most(expires: str) -> None:
     }
     with pytest.raises(InvalidRequest) as refused:
         parse_signature([(b"host", HOST.encode())], list(query.items()))
-    assert refused.value.kind == "AuthorizationQueryParametersError"
+    assert refused.value.kind == "AccessDenied"
 
 
 CHUNKS = [

@@ -8,7 +8,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.errors import NotFound
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo.model.names import check_branch_name, check_repository_name
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references import branches
@@ -102,12 +102,15 @@ async def list_bucket(call: S3Call) -> Response:
 async def create_bucket(call: S3Call) -> Response:
     """Make the bucket of a branch: a branch from the default branch. Repositories are made over REST."""
     place = call.place
-    if not place.is_branch_bucket:
+    try:
         check_repository_name(place.repository)
-        await call.context()
-        raise s3_error("BucketAlreadyOwnedByYou", "The repository exists, and you own it.")
+        if place.is_branch_bucket:
+            check_branch_name(place.ref)
+    except InvalidRequest as error:
+        raise s3_error("InvalidBucketName", error.message) from error
     context = await call.context()
-    check_branch_name(place.ref)
+    if not place.is_branch_bucket:
+        raise s3_error("BucketAlreadyOwnedByYou", "The repository exists, and you own it.")
     await call.quick(
         branches.create_branch, context, place.ref, source=context.record.default_branch, committer=call.committer
     )

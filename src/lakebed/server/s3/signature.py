@@ -149,7 +149,7 @@ def _parse_query(query: dict[str, str], values: dict[bytes, str]) -> Signature:
     access_key, scope = _split_credential(query["X-Amz-Credential"], _malformed_query)
     expires = query["X-Amz-Expires"]
     if not (expires.isascii() and expires.isdigit() and len(expires) <= 9 and int(expires) <= LIFETIME_S_MAX):
-        raise _malformed_query(f"X-Amz-Expires is a number of seconds up to {LIFETIME_S_MAX}")
+        raise s3_error("AccessDenied", f"X-Amz-Expires is a number of seconds up to {LIFETIME_S_MAX}.")
     payload = values.get(b"x-amz-content-sha256") or query.get("X-Amz-Content-Sha256") or UNSIGNED
     return Signature(
         access_key=access_key,
