@@ -142,7 +142,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A 404 names no other repository.",
-        see(errors.error_reply, lambda it: it._PLAIN, {}),
+        see(errors.shown_error, lambda it: it._PLAIN, {}),
         f"{ISOLATION}::test_a_404_tells_neither_paths_nor_other_names",
     ),
     Guarantee(
