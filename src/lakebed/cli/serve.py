@@ -15,7 +15,7 @@ from lakebed.repo.model.options import RepositoryOptions
 class Serve(RepositoriesCommand, ServingCommand, name="serve"):
     """Serve the repositories of a lake over HTTP, as lakeFS clients expect them, until interrupted."""
 
-    lake: Annotated[str, argument("LAKE", help=arguments.LAKE_HELP, formerly=["--storage"], is_lake=True)]
+    lake: Annotated[str, argument("LAKE", help=arguments.LAKE_HELP, is_lake=True)]
     port: Annotated[int, option("--port", min=0, max=65535, help="0: any free port.")] = 8000
     workers: Annotated[
         int, option("--workers", min=1, help="Processes; more than one needs --metadata postgresql://...")

@@ -24,7 +24,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 from typing_extensions import Buffer
 
@@ -151,6 +151,22 @@ class LocalDriver(Driver):
             return [self._read_range(descriptor, path, byte_range) for byte_range in ranges]
         except OSError as error:
             raise self._translate(error, "read", path) from error
+        finally:
+            os.close(descriptor)
+
+    def map(self, path: str) -> Buffer | None:
+        """Map a whole file; the descriptor is closed again, so that many may be mapped."""
+        if not self._nameless and not os.path.isdir(_PROC):
+            return None
+        descriptor = self._open(path)
+        try:
+            import pyarrow as pa  # here, for who only lists and copies objects needs no Arrow
+
+            # By the number of the descriptor, not by the path: what was checked is what is mapped.
+            with pa.memory_map(f"{_PROC}/{descriptor}", "r") as file:
+                return cast(Buffer, file.read_buffer())
+        except OSError:
+            return None  # no address space, or a file system without maps: it is read by ranges
         finally:
             os.close(descriptor)
 

@@ -6,9 +6,10 @@ What races of processes break is in `tests/simulation/test_kv_mutations.py`.
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from lakebed.kv import claim, group_commit, lease, recovery, transaction, writer
-from lakebed.lsm import compact, file_reader, files, memtable, tree, view
+from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, page, tree, view
 from lakebed.objects import create_once, local, numbered_log, probe
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
@@ -101,6 +102,37 @@ GUARANTEES = [
         "A get at an older moment reads files that have newer rows too.",
         see(view.View.get_row, lambda it: it.min_sequence, 1 << 62),
         "unit/lsm/test_view.py::test_a_file_with_rows_on_both_sides_of_a_sequence_is_read",
+    ),
+    Guarantee(
+        "A page of a file that is read alone is checked before it is used.",
+        never(format.decode_page, lambda it: it.checksums),
+        "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
+    ),
+    Guarantee(
+        "A block of pages that is read whole is checked before it is used.",
+        never(format.decode_blocks, lambda it: it.checksum),
+        "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
+    ),
+    Guarantee(
+        "Many keys asked of a view are not answered with newer rows from the cache.",
+        never(view.View._values_in_cache, lambda it: it.generation),
+        "unit/lsm/test_tree.py::test_a_view_takes_cached_rows_of_its_own_moment_alone",
+    ),
+    Guarantee(
+        "Bytes of a key in the middle of other keys are not taken for the key.",
+        always(page._first_row, lambda it: it.length),
+        "unit/lsm/test_page.py::test_keys_inside_other_keys[keys0]",
+    ),
+    Guarantee(
+        "Versions of one key are not parted by the pages of a block.",
+        answer(
+            file_writer.FileWriter._emit,
+            file_writer._page_starts,
+            lambda page_starts, *args, is_repeat, **kwargs: page_starts(
+                *args, is_repeat=np.zeros_like(is_repeat), **kwargs
+            ),
+        ),
+        "unit/lsm/test_page.py::test_many_versions_of_one_key[65536]",
     ),
     Guarantee(
         "A branch does not read rows that its parent wrote after the branch point.",
