@@ -145,7 +145,7 @@ def test_a_signature_of_another_time_is_refused(signature: Signature, seconds: i
         assert refused.value.kind == kind
 
 
-@pytest.mark.parametrize("expires", ["604801", "-1", "1e3", ""])
+@pytest.mark.parametrize("expires", ["604801", "-1", "1e3"])
 def test_a_presigned_url_lives_a_week_at_most(expires: str) -> None:
     """A life that is no number up to seven days is refused, before anything is compared."""
     query = {
