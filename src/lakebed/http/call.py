@@ -9,7 +9,7 @@ import asyncio
 import binascii
 import hashlib
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, Literal, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
@@ -287,7 +287,7 @@ class Call:
         pieces = gather_chunks(chunks, bytes_min=self.serving.options.chunk_bytes)
         return await upload(pieces, into=into, slots=self.serving.pools.uploads)
 
-    async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncIterator[memoryview]:
+    async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncGenerator[memoryview, None]:
         """Pieces of an iterator that blocks: `lakebed.http.streaming.download`."""
         return await download(open_chunks, pool=self.serving.pools.transfer)
 

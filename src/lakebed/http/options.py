@@ -45,7 +45,8 @@ class HttpOptions:
     answered already may come slower than `body_bytes_per_s_min`."""
 
     stalled_s: float = 60.0
-    """How long a body may take to begin, and how long it may pause, before its request is given up."""
+    """How long a body may take to begin, and how long it may pause, before its request is given up; and how long a
+    client may read less than `body_bytes_per_s_min` of a reply, before its connection is ended."""
 
     body_bytes_per_s_min: int = 500
     """What a body must bring on average for each second that it takes longer than `stalled_s`; a slower one is given

@@ -28,6 +28,11 @@ _SERVICE: Final = Service(
         "left": PathParameter("The reference on the left."),
         "right": PathParameter("The reference on the right."),
         "source": PathParameter("The reference that is merged."),
+        "meta_range": PathParameter("The id of a metarange: the hash of its contents."),
+        "range": PathParameter("The id of a range: the hash of its contents."),
+        "type": PathParameter("`range` or `meta_range`.", "^(range|meta_range)$"),
+        "object_id": PathParameter("The id of a range or metarange."),
+        "pull_request": PathParameter("A pull request's id."),
         "access_key": PathParameter("An access key's id."),
     },
 )

@@ -98,3 +98,13 @@ def test_a_lifetime_beyond_the_end_of_time(table: Table) -> None:
         table.expire(retain_max=1, retain_min=1)
     assert [pin.expires_ms for pin in table.pins()] == [2**63 - 1]
     table.delete_tag("long")
+
+
+def test_limits_and_paths(table: Table) -> None:
+    """A limit beyond every count of rows means all, and half a character is in no path."""
+    for limit in (2**63, 2**70):
+        assert table.read(limit=limit).num_rows == 1
+    for path in ("\ud800", "s3://elsewhere/\ud800", "a//b", ""):
+        with pytest.raises(InvalidRequest) as refused:
+            table.why(path)
+        assert refused.value.kind == "invalid_path"

@@ -10,7 +10,7 @@ import numpy as np
 
 from lakebed.kv import claim, group_commit, lease, recovery, transaction, writer
 from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, page, tree, view
-from lakebed.objects import create_once, local, numbered_log, probe
+from lakebed.objects import create_once, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
     always,
@@ -30,6 +30,16 @@ def sort_with_old_pieces(original, self, *args, **kwargs):
     """Take what was sorted before for what is to be shown, whatever was taken back since."""
     self._pieces = (self._hidden, self._pieces[1])
     return original(self, *args, **kwargs)
+
+
+def join_the_sync_under_way(original, self, descriptor):
+    """Take the end of a sync that began before the call for that of one of its own."""
+    with self._lock:
+        running = next((folder.running for folder in self._folders.values()), None)
+        while running is not None and not running.has_ended:
+            self._ended.wait()
+    if running is None:
+        original(self, descriptor)
 
 
 GUARANTEES = [
@@ -183,5 +193,10 @@ GUARANTEES = [
         "A large upload to a folder replaces no object.",
         pass_on(local._LocalUpload.finish, local._give_name, create_only=False),
         "behaviour/objects/test_streaming.py::test_a_create_only_stream_replaces_nothing[local-10485760]",
+    ),
+    Guarantee(
+        "An upload is not acknowledged before its name is on the disk, whatever other uploads sync.",
+        replace(shared_sync.SharedSyncs.sync, join_the_sync_under_way),
+        "unit/objects/test_shared_sync.py::test_a_sync_under_way_covers_no_later_caller",
     ),
 ]

@@ -35,6 +35,10 @@ AHEAD_COUNT: Final = 3
 _WORKERS_MAX: Final = 8
 """Ranges that are read or written at once, by all who share the committed data of a repository."""
 
+_HANDLE_COUNT_MAX: Final = 2_048
+"""Handles kept of ranges, and of metaranges. Each commit writes new ones, and no commit says that older ones are no
+longer read, so more would only hold memory: those that are read are made anew."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -72,10 +76,16 @@ class RangeFiles:
         self.cache = cache
         self.environment = environment
         self.pool = environment.runtime.pool(_WORKERS_MAX)
-        file_options = FileOptions(block_bytes=options.block_bytes)
-        self.ranges = FileStore(store, path_of=range_path, cache=cache, options=file_options, environment=environment)
-        self.metaranges = FileStore(
-            store, path_of=metarange_path, cache=cache, options=file_options, environment=environment
+        self.ranges, self.metaranges = (
+            FileStore(
+                store,
+                path_of=path_of,
+                cache=cache,
+                options=FileOptions(block_bytes=options.block_bytes),
+                environment=environment,
+                handle_count_max=_HANDLE_COUNT_MAX,
+            )
+            for path_of in (range_path, metarange_path)
         )
         self._counting: tuple[RangeCounts, ...] = ()
 

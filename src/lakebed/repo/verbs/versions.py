@@ -21,12 +21,14 @@ from lakebed.repo.collect.why import why
 from lakebed.repo.heads.commit import move_by_commits, new_commit
 from lakebed.repo.heads.heads import Move, SealedBranch, check_clean
 from lakebed.repo.model.model import Commit, Tag
+from lakebed.repo.model.names import check_tag_name
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_committable
 from lakebed.repo.references.branches import list_branches, load_branch
-from lakebed.repo.references.commits import Walk, merge_base
+from lakebed.repo.references.commits import Walk
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.references.tags import create_tag, delete_tag, find_tag, list_tags
 from lakebed.repo.verbs.message import Milliseconds, Verb, verb
@@ -115,7 +117,7 @@ class Unpin(Verb[None], frozen=True, kw_only=True):
     name: str
 
     def run(self, context: RepositoryContext) -> None:
-        name = self.name
+        name = check_tag_name(self.name)  # branches have no other names
         if find_tag(context, name) is None and context.key_value.get(context.keys.branch(name)) is not None:
             raise InvalidRequest(
                 f"What {name!r} pins is held by a branch: delete the branch (delete_branch) if nothing on it is "

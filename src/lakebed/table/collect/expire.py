@@ -27,6 +27,7 @@ from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Sweep, notes_on, report_of
 from lakebed.table.branch.branches import with_fork_point
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.branch.reclaim import Retention, plan_expiry
 from lakebed.table.branch.tags import Source, check_tag_name
 from lakebed.table.branch.unfinished import Deletion, HiddenTag, store_deletion
@@ -43,7 +44,7 @@ from lakebed.table.collect.deletion import (
 )
 from lakebed.table.collect.lineage import expiry_limit
 from lakebed.table.collect.live_versions import LiveVersions, read_live_versions
-from lakebed.table.collect.reachability import Unreadable, judge
+from lakebed.table.collect.reachability import judge
 from lakebed.table.collect.recovery import recover
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.model import Snapshot, Tag

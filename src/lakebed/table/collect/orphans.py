@@ -35,6 +35,7 @@ from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
 from lakebed.table.branch.branches import every_branch, with_fork_point
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.branch.tags import HIDDEN_PREFIX
 from lakebed.table.branch.unfinished import Deletion, load_deletions, path_of
 from lakebed.table.codec.ragged import one_array
@@ -42,7 +43,7 @@ from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.collect.deletion import ProgressCall, forget, merge_reports
 from lakebed.table.collect.expire import release
 from lakebed.table.collect.live_versions import read_live_versions
-from lakebed.table.collect.reachability import Unreadable, names_in_use
+from lakebed.table.collect.reachability import names_in_use
 from lakebed.table.collect.recovery import recover
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.files.external import (
