@@ -107,7 +107,7 @@ def boundaries_are_not_expected(patch: Patch) -> None:
 @undone_in("sleepers")
 def uploads_do_not_age(patch: Patch) -> None:
     """An upload is staged however old it is."""
-    patch.setattr(write, "_check_age", lambda ulid, boundary: None)
+    patch.setattr(write, "check_age", lambda ulid, boundary: None)
 
 
 @undone_in("insisters")

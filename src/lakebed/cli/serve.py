@@ -35,6 +35,18 @@ class Serve(RepositoriesCommand, ServingCommand, name="serve"):
     access_log: Annotated[
         str, option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
     ] = "-"
+    s3_key: Annotated[
+        str | None,
+        option("--s3-key", metavar="FILE", help="Serve S3 too, with the key in this file; a missing one is made."),
+    ] = None
+    s3_domain: Annotated[
+        list[str] | None,
+        option(
+            "--s3-domain",
+            metavar="NAME",
+            help="A name of this server that buckets may stand in front of; again for more.",
+        ),
+    ] = None
     take_over: arguments.TakeOver = False
 
     def run(self) -> None:
@@ -65,6 +77,8 @@ class Serve(RepositoriesCommand, ServingCommand, name="serve"):
                 storage_options=self.storage_options,
                 import_from=self.import_from or (),
                 take_over=self.take_over,
+                s3_key_file=self.s3_key,
+                s3_domains=tuple(self.s3_domain or ()),
                 repository_options=RepositoryOptions(
                     webhook_hosts=(*arguments.webhook_hosts(), *(self.allow_webhook or ()))
                 ),

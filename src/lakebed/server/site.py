@@ -156,16 +156,19 @@ class RepositoryCall(Call):
         header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
         return None if header is None else await self.site.authenticate(header)
 
-    async def context(self, *, force: bool = False, is_proven_later: bool = False) -> RepositoryContext:
+    async def context(
+        self, *, force: bool = False, is_proven_later: bool = False, name: str | None = None
+    ) -> RepositoryContext:
         """The repository that the path names, limited to what the caller may use.
 
         Args:
             force: changeable although it is read-only.
             is_proven_later: as `RepositorySite.context`.
+            name: of another repository, which the caller may use.
 
         Raises `NotFound`.
         """
-        context = await self.site.context(self.path["repository"], is_proven_later=is_proven_later)
+        context = await self.site.context(name or self.path["repository"], is_proven_later=is_proven_later)
         if force:
             context = context.as_writable()
         if self.principal is None or self.principal.repositories is None:

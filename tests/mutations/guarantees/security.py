@@ -11,6 +11,7 @@ from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
 from lakebed.server import errors, keys
 from lakebed.server.routes import staging
+from lakebed.server.s3 import application, body, objects, signature
 from mutations.defects import (
     answer,
     change_arguments,
@@ -65,6 +66,36 @@ GUARANTEES = [
         "behaviour/server/test_objects.py::test_a_signed_url_ends_with_the_key_that_got_it",
     ),
     Guarantee(
+        "The S3 gateway does nothing for a request whose signature is wrong.",
+        raise_nothing(signature.check_signature),
+        "unit/server/test_s3_signature.py::test_the_example_of_awss_documents_is_verified",
+    ),
+    Guarantee(
+        "What a signature for S3 does not cover is refused.",
+        raise_nothing(signature.check_headers),
+        "unit/server/test_s3_signature.py::test_what_botocore_signs_is_verified_and_what_is_changed_is_not",
+    ),
+    Guarantee(
+        "A signature for S3 ends with its time.",
+        raise_nothing(signature.check_time),
+        "unit/server/test_s3_signature.py::test_a_signature_of_another_time_is_refused",
+    ),
+    Guarantee(
+        "A signed chunk that was changed stores nothing.",
+        raise_nothing(body._unchunk),
+        "unit/server/test_s3_signature.py::test_chunks_that_differ_are_refused",
+    ),
+    Guarantee(
+        "Roles and limits of access keys hold in the S3 gateway.",
+        skip(application.S3Application._answer, lambda it: it.check_role),
+        "behaviour/server/s3/test_refused.py::test_keys_and_roles_hold_as_over_rest",
+    ),
+    Guarantee(
+        "A copy between repositories needs to read its source.",
+        skip(objects.source_context, lambda it: it.check_role),
+        "behaviour/server/s3/test_objects.py::test_a_copy_between_repositories_is_one_of_the_bytes",
+    ),
+    Guarantee(
         "A signature is of the time of expiry too.",
         change_arguments(signing.Signer.sign, expires_at_s=0),
         "unit/http/test_signing.py",
@@ -111,7 +142,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A 404 names no other repository.",
-        see(errors.error_reply, lambda it: it._PLAIN, {}),
+        see(errors.shown_error, lambda it: it._PLAIN, {}),
         f"{ISOLATION}::test_a_404_tells_neither_paths_nor_other_names",
     ),
     Guarantee(

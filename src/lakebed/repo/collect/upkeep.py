@@ -15,6 +15,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.kv.background import Background, Stopped
 from lakebed.repo.heads.compact import run_compactor_once
 from lakebed.repo.heads.importing import trim_imports
+from lakebed.repo.heads.multipart import trim_uploads
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.reflog import trim_reflog
 from lakebed.repo.records.superseded import trim_superseded
@@ -117,12 +118,13 @@ class Upkeep:
             self._cleaned_s = self._clock.monotonic_s()
 
     def _clean_one(self, context: RepositoryContext) -> None:
-        """Remove unneeded records of a repository: rows of dropped tokens, old lines and imports. Index its history."""
+        """Remove unneeded records: rows of dropped tokens, old lines, imports and uploads. Index the history."""
         while not clean_once(context).is_done:
             self._stop_if_closing()
         trim_reflog(context)
         trim_superseded(context)
         trim_imports(context)
+        trim_uploads(context)
         index_history(context, count_min=_INDEXED_COUNT_MIN, pause=self._stop_if_closing)
 
     def _sweep(self) -> None:

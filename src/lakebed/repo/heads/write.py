@@ -49,7 +49,7 @@ def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -
     attempts = WriteAttempts(context, branch, operation="stage")
     while True:
         precondition = attempts.look()
-        _check_age(ulid, precondition.boundary)
+        check_age(ulid, precondition.boundary)
         if write_rows(context, [precondition.token_prefix + key], [value], expected=precondition.on_both):
             context.counters.count(branch, precondition.record.staging.id, entries=1)
             return
@@ -120,7 +120,7 @@ def _stage_unless(
         if visible is not None and visible.address == entry.address:
             return
         refuse(visible)
-        _check_age(ulid, precondition.boundary)
+        check_age(ulid, precondition.boundary)
         staged = precondition.token_prefix + key
         if write_rows(context, [staged], [value], expected={**precondition.on_both, staged: newest}):
             context.counters.count(branch, precondition.record.staging.id, entries=1)
@@ -183,7 +183,7 @@ def stage_many(
     attempts = WriteAttempts(context, branch, operation="stage_many")
     while True:
         precondition = attempts.look()
-        _check_age(oldest, precondition.boundary)
+        check_age(oldest, precondition.boundary)
         if not paths:
             return 0
         prefix = precondition.token_prefix
@@ -303,8 +303,8 @@ def _check_entry(context: RepositoryContext, entry: Entry, path: str) -> tuple[b
     return value, ulid
 
 
-def _check_age(ulid: str | None, boundary: bytes | None) -> None:
-    """Whether an upload is still safe from a collection. Raises `Conflict` (``upload_expired``)."""
+def check_age(ulid: str | None, boundary: bytes | None) -> None:
+    """Refuse an upload that is not safe from a collection any more. Raises `Conflict` (``upload_expired``)."""
     if ulid is not None and boundary is not None and ulid.encode() < boundary:
         raise Conflict(
             f"The upload {ulid} is older than what a collection of unused objects may have taken: upload again.",
