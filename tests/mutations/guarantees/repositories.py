@@ -14,7 +14,7 @@ from lakebed.repo.model import commit_graph
 from lakebed.repo.objects import data, intact
 from lakebed.repo.records.records import replace_record
 from lakebed.repo.references import branches, history, mark, tags
-from lakebed.repo.staging import view
+from lakebed.repo.staging import protocol, view
 from lakebed.repo.transport import catalog
 from mutations.defects import (
     always,
@@ -58,6 +58,11 @@ def complete_whatever_became_of_it(original, key_value, puts, *, expected):
 
 
 GUARANTEES = [
+    Guarantee(
+        "An empty branch is deleted without what is acknowledged meanwhile.",
+        raise_nothing(protocol.WriteAttempts._check_closed),
+        "behaviour/repo/test_branches.py::test_an_empty_branch_goes_without_what_is_written_meanwhile",
+    ),
     # ---- uploads in parts
     Guarantee(
         "A completion of an upload that was aborted stages nothing.",
@@ -72,7 +77,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "What was compacted on a deleted branch stays for the minimum age.",
-        answer(branches.delete_branch, branches.supersede_compaction, lambda original, *args, **facts: []),
+        answer(branches._traces, branches.supersede_compaction, lambda original, *args, **facts: []),
         f"{SUPERSEDED}::test_a_reader_goes_on_for_the_minimum_age_after_its_state_was_replaced[deletion of the branch]",
     ),
     Guarantee(

@@ -128,11 +128,11 @@ async def delete_bucket(call: S3Call) -> Response:
 
 
 def _delete_branch(context: RepositoryContext, name: str, committer: str) -> None:
-    branches.load_branch(context, check_branch_name(name))
-
     def is_empty(view: View) -> bool:
         return next(view.list(amount=1), None) is None
 
-    if not read_reference(context, name, is_empty):
+    check_branch_name(name)
+    if not branches.delete_empty_branch(
+        context, name, lambda: read_reference(context, name, is_empty), committer=committer
+    ):
         raise s3_error("BucketNotEmpty", "The bucket you tried to delete is not empty: its branch has objects.")
-    branches.delete_branch(context, name, committer=committer)

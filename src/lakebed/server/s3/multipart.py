@@ -7,7 +7,7 @@ which may be an error, as S3 does it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from starlette.responses import Response
@@ -220,7 +220,7 @@ def _result(call: S3Call, entry: Entry) -> bytes:
     return render_root("CompleteMultipartUploadResult", fields)
 
 
-async def _keep_alive(call: S3Call, running: asyncio.Future[Entry]) -> AsyncIterator[memoryview]:
+async def _keep_alive(call: S3Call, running: asyncio.Future[Entry]) -> AsyncGenerator[memoryview, None]:
     yield memoryview(DECLARATION.encode())
     while not running.done():
         yield memoryview(b" ")
