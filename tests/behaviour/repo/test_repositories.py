@@ -547,7 +547,7 @@ def test_a_branch_that_is_made_while_its_repository_is_deleted_goes_too(storage:
         def write(self, *args: Any, **named: Any) -> None:
             if not looks:
                 looks.append(1)
-                late("dev", source="main")
+                late("dev", version="main")
             super().write(*args, **named)
 
     with storage.open(key_value=Between(storage.space)) as other:
