@@ -28,21 +28,17 @@ C = TypeVar("C", bound=Call)
 
 
 def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]]) -> Gate[P, C]:
-    """The ASGI application that serves a site; `routes` by the prefix of their paths."""
-    by_path: dict[str, dict[str, Route[C]]] = {}
-    for prefix, declared in routes.items():
-        for route in declared:
-            by_path.setdefault(prefix + route.endpoint.path, {})[route.endpoint.method] = route
-    router = Router(
-        [
-            StarletteRoute(path, EndpointApp(site, path, methods), methods=list(methods))
-            for path, methods in by_path.items()
-        ],
-        redirect_slashes=False,
-    )
+    """The ASGI application that serves a site; `routes` by the prefix of their paths.
+
+    A path is looked up among the routes of the longest prefix that it has, so one interface does not slow another.
+    """
+    routers = {prefix: _router(site, prefix, routes[prefix]) for prefix in sorted(routes, key=len, reverse=True)}
+    nowhere = Router(redirect_slashes=False)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = application  # with it, the router raises its refusals
+        path = scope["path"]
+        router = next((routers[prefix] for prefix in routers if path.startswith(f"{prefix}/")), nowhere)
         try:
             await router(scope, receive, send)
         except HTTPException as refusal:
@@ -50,6 +46,20 @@ def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]]) -> Gate[P,
             await error_reply(_router_error(where, refusal), request_id="")(scope, receive, send)
 
     return Gate(application, site=site)
+
+
+def _router(site: Site[P, C], prefix: str, routes: Iterable[Route[C]]) -> Router:
+    """One route a path, with all its methods."""
+    by_path: dict[str, dict[str, Route[C]]] = {}
+    for route in routes:
+        by_path.setdefault(prefix + route.endpoint.path, {})[route.endpoint.method] = route
+    return Router(
+        [
+            StarletteRoute(path, EndpointApp(site, path, methods), methods=list(methods))
+            for path, methods in by_path.items()
+        ],
+        redirect_slashes=False,
+    )
 
 
 def _router_error(where: str, refusal: HTTPException) -> LakebedError:

@@ -9,6 +9,8 @@ from lakebed.http import application
 from lakebed.http.gate import Gate
 from lakebed.http.openapi import PathParameter, Service, describe
 from lakebed.server.keys import Principal
+from lakebed.server.paimon.routes import PREFIX
+from lakebed.server.paimon.routes import ROUTES as PAIMON_ROUTES
 from lakebed.server.routes import ROUTES
 from lakebed.server.site import RepositoryCall, RepositorySite
 
@@ -39,4 +41,4 @@ def description() -> dict[str, Any]:
 
 def build(site: RepositorySite) -> Gate[Principal, RepositoryCall]:
     """The ASGI application that serves a site."""
-    return application.build(site, ROUTES)
+    return application.build(site, {**ROUTES, PREFIX: PAIMON_ROUTES})
