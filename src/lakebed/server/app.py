@@ -9,6 +9,8 @@ from lakebed.http import application
 from lakebed.http.gate import Gate
 from lakebed.http.openapi import PathParameter, Service, describe
 from lakebed.server.keys import Principal
+from lakebed.server.paimon.routes import PREFIX
+from lakebed.server.paimon.routes import ROUTES as PAIMON_ROUTES
 from lakebed.server.routes import ROUTES
 from lakebed.server.s3.application import S3Application
 from lakebed.server.site import RepositoryCall, RepositorySite
@@ -45,4 +47,5 @@ def description() -> dict[str, Any]:
 
 def build(site: RepositorySite) -> Gate[Principal, RepositoryCall]:
     """The ASGI application that serves a site, with the S3 gateway if the site has a key for it."""
-    return application.build(site, ROUTES, claiming=S3Application(site) if site.keys.has_signers else None)
+    routes = {**ROUTES, PREFIX: PAIMON_ROUTES}
+    return application.build(site, routes, claiming=S3Application(site) if site.keys.has_signers else None)

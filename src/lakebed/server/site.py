@@ -23,11 +23,12 @@ from lakebed.objects.path import parse_url
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
 from lakebed.server.audit import AuditLine, AuditLog
-from lakebed.server.auth import check_role
+from lakebed.server.auth import check_lake, check_role
 from lakebed.server.errors import error_reply
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, Principal
 from lakebed.server.options import ServerOptions
+from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog
 
 
 def is_on_disk(storage_url: str) -> bool:
@@ -46,6 +47,7 @@ class RepositorySite:
     audit_log: AuditLog
     signer: Signer
     imports: ImportRunner
+    paimon: PaimonCatalog
     description: Callable[[], dict[str, Any]]
     signs: bool = field(init=False)
     """Whether the storage's vendor signs URLs."""
@@ -84,6 +86,8 @@ class RepositorySite:
     def authorize(self, principal: Principal, endpoint: Endpoint, path: Mapping[str, str]) -> None:
         """Refuse what an access key may not do."""
         assert endpoint.needs is not None
+        if endpoint.tag == PAIMON_TAG:
+            check_lake(principal)
         check_role(principal, needed=endpoint.needs, repository=path.get("repository"))
 
     def new_call(

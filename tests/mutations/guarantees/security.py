@@ -9,7 +9,7 @@ from lakebed.repo.heads import write
 from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
-from lakebed.server import errors, keys
+from lakebed.server import auth, errors, keys
 from lakebed.server.routes import staging
 from lakebed.server.s3 import application, body, objects, signature
 from mutations.defects import (
@@ -30,6 +30,11 @@ ISOLATION = "behaviour/server/test_isolation.py"
 
 GUARANTEES = [
     # ---- keys, tokens, signatures
+    Guarantee(
+        "An access key that is limited to repositories reaches no table through the catalog.",
+        raise_nothing(auth.check_lake),
+        "behaviour/server/test_paimon.py::test_prefixes_keys_and_bodies",
+    ),
     Guarantee(
         "A service does nothing without its token.",
         raise_nothing(authentication.check_token),
