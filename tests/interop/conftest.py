@@ -35,12 +35,14 @@ class Peers:
                 text=True,
             )
         self.warehouse = ""
+        self.catalog: dict[str, str] = {}
+        """Options of a catalog behind a server; none: the warehouse's folder."""
 
     def call(self, verb: str, **request: Any) -> Any:
         """One request; its answer, or `PeerError`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        request = {"verb": verb, "warehouse": self.warehouse, "client": "pypaimon", **request}
+        request = {"verb": verb, "warehouse": self.warehouse, "client": "pypaimon", "catalog": self.catalog, **request}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()

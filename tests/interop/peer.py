@@ -30,8 +30,8 @@ def save(path, table):
 
 
 def catalog(request):
-    """Pypaimon's catalog of the warehouse."""
-    return CatalogFactory.create({"warehouse": request["warehouse"]})
+    """Pypaimon's catalog of the warehouse, or of a server, as the request's options say."""
+    return CatalogFactory.create({"warehouse": request["warehouse"], **request.get("catalog", {})})
 
 
 def table(request):

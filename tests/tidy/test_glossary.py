@@ -36,12 +36,12 @@ def test_no_public_name_has_a_word_that_is_ruled_out(root: Path) -> None:
 
 
 def test_no_command_has_a_word_that_is_ruled_out(root: Path) -> None:
-    """Groups, commands and their options; spellings of before stand in `formerly`, not here."""
+    """Groups, commands and their options; spellings of before stand in `cli/renamed.py`, not here."""
     words = dict(ruled_out(root))
     names = [
         (" ".join(spec.path), name)
         for spec in ROOT.every()
-        for name in (*spec.path, *(name for parameter in spec.parameters for name in parameter.names))
+        for name in (*spec.path, *(name for option in spec.options for name in (*option.opts, *option.secondary_opts)))
     ]
     assert len(names) > 300
     faults = [

@@ -291,7 +291,7 @@ class Events(FleetCommand, name="events"):
         )
 
 
-class Collect(Deletion, LakeCommand, name="collect", formerly=("scrub",)):
+class Collect(Deletion, LakeCommand, name="collect"):
     """Compare every object of the tenants with everything that refers to objects; delete what nothing refers to.
 
     After the collector has worked it finds nothing. What it finds is left by a defect, or by a node that wrote after

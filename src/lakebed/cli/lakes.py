@@ -172,7 +172,7 @@ class Why(LakeCommand, name="why"):
             output.sentence(f"  {pin.kind} {pin.name} (version {_short_id(pin.version)})")
 
 
-class Collect(Deletion, LakeCommand, name="collect", formerly=("clean",)):
+class Collect(Deletion, LakeCommand, name="collect"):
     """Delete what nothing needs: expired tags, snapshots, checkpoints; orphans; dropped stores.
 
     `Lake.collect` of the Python library does the same.

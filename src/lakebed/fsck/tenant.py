@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+import lakebed.lake
 from lakebed.errors import NotFound
 from lakebed.fleet.layout import layer_path, tenant_folder, txn_folder
 from lakebed.fleet.model import TimelineIndex, TransactionState
 from lakebed.fleet.state import TenantState
 from lakebed.fsck.model import Findings
-from lakebed.lake.on_demand import LakeRoot, module_of
+from lakebed.lake.root import LakeRoot
 from lakebed.lake.stores import Stores, read_tenants, root_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
@@ -112,7 +113,7 @@ class _Check:
         """Report the objects that nothing refers to, and that were not collected since they were listed."""
         state = self._state
         spoken_for = _paths_of(state) | {
-            deletable.path for deletable in module_of("tenant").plan_of(self._root, state).doomed
+            deletable.path for deletable in lakebed.lake.tenants.plan_of(self._root, state).doomed
         }
         for path, meta in self._listed.items():
             if path not in spoken_for and not _is_spoken_for(state, path) and self._head(path) is not None:

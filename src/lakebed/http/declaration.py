@@ -17,6 +17,9 @@ C = TypeVar("C")
 
 Handler = Callable[[C], Awaitable[Response]]
 
+ErrorReply = Callable[[BaseException, str], Response]
+"""The reply to a request that failed, given the error and the request's id."""
+
 Role = Literal["read", "write", "admin"]
 """What a caller may do: read; also change; everything."""
 ROLES: Final[tuple[Role, ...]] = ("read", "write", "admin")
@@ -49,6 +52,7 @@ class Endpoint:
         body_required: whether the body must be present.
         audited: whether a success is handed to `Site.audit`.
         statuses: of error kinds for which this endpoint answers another status than the service's table gives.
+        errors: how an error becomes a reply, where a protocol has its own form of errors; None: as `Site.error_reply`.
     """
 
     method: str
@@ -62,6 +66,7 @@ class Endpoint:
     parameters: tuple[Parameter, ...] = ()
     audited: bool = False
     statuses: Mapping[str, int] = field(default_factory=dict)
+    errors: ErrorReply | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +93,12 @@ class Routes(Generic[C]):
 
     Args:
         tag: of endpoints that name no other.
+        errors: `Endpoint.errors` of all of them.
     """
 
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, *, errors: ErrorReply | None = None) -> None:
         self._tag = tag
+        self._errors = errors
         self._routes: list[Route[C]] = []
 
     def add(
@@ -106,7 +113,7 @@ class Routes(Generic[C]):
         **details: Unpack[Details],
     ) -> Callable[[Handler[C]], Handler[C]]:
         """Declare the decorated function as the handler of an `Endpoint`."""
-        endpoint = Endpoint(method, path, name, tag or self._tag, needs, gives, **details)
+        endpoint = Endpoint(method, path, name, tag or self._tag, needs, gives, errors=self._errors, **details)
 
         def declare(handler: Handler[C]) -> Handler[C]:
             self._routes.append(Route(endpoint, handler, (handler.__doc__ or "").strip().split("\n")[0]))

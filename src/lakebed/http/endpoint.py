@@ -47,11 +47,10 @@ class EndpointApp(Generic[P, C]):
         trace: RequestTrace = scope[TRACE]
         method = scope["method"]
         trace.route = self._template
-        statuses: Mapping[str, int] = {}
+        endpoint: Endpoint | None = None
         try:
             route = self._routes["GET" if method == "HEAD" and method not in self._routes else method]
             endpoint = route.endpoint
-            statuses = endpoint.statuses
             principal = None if endpoint.needs is None else await self._authenticate(scope, endpoint, trace)
             call = self._site.new_call(scope, receive, principal=principal, request_id=trace.request_id)
             reply = await route.handler(call)
@@ -61,7 +60,7 @@ class EndpointApp(Generic[P, C]):
             trace.status, trace.error = 499, "client_gone"
             return
         except Exception as error:
-            reply = self._explain(error, trace, statuses=statuses)
+            reply = self._explain(error, trace, endpoint)
         reply.raw_headers.append((b"x-request-id", trace.request_id.encode()))
         await reply(scope, receive, send)
 
@@ -79,8 +78,12 @@ class EndpointApp(Generic[P, C]):
         except LakebedError as error:  # the change is made, and its reply must say so
             self._site.serving.log_problem(f"no audit line of {endpoint.name}: {error}", request_id=call.request_id)
 
-    def _explain(self, error: Exception, trace: RequestTrace, *, statuses: Mapping[str, int]) -> Response:
-        reply = self._site.error_reply(error, request_id=trace.request_id, statuses=statuses)
+    def _explain(self, error: Exception, trace: RequestTrace, endpoint: Endpoint | None) -> Response:
+        if endpoint is not None and endpoint.errors is not None:
+            reply = endpoint.errors(error, trace.request_id)
+        else:
+            statuses = {} if endpoint is None else endpoint.statuses
+            reply = self._site.error_reply(error, request_id=trace.request_id, statuses=statuses)
         if isinstance(error, LakebedError) and reply.status_code != 500:
             trace.error = error.kind
         else:

@@ -1,13 +1,18 @@
-"""Limits and intervals of serving HTTP. Pure data; each says what it costs to change it."""
+"""The certificate, limits and intervals of serving HTTP. Pure data; each says what it costs to change it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lakebed.http.tls import Tls
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
     """Limits and intervals that do not depend on what is served."""
+
+    tls: Tls | None = None
+    """The certificate to serve with; None: nothing is encrypted, which is for this machine, or behind a proxy."""
 
     json_bytes_max: int = 8 << 20
     """Largest JSON body, held in memory; a larger one is refused with 413."""

@@ -101,7 +101,6 @@ def plan_garbage(location: DatabaseLocation, *, options: CollectorOptions | None
     return plan
 
 
-@freeing_space()
 def collect_once(
     location: DatabaseLocation,
     *,
@@ -110,7 +109,13 @@ def collect_once(
     progress: ProgressCall | None = None,
 ) -> Collection:
     """One collection, as `collect_garbage`; also reports whether the database is gone. A step function."""
-    return _Round(location, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
+    with freeing_space():
+        done = _Round(location, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
+    if done.gone:
+        location.drop_reserve()
+    elif not dry_run:
+        location.keep_reserve()
+    return done
 
 
 class _Round:

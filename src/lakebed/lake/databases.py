@@ -1,6 +1,6 @@
 """The databases of a lake: where they are, their collection, what is left of a destroyed one.
 
-Loaded by `on_demand`. Does not know: names of databases.
+Loaded on first use. Does not know: names of databases.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.destroy import find_objects
 from lakebed.kv.model import Manifest
 from lakebed.kv.reclaim import is_taken_apart
-from lakebed.lake.on_demand import LakeRoot
+from lakebed.lake.root import LakeRoot
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionReport

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+import lakebed.lake
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake import operations
@@ -29,7 +30,6 @@ from lakebed.lake.adapters.port import Collection, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped, is_left, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
 from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, TableName, parse_table_name
-from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores, root_of
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -279,10 +279,7 @@ class Lake(Stores):
             NotFound: ``fleet_not_found``.
         Cost: as `lakebed.fleet.collect.OrphanCollector.collect`. Needs no running fleet.
         """
-        report: OrphanReport = module_of("tenant").collect_orphans(
-            root_of(self), ledger=ledger, dry_run=dry_run, grace=grace
-        )
-        return report
+        return lakebed.lake.tenants.collect_orphans(root_of(self), ledger=ledger, dry_run=dry_run, grace=grace)
 
     # ---- inside
 

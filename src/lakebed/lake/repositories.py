@@ -1,6 +1,6 @@
 """The repositories of a lake: opening them all, to read or to change them, and their collection.
 
-Loaded by `on_demand`. Invariants: reading and dry runs own nothing, so they work while another process owns the
+Loaded on first use. Invariants: reading and dry runs own nothing, so they work while another process owns the
 repositories; a collection becomes the owner.
 """
 
@@ -15,7 +15,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.key_value.reader import ReadOnlyKeyValue
 from lakebed.kv.options import CollectorOptions
 from lakebed.lake.databases import admin, location
-from lakebed.lake.on_demand import LakeRoot
+from lakebed.lake.root import LakeRoot
 from lakebed.reclaim.model import CollectionReport
 from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.model.options import RepositoryOptions

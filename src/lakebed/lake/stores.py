@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import lakebed.lake
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake.drop import is_dropped
@@ -25,7 +26,7 @@ from lakebed.lake.names import (
     parse_table_name,
     split_path,
 )
-from lakebed.lake.on_demand import LakeRoot, module_of
+from lakebed.lake.root import LakeRoot
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
@@ -125,8 +126,7 @@ class Stores:
 
         Raises `InvalidRequest` for an invalid name. Cost: no request.
         """
-        database: DatabaseAdmin = module_of("database").admin(root_of(self), database_folder(name), name=name)
-        return database
+        return lakebed.lake.databases.admin(root_of(self), database_folder(name), name=name)
 
     def databases(self) -> list[str]:
         """Return the names of all databases, sorted; those being destroyed included. Cost: 1 LIST."""
@@ -152,8 +152,7 @@ class Stores:
 
     def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
         """Open all repositories to change them, as `lakebed.repo.open_all`. Close it."""
-        opened: Repositories = module_of("repository").open_all(root_of(self), create=create, options=options)
-        return opened
+        return lakebed.lake.repositories.open_all(root_of(self), create=create, options=options)
 
     def repository(self, name: str, *, create: bool = False, options: RepositoryOptions | None = None) -> Repository:
         """Open a repository, as the owner of the lake's repositories. Close it, or use it in a ``with``.
@@ -167,8 +166,7 @@ class Stores:
             opened = self.open_repositories(create=create, options=options)
         except NotFound as missing:  # the lake has no repository at all
             raise self._absent(name, "repository") from missing
-        repository: Repository = module_of("repository").sole_repository(opened, name, create=create)
-        return repository
+        return lakebed.lake.repositories.sole_repository(opened, name, create=create)
 
     # ---- tenants
 
@@ -183,8 +181,7 @@ class Stores:
             Unavailable: ``fleet_not_running``.
         Cost: 1 GET, and 1 request to the control plane.
         """
-        fleet: Fleet = module_of("tenant").connect_fleet(root_of(self), control)
-        return fleet
+        return lakebed.lake.tenants.connect_fleet(root_of(self), control)
 
     def tenant(self, name: str, *, create: bool = False) -> Tenant:
         """Return a tenant of the lake's running fleet.
@@ -291,7 +288,7 @@ def path_in(lake: Stores, where: str) -> str:
 
 
 def root_of(lake: Stores) -> LakeRoot:
-    """The lake, as the modules of `on_demand` take it."""
+    """The lake, as `databases`, `repositories` and `tenants` take it."""
     options = None if lake.storage_options is None else dict(lake.storage_options)
     return LakeRoot(lake.store, lake.environment, options, lake._is_probed)
 
@@ -305,7 +302,7 @@ def read_repositories(lake: Stores) -> Iterator[Repositories | None]:
     if not lake.has_repositories():
         yield None
         return
-    with module_of("repository").read_all(root_of(lake)) as opened:
+    with lakebed.lake.repositories.read_all(root_of(lake)) as opened:
         yield opened
 
 
@@ -316,7 +313,7 @@ def read_tenants(lake: Stores) -> Iterator[Records]:
     Raises `Unavailable` (``fleet_not_running``) where only a running fleet knows them.
     Cost: 2 LIST + 1 GET, 1 GET a log object; or that of `fleet`.
     """
-    with module_of("tenant").read_records(root_of(lake)) as records:
+    with lakebed.lake.tenants.read_records(root_of(lake)) as records:
         yield records
 
 

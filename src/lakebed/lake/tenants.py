@@ -1,6 +1,6 @@
 """The tenants of a lake: the running fleet, and the records that are read without one.
 
-Loaded by `on_demand`. Invariants: listing tenants owns and writes nothing. A ledger in the lake is read while a control
+Loaded on first use. Invariants: listing tenants owns and writes nothing. A ledger in the lake is read while a control
 plane owns it; one on PostgreSQL is asked for through the running control plane.
 """
 
@@ -26,7 +26,7 @@ from lakebed.fleet.state import TenantState
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.reader import ReadOnlyKeyValue
 from lakebed.lake.databases import location
-from lakebed.lake.on_demand import LakeRoot
+from lakebed.lake.root import LakeRoot
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan
 

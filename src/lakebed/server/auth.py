@@ -25,3 +25,15 @@ def check_role(principal: Principal, *, needed: Role, repository: str | None) ->
         )
     if needed == "admin" and repository is None and principal.repositories is not None:
         raise forbidden(f"The access key {principal.id} is limited to some repositories, and this concerns all.")
+
+
+def check_lake(principal: Principal) -> None:
+    """Refuse a principal that is limited to repositories: the tables of the lake belong to none.
+
+    Raises:
+        InvalidRequest: kind ``forbidden``.
+    """
+    if principal.repositories is not None:
+        raise forbidden(
+            f"The access key {principal.id} is limited to some repositories, and this concerns the tables of the lake."
+        )

@@ -17,6 +17,8 @@ from lakebed.http.memory import lean_pool
 from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
+from lakebed.lake.lake import Lake
+from lakebed.objects.open import open_store
 from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
 from lakebed.repo.repositories import Repositories
@@ -25,6 +27,7 @@ from lakebed.server.app import build, description
 from lakebed.server.audit import AuditLog
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, NewAccessKey, Principal
+from lakebed.server.paimon.catalog import PaimonCatalog
 from lakebed.server.settings import ServerSettings, Started
 from lakebed.server.site import RepositoryCall, RepositorySite, is_on_disk
 
@@ -48,8 +51,16 @@ def open_records(settings: ServerSettings, *, environment: Environment) -> Repos
 
 def first_key(repositories: Repositories, settings: ServerSettings) -> NewAccessKey | None:
     """Create the first access key when there is none yet; else None."""
-    keys = AccessKeys(repositories.key_value, environment=repositories.environment, options=settings.options)
-    return keys.create_first()
+    return _access_keys(repositories, settings).create_first()
+
+
+def _access_keys(repositories: Repositories, settings: ServerSettings) -> AccessKeys:
+    return AccessKeys(
+        repositories.key_value,
+        environment=repositories.environment,
+        options=settings.options,
+        secret_key=settings.s3_key,
+    )
 
 
 def open_site(settings: ServerSettings, repositories: Repositories) -> RepositorySite:
@@ -66,16 +77,27 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
     imports = ImportRunner(
         environment=environment, storage_options=options.storage_options, log_problem=serving.log_problem
     )
+
+    def open_lake() -> Lake:
+        store = open_store(
+            repositories.url,
+            storage_options=options.storage_options,
+            environment=environment,
+            durable=options.durable,
+        )
+        return Lake.open(store, environment=environment, storage_options=options.storage_options)
+
     if settings.resume_imports:
         imports.resume(repository.context for repository in repositories.list())
     return RepositorySite(
         serving=serving,
         options=options,
         repositories=repositories,
-        keys=AccessKeys(repositories.key_value, environment=environment, options=options),
+        keys=_access_keys(repositories, settings),
         audit_log=AuditLog(repositories.key_value, environment=environment, lines_max=options.audit_lines_max),
         signer=Signer(settings.signing_key, clock=environment.clock),
         imports=imports,
+        paimon=PaimonCatalog(open_lake, records=repositories.key_value, url=repositories.url),
         description=description,
     )
 

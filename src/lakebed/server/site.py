@@ -23,11 +23,12 @@ from lakebed.objects.path import parse_url
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
 from lakebed.server.audit import AuditLine, AuditLog
-from lakebed.server.auth import check_role
+from lakebed.server.auth import check_lake, check_role
 from lakebed.server.errors import error_reply
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, Principal
 from lakebed.server.options import ServerOptions
+from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog
 
 
 def is_on_disk(storage_url: str) -> bool:
@@ -46,6 +47,7 @@ class RepositorySite:
     audit_log: AuditLog
     signer: Signer
     imports: ImportRunner
+    paimon: PaimonCatalog
     description: Callable[[], dict[str, Any]]
     signs: bool = field(init=False)
     """Whether the storage's vendor signs URLs."""
@@ -53,9 +55,16 @@ class RepositorySite:
     def __post_init__(self) -> None:
         self.signs = not is_on_disk(self.repositories.url)
 
-    async def context(self, name: str) -> RepositoryContext:
-        """A repository by name. Raises `NotFound`."""
+    async def context(self, name: str, *, is_proven_later: bool = False) -> RepositoryContext:
+        """A repository by name. Raises `NotFound`.
+
+        Args:
+            is_proven_later: the caller goes on to read a snapshot of the records, or to write them with a condition.
+        """
         if self.repositories.key_value.is_local:
+            known = self.repositories.local.known_context(name) if is_proven_later else None
+            if known is not None:
+                return known
             return self.repositories.repository(name).context
         return (await run_in(self.serving.pools.quick, self.repositories.repository, name)).context
 
@@ -77,6 +86,8 @@ class RepositorySite:
     def authorize(self, principal: Principal, endpoint: Endpoint, path: Mapping[str, str]) -> None:
         """Refuse what an access key may not do."""
         assert endpoint.needs is not None
+        if endpoint.tag == PAIMON_TAG:
+            check_lake(principal)
         check_role(principal, needed=endpoint.needs, repository=path.get("repository"))
 
     def new_call(
@@ -149,15 +160,19 @@ class RepositoryCall(Call):
         header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
         return None if header is None else await self.site.authenticate(header)
 
-    async def context(self, *, force: bool = False) -> RepositoryContext:
+    async def context(
+        self, *, force: bool = False, is_proven_later: bool = False, name: str | None = None
+    ) -> RepositoryContext:
         """The repository that the path names, limited to what the caller may use.
 
         Args:
             force: changeable although it is read-only.
+            is_proven_later: as `RepositorySite.context`.
+            name: of another repository, which the caller may use.
 
         Raises `NotFound`.
         """
-        context = await self.site.context(self.path["repository"])
+        context = await self.site.context(name or self.path["repository"], is_proven_later=is_proven_later)
         if force:
             context = context.as_writable()
         if self.principal is None or self.principal.repositories is None:

@@ -271,6 +271,19 @@ class Table:
 
         return commit_changes(self.context, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
 
+    def commit_prepared(self, snapshot: Snapshot, *, base_uuid: str | None = None) -> Snapshot | None:
+        """Commit a snapshot whose files, manifests and lists another client of the format has written.
+
+        Args:
+            snapshot: with the id after the newest; `base_uuid` is that of the snapshot that it was prepared on.
+
+        Returns the committed snapshot, also when it was sent before; None: the table moved on, prepare it again.
+        Raises `InvalidRequest`, `Conflict`, `OutcomeUnknown`: see `table.commit.prepared`. Cost: 11 requests.
+        """
+        from lakebed.table.commit.prepared import commit_prepared
+
+        return commit_prepared(self.context, snapshot, base_uuid=base_uuid)
+
     # ---- read rows
 
     def scan(self, **options: Unpack[ReadOptions]) -> Scan:
@@ -534,16 +547,32 @@ class Table:
         return expire.expire(self.context, rules, dry_run=dry_run, progress=progress)
 
     def rollback_to(
-        self, version: int | str | None = None, *, timestamp_ms: Time | None = None, dry_run: bool = False
+        self,
+        version: int | str | None = None,
+        *,
+        timestamp_ms: Time | None = None,
+        dry_run: bool = False,
+        only_from: int | None = None,
     ) -> Snapshot:
         """Make an older version the newest; delete later snapshots and tags, and the files only they needed.
 
+        Args:
+            only_from: only while the snapshot of this id is the newest; None: whichever is.
+
         Returns the new snapshot, equal to the target under a new id; with `dry_run` the target (`plan_rollback` has
-        the rest). Raises `NotFound`, `InvalidRequest` (a branch started after it).
+        the rest). Raises `NotFound`, `InvalidRequest` (a branch started after it), `Conflict` (kind ``moved_on``:
+        another snapshot than `only_from` is the newest; nothing was changed).
         """
         from lakebed.table.versions.rollback import roll_back
 
-        return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=False, dry_run=dry_run)
+        return roll_back(
+            self.context,
+            version,
+            timestamp_ms=timestamp_ms,
+            keeps_history=False,
+            dry_run=dry_run,
+            only_from=only_from,
+        )
 
     def rollback_to_as_latest(
         self, version: int | str | None = None, *, timestamp_ms: Time | None = None, dry_run: bool = False

@@ -192,7 +192,7 @@ def test_why_answers_for_every_object(manual: ManualDatabase) -> None:
     manual.write(1)
     pinned = manual.admin.show_manifest()
     manual.admin.create_checkpoint(CheckpointOptions(name="early"))
-    early = manual.admin.show_manifest().manifest_id
+    early = pinned.manifest_id
     manual.write(2)
     manual.admin.compact(full=True)
     manual.write(3, files=False)

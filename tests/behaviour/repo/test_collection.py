@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -443,7 +444,7 @@ def test_a_range_of_a_newer_format_protects_everything(lab: Lab, home: Repositor
     trailer = struct.Struct("<IQ8s")
     length, _, magic = trailer.unpack(body[-trailer.size :])
     start = len(body) - trailer.size - length
-    footer = bytes(body[start : start + length]).replace(b'"min_reader":1', b'"min_reader":9')
+    footer = re.sub(rb'"min_reader":\d', b'"min_reader":9', bytes(body[start : start + length]))
     body[start:] = footer + trailer.pack(length, xxh3_64_intdigest(footer, seed=start), magic)
     home.store.put(path, bytes(body))
     with open_context(lab.place) as fresh:

@@ -408,7 +408,7 @@ def test_branches_and_tags_by_name(repo: Repository) -> None:
     assert [branch.name for branch in repo.branches()] == ["main"]
     assert repo.undelete_branch("dev").commit_id == first.id
     refused(NotFound, "reference_not_found", repo.ref("v1").head)
-    refused(NotFound, "reference_not_found", repo.create_branch, "x", source="v1")
+    refused(NotFound, "reference_not_found", repo.create_branch, "x", version="v1")
     assert {line.what for line in repo.reflog("dev")} == {"create", "delete", "undelete"}
 
 

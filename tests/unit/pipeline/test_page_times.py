@@ -244,7 +244,7 @@ def test_bad_rows_that_were_dropped_are_on_the_page(lake: Lake) -> None:
     page = render(facts_of(lake))
     total = 1 + sum(range(2, 14))
     assert f"<dd>{total}</dd><dt>bad rows dropped</dt><p>by 13 steps: see the runs</p>" in page
-    assert f"{total} bad rows were dropped: 13 by 'ingest &lt;14&gt;', 12 by" in page
+    assert f"{total} bad rows were dropped: 13 by &#39;ingest &lt;14&gt;&#39;, 12 by" in page
     assert f", {1 + 2 + 3} by 3 other steps.</p>" in page
 
 

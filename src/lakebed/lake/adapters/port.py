@@ -3,7 +3,7 @@
 Owns: the contract that makes `lakebed.lake.operations` one loop over kinds. Knows no store.
 
 To add a kind of store: name it in `names.KINDS`, implement `StoreAdapter` in a module of this package and enter it in
-`operations._ADAPTERS`; a package that is costly to import is loaded through `lakebed.lake.on_demand`.
+`operations._ADAPTERS`; a package that is costly to import is loaded through `lakebed.lake`.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ owner, and where another process is the owner, the report says that nothing was 
 
 from __future__ import annotations
 
+import lakebed.lake
 from lakebed.errors import Conflict, Corruption, NotFound, UnsupportedFormat
 from lakebed.lake.adapters.port import Collection, StoreAdapter, StoreSummary
-from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores, read_repositories, root_of
 from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
 from lakebed.repo.outside.namespace import METADATA_FOLDER, namespace_folder
@@ -27,7 +27,7 @@ class RepositoryAdapter(StoreAdapter):
             return StoreSummary(
                 "repository",
                 name,
-                head.id[: module_of("repository").SHOWN_CHARACTERS],
+                head.id[: lakebed.lake.repositories.SHOWN_CHARACTERS],
                 head.commit.created_at_ms,
                 head.commit.metarange.entry_count,
                 head.commit.metarange.size_bytes,
@@ -76,7 +76,7 @@ class RepositoryAdapter(StoreAdapter):
         """Collect every repository, the remains of deleted ones, and the database of their records."""
         if not lake.has_repositories():
             return []
-        repositories, reports = module_of("repository"), list[CollectionReport]()
+        repositories, reports = lakebed.lake.repositories, list[CollectionReport]()
         dry_run, progress = collection.dry_run, collection.progress
         try:
             repositories.collect(root_of(lake), reports, dry_run=dry_run, progress=progress)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import lakebed.lake
 from lakebed.errors import LakebedError, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER, TENANT_SUFFIX, tenant_folder
 from lakebed.lake.adapters.port import Collection, StoreAdapter, StoreSummary
 from lakebed.lake.names import split_top
-from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores, read_tenants, root_of
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 
@@ -77,7 +77,7 @@ class TenantAdapter(StoreAdapter):
         with read_tenants(lake) as records:
             for record in records.tenants():
                 try:
-                    plan = module_of("tenant").plan_of(root_of(lake), records.state(record.tenant))
+                    plan = lakebed.lake.tenants.plan_of(root_of(lake), records.state(record.tenant))
                 except LakebedError as error:
                     reports.append(
                         CollectionReport.not_collected(f"tenant {record.tenant}", error, dry_run=collection.dry_run)

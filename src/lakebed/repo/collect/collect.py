@@ -54,6 +54,7 @@ from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.superseded import trim_superseded
+from lakebed.repo.references.history import index_history
 from lakebed.repo.references.mark import Marked, mark
 from lakebed.repo.staging.cleanup import clean_orphans_once
 
@@ -113,6 +114,8 @@ def collect_garbage(
 ) -> CollectionReport:
     """Delete the objects, ranges and metaranges of a repository that nothing needs, and staged rows of no branch.
 
+    Afterwards the history is indexed, where no background does that.
+
     Args:
         options: how old garbage has to be.
         dry_run: only say what would go; nothing is written.
@@ -136,6 +139,7 @@ def collect_garbage(
         pass  # rows of records are garbage too, where no background looks for them
     while trim_superseded(context):
         pass
+    index_history(context)
     return report
 
 

@@ -16,12 +16,11 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from lakebed.errors import Corruption, NotFound
-from lakebed.lsm.block import decode_block
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.file_writer import FileOptions
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.format import decode_tail
+from lakebed.lsm.format import decode_blocks, decode_tail
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model.layout import metarange_path, range_path
@@ -177,8 +176,8 @@ class RangeFiles:
             )
         tail = decode_tail(body[file.tail_offset :], meta=file, path=path)
         return [
-            decode_block(body[entry.offset : entry.offset + entry.length], entry=entry, path=path).batch
-            for entry in tail.entries(0, tail.block_count)
+            decode_blocks(tail, number, [body[entry.offset : entry.offset + entry.length]], path=path).batch
+            for number, entry in enumerate(tail.entries(0, tail.block_count))
         ]
 
 

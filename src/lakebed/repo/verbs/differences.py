@@ -22,7 +22,8 @@ from lakebed.repo.model.names import check_amount, check_branch_name, check_pref
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import load_branch
-from lakebed.repo.references.commits import load_commit, merge_base
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.mark import explaining_missing
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of, text_of

@@ -15,7 +15,7 @@ from lakebed.repo.model.names import check_branch_name
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.reflog import ReflogLine, reflog
-from lakebed.repo.references.commits import merge_base
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve, resolve_commit
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import at_reference, read_reference, rows_of_moment

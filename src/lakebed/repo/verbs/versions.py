@@ -27,7 +27,8 @@ from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_committable
 from lakebed.repo.references.branches import list_branches, load_branch
-from lakebed.repo.references.commits import Walk, merge_base
+from lakebed.repo.references.commits import Walk
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.references.tags import create_tag, delete_tag, find_tag, list_tags
 from lakebed.repo.verbs.message import Milliseconds, Verb, verb

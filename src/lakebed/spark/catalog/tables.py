@@ -30,10 +30,12 @@ from lakebed.table.read.vectors import has_option, skips_level_0
 from lakebed.table.schema.schema import (
     add_column,
     drop_column,
+    drop_not_null,
     move_column,
     remove_options,
     rename_column,
-    require_column,
+    set_column_comment,
+    set_comment,
     set_options,
     widen_column,
 )
@@ -272,7 +274,7 @@ def _apply(schema: TableSchema, change: Change) -> TableSchema:
             kind="unsupported_change",
         )
     if change.kind in ("set", "unset") and name == "comment":
-        return replace(schema, comment=change.value or "")
+        return set_comment(schema, change.value or "")
     if change.kind == "set":
         return set_options(schema, {name: change.value or ""})
     if change.kind == "unset":
@@ -280,28 +282,16 @@ def _apply(schema: TableSchema, change: Change) -> TableSchema:
     if change.kind == "widen":
         return widen_column(schema, name, _type_text(change))
     if change.kind == "nullable":
-        return _without_not_null(schema, name)
+        return drop_not_null(schema, name)
     if change.kind == "move":
         return move_column(schema, name, after=after)
     if change.kind == "comment":
-        commented = replace(require_column(schema, name), description=change.value)
-        return replace(schema, fields=tuple(commented if field.name == name else field for field in schema.fields))
+        return set_column_comment(schema, name, change.value)
     raise InvalidRequest(
         f"ALTER TABLE cannot {change.kind} here: change options and comments, or add, drop, rename, widen or move "
         "columns.",
         kind="unsupported_change",
     )
-
-
-def _without_not_null(schema: TableSchema, name: str) -> TableSchema:
-    require_column(schema, name)
-    if name in schema.primary_keys:
-        raise InvalidRequest(
-            f"The column {name} is part of the primary key, which is never null: keep NOT NULL.",
-            kind="unsupported_change",
-        )
-    fields = tuple(replace(field, nullable=True) if field.name == name else field for field in schema.fields)
-    return replace(schema, fields=fields)
 
 
 def _keys_text(schema: TableSchema) -> str:

@@ -295,10 +295,10 @@ class ManifestReader:
             if known is not None:
                 return known
             return live_after(ENTRY_SCHEMA.empty_table(), self.concat_entries(kept))
-        return self._live_of(metas)
+        return self.live_of(metas)
 
-    def _live_of(self, metas: Sequence[ManifestMeta]) -> pa.Table:
-        """The live files of a list of manifests, computed from its longest cached prefix."""
+    def live_of(self, metas: Sequence[ManifestMeta]) -> pa.Table:
+        """The live files of a list of manifests, computed from its longest cached prefix; columns as `live_entries`."""
         keys = _live_keys(self._store.root_url, metas)
         live, known_count = ENTRY_SCHEMA.empty_table(), 0
         for count in range(len(metas), 0, -1):

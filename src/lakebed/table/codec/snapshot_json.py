@@ -64,6 +64,9 @@ _SAME_NAMES: Final = tuple(
     name for name in _SnapshotJson.__struct_fields__ if name not in ("time_millis", "properties")
 )
 
+_KNOWN: Final = frozenset((*_SnapshotJson.__struct_encode_fields__, "writerVersion"))
+"""Members that a proposed snapshot may have. The version of the program that wrote it decides nothing."""
+
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The bytes of ``snapshot/snapshot-<id>``; absent members are left out."""
@@ -80,6 +83,28 @@ def decode_snapshot(body: Buffer, *, path: str) -> Snapshot:
         UnsupportedFormat: a version above `SNAPSHOT_VERSION_MAX`.
     """
     return _snapshot_of(_decode(body, path))
+
+
+def decode_proposed(body: Buffer) -> Snapshot:
+    """A snapshot that another client asks to commit.
+
+    Raises `InvalidRequest`: it is not a snapshot of version 3, or it has a member that this lakebed does not know and
+    that may decide what the snapshot means.
+    """
+    try:
+        snapshot = decode_snapshot(body, path="The snapshot")
+    except (Corruption, UnsupportedFormat) as error:
+        raise InvalidRequest(error.message, kind="invalid_snapshot") from error
+    members = json_object(body, "The snapshot")
+    unknown = sorted(name for name, value in members.items() if name not in _KNOWN and value is not None)
+    if unknown or members["version"] != SNAPSHOT_VERSION_MAX:
+        what = f"has the member {unknown[0]!r}" if unknown else f"has version {members['version']}"
+        raise InvalidRequest(
+            f"The snapshot {what}, which this lakebed does not know and therefore does not commit: upgrade lakebed, or "
+            "use an older client.",
+            kind="invalid_snapshot",
+        )
+    return snapshot
 
 
 def _decode(body: Buffer, path: str) -> _TagJson:

@@ -8,7 +8,7 @@ primary-key table, files of one level > 0 in one bucket do not overlap in their 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,25 @@ def check_schemas(
         least = max([least, *(file.schema_id for file in change.deleted if file.file_name not in again)])
     if wanted is not None and wanted != newest.id:
         raise _schema_changed(wanted, newest)
-    for schema_id in sorted(written - {newest.id}):
+    check_written_schemas(written, newest=newest, schema_of=schema_of, upserts=upserts, least=least)
+
+
+def check_written_schemas(
+    written: Collection[int],
+    *,
+    newest: TableSchema,
+    schema_of: Callable[[int], TableSchema],
+    upserts: bool,
+    least: int,
+) -> None:
+    """As `check_schemas`, given the ids of the schemas that new files were written under.
+
+    Args:
+        least: the greatest schema of a version or a file from whose rows the new files were made.
+
+    Raises `Conflict`, with kind ``schema_changed``.
+    """
+    for schema_id in sorted(set(written) - {newest.id}):
         if (
             schema_id < least
             or schema_id > newest.id

@@ -150,6 +150,14 @@ class Placement:
         # A value that is not escaped, such as "a/../b", or a name such as "file:/a", may lead elsewhere.
         return [tuple(dict.fromkeys(filter(_is_inside, row))) for row in zip(*spellings, strict=True)]
 
+    def specs(self, partitions: pa.Array) -> list[dict[str, str]]:
+        """The values of some partitions by column, as the texts of which folders are named. Raises as above."""
+        if not self.names:
+            return [{} for _ in range(len(partitions))]
+        columns = decode_rows(partitions, self.types)
+        texts = [self._java(column, newer_text) for column in zip(columns, self.types, self.names, strict=True)]
+        return [dict(zip(self.names, row, strict=True)) for row in zip(*texts, strict=True)]
+
     def _java(self, described: tuple[pa.Array, str, str], floating: FloatingText) -> list[str]:
         return self._name_values(_java_texts(*described, is_legacy=self.is_legacy, floating=floating))
 

@@ -114,7 +114,7 @@ def decode_schema(body: Buffer, *, path: str) -> TableSchema:
             options.setdefault("file.format", "orc")
         return TableSchema(
             id=int(members["id"]),
-            fields=tuple(_field_of_json(field) for field in members["fields"]),
+            fields=tuple(field_of_json(field) for field in members["fields"]),
             highest_field_id=int(members["highestFieldId"]),
             partition_keys=tuple(members["partitionKeys"]),
             primary_keys=tuple(members["primaryKeys"]),
@@ -128,7 +128,8 @@ def decode_schema(body: Buffer, *, path: str) -> TableSchema:
         raise Corruption(f"{path} is not a schema: {type(error).__name__} at {error}.", path=path) from error
 
 
-def _field_of_json(members: Mapping[str, Any]) -> DataField:
+def field_of_json(members: Mapping[str, Any]) -> DataField:
+    """A column as a schema file has it. Raises `InvalidRequest`, `KeyError`, `TypeError`, `ValueError`."""
     parsed = type_of_json(members["type"])
     return DataField(
         int(members["id"]),
@@ -504,6 +505,31 @@ def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> 
     rest = [field for field in schema.fields if field.name != name]
     place = 0 if after is None else rest.index(require_column(schema, after)) + 1
     return _change(schema, fields=(*rest[:place], moved, *rest[place:]))
+
+
+def set_comment(schema: TableSchema, comment: str) -> TableSchema:
+    """Set the table's comment."""
+    return _change(schema, comment=comment)
+
+
+def set_column_comment(schema: TableSchema, name: str, comment: str | None) -> TableSchema:
+    """Set the comment of a column; None: it has none. Raises `InvalidRequest`: no such column."""
+    return _with_column(schema, replace(require_column(schema, name), description=comment))
+
+
+def drop_not_null(schema: TableSchema, name: str) -> TableSchema:
+    """Let a column hold nulls. Raises `InvalidRequest`: no such column, or one of the primary key."""
+    field = require_column(schema, name)
+    if name in schema.primary_keys:
+        raise InvalidRequest(
+            f"The column {name} is part of the primary key, which is never null: keep NOT NULL.",
+            kind="unsupported_change",
+        )
+    return _with_column(schema, replace(field, nullable=True))
+
+
+def _with_column(schema: TableSchema, column: DataField) -> TableSchema:
+    return _change(schema, fields=tuple(column if field.name == column.name else field for field in schema.fields))
 
 
 def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:

@@ -52,6 +52,7 @@ def roll_back(
     keeps_history: bool,
     dry_run: bool = False,
     progress: ProgressCall | None = None,
+    only_from: int | None = None,
 ) -> Snapshot:
     """Make a version the newest again.
 
@@ -59,13 +60,15 @@ def roll_back(
         version, timestamp_ms: what to go back to, as `travel.resolve`; one of both is given.
         keeps_history: only commit it; otherwise later snapshots, tags, and the files only they needed go too.
         dry_run: check only that it is possible.
+        only_from: the id that the newest snapshot must have; None: any.
 
     Returns the new snapshot; the target itself when it is the newest already, or with `dry_run`.
 
     Raises:
         NotFound: no such version.
         InvalidRequest: the target is another branch, or a branch started after it (unless history is kept).
-        Conflict: the target expired meanwhile; nothing was changed.
+        Conflict: the target expired meanwhile, or (kind ``moved_on``) another snapshot than `only_from` is the newest;
+            nothing was changed.
     Cost: the manifests of both versions, 1 commit; without history, the lists and deltas of the later snapshots.
     """
     target = _target(branch, version, timestamp_ms)
@@ -74,15 +77,23 @@ def roll_back(
         if not keeps_history:
             _plan(branch, target.snapshot)
         return target.snapshot
-    return _roll_back(branch, target.snapshot, tag=target.tag, keeps_history=keeps_history, progress=progress)
+    return _roll_back(branch, target, keeps_history=keeps_history, progress=progress, only_from=only_from)
 
 
 def _roll_back(
-    branch: TableBranch, target: Snapshot, *, tag: str | None, keeps_history: bool, progress: ProgressCall | None
+    branch: TableBranch,
+    resolved: Resolved,
+    *,
+    keeps_history: bool,
+    progress: ProgressCall | None,
+    only_from: int | None,
 ) -> Snapshot:
+    target, tag = resolved.snapshot, resolved.tag
     recover(branch)
     versions = read_live_versions(branch)
     newest = branch.snapshots.latest()
+    if newest is not None and only_from is not None and newest.id != only_from:
+        raise _moved_on(newest, only_from)
     if newest is None or newest.id == target.id:
         return target
     if not keeps_history:
@@ -94,7 +105,7 @@ def _roll_back(
     _pin(branch, deletion, intent, target, tag)
     request = CommitRequest(
         kind="OVERWRITE",
-        derive=_derive(branch, target),
+        derive=_derive(branch, target, only_from=only_from),
         options={"commit_user": intent.commit_user, "properties": {ROLLED_BACK_TO: str(target.id)}},
     )
     try:
@@ -204,10 +215,22 @@ def _pin(branch: TableBranch, deletion: Deletion, intent: RollbackIntent, target
         )
 
 
-def _derive(branch: TableBranch, target: Snapshot) -> Derive:
+def _moved_on(newest: Snapshot | None, only_from: int) -> Conflict:
+    return Conflict(
+        f"The rollback was asked for while snapshot {only_from} is the newest, and it is "
+        f"{'none' if newest is None else newest.id}: nothing was changed.",
+        kind="moved_on",
+        newest=None if newest is None else newest.id,
+        only_from=only_from,
+    )
+
+
+def _derive(branch: TableBranch, target: Snapshot, *, only_from: int | None) -> Derive:
     """The difference between the newest snapshot and the target, whichever is the newest at each try."""
 
     def derive(head: Snapshot | None) -> StagedChange:
+        if only_from is not None and (head is None or head.id != only_from):
+            raise _moved_on(head, only_from)
         wanted = branch.manifests.live_entries(target)
         live = ENTRY_SCHEMA.empty_table() if head is None else branch.manifests.live_entries(head)
         mark_restored(branch, 1 if head is None else head.id + 1)

@@ -97,6 +97,10 @@ def test_a_short_log_costs_a_close_no_request(place: DatabaseLocation, open_at: 
     db.close()
     assert list(place.store.list("sst")) == []
     open_at(place, **ROOMY).close()
+    assert list(place.store.list("sst")) == []
+    db = open_at(place, **ROOMY)
+    db.put(b"one more", b"x")
+    db.close()
     assert len(list(place.store.list("sst"))) == 1
     assert ManifestLog(place).latest().replay_after_wal_id == WalLog(place).last_id()
 

@@ -1,0 +1,86 @@
+"""What the protocol has and a lake has not: views and functions, of which the lists are empty; and paths of no route.
+
+The last routes of the interface: what no other one took gets an error in the protocol's form.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.errors import NotFound
+from lakebed.http.declaration import Routes
+from lakebed.http.replies import json
+from lakebed.server.paimon.calls import DATABASE, PAGE, TABLE, catalog_of, name_of
+from lakebed.server.paimon.catalog import PAIMON_TAG
+from lakebed.server.paimon.errors import error_reply, not_served
+from lakebed.server.site import RepositoryCall
+
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+
+
+async def _list_none(call: RepositoryCall) -> Response:
+    """List what a lake has none of."""
+    catalog = catalog_of(call)
+    if "database" in call.path:
+        await call.quick(catalog.database, name_of(call, "database"))
+    member = {"view-details": "viewDetails", "function-details": "functionDetails"}
+    last = call.scope["path"].rpartition("/")[2]
+    return json({member.get(last, last): [], "nextPageToken": None})
+
+
+async def _get_none(call: RepositoryCall) -> Response:
+    """Say that there is no such view or function."""
+    catalog_of(call)
+    kind = "view" if "view" in call.path else "function"
+    name = name_of(call, kind)
+    raise NotFound(f"There is no {kind} {name!r}: a lake has tables alone.", kind=f"{kind}_not_found", **{kind: name})
+
+
+async def _refuse(call: RepositoryCall) -> Response:
+    """Refuse what is not served."""
+    raise not_served(
+        "This server does not serve that part of the protocol: views, functions, permissions, consumers, registration "
+        "of tables, tokens for object stores, rollbacks of schemas. Use the table itself, or lakebed's own commands."
+    )
+
+
+async def _no_route(call: RepositoryCall) -> Response:
+    """Say that there is no such path."""
+    raise NotFound(
+        f"There is no route {call.scope['method']} {call.scope['path']}: look whether a name holds a slash.",
+        kind="no_route",
+    )
+
+
+for _kind in ("view", "function"):
+    for _where in (DATABASE, "/v1/{prefix}"):
+        ROUTES.add(
+            "GET",
+            f"{_where}/{_kind}s",
+            f"paimonList{_kind}s{len(_where)}",
+            needs="read",
+            gives={200: dict},
+            parameters=PAGE,
+        )(_list_none)
+    ROUTES.add("GET", f"{DATABASE}/{_kind}-details", f"paimonList{_kind}Details", needs="read", gives={200: dict})(
+        _list_none
+    )
+    ROUTES.add("GET", f"{DATABASE}/{_kind}s/{{{_kind}}}", f"paimonGet{_kind}", needs="read", gives={})(_get_none)
+    ROUTES.add("POST", f"{DATABASE}/{_kind}s", f"paimonCreate{_kind}", needs="write", gives={})(_refuse)
+
+for _method, _path in (
+    ("GET", f"{TABLE}/token"),
+    ("POST", f"{TABLE}/auth"),
+    ("POST", f"{TABLE}/rollback-schema"),
+    ("POST", f"{TABLE}/partitions/mark"),
+    ("GET", f"{TABLE}/consumers"),
+    ("POST", f"{DATABASE}/register"),
+    ("GET", "/v1/{prefix}/tables/id/{id}"),
+    ("GET", "/v1/{prefix}/permissions"),
+):
+    ROUTES.add(_method, _path, f"paimonRefuse{_path.rpartition('/')[2]}", needs="read", gives={})(_refuse)
+
+for _method in ("GET", "POST", "PUT", "DELETE", "PATCH"):
+    ROUTES.add(_method, "/{rest:path}", f"paimonNoRoute{_method}", needs=None, gives={})(_no_route)

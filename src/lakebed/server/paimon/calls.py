@@ -1,0 +1,49 @@
+"""What handlers of the Paimon interface have in common: the names in a path, and the objects that they name."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import unquote, unquote_plus
+
+from lakebed.errors import NotFound
+from lakebed.http.declaration import Parameter
+from lakebed.http.pages import AMOUNT_MAX
+from lakebed.server.paimon.catalog import PaimonCatalog
+from lakebed.server.site import RepositoryCall
+
+DATABASES: Final = "/v1/{prefix}/databases"
+DATABASE: Final = "/v1/{prefix}/databases/{database}"
+TABLES: Final = "/v1/{prefix}/databases/{database}/tables"
+TABLE: Final = "/v1/{prefix}/databases/{database}/tables/{table}"
+PAGE: Final = (
+    Parameter("maxResults", f"The most rows of the page; at most {AMOUNT_MAX}.", kind="integer"),
+    Parameter("pageToken", "`nextPageToken` of the page before."),
+)
+
+
+def name_of(call: RepositoryCall, parameter: str) -> str:
+    """A name in the path as the client meant it: clients write a space as ``+``, and a plus as ``%2B``."""
+    value = call.path[parameter]
+    if "+" not in value:
+        return value
+    raw = call.scope.get("raw_path", b"").decode("ascii", "replace").split("/")
+    return next((unquote_plus(segment) for segment in raw if unquote(segment) == value), value)
+
+
+def catalog_of(call: RepositoryCall) -> PaimonCatalog:
+    """The catalog that the path names. Raises `NotFound` for another prefix."""
+    catalog = call.site.paimon
+    prefix = name_of(call, "prefix")
+    if prefix != catalog.name:
+        raise NotFound(
+            f"This server has no catalog {prefix!r}: it serves {catalog.name!r}; ask for its config first.",
+            kind="catalog_not_found",
+        )
+    return catalog
+
+
+def table_of(call: RepositoryCall) -> tuple[PaimonCatalog, str, str]:
+    """The catalog, and the names of database and table in the path; also for the audit log."""
+    catalog, database, table = catalog_of(call), name_of(call, "database"), name_of(call, "table")
+    call.subject = f"{database}.{table}"
+    return catalog, database, table

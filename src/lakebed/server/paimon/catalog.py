@@ -1,0 +1,258 @@
+"""`PaimonCatalog`: the tables of a lake, and its databases, as Paimon's REST protocol names them.
+
+Owns: names (``database`` and ``table``, ``table$branch_x`` for a branch), opened tables, ids of tables, and the records
+of databases. A database exists when it has a record, or a table; ``default`` always does. Its properties are in the
+server's records, below ``catalog/databases/``: DO NOT CHANGE, they are stored.
+
+Invariants: a table's id is made from its place and its first schema, so it needs no write, and a table that was dropped
+and created again has another one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.key_value.port import KeyValue
+from lakebed.kv.ranges import prefix_end
+from lakebed.lake.lake import Lake
+from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_name
+from lakebed.server.paimon.errors import database_not_found
+from lakebed.table.model.layout import MAIN_BRANCH
+from lakebed.table.model.model import TableSchema
+from lakebed.table.schema.schema import encode_schema
+from lakebed.table.table import Table
+
+PAIMON_TAG: Final = "paimon"
+"""Of the endpoints of this interface."""
+
+_RECORDS: Final = b"catalog/databases/"
+_BRANCH_MARK: Final = "branch_"
+_TABLES_MAX: Final = 1_000
+"""Open tables that are kept: a few kB each."""
+_TRIES_MAX: Final = 16
+
+
+class DatabaseRecord(msgspec.Struct, frozen=True):
+    """What is stored of a database of tables."""
+
+    options: dict[str, str] = {}
+    created_at_ms: int = 0
+    updated_at_ms: int = 0
+    created_by: str = ""
+    updated_by: str = ""
+
+
+class PaimonCatalog:
+    """The tables of a lake by the protocol's names. Thread-safe.
+
+    Args:
+        open_lake: opens the lake, when it is first needed.
+        records: of the server.
+        url: the lake's.
+    """
+
+    def __init__(self, open_lake: Callable[[], Lake], *, records: KeyValue, url: str) -> None:
+        self._open_lake = open_lake
+        self._lake: Lake | None = None
+        self._records = records
+        self._tables: dict[tuple[str, str | None], Table] = {}
+        self.url = url
+        self.name = url.rstrip("/").rpartition("/")[2] or "lake"
+
+    @property
+    def lake(self) -> Lake:
+        """The lake. Cost: at first as `Lake.open`."""
+        if self._lake is None:
+            self._lake = self._open_lake()
+        return self._lake
+
+    # ---- tables
+
+    def table(self, database: str, object_name: str) -> Table:
+        """A table, or a branch of one, by the protocol's name.
+
+        Raises `NotFound`: ``table_not_found``, also for names of system tables, which clients make themselves; or
+        ``branch_not_found``. `InvalidRequest`: an invalid name. Cost: nothing when it was opened before.
+        """
+        table, branch = split_object(object_name)
+        name = table_name(database, table)
+        opened = self._tables.get((name, branch))
+        if opened is None:
+            opened = self.lake.table(name, branch=branch)
+            if len(self._tables) >= _TABLES_MAX:
+                self._tables = {}
+            self._tables[(name, branch)] = opened
+        return opened
+
+    def look(self, database: str, object_name: str) -> tuple[Table, TableSchema]:
+        """A table with its newest schema. Raises as `table`. Cost: 1 LIST, 1 GET when there is a newer one."""
+        table = self.table(database, object_name)
+        try:
+            return table, table.refresh()
+        except NotFound:  # dropped, and perhaps created again under another one's objects
+            self.forget(database, object_name)
+            table = self.table(database, object_name)
+            return table, table.schema
+
+    def forget(self, database: str, object_name: str) -> None:
+        """Close a table that was dropped or created."""
+        name = table_name(database, split_object(object_name)[0])
+        self._tables = {key: table for key, table in self._tables.items() if key[0] != name}
+
+    def table_names(self, database: str) -> Iterator[str]:
+        """Names that folders of a database have, ascending; see `has_table`. Cost: 1 LIST."""
+        folder = table_name(database, "t") and f"{database}{WAREHOUSE_SUFFIX}"
+        for name in sorted(self.lake.store.list_with_delimiter(folder).folders):
+            yield name.rpartition("/")[2]
+
+    def has_table(self, database: str, table: str) -> bool:
+        """Whether there is such a table. Cost: 1 LIST."""
+        try:
+            return self.lake.has_table(table_name(database, table))
+        except InvalidRequest:  # a folder whose name no table has
+            return False
+
+    def id_of(self, table: Table) -> str:
+        """The id of a table, the same for all its branches. Cost: 1 GET, once."""
+        first = table.context.main.schemas.load(0)
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{table.url}\n{encode_schema(first).decode()}"))
+
+    # ---- databases
+
+    def databases(self) -> list[str]:
+        """Names of all databases, ascending. Cost: 1 LIST, 1 scan."""
+        folders = self.lake.store.list_with_delimiter("").folders
+        names = {DEFAULT_DATABASE, *(name.removesuffix(WAREHOUSE_SUFFIX) for name in folders if _is_database(name))}
+        with self._records.snapshot() as snapshot:
+            for key, _ in snapshot.scan(_RECORDS, prefix_end(_RECORDS)):
+                names.add(key.removeprefix(_RECORDS).decode())
+        return sorted(names)
+
+    def database(self, name: str) -> DatabaseRecord:
+        """A database. Raises `NotFound`, `InvalidRequest`. Cost: 1 read; without a record 1 LIST."""
+        record = self._load(name)
+        if record is not None:
+            return record[1]
+        if name != DEFAULT_DATABASE and not self.lake.store.list_with_delimiter(f"{name}{WAREHOUSE_SUFFIX}").folders:
+            raise database_not_found(name)
+        return DatabaseRecord()
+
+    def create_database(self, name: str, options: Mapping[str, str], *, by: str, now_ms: int) -> None:
+        """Create a database. Raises `AlreadyExists`, `InvalidRequest`. Cost: as `database`, and 1 write."""
+        taken = AlreadyExists(f"There is a database {name!r} already.", kind="catalog_database_exists", database=name)
+        try:
+            self.database(name)
+        except NotFound:
+            record = DatabaseRecord(dict(options), now_ms, now_ms, by, by)
+            try:
+                self._records.set_if(_key(name), msgspec.json.encode(record), expected=None)
+            except Conflict as faster:
+                raise taken from faster
+            return
+        raise taken
+
+    def alter_database(
+        self, name: str, *, removals: list[str], updates: Mapping[str, str], by: str, now_ms: int
+    ) -> dict[str, list[str]]:
+        """Change properties of a database; names that were removed, updated and missing. Raises `NotFound`."""
+        for _ in range(_TRIES_MAX):
+            raw, record = self._load(name) or (None, self.database(name))
+            options = {key: value for key, value in record.options.items() if key not in removals}
+            changed = msgspec.structs.replace(
+                record, options={**options, **updates}, updated_at_ms=now_ms, updated_by=by
+            )
+            try:
+                self._records.set_if(_key(name), msgspec.json.encode(changed), expected=raw)
+            except Conflict:
+                continue
+            known = [key for key in removals if key in record.options]
+            return {
+                "removed": known,
+                "updated": list(updates),
+                "missing": [key for key in removals if key not in record.options],
+            }
+        raise Conflict(f"The database {name!r} is being changed by others: try again.", kind="database_changed")
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database with all its tables, or nothing where one is pinned.
+
+        Raises `NotFound`, `InvalidRequest` (kind ``table_pinned``). Cost: that of its tables.
+        """
+        self.database(name)
+        tables = [table for table in self.table_names(name) if self.has_table(name, table)]
+        for table in tables:
+            self.lake.drop_table(table_name(name, table), dry_run=True)  # refuses what tags or branches pin
+        for table in tables:
+            self.lake.drop_table(table_name(name, table))
+            self.forget(name, table)
+        self._records.delete(_key(name))
+
+    def _load(self, name: str) -> tuple[bytes, DatabaseRecord] | None:
+        table_name(name, "t")  # refuses what is no name
+        raw = self._records.get(_key(name))
+        return None if raw is None else (raw, msgspec.json.decode(raw, type=DatabaseRecord))
+
+
+def split_object(text: str) -> tuple[str, str | None]:
+    """``table`` and branch of ``table`` or ``table$branch_x``; None: main. Raises `NotFound` for system tables."""
+    table, mark, rest = text.partition("$")
+    if not mark:
+        return table, None
+    branch = rest.removeprefix(_BRANCH_MARK)
+    if branch == rest or "$" in branch or not branch:
+        raise NotFound(
+            f"{text!r} is not a table of the catalog: clients make system tables themselves, from the table.",
+            kind="table_not_found",
+            name=text,
+        )
+    return table, None if branch.lower() == MAIN_BRANCH else branch
+
+
+def table_name(database: str, table: str) -> str:
+    """The name that a lake has for a table. Raises `InvalidRequest`."""
+    if "." in database or "." in table:
+        raise InvalidRequest(
+            f"The name {database!r}.{table!r} has a dot inside of a part: choose a name without.",
+            kind="invalid_table_name",
+        )
+    return str(parse_table_name(f"{database}.{table}"))
+
+
+def _is_database(folder: str) -> bool:
+    return folder.endswith(WAREHOUSE_SUFFIX) and folder != WAREHOUSE_SUFFIX
+
+
+def _key(name: str) -> bytes:
+    return _RECORDS + name.encode()
+
+
+def describe(catalog: PaimonCatalog, table: Table, schema: TableSchema, *, database: str, name: str) -> dict[str, Any]:
+    """A table as the protocol's ``GetTableResponse``."""
+    first = table.context.main.schemas.load(0)
+    members = msgspec.json.decode(encode_schema(schema))
+    options = dict(members["options"]) | ({} if table.branch is None else {"branch": table.branch})
+    return {
+        "id": catalog.id_of(table),
+        "database": database,
+        "name": name,
+        "path": table.url,
+        "isExternal": False,
+        "schemaId": schema.id,
+        "schema": {
+            "fields": members["fields"],
+            "partitionKeys": members["partitionKeys"],
+            "primaryKeys": members["primaryKeys"],
+            "options": options,
+            "comment": members["comment"],
+        },
+        "owner": None,
+        "createdAt": first.time_ms,
+        "createdBy": None,
+        "updatedAt": schema.time_ms,
+        "updatedBy": None,
+    }

@@ -1,0 +1,182 @@
+"""Snapshots of tables: the newest with totals, one by version, all; commits and rollbacks."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+import lakebed.compute as pc
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.http.declaration import Routes
+from lakebed.http.replies import empty, json
+from lakebed.server.paimon.calls import PAGE, TABLE, name_of, table_of
+from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog
+from lakebed.server.paimon.errors import error_reply
+from lakebed.server.paimon.pages import PageOf
+from lakebed.server.site import RepositoryCall
+from lakebed.table.codec.snapshot_json import decode_proposed, encode_snapshot
+from lakebed.table.model.model import Snapshot
+from lakebed.table.table import Table
+
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+
+
+class PartitionStatistics(msgspec.Struct, frozen=True, rename="camel"):
+    """What a commit changed in a partition, as its client counted."""
+
+    spec: dict[str, str | None]
+    record_count: int
+    file_size_in_bytes: int
+    file_count: int
+    last_file_creation_time: int
+    total_buckets: int = 0
+
+
+class TableCommit(msgspec.Struct, frozen=True, rename="camel"):
+    """``POST .../commit``."""
+
+    snapshot: msgspec.Raw
+    table_id: str | None = None
+    base_snapshot_uuid: str | None = None
+    statistics: list[PartitionStatistics] | None = None
+    """Checked for their form and not kept: what lakebed states of partitions it reads from the manifests."""
+
+
+class Instant(msgspec.Struct, frozen=True, rename="camel"):
+    """What to go back to: ``snapshot`` with an id, or ``tag`` with a name."""
+
+    type: str
+    snapshot_id: int | None = None
+    tag_name: str | None = None
+
+
+class Rollback(msgspec.Struct, frozen=True, rename="camel"):
+    """``POST .../rollback``."""
+
+    instant: Instant
+    from_snapshot: int | None = None
+
+
+@ROUTES.add("GET", f"{TABLE}/snapshot", "paimonGetSnapshot", needs="read", gives={200: dict})
+async def get_snapshot(call: RepositoryCall) -> Response:
+    """Get the newest snapshot, with the rows, files and bytes of the table."""
+    catalog, database, name = table_of(call)
+
+    def read() -> Response:
+        table, _ = catalog.look(database, name)
+        snapshot = _newest(table)
+        live = table.context.manifests.live_entries(snapshot)
+        return json(
+            {
+                "snapshot": {
+                    "snapshot": _raw(snapshot),
+                    "recordCount": snapshot.total_record_count,
+                    "fileSizeInBytes": pc.sum(live["file_size"]).as_py() or 0,
+                    "fileCount": live.num_rows,
+                    "lastFileCreationTime": pc.max(live["creation_time_ms"]).as_py() or 0,
+                }
+            }
+        )
+
+    return await call.quick(read)
+
+
+@ROUTES.add("GET", f"{TABLE}/snapshots/{{version}}", "paimonGetVersion", needs="read", gives={200: dict})
+async def get_version(call: RepositoryCall) -> Response:
+    """Get the snapshot of a version: ``EARLIEST``, ``LATEST``, an id or a tag."""
+    (catalog, database, name), version = table_of(call), name_of(call, "version")
+
+    def read() -> Response:
+        table, _ = catalog.look(database, name)
+        if version == "LATEST":
+            snapshot = _newest(table)
+        elif version == "EARLIEST":
+            snapshot = table.context.snapshots.earliest() or _newest(table)
+        elif version.isdecimal():
+            snapshot = table.resolve(version=version)
+        else:
+            snapshot = table.tag(version).snapshot
+        return json({"snapshot": _raw(snapshot)})
+
+    return await call.quick(read)
+
+
+@ROUTES.add("GET", f"{TABLE}/snapshots", "paimonListSnapshots", needs="read", gives={200: dict}, parameters=PAGE)
+async def list_snapshots(call: RepositoryCall) -> Response:
+    """List the snapshots of a table, oldest first."""
+    (catalog, database, name), page = table_of(call), PageOf.asked(call)
+
+    def read() -> Response:
+        table, _ = catalog.look(database, name)
+
+        def row_of(padded: str) -> msgspec.Raw | None:
+            snapshot = table.context.snapshots.find(int(padded))
+            return None if snapshot is None else _raw(snapshot)
+
+        rows, following = page.cut((f"{id:020d}" for id in table.context.snapshots.ids()), row_of)
+        return json({"snapshots": rows, "nextPageToken": following})
+
+    return await call.quick(read)
+
+
+@ROUTES.add(
+    "POST", f"{TABLE}/commit", "paimonCommit", needs="write", takes=TableCommit, gives={200: dict}, audited=True
+)
+async def commit(call: RepositoryCall) -> Response:
+    """Commit a snapshot that the client prepared; false: another commit came first."""
+    (catalog, database, name), body = table_of(call), await call.read(TableCommit)
+    snapshot = decode_proposed(body.snapshot)
+    committed = await call.transfer(_commit, catalog, database, name, body, snapshot)
+    return json({"success": committed})
+
+
+def _commit(catalog: PaimonCatalog, database: str, name: str, body: TableCommit, snapshot: Snapshot) -> bool:
+    table, _ = catalog.look(database, name)
+    if body.table_id is not None and body.table_id != catalog.id_of(table):
+        raise InvalidRequest(
+            f"The commit is for the table with the id {body.table_id}, and {table.name} has the id "
+            f"{catalog.id_of(table)}: it was dropped and created again, or is another one. Open the table again.",
+            kind="table_replaced",
+        )
+    return table.commit_prepared(snapshot, base_uuid=body.base_snapshot_uuid) is not None
+
+
+@ROUTES.add(
+    "POST", f"{TABLE}/rollback", "paimonRollback", needs="write", takes=Rollback, gives={200: None}, audited=True
+)
+async def roll_back(call: RepositoryCall) -> Response:
+    """Make an older version the newest; later snapshots and tags are deleted."""
+    (catalog, database, name), body = table_of(call), await call.read(Rollback)
+    version = _version_of(body.instant)
+
+    def run() -> None:
+        table, _ = catalog.look(database, name)
+        table.rollback_to(version, only_from=body.from_snapshot)
+
+    await call.transfer(run)
+    return empty(200)
+
+
+def _version_of(instant: Instant) -> int | str:
+    if instant.type == "snapshot" and instant.snapshot_id is not None:
+        return instant.snapshot_id
+    if instant.type == "tag" and instant.tag_name is not None:
+        return f"tag.{instant.tag_name}"
+    raise InvalidRequest(
+        "The instant names neither a snapshot with its snapshotId nor a tag with its tagName.", kind="invalid_body"
+    )
+
+
+def _newest(table: Table) -> Snapshot:
+    snapshot = table.latest()
+    if snapshot is None:
+        raise NotFound(
+            "The table has no snapshot yet: nothing was ever written.", kind="table_empty", snapshot="LATEST"
+        )
+    return snapshot
+
+
+def _raw(snapshot: Snapshot) -> Any:
+    return msgspec.Raw(encode_snapshot(snapshot))

@@ -1,0 +1,133 @@
+"""Config and databases: list, create, get, alter, drop."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+from starlette.responses import Response
+
+from lakebed.errors import NotFound
+from lakebed.http.declaration import Parameter, Routes
+from lakebed.http.replies import empty, json
+from lakebed.lake.names import WAREHOUSE_SUFFIX
+from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, catalog_of, name_of
+from lakebed.server.paimon.catalog import PAIMON_TAG
+from lakebed.server.paimon.errors import error_reply
+from lakebed.server.paimon.pages import PageOf, pattern_of
+from lakebed.server.site import RepositoryCall
+
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+_PATTERN: Final = "databaseNamePattern"
+
+
+class DatabaseCreation(msgspec.Struct, frozen=True):
+    """``POST /databases``."""
+
+    name: str
+    options: dict[str, str] | None = None
+
+
+class DatabaseAlteration(msgspec.Struct, frozen=True):
+    """``POST /databases/{database}``."""
+
+    removals: list[str] | None = None
+    updates: dict[str, str] | None = None
+
+
+@ROUTES.add("GET", "/v1/config", "paimonConfig", needs="read", gives={200: dict})
+async def get_config(call: RepositoryCall) -> Response:
+    """Get the prefix of the paths, and where the warehouse is."""
+    catalog = call.site.paimon
+    warehouse = call.query.get("warehouse") or catalog.name
+    names = (catalog.name, catalog.url, catalog.url.removeprefix("file://"))
+    if warehouse not in names and unquote(warehouse) not in names:  # one client encodes it twice
+        raise NotFound(
+            f"This server has no warehouse {warehouse!r}: it serves {catalog.name!r}.", kind="catalog_not_found"
+        )
+    return json({"defaults": {"prefix": catalog.name}, "overrides": {}})
+
+
+@ROUTES.add("GET", DATABASES, "paimonListDatabases", needs="read", gives={200: dict}, parameters=PAGE)
+async def list_databases(call: RepositoryCall) -> Response:
+    """List databases."""
+    catalog, page = catalog_of(call), PageOf.asked(call, _PATTERN)
+    matches = pattern_of(call.query.get(_PATTERN))
+
+    def read() -> Response:
+        rows, following = page.cut(filter(matches, catalog.databases()), lambda name: name)
+        return json({"databases": rows, "nextPageToken": following})
+
+    return await call.quick(read)
+
+
+@ROUTES.add(
+    "POST",
+    DATABASES,
+    "paimonCreateDatabase",
+    needs="write",
+    takes=DatabaseCreation,
+    gives={200: None},
+    audited=True,
+)
+async def create_database(call: RepositoryCall) -> Response:
+    """Create a database."""
+    catalog, body = catalog_of(call), await call.read(DatabaseCreation)
+    call.subject = body.name
+    now_ms = call.serving.environment.clock.now_ms()
+    await call.quick(catalog.create_database, body.name, body.options or {}, by=call.committer, now_ms=now_ms)
+    return empty(200)
+
+
+@ROUTES.add("GET", DATABASE, "paimonGetDatabase", needs="read", gives={200: dict})
+async def get_database(call: RepositoryCall) -> Response:
+    """Get a database."""
+    catalog, name = catalog_of(call), name_of(call, "database")
+    record = await call.quick(catalog.database, name)
+    return json(
+        {
+            "id": name,
+            "name": name,
+            "location": f"{catalog.url}/{name}{WAREHOUSE_SUFFIX}",
+            "options": record.options,
+            "owner": record.created_by or None,
+            "createdAt": record.created_at_ms,
+            "createdBy": record.created_by or None,
+            "updatedAt": record.updated_at_ms,
+            "updatedBy": record.updated_by or None,
+        }
+    )
+
+
+@ROUTES.add(
+    "POST", DATABASE, "paimonAlterDatabase", needs="write", takes=DatabaseAlteration, gives={200: dict}, audited=True
+)
+async def alter_database(call: RepositoryCall) -> Response:
+    """Change properties of a database."""
+    catalog, name, body = catalog_of(call), name_of(call, "database"), await call.read(DatabaseAlteration)
+    call.subject = name
+    changes = await call.quick(
+        catalog.alter_database,
+        name,
+        removals=body.removals or [],
+        updates=body.updates or {},
+        by=call.committer,
+        now_ms=call.serving.environment.clock.now_ms(),
+    )
+    return json(changes)
+
+
+@ROUTES.add("DELETE", DATABASE, "paimonDropDatabase", needs="admin", gives={200: None}, audited=True)
+async def drop_database(call: RepositoryCall) -> Response:
+    """Drop a database with its tables."""
+    catalog, name = catalog_of(call), name_of(call, "database")
+    call.subject = name
+    await call.transfer(catalog.drop_database, name)
+    return empty(200)
+
+
+NAME_PATTERNS: Final = (
+    Parameter(_PATTERN, "Only databases whose names match it, as SQL's LIKE."),
+    Parameter("tableNamePattern", "Only tables whose names match it, as SQL's LIKE."),
+)

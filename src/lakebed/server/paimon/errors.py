@@ -1,0 +1,87 @@
+"""Errors as clients of Paimon's REST protocol read them: ``{message, resourceType, resourceName, code}``.
+
+Owns: which kind of error is which status, and which resource it concerns. Clients decide by both: a 404 of a SNAPSHOT
+is an empty table, of a TABLE a missing one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from lakebed.errors import InvalidRequest, LakebedError, NotFound
+from lakebed.http import errors as generic
+from lakebed.http.asking import KIND_HEADER
+from lakebed.http.replies import json
+
+_STATUSES: Final = {
+    "not_served": 501,
+    "unknown_column": 404,
+    "source_expired": 404,  # while a tag was made of it; a 409 would read as "the tag exists"
+    "table_pinned": 400,
+}
+
+_RESOURCES: Final = {
+    "branch_exists": ("BRANCH", "branch"),
+    "branch_not_found": ("BRANCH", "branch"),
+    "catalog_database_exists": ("DATABASE", "database"),
+    "catalog_database_not_found": ("DATABASE", "database"),
+    "folder_not_empty": ("TABLE", "table"),
+    "function_not_found": ("FUNCTION", "function"),
+    "snapshot_not_found": ("SNAPSHOT", "snapshot"),
+    "source_expired": ("SNAPSHOT", "tag"),
+    "table_empty": ("SNAPSHOT", "snapshot"),
+    "table_exists": ("TABLE", "table"),
+    "table_not_found": ("TABLE", "name"),
+    "tag_exists": ("TAG", "tag"),
+    "tag_not_found": ("TAG", "tag"),
+    "unknown_column": ("COLUMN", "column"),
+    "version_not_found": ("TAG", "version"),
+    "view_not_found": ("VIEW", "view"),
+}
+"""By kind of error: the type of the resource, and the fact that names it."""
+
+
+class PaimonError(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of every error."""
+
+    message: str
+    resource_type: str | None
+    resource_name: str | None
+    code: int
+
+
+def error_reply(error: BaseException, request_id: str) -> Response:
+    """The reply to a request that failed, in the protocol's form."""
+    reply = generic.error_reply(error, request_id=request_id, statuses=_STATUSES)
+    if not isinstance(error, LakebedError):
+        return _reply(reply, reply.status_code, msgspec.json.decode(reply.body)["message"], (None, None))
+    resource, fact = _RESOURCES.get(error.kind, (None, None))
+    name = None if fact is None else error.facts.get(fact)
+    message = msgspec.json.decode(reply.body)["message"]
+    return _reply(reply, reply.status_code, message, (resource, None if name is None else str(name)))
+
+
+def _reply(plain: Response, status: int, message: str, resource: tuple[str | None, str | None]) -> Response:
+    reply = json(PaimonError(message, *resource, status), status)
+    kept = ("www-authenticate", "retry-after", "allow", KIND_HEADER.lower())
+    for name, value in plain.headers.items():
+        if name in kept:
+            reply.headers[name] = value
+    return reply
+
+
+def not_served(what: str) -> InvalidRequest:
+    """The error for a request of the protocol that lakebed does not serve, with the reason."""
+    return InvalidRequest(what, kind="not_served")
+
+
+def database_not_found(name: str) -> NotFound:
+    """The error for a missing database of tables."""
+    return NotFound(
+        f"There is no database {name!r}: create it, or list the databases.",
+        kind="catalog_database_not_found",
+        database=name,
+    )

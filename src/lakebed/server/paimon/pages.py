@@ -1,0 +1,100 @@
+"""Pages of the protocol's lists: how many rows, after which one, and only names that a pattern matches. Pure.
+
+Owns: page tokens. A token holds the list that it continues (its path and patterns) and the last row's name; a token of
+another list is refused, because it would skip rows.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, TypeVar
+
+import msgspec
+
+from lakebed.errors import InvalidRequest
+from lakebed.http.pages import AMOUNT_MAX
+from lakebed.server.site import RepositoryCall
+
+T = TypeVar("T")
+
+_TOKEN_CHARACTERS_MAX: Final = 8_192
+_AMOUNT_MAX: Final = 2**31 - 1
+
+
+class _Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    of: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageOf:
+    """Which page of which list is asked for."""
+
+    of: str
+    """The list: its path and patterns."""
+    after: str | None
+    """Only rows whose name sorts after this one; None: from the start."""
+    amount: int
+
+    @classmethod
+    def asked(cls, call: RepositoryCall, *patterns: str) -> PageOf:
+        """The page that a request asks for.
+
+        Args:
+            patterns: names of the parameters that choose the list's rows.
+
+        Raises `InvalidRequest`: a token of another list, or what is no token; an invalid amount.
+        """
+        amount = call.integer("maxResults", default=0, low=-_AMOUNT_MAX, high=_AMOUNT_MAX)
+        chosen = [call.query.get(name) or "" for name in patterns]
+        list_name = "\0".join([call.scope["path"], *chosen])
+        token = call.query.get("pageToken") or None
+        after = None if token is None else _decode(token, list_name)
+        return cls(list_name, after, min(amount, AMOUNT_MAX) if amount > 0 else AMOUNT_MAX)
+
+    def cut(self, names: Iterable[str], row_of: Callable[[str], T | None]) -> tuple[list[T], str | None]:
+        """The rows of the page, and the token of the next one; None: it is the last.
+
+        Args:
+            names: of all rows, ascending.
+            row_of: makes a row; None: there is none of that name any more. Called for the page's rows only.
+        """
+        following = (name for name in names if self.after is None or name > self.after)
+        rows = ((name, row) for name in following if (row := row_of(name)) is not None)
+        page = list(islice(rows, self.amount + 1))
+        if len(page) <= self.amount:
+            return [row for _, row in page], None
+        token = msgspec.json.encode(_Token(self.of, page[self.amount - 1][0]))
+        return [row for _, row in page[: self.amount]], urlsafe_b64encode(token).decode()
+
+
+def _decode(token: str, list_name: str) -> str:
+    try:
+        if len(token) > _TOKEN_CHARACTERS_MAX:
+            raise ValueError(token[:20])
+        known = msgspec.json.decode(urlsafe_b64decode(token.encode()), type=_Token)
+    except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
+        raise InvalidRequest("The pageToken is not one of this server: begin the list again.", kind="page") from error
+    if known.of != list_name:
+        raise InvalidRequest(
+            "The pageToken belongs to another list, or to one with another pattern: begin this list again.",
+            kind="page",
+        )
+    return known.after
+
+
+def pattern_of(text: str | None) -> Callable[[str], bool]:
+    """Whether a name matches a pattern of SQL's LIKE, where a backslash escapes; no text: every name does."""
+    if not text:
+        return lambda _: True
+    parts = re.findall(r"\\.|.", text, re.DOTALL)
+    marks = {"%": ".*", "_": "."}
+    regex = re.compile(
+        "".join(marks.get(part) or re.escape(part[-1] if len(part) > 1 else part) for part in parts), re.DOTALL
+    )
+    return lambda name: regex.fullmatch(name) is not None

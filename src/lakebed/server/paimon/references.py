@@ -1,0 +1,187 @@
+"""Tags and branches of tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from lakebed.duration import format_iso_duration, parse_duration_ms
+from lakebed.http.declaration import Parameter, Routes
+from lakebed.http.replies import empty, json
+from lakebed.server.paimon.calls import PAGE, TABLE, name_of, table_of
+from lakebed.server.paimon.catalog import PAIMON_TAG
+from lakebed.server.paimon.errors import error_reply, not_served
+from lakebed.server.paimon.pages import PageOf
+from lakebed.server.site import RepositoryCall
+from lakebed.table.codec.snapshot_json import encode_snapshot
+
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+_TAGS: Final = f"{TABLE}/tags"
+_TAG: Final = f"{TABLE}/tags/{{tag}}"
+_BRANCHES: Final = f"{TABLE}/branches"
+_BRANCH: Final = f"{TABLE}/branches/{{branch}}"
+_PREFIX: Final = "tagNamePrefix"
+
+
+class TagCreation(msgspec.Struct, frozen=True, rename="camel"):
+    """``POST .../tags``."""
+
+    tag_name: str
+    snapshot_id: int | None = None
+    time_retained: str | None = None
+    """A duration such as ``7 d`` or ``P7D``; None: until deleted."""
+
+
+class BranchCreation(msgspec.Struct, frozen=True, rename="camel"):
+    """``POST .../branches``."""
+
+    branch: str
+    from_tag: str | None = None
+
+
+class BranchRename(msgspec.Struct, frozen=True, rename="camel"):
+    """``POST .../branches/{branch}/rename``."""
+
+    to_branch: str
+
+
+@ROUTES.add(
+    "GET",
+    _TAGS,
+    "paimonListTags",
+    needs="read",
+    gives={200: dict},
+    parameters=(*PAGE, Parameter(_PREFIX, "Only tags whose names begin with it.")),
+)
+async def list_tags(call: RepositoryCall) -> Response:
+    """List the names of tags."""
+    (catalog, database, name), page = table_of(call), PageOf.asked(call, _PREFIX)
+    prefix = call.query.get(_PREFIX) or ""
+
+    def read() -> Response:
+        table, _ = catalog.look(database, name)
+        names = (tag for tag in sorted(table.context.tags.names()) if tag.startswith(prefix))
+        rows, following = page.cut(names, lambda tag: tag)
+        return json({"tags": rows, "nextPageToken": following})
+
+    return await call.quick(read)
+
+
+@ROUTES.add("POST", _TAGS, "paimonCreateTag", needs="write", takes=TagCreation, gives={200: None}, audited=True)
+async def create_tag(call: RepositoryCall) -> Response:
+    """Pin a snapshot under a name."""
+    (catalog, database, name), body = table_of(call), await call.read(TagCreation)
+    call.subject += f" tag {body.tag_name}"
+    retained_ms = None if body.time_retained is None else parse_duration_ms(body.time_retained)
+
+    def create() -> None:
+        table, _ = catalog.look(database, name)
+        table.create_tag(body.tag_name, snapshot_id=body.snapshot_id, lifetime_ms=retained_ms)
+
+    await call.quick(create)
+    return empty(200)
+
+
+@ROUTES.add("GET", _TAG, "paimonGetTag", needs="read", gives={200: dict})
+async def get_tag(call: RepositoryCall) -> Response:
+    """Get a tag with its snapshot."""
+    (catalog, database, name), tag_name = table_of(call), name_of(call, "tag")
+
+    def read() -> Response:
+        table, _ = catalog.look(database, name)
+        tag = table.tag(tag_name)
+        retained = None if tag.lifetime_ms is None else format_iso_duration(tag.lifetime_ms)
+        return json(
+            {
+                "tagName": tag.name,
+                "snapshot": msgspec.Raw(encode_snapshot(tag.snapshot)),
+                "tagCreateTime": tag.create_time_ms,
+                "tagTimeRetained": retained,
+            }
+        )
+
+    return await call.quick(read)
+
+
+@ROUTES.add("DELETE", _TAG, "paimonDeleteTag", needs="write", gives={200: None}, audited=True)
+async def delete_tag(call: RepositoryCall) -> Response:
+    """Delete a tag, and the files that only it needed."""
+    (catalog, database, name), tag_name = table_of(call), name_of(call, "tag")
+    call.subject += f" tag {tag_name}"
+
+    def delete() -> None:
+        table, _ = catalog.look(database, name)
+        table.delete_tag(tag_name)
+
+    await call.transfer(delete)
+    return empty(200)
+
+
+@ROUTES.add("GET", _BRANCHES, "paimonListBranches", needs="read", gives={200: dict})
+async def list_branches(call: RepositoryCall) -> Response:
+    """List the names of branches."""
+    catalog, database, name = table_of(call)
+
+    def read() -> Response:
+        table, _ = catalog.look(database, name)
+        return json({"branches": [branch.name for branch in table.branches()]})
+
+    return await call.quick(read)
+
+
+@ROUTES.add(
+    "POST", _BRANCHES, "paimonCreateBranch", needs="write", takes=BranchCreation, gives={200: None}, audited=True
+)
+async def create_branch(call: RepositoryCall) -> Response:
+    """Create a branch of the newest snapshot, or of a tag."""
+    (catalog, database, name), body = table_of(call), await call.read(BranchCreation)
+    call.subject += f" branch {body.branch}"
+
+    def create() -> None:
+        table, _ = catalog.look(database, name)
+        table.create_branch(body.branch, tag=body.from_tag)
+        catalog.forget(database, name)
+
+    await call.quick(create)
+    return empty(200)
+
+
+@ROUTES.add("DELETE", _BRANCH, "paimonDeleteBranch", needs="write", gives={200: None}, audited=True)
+async def delete_branch(call: RepositoryCall) -> Response:
+    """Delete a branch with its snapshots and tags."""
+    (catalog, database, name), branch = table_of(call), name_of(call, "branch")
+    call.subject += f" branch {branch}"
+
+    def delete() -> None:
+        table, _ = catalog.look(database, name)
+        table.delete_branch(branch)
+        catalog.forget(database, name)
+
+    await call.transfer(delete)
+    return empty(200)
+
+
+@ROUTES.add("POST", f"{_BRANCH}/forward", "paimonForwardBranch", needs="write", gives={200: None}, audited=True)
+async def forward_branch(call: RepositoryCall) -> Response:
+    """Publish a branch: its newest version becomes main's, if main has not moved."""
+    (catalog, database, name), branch = table_of(call), name_of(call, "branch")
+    call.subject += f" branch {branch}"
+
+    def forward() -> None:
+        table, _ = catalog.look(database, name)
+        table.fast_forward(branch)
+
+    await call.transfer(forward)
+    return empty(200)
+
+
+@ROUTES.add("POST", f"{_BRANCH}/rename", "paimonRenameBranch", needs="write", takes=BranchRename, gives={})
+async def rename_branch(call: RepositoryCall) -> Response:
+    """Refuse to rename a branch."""
+    await call.read(BranchRename)
+    raise not_served(
+        "A branch cannot be renamed: the pin that keeps its files, and what its writers have open, carry its name. "
+        "Create a branch of the new name from a tag, or publish this one."
+    )

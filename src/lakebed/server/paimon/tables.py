@@ -1,0 +1,217 @@
+"""Tables: list, list with details, get, create, alter, drop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.http.declaration import Routes
+from lakebed.http.replies import empty, json
+from lakebed.server.paimon.calls import DATABASE, PAGE, TABLE, TABLES, catalog_of, name_of, table_of
+from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog, describe, split_object, table_name
+from lakebed.server.paimon.changes import SchemaChange, apply_changes, columns_of
+from lakebed.server.paimon.databases import NAME_PATTERNS
+from lakebed.server.paimon.errors import error_reply, not_served
+from lakebed.server.paimon.pages import PageOf, pattern_of
+from lakebed.server.site import RepositoryCall
+
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+_PATTERN: Final = "tableNamePattern"
+
+
+class Identifier(msgspec.Struct, frozen=True):
+    """The name of a table."""
+
+    database: str
+    object: str
+
+
+class NewSchema(msgspec.Struct, frozen=True, rename="camel"):
+    """The schema of a new table."""
+
+    fields: list[dict[str, Any]]
+    partition_keys: list[str] | None = None
+    primary_keys: list[str] | None = None
+    options: dict[str, str] | None = None
+    comment: str | None = None
+
+
+class TableCreation(msgspec.Struct, frozen=True):
+    """``POST .../tables``."""
+
+    identifier: Identifier
+    schema: NewSchema
+
+
+class TableAlteration(msgspec.Struct, frozen=True):
+    """``POST .../tables/{table}``."""
+
+    changes: list[SchemaChange]
+
+
+class TableRename(msgspec.Struct, frozen=True):
+    """``POST .../tables/rename``."""
+
+    source: Identifier
+    destination: Identifier
+
+
+@ROUTES.add("GET", TABLE, "paimonGetTable", needs="read", gives={200: dict})
+async def get_table(call: RepositoryCall) -> Response:
+    """Get a table: its id, path and schema."""
+    catalog, database, name = table_of(call)
+    return json(await call.quick(_describe, catalog, database, name))
+
+
+def _describe(catalog: PaimonCatalog, database: str, name: str) -> dict[str, Any]:
+    table, schema = catalog.look(database, name)
+    return describe(catalog, table, schema, database=database, name=name)
+
+
+async def _list(call: RepositoryCall, member: str, row_of: Callable[[PaimonCatalog, str, str], Any]) -> Response:
+    catalog, database = catalog_of(call), name_of(call, "database")
+    page = PageOf.asked(call, _PATTERN, "tableType")
+    matches = pattern_of(call.query.get(_PATTERN))
+    is_other_type = call.query.get("tableType", "table") not in ("", "table")
+
+    def read() -> Response:
+        catalog.database(database)
+        names = () if is_other_type else filter(matches, catalog.table_names(database))
+        rows, following = page.cut(names, lambda name: row_of(catalog, database, name))
+        return json({member: rows, "nextPageToken": following})
+
+    return await call.quick(read)
+
+
+@ROUTES.add("GET", TABLES, "paimonListTables", needs="read", gives={200: dict}, parameters=(*PAGE, NAME_PATTERNS[1]))
+async def list_tables(call: RepositoryCall) -> Response:
+    """List the tables of a database."""
+    return await _list(call, "tables", _name_row)
+
+
+def _name_row(catalog: PaimonCatalog, database: str, name: str) -> str | None:
+    return name if catalog.has_table(database, name) else None
+
+
+@ROUTES.add(
+    "GET",
+    f"{DATABASE}/table-details",
+    "paimonListTableDetails",
+    needs="read",
+    gives={200: dict},
+    parameters=(*PAGE, NAME_PATTERNS[1]),
+)
+async def list_table_details(call: RepositoryCall) -> Response:
+    """List the tables of a database with their schemas."""
+    return await _list(call, "tableDetails", _detail_row)
+
+
+def _detail_row(catalog: PaimonCatalog, database: str, name: str) -> dict[str, Any] | None:
+    with suppress(NotFound, InvalidRequest):  # dropped since it was listed, or a folder that is no table
+        return _describe(catalog, database, name)
+    return None
+
+
+@ROUTES.add(
+    "GET",
+    "/v1/{prefix}/tables",
+    "paimonListAllTables",
+    needs="read",
+    gives={200: dict},
+    parameters=(*PAGE, *NAME_PATTERNS),
+)
+async def list_all_tables(call: RepositoryCall) -> Response:
+    """List the tables of all databases."""
+    catalog, page = catalog_of(call), PageOf.asked(call, "databaseNamePattern", _PATTERN)
+    in_database = pattern_of(call.query.get("databaseNamePattern"))
+    matches = pattern_of(call.query.get(_PATTERN))
+
+    def names() -> Iterator[str]:
+        for database in filter(in_database, catalog.databases()):
+            yield from (f"{database}.{name}" for name in filter(matches, catalog.table_names(database)))
+
+    def row_of(full: str) -> Identifier | None:
+        database, _, name = full.partition(".")
+        return Identifier(database, name) if catalog.has_table(database, name) else None
+
+    def read() -> Response:
+        rows, following = page.cut(sorted(names()), row_of)
+        return json({"tables": rows, "nextPageToken": following})
+
+    return await call.quick(read)
+
+
+@ROUTES.add("POST", TABLES, "paimonCreateTable", needs="write", takes=TableCreation, gives={200: None}, audited=True)
+async def create_table(call: RepositoryCall) -> Response:
+    """Create a table."""
+    catalog, database, body = catalog_of(call), name_of(call, "database"), await call.read(TableCreation)
+    name = body.identifier.object
+    call.subject = f"{database}.{name}"
+    if body.identifier.database != database:
+        raise InvalidRequest(
+            f"The path names the database {database!r} and the body {body.identifier.database!r}: name one.",
+            kind="invalid_body",
+        )
+    if split_object(name)[1] is not None:
+        raise InvalidRequest(
+            f"{name!r} names a branch: create the table, then a branch of it.", kind="invalid_table_name"
+        )
+    await call.quick(_create, catalog, database, name, body.schema)
+    return empty(200)
+
+
+def _create(catalog: PaimonCatalog, database: str, name: str, schema: NewSchema) -> None:
+    full = table_name(database, name)
+    catalog.database(database)
+    catalog.lake.create_table(
+        full,
+        columns_of(schema.fields),
+        primary_keys=schema.primary_keys or (),
+        partition_keys=schema.partition_keys or (),
+        options=schema.options or {},
+        comment=schema.comment or "",
+    )
+    catalog.forget(database, name)
+
+
+@ROUTES.add("POST", "/v1/{prefix}/tables/rename", "paimonRenameTable", needs="write", takes=TableRename, gives={})
+async def rename_table(call: RepositoryCall) -> Response:
+    """Refuse to rename a table."""
+    await call.read(TableRename)
+    raise not_served(
+        "A table cannot be renamed: its folder is its identity, and object stores have no atomic rename of folders. "
+        "Create another table and copy the rows."
+    )
+
+
+@ROUTES.add("POST", TABLE, "paimonAlterTable", needs="write", takes=TableAlteration, gives={200: None}, audited=True)
+async def alter_table(call: RepositoryCall) -> Response:
+    """Change columns, options and comments, all or none."""
+    (catalog, database, name), body = table_of(call), await call.read(TableAlteration)
+
+    def alter() -> None:
+        table, _ = catalog.look(database, name)
+        table.context.schemas.change(lambda schema: apply_changes(schema, body.changes), time_ms=table.context.now_ms())
+
+    await call.quick(alter)
+    return empty(200)
+
+
+@ROUTES.add("DELETE", TABLE, "paimonDropTable", needs="admin", gives={200: None}, audited=True)
+async def drop_table(call: RepositoryCall) -> Response:
+    """Drop a table, unless tags or branches pin versions of it."""
+    catalog, database, name = table_of(call)
+    if split_object(name)[1] is not None:
+        raise InvalidRequest(f"{name!r} is a branch: drop the branch of the table.", kind="invalid_table_name")
+
+    def drop() -> None:
+        catalog.lake.drop_table(table_name(database, name))
+        catalog.forget(database, name)
+
+    await call.transfer(drop)
+    return empty(200)

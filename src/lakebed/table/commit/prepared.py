@@ -1,0 +1,325 @@
+"""Commit a snapshot that another client has prepared: it wrote the files, manifests and lists, and lakebed decides.
+
+Owns: `commit_prepared`, the checks that a prepared snapshot must pass, and what lakebed itself writes into it.
+
+Invariants:
+- A snapshot is accepted on top of the newest one alone, and only if its base list has exactly the live files of that
+  one. So a client that prepared it on an old version, or on one that was rolled back, prepares it again.
+- The change passes the rules of lakebed's own commits (`conflicts`), and is made visible by the same create-only put,
+  with the same boundary. A row that deletion vectors mark stays deleted; a key has one bucket.
+- A prepared snapshot has one write id, made from its names, so it is committed once, however often it is sent.
+- Every name in it is a plain one: nothing outside the table's folders becomes part of the table.
+
+Counts, time, schema and inherited properties are lakebed's, not the client's.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, UnsupportedFormat
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.earlier_commits import newest_first
+from lakebed.table.branch.inherited import encode_inherited, load_inherited
+from lakebed.table.codec.index_manifest import HASH, IndexEntry
+from lakebed.table.codec.manifest import ADD, ENTRY_SCHEMA, IDENTITY
+from lakebed.table.codec.row_codes import row_codes
+from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
+from lakebed.table.files.external import OwnFiles
+from lakebed.table.files.placement import Placement
+from lakebed.table.model.model import ManifestMeta, Snapshot, TableSchema
+from lakebed.table.read.vectors import load_positions, places_of, vectors_of
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
+_RESERVED: Final = "lakebed."
+_UUID_CHARACTERS_MAX: Final = 100
+_UNREADABLE: Final = (NotFound, Corruption, UnsupportedFormat)
+
+
+def commit_prepared(branch: TableBranch, snapshot: Snapshot, *, base_uuid: str | None = None) -> Snapshot | None:
+    """Make a snapshot that another client has prepared the newest one.
+
+    Args:
+        snapshot: what the client wants to commit; its `id` is one more than that of the snapshot it is based on.
+        base_uuid: of the snapshot that it is based on; None: the client does not say.
+
+    Returns:
+        The snapshot as it was committed, now or when the same was sent before; None: it is based on a snapshot that is
+        not the newest, so the client must prepare it again. Nothing was changed then.
+
+    Raises:
+        InvalidRequest: kind ``invalid_snapshot``: a list or manifest is missing, unreadable or outside the table, or
+            the parts do not agree with each other.
+        Conflict: the change does not fit the newest snapshot (as `commit`): ``file_gone``, ``file_twice``,
+            ``keys_overlap``, ``schema_changed``, ``rows_changed``, ``index_changed``, ``boundary``.
+        OutcomeUnknown: whether it was committed before cannot be found out any more.
+        NotFound: the table is gone.
+
+    Cost, warm: 3 requests for the newest snapshot, 1 LIST of schemas, 1 GET each for base list, delta list and delta
+    manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD: 11 requests.
+    """
+    if snapshot.id < 1:
+        raise _invalid(f"its id is {snapshot.id}, and the first one is 1")
+    snapshot = replace(snapshot, uuid=_write_id(snapshot))
+    with branch.commit_turn:
+        head = branch.snapshots.latest()
+        known = _find_committed(branch, snapshot, head)
+        if known is not None or not _is_on_top(branch, snapshot, head, base_uuid):
+            return known
+        schema = branch.refresh()
+        listed = branch.schemas.listed
+        try:
+            whole = _complete(branch, snapshot, head, schema)
+        except _UNREADABLE as error:
+            if head is not None and branch.snapshots.find(head.id) != head:
+                return None  # rolled back meanwhile, with files of it
+            raise _invalid(f"a part of it cannot be read: {error.message}") from error
+        try:
+            branch.snapshots.append(whole, confirm=partial(branch.schemas.confirm, schema, listed))
+        except Conflict as lost:
+            if lost.kind == "schema_changed":  # the table was created again
+                raise
+            return _find_committed(branch, snapshot, branch.snapshots.latest())
+        return whole
+
+
+def _write_id(snapshot: Snapshot) -> str:
+    """The client's own, or one that is made from names that no two commits share."""
+    if snapshot.uuid is not None and not 0 < len(snapshot.uuid) <= _UUID_CHARACTERS_MAX:
+        raise _invalid(f"its uuid has not 1 to {_UUID_CHARACTERS_MAX} characters")
+    if snapshot.uuid is not None:
+        return snapshot.uuid
+    names = (snapshot.commit_user, str(snapshot.commit_identifier), snapshot.commit_kind)
+    lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, "\n".join((*names, *lists))))
+
+
+def _find_committed(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None) -> Snapshot | None:
+    """The snapshot as it was committed when it was sent before; None: it was not.
+
+    Raises `OutcomeUnknown`: its id was passed so long ago that the boundary does not tell. Cost: nothing for an id
+    above the newest; else 1 GET, and of an expired one 1 LIST of the boundary.
+    """
+    if head is None or snapshot.id > head.id:
+        return None
+    taken = head if snapshot.id == head.id else branch.snapshots.find(snapshot.id)
+    if taken is not None:
+        is_same = (taken.uuid, taken.delta_manifest_list) == (snapshot.uuid, snapshot.delta_manifest_list)
+        return taken if is_same else None
+    outcome = branch.snapshots.log.create_outcome(snapshot.id, snapshot.uuid)
+    if outcome == "won":
+        return head
+    if outcome == "lost":
+        return None
+    raise OutcomeUnknown(
+        f"Snapshot {snapshot.id} has expired, or was rolled back, so whether this commit was made before is not known: "
+        "look whether its rows are in the table, then write them again if they are not.",
+        kind="boundary_forgotten",
+        id=snapshot.id,
+    )
+
+
+def _is_on_top(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, base_uuid: str | None) -> bool:
+    """Whether the client based a snapshot on the newest one. Raises `InvalidRequest`, `Conflict`."""
+    next_id = 1 if head is None else head.id + 1
+    if snapshot.id > next_id:
+        raise _invalid(f"its id is {snapshot.id}, and the next one is {next_id}")
+    if snapshot.id < next_id:
+        return False
+    if base_uuid is not None and (head is None or (head.uuid is not None and head.uuid != base_uuid)):
+        return False
+    if branch.snapshots.next_id(head) > next_id:
+        raise Conflict(
+            f"Snapshot {next_id} cannot be committed: ids below {branch.snapshots.next_id(head)} were used before "
+            "another client rolled the table back on its files. Commit once with lakebed (`lakebed table compact` will "
+            "do), which continues above them; then commit again.",
+            kind="boundary",
+            id=next_id,
+        )
+    return True
+
+
+def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, schema: TableSchema) -> Snapshot:
+    """Check everything that a snapshot names; return it with what lakebed decides."""
+    _check_members(snapshot, head)
+    base = _load_metas(branch, snapshot.base_manifest_list, snapshot.base_manifest_list_size)
+    delta = _load_metas(branch, snapshot.delta_manifest_list, snapshot.delta_manifest_list_size)
+    live = ENTRY_SCHEMA.empty_table() if head is None else branch.manifests.live_entries(head)
+    _check_base(branch, base, head, live)
+    entries = branch.manifests.concat_entries(delta)
+    _check_entries(branch, entries, live, schema)
+    _check_change(branch, snapshot, entries, live, schema)
+    if snapshot.changelog_manifest_list is not None:
+        logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
+        _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)
+    _check_index(branch, snapshot, head, entries, live)
+    signs = pc.if_else(pc.equal(entries["kind"], ADD), entries["row_count"], pc.negate(entries["row_count"]))
+    row_count_delta = pc.sum(signs).as_py() or 0
+    inherited = load_inherited(() if head is None else newest_first(branch, head))
+    marks = [mark for mark in (snapshot.watermark, head.watermark if head else None) if mark is not None]
+    return replace(
+        snapshot,
+        schema_id=schema.id,
+        time_ms=snapshot.time_ms if head is None else max(snapshot.time_ms, head.time_ms),
+        delta_record_count=row_count_delta,
+        total_record_count=(head.total_record_count if head else 0) + row_count_delta,
+        watermark=max(marks, default=None),
+        properties={**snapshot.properties, **encode_inherited(inherited)},
+        version=3,
+    )
+
+
+def _check_members(snapshot: Snapshot, head: Snapshot | None) -> None:
+    names = (
+        snapshot.base_manifest_list,
+        snapshot.delta_manifest_list,
+        snapshot.changelog_manifest_list,
+        snapshot.index_manifest,
+        snapshot.statistics,
+    )
+    _check_names(name for name in names if name is not None)
+    if any(name.startswith(_RESERVED) for name in snapshot.properties):
+        raise _invalid(f"its properties hold a name that begins with {_RESERVED}, which only lakebed writes")
+    if head is not None and (snapshot.next_row_id or 0) < (head.next_row_id or 0):
+        raise _invalid(f"its next row id is {snapshot.next_row_id}, below {head.next_row_id} of the newest snapshot")
+
+
+def _load_metas(branch: TableBranch, name: str, size_bytes: int | None) -> list[ManifestMeta]:
+    metas = branch.manifests.metas(name, size_bytes=size_bytes)
+    _check_names(meta.file_name for meta in metas)
+    return metas
+
+
+def _check_base(branch: TableBranch, base: Sequence[ManifestMeta], head: Snapshot | None, live: pa.Table) -> None:
+    """Raise unless the base list has the live files of the newest snapshot, no more and no fewer."""
+    of_head = [] if head is None else branch.manifests.all_metas(head)
+    if [meta.file_name for meta in base] == [meta.file_name for meta in of_head]:
+        return
+    merged = branch.manifests.live_of(base)
+    ours, theirs = row_codes(IDENTITY, live, merged)
+    if len(ours) != len(theirs) or not np.isin(ours, theirs).all():
+        raise _invalid(
+            f"its base list has {merged.num_rows} live files, and not the {live.num_rows} of snapshot "
+            f"{0 if head is None else head.id}, on which it is to be committed"
+        )
+
+
+def _check_entries(branch: TableBranch, entries: pa.Table, live: pa.Table, schema: TableSchema) -> None:
+    """Raise unless every entry is a file of this table: a plain name, in a bucket's folder or at an external path."""
+    _check_names(entries["file_name"].to_pylist())
+    _check_names(pc.list_flatten(entries["extra_files"]).to_pylist())
+    if pc.any(pc.less(entries["bucket"], -2)).as_py():
+        raise _invalid("a bucket's number is below -2")
+    partitions = pc.unique(entries["partition"])
+    folders_of = Placement.of(schema)
+    folders_of.partition_folders(partitions)
+    outside = entries.filter(pc.and_(pc.is_valid(entries["external_path"]), pc.equal(entries["kind"], ADD)))
+    outside = outside.filter(pc.invert(pc.is_in(outside["external_path"], value_set=live["external_path"])))
+    is_own = OwnFiles(branch.store, folders_of.folders).among(outside)
+    if not is_own.all():
+        path = outside["external_path"].to_pylist()[int(np.argmin(is_own))]
+        raise _invalid(f"it names the file {path}, which lies outside the table and its external paths")
+
+
+def _check_change(
+    branch: TableBranch, snapshot: Snapshot, entries: pa.Table, live: pa.Table, schema: TableSchema
+) -> None:
+    """Raise `Conflict` unless the change fits the newest snapshot, by the rules of every commit of lakebed."""
+    is_added = pc.equal(entries["kind"], ADD)
+    added, deleted = entries.filter(is_added), entries.filter(pc.invert(is_added))
+    snapshot_id = snapshot.id - 1
+    if rests_on_state(entries):
+        keys = [field.type for field in schema.key_fields]
+        check_fits(entries, live=live, key_types=keys, snapshot_id=snapshot_id)
+    stays = pc.invert(pc.is_in(added["file_name"], value_set=deleted["file_name"]))
+    fresh = added.filter(stays)
+    twice = fresh.filter(pc.is_in(fresh["file_name"], value_set=live["file_name"]))
+    if twice.num_rows:
+        name = twice["file_name"][0].as_py()
+        raise Conflict(
+            f"The file {name} is in snapshot {snapshot_id} already: this change was committed before. Nothing was "
+            "changed.",
+            kind="file_twice",
+            file=name,
+        )
+    gone = deleted.filter(pc.invert(pc.is_in(deleted["file_name"], value_set=added["file_name"])))
+    check_written_schemas(
+        set(fresh["schema_id"].to_pylist()),
+        newest=schema,
+        schema_of=branch.schemas.load,
+        upserts=snapshot.commit_kind == "APPEND",
+        least=max(gone["schema_id"].to_pylist(), default=0),
+    )
+
+
+def _check_index(
+    branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, entries: pa.Table, live: pa.Table
+) -> None:
+    """Raise unless the index files keep what the newest snapshot has: deleted rows deleted, one bucket for a key."""
+    before = None if head is None else head.index_manifest
+    if snapshot.index_manifest == before:
+        return
+    index = () if snapshot.index_manifest is None else branch.manifests.index_entries(snapshot.index_manifest)
+    _check_names(entry.file_name for entry in index)
+    if any(entry.external_path is not None for entry in index):
+        raise _invalid("an index file lies outside the table")
+    _check_vectors(branch, index, head, entries, live)
+    known = () if before is None else branch.manifests.index_entries(before)
+    _check_hashes(branch, index, known)
+
+
+def _check_vectors(
+    branch: TableBranch, index: Sequence[IndexEntry], head: Snapshot | None, entries: pa.Table, live: pa.Table
+) -> None:
+    deleted = entries.filter(pc.not_equal(entries["kind"], ADD))["file_name"]
+    added = entries.filter(pc.equal(entries["kind"], ADD))["file_name"]
+    stays = (set(live["file_name"].to_pylist()) - set(deleted.to_pylist())) | set(added.to_pylist())
+    now = places_of(index, branch.layout)
+    load = partial(load_positions, branch.store)
+    for name, place in vectors_of(branch, head).items():
+        if name in stays and now.get(name) != place:
+            after = load(now[name]) if name in now else np.empty(0, np.int64)
+            if not np.isin(load(place), after).all():
+                raise Conflict(
+                    f"Another writer deleted rows of the file {name} since this change was made, and it would bring "
+                    "them back. Nothing was changed: read again and redo the change.",
+                    kind="rows_changed",
+                    file=name,
+                )
+
+
+def _check_hashes(branch: TableBranch, index: Sequence[IndexEntry], known: Sequence[IndexEntry]) -> None:
+    """Raise `Conflict` if a key of a dynamic bucket would be in two buckets. Cost: 1 GET an index file not cached."""
+    names = {entry.file_name for entry in known}
+    changed = {entry.partition for entry in index if entry.index_type == HASH and entry.file_name not in names}
+    for partition in changed:
+        of_partition = [entry for entry in index if entry.index_type == HASH and entry.partition == partition]
+        hashes, buckets = branch.hash_index.load_partition(of_partition)
+        is_again = (hashes[1:] == hashes[:-1]) & (buckets[1:] != buckets[:-1])
+        if is_again.any():
+            raise Conflict(
+                "Another writer added some of the same new keys at the same time, in other buckets. Nothing was "
+                "changed: write the rows again.",
+                kind="index_changed",
+            )
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if _PLAIN.fullmatch(name) is None:
+            raise _invalid(f"it names the file {name!r}, which is no plain name of a file in the table's folders")
+
+
+def _invalid(why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The prepared snapshot cannot be committed: {why}. Nothing was changed.", kind="invalid_snapshot"
+    )

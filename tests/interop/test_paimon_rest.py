@@ -1,0 +1,144 @@
+"""Pypaimon, unmodified, whose catalog is a server of lakebed: it creates, writes, reads and commits through it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.lake.lake import Lake
+from lakebed.server.options import ServerOptions
+from lakebed.server.serve import start_server
+
+from .conftest import PYTHON, ROOT, PeerError, Peers
+
+ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.float64())])
+
+
+def rows_of(first: int, count: int, v: float) -> pa.Table:
+    """Rows of consecutive keys with one value."""
+    return pa.table({"id": range(first, first + count), "v": [v] * count}, ROWS)
+
+
+def values(rows: pa.Table) -> dict[int, float]:
+    """Values by key."""
+    assert len(set(rows["id"].to_pylist())) == rows.num_rows
+    return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def served(peers: Peers, tmp_path: Path) -> Iterator[Peers]:
+    """The client with a server of the folder ``lake`` as its catalog."""
+    with start_server(tmp_path / "lake", options=ServerOptions(durable=False)) as running:
+        started = running.started
+        peers.catalog = {
+            "metastore": "rest",
+            "uri": f"{started.endpoint}/paimon",
+            "warehouse": "lake",
+            "token.provider": "bear",
+            "token": f"{started.access_key}.{started.secret}",
+        }
+        yield peers
+        peers.catalog = {}
+
+
+@pytest.fixture
+def lake(served: Peers, tmp_path: Path) -> Lake:
+    """The same folder, opened by lakebed."""
+    return lakebed.open(str(tmp_path / "lake"))
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_both_commit_by_turns(served: Peers, lake: Lake, keyed: bool) -> None:
+    """A table that the client created; each side sees what the other committed, at every tag, after an expiry too."""
+    keys = {"primary_keys": ["id"], "options": {"bucket": "2"}} if keyed else {}
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)), **keys)
+    table = lake.table("db.t")
+    expected: dict[int, float] = {}
+    tagged: dict[str, dict[int, float]] = {}
+    for number in range(8):
+        first = number * 7 if keyed else number * 30
+        rows = rows_of(first, 30, float(number))
+        if number % 2:
+            table.upsert(rows) if keyed else table.append(rows)
+        else:
+            served.write("db.t", rows)
+        expected |= values(rows)
+        if number % 3 == 0:
+            served.call("create_tag", table="db.t", name=f"t{number}")
+            tagged[f"t{number}"] = dict(expected)
+        if number == 5:
+            table.compact(full=True)
+            table.expire(retain_max=1, retain_min=1, older_than_ms=2**60)
+    assert values(table.read()) == values(served.read("db.t")) == expected
+    assert served.call("list_tags", table="db.t") == sorted(tagged)
+    for name, state in tagged.items():
+        assert values(table.read(version=name)) == values(served.read("db.t", **{"scan.tag-name": name})) == state
+    assert table.collect(grace_ms=0, dry_run=True).deleted_count == 0
+
+
+def test_columns_that_either_adds(served: Peers, lake: Lake) -> None:
+    """A column of either side is in the next write of the other; older rows have nulls in it."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    table = lake.table("db.t")
+    served.write("db.t", rows_of(0, 2, 1.0))
+    served.call("add_column", table="db.t", name="w", type="STRING")
+    table.refresh()
+    table.append(pa.table({"id": [2], "v": [2.0], "w": ["ours"]}, table.arrow_schema))
+    table.add_column("x", "BIGINT")
+    served.write("db.t", pa.table({"id": [3], "v": [3.0], "w": ["theirs"], "x": [7]}, table.arrow_schema))
+    expected = [(0, None, None), (1, None, None), (2, "ours", None), (3, "theirs", 7)]
+    for rows in (table.read(), served.read("db.t")):
+        assert sorted(zip(*(rows[name].to_pylist() for name in ("id", "w", "x")), strict=True)) == expected
+
+
+def test_writers_of_both_sides_at_once(served: Peers, lake: Lake) -> None:
+    """No row of either is lost while both append: a commit on an old base is made again by its client."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    table = lake.table("db.t")
+    count, problems = 8, list[BaseException]()
+
+    def append() -> None:
+        try:
+            for number in range(count):
+                table.append(rows_of(1_000 + number * 10, 10, 1.0))
+        except BaseException as problem:
+            problems.append(problem)
+
+    writer = threading.Thread(target=append)
+    writer.start()
+    for number in range(count):
+        served.write("db.t", rows_of(number * 10, 10, 2.0))
+    writer.join()
+    assert not problems
+    assert len(values(table.read())) == len(values(served.read("db.t"))) == 2 * count * 10
+
+
+def test_a_wrong_key_is_refused(served: Peers, lake: Lake) -> None:
+    """A client without a key of the server reads nothing."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    served.catalog = {**served.catalog, "token": "nobody.nothing"}
+    with pytest.raises(PeerError):
+        served.read("db.t")
+    assert lake.tables() == ["db.t"]
+
+
+def test_the_guide(served: Peers, lake: Lake) -> None:
+    """The block of the guide runs as pasted, against the server."""
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs/guide/engines.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    key, _, secret = served.catalog["token"].partition(".")
+    environment = {**os.environ, "LAKEBED_ACCESS_KEY_ID": key, "LAKEBED_SECRET_ACCESS_KEY": secret}
+    environment.pop("PYTHONPATH", None)
+    program = block.replace("http://127.0.0.1:8000/paimon", served.catalog["uri"])
+    done = subprocess.run([str(PYTHON), "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "2 rows\n", done.stderr[-2000:]
+    assert lake.table("shop.orders").scan().count() == 2
