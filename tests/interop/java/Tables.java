@@ -15,11 +15,12 @@ import org.apache.paimon.table.Table;
 final class Tables {
     private Tables() {}
 
-    /** A catalog without caches: another client changes what is behind it. */
+    /** A catalog without caches: another client changes what is behind it. "catalog" has further options of it. */
     static Catalog catalog(JsonNode request) {
         Options options = new Options();
         options.set("warehouse", request.get("warehouse").textValue());
         options.set("cache-enabled", "false");
+        map(request.get("catalog")).forEach(options::set);
         return CatalogFactory.createCatalog(CatalogContext.create(options));
     }
 

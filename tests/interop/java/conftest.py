@@ -20,6 +20,8 @@ import pytest
 
 import lakebed
 from lakebed import Lake
+from lakebed.server.options import ServerOptions
+from lakebed.server.serve import start_server
 
 HERE = Path(__file__).parent
 EPOCH_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -212,6 +214,7 @@ class Java:
     def __init__(self, folder: Path) -> None:
         self.log = folder / "java.log"
         self.warehouse = ""
+        self.catalog: dict[str, str] = {}
         home = os.environ.get("JAVA_HOME")
         program = str(Path(home, "bin", "java")) if home else "java"
         classes = os.pathsep.join([str(HERE / "classes"), str(HERE / "lib" / "*")])
@@ -230,7 +233,7 @@ class Java:
         """One request; its answer, or `JavaError`. The verbs and their words: Rows.java and Upkeep.java."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        request = {"verb": verb, "warehouse": self.warehouse, "table": table, **request}
+        request = {"verb": verb, "warehouse": self.warehouse, "catalog": self.catalog, "table": table, **request}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -317,7 +320,25 @@ def java_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
 def java(java_process: Java, tmp_path: Path) -> Java:
     """The Java implementation, over a fresh warehouse."""
     java_process.warehouse = str(tmp_path / "lake")
+    java_process.catalog = {}
     return java_process
+
+
+@pytest.fixture
+def served(java: Java) -> Iterator[Java]:
+    """The Java implementation, whose catalog is a server of the warehouse: it commits through lakebed."""
+    running = start_server(java.warehouse, options=ServerOptions(durable=False))
+    started = running.started
+    java.catalog = {
+        "metastore": "rest",
+        "uri": f"{started.endpoint}/paimon",
+        "warehouse": "lake",
+        "token.provider": "bear",
+        "token": f"{started.access_key}.{started.secret}",
+    }
+    yield java
+    java.catalog = {}
+    running.stop()
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def _rows(specs: Sequence[dict[str, str]], totals: pa.Table) -> list[tuple[dict[
                 "fileSizeInBytes": row["file_size_sum"],
                 "fileCount": row["file_name_count"],
                 "lastFileCreationTime": row["creation_time_ms_max"] or 0,
-                "totalBuckets": row["bucket_count_distinct"],
+                "totalBuckets": row["total_buckets_max"],
                 "done": False,
             },
         )

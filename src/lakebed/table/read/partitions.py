@@ -22,7 +22,7 @@ def partition_totals(live: pa.Table) -> pa.Table:
     """Return a row for each partition of some live files, in no order.
 
     Columns: ``partition``, ``row_count_sum``, ``file_size_sum`` (bytes), ``file_name_count``,
-    ``creation_time_ms_max``, ``bucket_count_distinct``.
+    ``creation_time_ms_max``, ``bucket_count_distinct``, ``total_buckets_max``.
     """
     return live.group_by("partition", use_threads=False).aggregate(
         [
@@ -31,6 +31,7 @@ def partition_totals(live: pa.Table) -> pa.Table:
             ("file_name", "count"),
             ("creation_time_ms", "max"),
             ("bucket", "count_distinct"),
+            ("total_buckets", "max"),
         ]
     )
 

@@ -1,0 +1,305 @@
+"""Paimon's REST catalog over HTTP: names, pages, roles, errors in the protocol's form, and requests that are wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed import Lake, Table
+
+if TYPE_CHECKING:
+    from conftest import Answer, Client
+    from lakebed.server.lifecycle import Running
+
+ROOT = "/paimon/v1/lake"
+FIELDS = [{"id": 0, "name": "id", "type": "BIGINT NOT NULL"}, {"id": 1, "name": "day", "type": "STRING"}]
+
+
+class Paimon:
+    """Requests below the prefix of the catalog."""
+
+    def __init__(self, client: Client, folder: Path) -> None:
+        self.client, self.folder = client, folder
+
+    def ask(self, method: str, place: str, body: Any = None, **query: Any) -> Answer:
+        """One request; a place that begins with ``:`` is below the table ``db.t``."""
+        place = place.replace(":", "/databases/db/tables/t", 1) if place.startswith(":") else place
+        return self.client.ask_root(method, ROOT + place, body, None, **query)
+
+    def refuse(self, status: int, method: str, place: str, body: Any = None, **query: Any) -> dict[str, Any]:
+        """The protocol's error, in one sentence."""
+        answer = self.ask(method, place, body, **query)
+        assert answer.status == status, answer.body
+        error = answer.json
+        assert set(error) == {"message", "resourceType", "resourceName", "code"}
+        assert error["code"] == status
+        assert error["message"].endswith(".")
+        return error
+
+    def done(self, method: str, place: str, body: Any = None, **query: Any) -> Any:
+        """The reply of a request that succeeds."""
+        answer = self.ask(method, place, body, **query)
+        assert answer.status == 200, answer.body
+        return json.loads(answer.body) if answer.body else None
+
+    @property
+    def lake(self) -> Lake:
+        """The same tables, by lakebed."""
+        return lakebed.open(str(self.folder))
+
+    def create(self, name: str, **schema: Any) -> None:
+        """Create a table in ``db``."""
+        body = {"identifier": {"database": "db", "object": name}, "schema": {"fields": FIELDS, **schema}}
+        self.done("POST", "/databases/db/tables", body)
+
+    def fill(self) -> Table:
+        """Create ``db.t`` with three snapshots."""
+        self.create("t", partitionKeys=["day"])
+        table = self.lake.table("db.t")
+        for number, day in enumerate("aab"):
+            table.append(pa.table({"id": pa.array([number], pa.int64()), "day": [day]}, schema=table.arrow_schema))
+        return table
+
+
+@pytest.fixture
+def paimon(client: Client, tmp_path: Path) -> Paimon:
+    """The catalog, with a database ``db``."""
+    made = Paimon(client, tmp_path / "lake")
+    made.done("POST", "/databases", {"name": "db", "options": {"team": "flights"}})
+    return made
+
+
+def test_config_and_databases(paimon: Paimon) -> None:
+    """Config gives the prefix; databases have properties, exist without tables, and are dropped when nothing pins."""
+    config = paimon.client.ask_root("GET", "/paimon/v1/config", None, None, warehouse="lake")
+    assert config.json == {"defaults": {"prefix": "lake"}, "overrides": {}}
+    assert paimon.client.ask_root("GET", "/paimon/v1/config", None, None, warehouse="other").status == 404
+    assert paimon.done("GET", "/databases")["databases"] == ["db", "default"]
+    changes = {"removals": ["team", "none"], "updates": {"a": "1"}}
+    assert paimon.done("POST", "/databases/db", changes) == {"removed": ["team"], "updated": ["a"], "missing": ["none"]}
+    assert paimon.done("GET", "/databases/db")["options"] == {"a": "1"}
+    assert paimon.refuse(409, "POST", "/databases", {"name": "db"})["resourceType"] == "DATABASE"
+    paimon.fill().create_tag("keep")
+    assert "tag keep" in paimon.refuse(400, "DELETE", "/databases/db")["message"]
+    paimon.done("DELETE", ":/tags/keep")
+    paimon.done("DELETE", "/databases/db")
+    assert paimon.refuse(404, "GET", "/databases/db")["resourceType"] == "DATABASE"
+    assert paimon.lake.tables() == []
+
+
+def test_a_table_is_altered_whole_or_not(paimon: Paimon) -> None:
+    """Schema changes of one request make one schema; one that is refused changes nothing; the id stays."""
+    paimon.create("t", comment="flights", options={"file.format": "parquet"})
+    made = paimon.done("GET", ":")
+    assert (made["name"], made["schemaId"], made["schema"]["fields"]) == ("t", 0, FIELDS)
+    assert made["path"] == paimon.lake.table("db.t").url
+    changes = [
+        {"action": "addColumn", "fieldNames": ["n"], "dataType": "INT", "comment": "c", "move": None},
+        {"action": "renameColumn", "fieldNames": ["n"], "newName": "m"},
+        {"action": "updateColumnType", "fieldNames": ["m"], "newDataType": "BIGINT"},
+        {"action": "updateColumnPosition", "move": {"fieldName": "m", "referenceFieldName": "day", "type": "BEFORE"}},
+        {"action": "updateColumnNullability", "fieldNames": ["id"], "newNullability": True},
+        {"action": "updateColumnComment", "fieldNames": ["day"], "newComment": "d"},
+        {"action": "updateComment", "comment": "x"},
+        {"action": "setOption", "key": "snapshot.num-retained.max", "value": "9"},
+        {"action": "removeOption", "key": "file.format"},
+    ]
+    paimon.done("POST", ":", {"changes": changes})
+    refused = {"action": "updateColumnDefaultValue", "fieldNames": ["m"], "newDefaultValue": "1"}
+    paimon.refuse(400, "POST", ":", {"changes": [{"action": "dropColumn", "fieldNames": ["m"]}, refused]})
+    missing = {"action": "dropColumn", "fieldNames": ["none"]}
+    assert paimon.refuse(404, "POST", ":", {"changes": [missing]})["resourceType"] == "COLUMN"
+    now = paimon.done("GET", ":")
+    assert (now["id"], now["schemaId"]) == (made["id"], 1)
+    assert [(field["name"], field["type"]) for field in now["schema"]["fields"]] == [
+        ("id", "BIGINT"),
+        ("m", "BIGINT"),
+        ("day", "STRING"),
+    ]
+    assert now["schema"]["fields"][2]["description"] == "d"
+    assert (now["schema"]["comment"], now["schema"]["options"]["snapshot.num-retained.max"]) == ("x", "9")
+    assert (
+        "atomic rename"
+        in paimon.refuse(
+            501,
+            "POST",
+            "/tables/rename",
+            {"source": {"database": "db", "object": "t"}, "destination": {"database": "db", "object": "u"}},
+        )["message"]
+    )
+    paimon.done("DELETE", ":")
+    paimon.create("t", comment="flights", options={"file.format": "parquet"})
+    assert paimon.done("GET", ":")["id"] != made["id"]
+
+
+def test_lists_are_paged_and_tokens_belong_to_their_list(paimon: Paimon) -> None:
+    """Pages hold every name once; a pattern chooses names; a token of another list or pattern is refused."""
+    names = ["a_1", "a_2", "ab1", "b"]
+    for name in names:
+        paimon.create(name)
+    pages, token = [], None
+    while True:
+        query = {"maxResults": 3} | ({"pageToken": token} if token else {})
+        page = paimon.done("GET", "/databases/db/tables", **query)
+        pages.append(page["tables"])
+        token = page["nextPageToken"]
+        if token is None:
+            break
+        kept = token
+    assert pages == [names[:3], names[3:]]
+    assert paimon.done("GET", "/databases/db/tables", tableNamePattern=r"a\__")["tables"] == ["a_1", "a_2"]
+    details = paimon.done("GET", "/databases/db/table-details", tableNamePattern="%b%")["tableDetails"]
+    assert [row["name"] for row in details] == ["ab1", "b"]
+    everywhere = paimon.done("GET", "/tables", databaseNamePattern="d_", tableNamePattern="b")["tables"]
+    assert everywhere == [{"database": "db", "object": "b"}]
+    for place, query in (
+        ("/databases/db/tables", {"tableNamePattern": "a%"}),
+        ("/databases/db/table-details", {}),
+        ("/databases", {}),
+    ):
+        assert "another list" in paimon.refuse(400, "GET", place, pageToken=kept, **query)["message"]
+    for wrong in ("x", "AAAA", "%00", "é" * 3, "A" * 10_000):
+        paimon.refuse(400, "GET", "/databases/db/tables", pageToken=wrong)
+    assert paimon.done("GET", "/databases/db/views") == {"views": [], "nextPageToken": None}
+    assert paimon.refuse(404, "GET", "/databases/db/functions/f")["resourceType"] == "FUNCTION"
+    paimon.refuse(501, "GET", "/databases/db/tables/b/token")
+
+
+def test_snapshots_tags_branches_partitions(paimon: Paimon) -> None:
+    """Versions are shown as lakebed has them, and its verbs make and delete tags and branches."""
+    table = paimon.fill()
+    newest = paimon.done("GET", ":/snapshot")["snapshot"]
+    assert (newest["snapshot"]["id"], newest["recordCount"], newest["fileCount"]) == (3, 3, 3)
+    assert paimon.done("GET", ":/snapshots/EARLIEST")["snapshot"]["id"] == 1
+    assert paimon.done("GET", ":/snapshots/2")["snapshot"]["id"] == 2
+    assert [row["id"] for row in paimon.done("GET", ":/snapshots", maxResults=2)["snapshots"]] == [1, 2]
+    assert paimon.refuse(404, "GET", ":/snapshots/99")["resourceType"] == "SNAPSHOT"
+    paimon.done("POST", ":/tags", {"tagName": "a b+c", "snapshotId": 2, "timeRetained": "7 d"})
+    tag = paimon.done("GET", ":/tags/a+b%2Bc")
+    assert (tag["tagName"], tag["snapshot"]["id"], tag["tagTimeRetained"]) == ("a b+c", 2, "P7D")
+    assert paimon.refuse(409, "POST", ":/tags", {"tagName": "a b+c"})["resourceType"] == "TAG"
+    assert paimon.refuse(404, "POST", ":/tags", {"tagName": "x", "snapshotId": 99})["resourceType"] == "SNAPSHOT"
+    assert paimon.done("GET", ":/tags", tagNamePrefix="a")["tags"] == ["a b+c"]
+    assert paimon.refuse(404, "GET", ":/tags/none")["resourceType"] == "TAG"
+    paimon.done("POST", ":/branches", {"branch": "dev", "fromTag": None})
+    assert paimon.refuse(409, "POST", ":/branches", {"branch": "dev"})["resourceType"] == "BRANCH"
+    on_branch = paimon.done("GET", ":$branch_dev")
+    assert on_branch["schema"]["options"]["branch"] == "dev"
+    table.of_branch("dev").append(pa.table({"id": pa.array([9], pa.int64()), "day": ["z"]}, schema=table.arrow_schema))
+    paimon.done("POST", ":/branches/dev/forward", {})
+    assert table.scan().count() == 4
+    paimon.refuse(501, "POST", ":/branches/dev/rename", {"toBranch": "other"})
+    partitions = paimon.done("GET", ":/partitions")["partitions"]
+    assert [(row["spec"], row["recordCount"]) for row in partitions] == [
+        ({"day": "a"}, 2),
+        ({"day": "b"}, 1),
+        ({"day": "z"}, 1),
+    ]
+    named = paimon.done("POST", ":/partitions/list-by-names", {"specs": [{"day": "b"}, {"day": "none"}]})
+    assert [row["spec"] for row in named["partitions"]] == [{"day": "b"}]
+    asked = {"partitionSpecs": [{"day": "b"}, {"day": "new"}]}
+    assert paimon.done("POST", ":/partitions", asked) == {"created": [{"day": "new"}], "existed": [{"day": "b"}]}
+    paimon.refuse(400, "POST", ":/partitions", {"partitionSpecs": [{"other": "b"}]})
+    paimon.done("DELETE", ":/branches/dev")
+    assert paimon.refuse(404, "GET", ":$branch_dev")["resourceType"] == "BRANCH"
+    assert paimon.refuse(404, "DELETE", ":/branches/dev")["resourceType"] == "BRANCH"
+
+
+def test_rollbacks(paimon: Paimon) -> None:
+    """A rollback goes to a snapshot or a tag; one that names another newest snapshot changes nothing."""
+    table = paimon.fill()
+    back = {"instant": {"type": "snapshot", "snapshotId": 1}, "fromSnapshot": 2}
+    paimon.refuse(409, "POST", ":/rollback", back)
+    assert table.scan().count() == 3
+    paimon.done("POST", ":/rollback", {**back, "fromSnapshot": 3})
+    assert table.scan().count() == 1
+    gone = {"instant": {"type": "tag", "tagName": "none"}}
+    assert paimon.refuse(404, "POST", ":/rollback", gone)["resourceType"] == "TAG"
+    paimon.refuse(400, "POST", ":/rollback", {"instant": {"type": "moon"}})
+
+
+def test_commits_that_are_refused(paimon: Paimon) -> None:
+    """A commit for another table, on an old base, with unknown members or with missing lists changes nothing."""
+    table = paimon.fill()
+    head = table.resolve()
+    snapshot = paimon.done("GET", ":/snapshot")["snapshot"]["snapshot"]
+    table_id = paimon.done("GET", ":")["id"]
+    commit = {"tableId": table_id, "snapshot": {**snapshot, "id": 4, "uuid": None}, "statistics": []}
+    other = {**commit, "tableId": "00000000-0000-0000-0000-000000000000"}
+    assert "dropped and created again" in paimon.refuse(400, "POST", ":/commit", other)["message"]
+    old = {**commit, "snapshot": {**snapshot, "id": 2, "deltaManifestList": "manifest-list-new-1"}}
+    assert paimon.done("POST", ":/commit", old) == {"success": False}
+    for members in (
+        {"baseManifestList": "../x"},
+        {"deltaManifestList": "none"},
+        {"unheard": 1},
+        {"version": 4},
+        {"id": 9},
+        {"commitKind": "MERGE"},
+        {"commitUser": None},
+    ):
+        paimon.refuse(400, "POST", ":/commit", {**commit, "snapshot": {**commit["snapshot"], **members}})
+    for body in ({}, {"snapshot": 7}, {**commit, "statistics": [{"spec": 1}]}, b"{", b"[]"):
+        paimon.refuse(400, "POST", ":/commit", body)
+    # The newest snapshot sent as the next one: its base list lacks what its delta brings.
+    assert "live files" in paimon.refuse(400, "POST", ":/commit", commit)["message"]
+    assert table.resolve() == head
+
+
+@pytest.mark.parametrize(
+    ("status", "place"),
+    [
+        (404, "/databases/db/tables/a%2Fb"),
+        (404, "/databases/db/tables/t%24snapshots"),
+        (404, "/databases/none/tables"),
+        (400, "/databases/a.b/tables/t"),
+        (400, "/databases/db/tables/a.b"),
+        (400, "/databases/db/tables/a%1Fb"),
+        (400, "/databases/db/tables/%2E%2E"),
+        (400, "/databases/db%5C/tables/t"),
+        (404, "/databases/db/tables/none"),
+        (404, "/nothing/of/the/kind"),
+    ],
+)
+def test_names_that_are_none(paimon: Paimon, status: int, place: str) -> None:
+    """Dots, slashes, separators and names that do not exist are errors of the protocol."""
+    paimon.refuse(status, "GET", place)
+
+
+def test_prefixes_keys_and_bodies(paimon: Paimon, tmp_path: Path) -> None:
+    """Another prefix, no key, keys that may not, a huge body: the protocol answers."""
+    paimon.create("t")
+    client = paimon.client
+    wrong = client.ask_root("GET", "/paimon/v1/other/databases", None, None)
+    assert (wrong.status, wrong.json["code"]) == (404, 404)
+    for headers in ({"authorization": ""}, {"authorization": "Bearer x.y"}):
+        answer = client.ask_root("GET", f"{ROOT}/databases", None, headers)
+        assert (answer.status, answer.json["code"]) == (401, 401)
+    reader, writer = (Paimon(client.new_key(role), tmp_path / "lake") for role in ("read", "write"))
+    assert reader.done("GET", ":")["name"] == "t"
+    reader.refuse(403, "POST", ":/tags", {"tagName": "x"})
+    writer.refuse(403, "DELETE", ":")
+    limited = Paimon(client.new_key("write", repositories=["analytics"]), tmp_path / "lake")
+    assert "limited" in limited.refuse(403, "GET", ":")["message"]
+    huge = client.ask_root("POST", f"{ROOT}/databases/db/tables/t/commit", None, {"content-length": str(100 << 20)})
+    assert (huge.status, huge.json["code"]) == (413, 413)
+
+
+def test_a_server_that_starts_again_knows_the_same(serve: Callable[..., Running], connect: Any, tmp_path: Path) -> None:
+    """Ids of tables and properties of databases survive the server."""
+    first = serve()
+    client = connect(first)
+    paimon = Paimon(client, tmp_path / "lake")
+    paimon.done("POST", "/databases", {"name": "db", "options": {"a": "1"}})
+    paimon.create("t")
+    table_id = paimon.done("GET", ":")["id"]
+    first.stop()
+    client.endpoint = serve().started.endpoint
+    assert paimon.done("GET", ":")["id"] == table_id
+    assert paimon.done("GET", "/databases/db")["options"] == {"a": "1"}

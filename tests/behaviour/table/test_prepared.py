@@ -1,0 +1,290 @@
+"""Snapshots that another client has prepared: which are committed, which are refused, and what a repetition does."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Conflict, InvalidRequest, OutcomeUnknown
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.index_manifest import IndexEntry, encode_index_manifest
+from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.codec.manifest_meta import manifest_meta
+from lakebed.table.files.dynamic_bucket import encode_hashes
+from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
+from lakebed.table.table import Table
+from worlds.table import made_up
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+
+def named_file(name: str) -> DataFile:
+    """A data file of ten rows that exists in manifests only."""
+    return made_up.data_file(name, file_size=100, row_count=10, value_stats_cols=())
+
+
+class Client:
+    """Another client: it writes manifests and lists into the table's folder, and makes a snapshot of them."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def put_list(self, metas: Sequence[ManifestMeta]) -> str:
+        """A manifest list; its name."""
+        name = f"manifest-list-{uuid.uuid4()}-0"
+        self.table.store.put(f"manifest/{name}", encode_manifest_list(metas))
+        return name
+
+    def prepare(self, *changes: BucketChange, base: Snapshot | None, **members: Any) -> Snapshot:
+        """A snapshot on top of `base`; `members` differ from what a client would write."""
+        metas = [] if base is None else self.table.context.manifests.all_metas(base)
+        delta = []
+        if changes:
+            entries = entries_of_changes(changes)
+            name, body = f"manifest-{uuid.uuid4()}", encode_manifest(entries)
+            self.table.store.put(f"manifest/{name}", body)
+            delta = [manifest_meta(entries, file_name=name, file_size=len(body), schema=self.table.schema)]
+        snapshot = Snapshot(
+            id=1 if base is None else base.id + 1,
+            schema_id=self.table.schema.id,
+            base_manifest_list=self.put_list([replace(meta, added_snapshot=None) for meta in metas]),
+            delta_manifest_list=self.put_list(delta),
+            commit_user=str(uuid.uuid4()),
+            commit_identifier=BATCH_COMMIT_IDENTIFIER,
+            commit_kind="APPEND",
+            time_ms=1,
+            total_record_count=12345,
+            delta_record_count=-7,
+            index_manifest=None if base is None else base.index_manifest,
+        )
+        return replace(snapshot, **members)
+
+
+@pytest.fixture
+def client(bench: Bench) -> Client:
+    """Another client of the bench's table."""
+    return Client(bench.table)
+
+
+def refuse(bench: Bench, snapshot: Snapshot, kind: str) -> str:
+    """The sentence of a refusal of that kind, after which nothing is changed."""
+    before = bench.live(), bench.table.context.snapshots.ids()
+    with pytest.raises((Conflict, InvalidRequest)) as caught:
+        bench.table.commit_prepared(snapshot)
+    assert caught.value.kind == kind, caught.value
+    assert (bench.live(), bench.table.context.snapshots.ids()) == before
+    return caught.value.message
+
+
+def test_a_prepared_snapshot_is_committed_with_lakebeds_counts(bench: Bench, client: Client) -> None:
+    """A prepared append becomes the newest snapshot; rows are counted from its manifests, time never goes back."""
+    first = bench.table.commit_prepared(client.prepare(bench.change("a", "b"), base=None))
+    assert first is not None
+    second = bench.table.commit_prepared(client.prepare(bench.change("c"), base=first), base_uuid=first.uuid)
+    assert second == bench.table.latest()
+    assert second is not None
+    assert (second.id, second.total_record_count, second.delta_record_count) == (2, 30, 10)
+    assert second.time_ms >= first.time_ms
+    assert bench.live() == ["a", "b", "c"]
+    bench.commit("d")
+    assert bench.live(bench.reopen()) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("given", [None, "the-clients-own"])
+def test_a_repeated_request_is_answered_as_the_first(bench: Bench, client: Client, given: str | None) -> None:
+    """After a lost reply the same snapshot is sent again: it is there once, also when others committed since."""
+    prepared = client.prepare(bench.change("a"), base=None, uuid=given)
+    committed = bench.table.commit_prepared(prepared)
+    bench.commit("b")
+    assert bench.table.commit_prepared(prepared) == committed
+    assert Table.open(bench.store, name="t", environment=bench.environment).commit_prepared(prepared) == committed
+    assert bench.live() == ["a", "b"]
+
+
+def test_a_repeated_request_is_recognised_after_its_snapshot_expired(bench: Bench, client: Client) -> None:
+    """The boundary remembers who won an id, so an expired commit is not made twice, and a lost one is not claimed."""
+    mine, other = (client.prepare(bench.change(name), base=None) for name in ("mine", "other"))
+    assert bench.table.commit_prepared(mine) is not None
+    for name in ("b", "c"):
+        bench.commit(name)
+    bench.table.expire(retain_max=1, older_than_ms=2**50)
+    assert bench.table.commit_prepared(mine) is not None
+    assert bench.table.commit_prepared(other) is None
+    assert bench.live() == ["b", "c", "mine"]
+
+
+def test_an_old_base_must_be_prepared_again(bench: Bench, client: Client) -> None:
+    """A snapshot on a version that is not the newest is not committed, and says so without an error."""
+    bench.commit("a")
+    old = client.prepare(bench.change("b"), base=bench.table.latest())
+    bench.commit("c")
+    assert bench.table.commit_prepared(old) is None
+    newest = bench.table.latest()
+    foreign = client.prepare(bench.change("b"), base=newest)
+    assert bench.table.commit_prepared(foreign, base_uuid="of another version") is None
+    assert bench.live() == ["a", "c"]
+
+
+def test_a_base_with_other_files_is_refused(bench: Bench, client: Client) -> None:
+    """The number alone does not make a base: its list must have the live files of the newest version."""
+    bench.commit("a")
+    older = bench.table.latest()
+    bench.commit("b")
+    newest = bench.table.latest()
+    assert older is not None
+    assert newest is not None
+    stale = client.prepare(bench.change("c"), base=older, id=newest.id + 1)
+    assert "live files" in refuse(bench, stale, "invalid_snapshot")
+
+
+def test_files_that_were_replaced_meanwhile_are_found(bench: Bench, client: Client) -> None:
+    """A compaction by another client of files that lakebed replaced is a conflict, as for lakebed's own writers."""
+    bench.commit("a", "b")
+    bench.table.commit([bench.change("ab", deleted=("a", "b"))], kind="COMPACT")
+    stale = client.prepare(bench.change("ab2", deleted=("a", "b")), base=bench.table.latest(), commit_kind="COMPACT")
+    refuse(bench, stale, "file_gone")
+
+
+def test_files_that_are_there_are_not_added_again(bench: Bench, client: Client) -> None:
+    """Files of a commit whose reply was lost do not become part of the table a second time under other lists."""
+    assert bench.table.commit_prepared(client.prepare(bench.change("a"), base=None)) is not None
+    refuse(bench, client.prepare(bench.change("a"), base=bench.table.latest()), "file_twice")
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"delta_manifest_list": "manifest-list-none-0"},
+        {"delta_manifest_list": "../../other.db/t/manifest/manifest-list-1"},
+        {"base_manifest_list": "s3://elsewhere/list"},
+        {"base_manifest_list_size": 1},
+        {"index_manifest": "index-manifest-none"},
+        {"statistics": "a/b"},
+        {"changelog_manifest_list": "manifest-list-none-0"},
+        {"id": 7},
+        {"id": -1},
+        {"uuid": ""},
+        {"properties": {"lakebed.follows": "1"}},
+    ],
+)
+def test_a_snapshot_whose_parts_are_missing_or_elsewhere_is_refused(
+    bench: Bench, client: Client, members: dict[str, Any]
+) -> None:
+    """Lists and manifests exist, are whole and lie in the table's folders; ids follow each other."""
+    bench.commit("a")
+    prepared = client.prepare(bench.change("b"), base=bench.table.latest(), **members)
+    assert "Nothing was changed" in refuse(bench, prepared, "invalid_snapshot")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        named_file("../../../etc/passwd"),
+        replace(named_file("a"), extra_files=("../b",)),
+        replace(named_file("a"), external_path="file:///etc/passwd"),
+    ],
+)
+def test_files_outside_of_the_table_are_refused(bench: Bench, client: Client, file: Any) -> None:
+    """No entry of a manifest makes a file of another place a part of the table."""
+    change = BucketChange(EMPTY_ROW, 0, -1, (file,), ())
+    refuse(bench, client.prepare(change, base=None), "invalid_snapshot")
+
+
+def test_ids_below_the_boundary_are_refused(bench: Bench, client: Client) -> None:
+    """After another client's rollback on the files, no id is used twice; lakebed's next commit opens the way."""
+    for name in ("a", "b", "c"):
+        bench.commit(name)
+    bench.table.expire(retain_max=1, older_than_ms=2**50)
+    bench.store.put("snapshot/snapshot-1", bench.table.context.snapshots.body(3).replace(b'"id": 3', b'"id": 1'))
+    bench.store.delete(["snapshot/snapshot-3"])
+    bench.store.put("snapshot/LATEST", b"1")
+    table = bench.reopen()
+    prepared = Client(table).prepare(bench.change("d"), base=table.latest())
+    with pytest.raises(Conflict, match="another client rolled the table back"):
+        table.commit_prepared(prepared)
+    assert bench.live(table) == ["a", "b", "c"]
+
+
+def test_a_key_has_one_bucket(bench: Bench) -> None:
+    """Two writers of dynamic buckets that place one new key in two buckets: the second is a conflict."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    store = bench.store.sub("dynamic")
+    options = {"bucket": "-1"}
+    table = Table.create(
+        store, name="d", schema=schema, primary_keys="id", options=options, environment=bench.environment
+    )
+    table.upsert(pa.table({"id": pa.array([1, 2, 3], pa.int64())}))
+    head = table.latest()
+    assert head is not None
+    assert head.index_manifest is not None
+    (entry,) = table.context.manifests.index_entries(head.index_manifest)
+    store.put("index/index-other", encode_hashes(table.context.hash_index.hashes(entry)[:1].astype(np.int32)))
+    other = IndexEntry(EMPTY_ROW, entry.bucket + 1, "index-other", 4, 1)
+    store.put("manifest/index-manifest-other", encode_index_manifest([entry, other]))
+    prepared = Client(table).prepare(base=head, index_manifest="index-manifest-other")
+    with pytest.raises(Conflict) as caught:
+        table.commit_prepared(prepared)
+    assert caught.value.kind == "index_changed"
+    assert table.latest() == head
+
+
+def test_deleted_rows_stay_deleted(bench: Bench) -> None:
+    """A snapshot without the deletion vectors of the newest one would bring rows back: it is a conflict."""
+    store = bench.store.sub("vectors")
+    options = {"deletion-vectors.enabled": "true"}
+    schema = pa.schema([("id", pa.int64())])
+    table = Table.create(store, name="v", schema=schema, options=options, environment=bench.environment)
+    table.append(pa.table({"id": pa.array(range(100), pa.int64())}))
+    table.delete("id = 5")
+    head = table.latest()
+    assert head is not None
+    assert head.index_manifest is not None, "the deletion rewrote the file: the test needs a vector"
+    with pytest.raises(Conflict) as caught:
+        table.commit_prepared(Client(table).prepare(base=head, index_manifest=None))
+    assert caught.value.kind == "rows_changed"
+    assert table.commit_prepared(Client(table).prepare(bench.change("more"), base=head)) is not None
+
+
+def test_an_upsert_under_an_older_schema_is_a_conflict(bench: Bench) -> None:
+    """Rows that lack a column of the newest schema would erase its stored values: the client opens the table again."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+    table = Table.create(
+        bench.store.sub("keyed"), name="k", schema=schema, primary_keys="id", environment=bench.environment
+    )
+    table.upsert(pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([1], pa.int64())}))
+    key = table.context.manifests.live_entries(table.resolve())
+    file = replace(named_file("new"), min_key=key["min_key"][0].as_py(), max_key=key["max_key"][0].as_py())
+    prepared = Client(table).prepare(BucketChange(EMPTY_ROW, 0, 1, (file,), ()), base=table.latest())
+    table.add_column("w", "INT")
+    with pytest.raises(Conflict) as caught:
+        table.commit_prepared(prepared)
+    assert caught.value.kind == "schema_changed"
+
+
+def test_a_rollback_only_from_a_version(bench: Bench) -> None:
+    """A rollback that names the newest snapshot is refused when another one is the newest."""
+    for name in ("a", "b", "c"):
+        bench.commit(name)
+    with pytest.raises(Conflict) as caught:
+        bench.table.rollback_to(1, only_from=2)
+    assert caught.value.kind == "moved_on"
+    assert bench.live() == ["a", "b", "c"]
+    bench.table.rollback_to(1, only_from=3)
+    assert bench.live() == ["a"]
+
+
+def test_an_outcome_that_is_not_known_any_more_is_said(bench: Bench, client: Client) -> None:
+    """An id that went without a record of its winner is neither claimed nor committed again."""
+    prepared = client.prepare(bench.change("a"), base=None)
+    bench.table.commit_prepared(prepared)
+    bench.commit("b")
+    bench.store.delete(["snapshot/snapshot-1"])
+    with pytest.raises(OutcomeUnknown):
+        bench.table.commit_prepared(prepared)
