@@ -67,6 +67,8 @@ def commit_prepared(branch: TableBranch, snapshot: Snapshot, *, base_uuid: str |
     Cost, warm: 3 requests for the newest snapshot, 1 LIST of schemas, 1 GET each for base list, delta list and delta
     manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD: 11 requests.
     """
+    if snapshot.id < 1:
+        raise _invalid(f"its id is {snapshot.id}, and ids begin at 1")
     snapshot = replace(snapshot, uuid=_write_id(snapshot))
     with branch.commit_turn:
         head = branch.snapshots.latest()
@@ -129,7 +131,7 @@ def _find_committed(branch: TableBranch, snapshot: Snapshot, head: Snapshot | No
 def _is_on_top(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, base_uuid: str | None) -> bool:
     """Whether the client based a snapshot on the newest one. Raises `InvalidRequest`, `Conflict`."""
     next_id = 1 if head is None else head.id + 1
-    if snapshot.id > next_id or snapshot.id < 1:
+    if snapshot.id > next_id:
         raise _invalid(f"its id is {snapshot.id}, and the next one is {next_id}")
     if snapshot.id < next_id:
         return False
