@@ -7,6 +7,8 @@ IPC files named in the request. Clients: ``pypaimon`` (default path), ``pypaimon
 import contextlib
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 from pypaimon import CatalogFactory, Schema
@@ -30,8 +32,8 @@ def save(path, table):
 
 
 def catalog(request):
-    """Pypaimon's catalog of the warehouse."""
-    return CatalogFactory.create({"warehouse": request["warehouse"]})
+    """Pypaimon's catalog of the warehouse; ``catalog`` has further options of it, such as those of a server."""
+    return CatalogFactory.create({"warehouse": request["warehouse"], **(request.get("catalog") or {})})
 
 
 def table(request):
@@ -125,6 +127,37 @@ def rename_column(request):
     )
 
 
+def race(request):
+    """Write one row each by many clients at once; for each its error, or None."""
+
+    def run(number):
+        try:
+            rows = load(request["path"]).slice(number, 1)
+            builder = table(request).new_batch_write_builder()
+            writer, commit = builder.new_write(), builder.new_commit()
+            writer.write_arrow(rows)
+            messages = writer.prepare_commit()
+            start.wait()
+            commit.commit(messages)
+            return None
+        except Exception as error:  # the test decides what it means
+            return f"{type(error).__name__}: {error}"
+
+    start = threading.Barrier(request["count"])
+    with ThreadPoolExecutor(request["count"]) as pool:
+        return list(pool.map(run, range(request["count"])))
+
+
+def create_branch(request):
+    """Branch from a tag."""
+    catalog(request).create_branch(request["table"], request["name"], request["tag"])
+
+
+def fast_forward(request):
+    """Publish a branch."""
+    catalog(request).fast_forward(request["table"], request["name"])
+
+
 VERBS = {
     verb.__name__: verb
     for verb in (
@@ -139,6 +172,9 @@ VERBS = {
         rollback_to,
         add_column,
         rename_column,
+        race,
+        create_branch,
+        fast_forward,
     )
 }
 

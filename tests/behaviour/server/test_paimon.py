@@ -182,7 +182,7 @@ def test_snapshots_tags_branches_partitions(paimon: Paimon) -> None:
     assert paimon.refuse(404, "GET", ":/snapshots/99")["resourceType"] == "SNAPSHOT"
     paimon.done("POST", ":/tags", {"tagName": "a b+c", "snapshotId": 2, "timeRetained": "7 d"})
     tag = paimon.done("GET", ":/tags/a+b%2Bc")
-    assert (tag["tagName"], tag["snapshot"]["id"], tag["tagTimeRetained"]) == ("a b+c", 2, "P7D")
+    assert (tag["tagName"], tag["snapshot"]["id"], tag["tagTimeRetained"]) == ("a b+c", 2, "PT168H")
     assert paimon.refuse(409, "POST", ":/tags", {"tagName": "a b+c"})["resourceType"] == "TAG"
     assert paimon.refuse(404, "POST", ":/tags", {"tagName": "x", "snapshotId": 99})["resourceType"] == "SNAPSHOT"
     assert paimon.done("GET", ":/tags", tagNamePrefix="a")["tags"] == ["a b+c"]
@@ -207,7 +207,7 @@ def test_snapshots_tags_branches_partitions(paimon: Paimon) -> None:
     assert paimon.done("POST", ":/partitions", asked) == {"created": [{"day": "new"}], "existed": [{"day": "b"}]}
     paimon.refuse(400, "POST", ":/partitions", {"partitionSpecs": [{"other": "b"}]})
     paimon.done("DELETE", ":/branches/dev")
-    assert paimon.refuse(404, "GET", ":$branch_dev")["resourceType"] == "BRANCH"
+    assert paimon.refuse(404, "GET", ":$branch_dev")["resourceType"] == "TABLE"
     assert paimon.refuse(404, "DELETE", ":/branches/dev")["resourceType"] == "BRANCH"
 
 
@@ -230,7 +230,7 @@ def test_commits_that_are_refused(paimon: Paimon) -> None:
     head = table.resolve()
     snapshot = paimon.done("GET", ":/snapshot")["snapshot"]["snapshot"]
     table_id = paimon.done("GET", ":")["id"]
-    commit = {"tableId": table_id, "snapshot": {**snapshot, "id": 4, "uuid": None}, "statistics": []}
+    commit = {"tableId": table_id, "snapshot": {**snapshot, "id": 4, "uuid": None, "properties": {}}, "statistics": []}
     other = {**commit, "tableId": "00000000-0000-0000-0000-000000000000"}
     assert "dropped and created again" in paimon.refuse(400, "POST", ":/commit", other)["message"]
     old = {**commit, "snapshot": {**snapshot, "id": 2, "deltaManifestList": "manifest-list-new-1"}}
