@@ -46,7 +46,7 @@ test: ## lint, types, and all tests but the long ones, in at most 25 minutes
 	@$(MAKE) --no-print-directory --jobs=4 check environments
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: environments hadoop-aws ## the long property tests and simulations
+test-long: environments hadoop-aws s3-tests ## the long property tests and simulations
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 
 check: $(VENV)/.ready ## lint, format and types
@@ -131,7 +131,7 @@ $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 $(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
 	@tools/setup.sh paimon-java $(PAIMON)
 
-.PHONY: environments java jar jars postgresql hadoop-aws
+.PHONY: environments java jar jars postgresql hadoop-aws s3-tests
 environments: java jar postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
 
 java:
@@ -144,6 +144,15 @@ jars: $(VENV)/.ready ## the same for every minor of Spark, with Maven; a wheel t
 	@tools/jar.sh $(VENV) all
 
 hadoop-aws: $(S3A)/.ready ## Hadoop's file system for S3, 700 MB by Maven, for the tests of Spark on a bucket
+
+s3-tests: build/s3-tests/.ready ## Ceph's public suite for S3 servers, by git, for the long test of the gateway
+
+build/s3-tests/.ready:
+	@mkdir -p build
+	@test -d build/s3-tests/suite || git clone --quiet --depth 1 https://github.com/ceph/s3-tests build/s3-tests/suite || \
+		echo "https://github.com/ceph/s3-tests cannot be reached: its test will be skipped."
+	@if test -d build/s3-tests/suite; then python3 -m venv build/s3-tests/environment && \
+		build/s3-tests/environment/bin/pip install --quiet -r build/s3-tests/suite/requirements.txt && touch $@; fi
 
 postgresql:
 	@tools/setup.sh postgresql

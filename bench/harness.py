@@ -7,6 +7,7 @@ Knows no workload. Peers with old pins run in an environment of their own, behin
 from __future__ import annotations
 
 import datetime
+import gc
 import json
 import os
 import platform
@@ -85,6 +86,15 @@ def result_of(workload: str, samples: Mapping[str, list[float]], *, unit: str = 
     result = Result(workload, unit, ours, peers, ratio, dict(samples), rss_mb=rss_peak_mb(), **facts)
     print(row_of(result), flush=True)
     return result
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds of one call; the collector ran before, and does not go through the millions of inputs meanwhile."""
+    gc.collect()
+    gc.freeze()
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def rss_peak_mb() -> float:

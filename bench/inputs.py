@@ -40,6 +40,12 @@ SLATE_SHARE = 0.1
 
 MULTIGET_COUNT = 100
 BATCH_COUNT = 1000
+THREAD_COUNT = 4
+LARGE_FACTOR = 10
+"""Times the rows of the scale that the group `large` has."""
+
+HANDED_SHARE = 0.02
+"""Of the rows, those that are put one by one with each log record handed over: lakebed makes a file for each."""
 
 
 def split(body: bytes, width: int) -> list[bytes]:
@@ -76,3 +82,10 @@ def order_of(keys: list[bytes], count: int, *, hot: bool = False, seed: int = 3)
     """`count` keys to read: drawn from all, or from the hot ones."""
     among = max(1, int(len(keys) * HOT_SHARE)) if hot else len(keys)
     return [keys[place] for place in np.random.default_rng(seed).integers(0, among, count).tolist()]
+
+
+def runs_of(keys: list[bytes], count: int, *, seed: int = 4) -> list[bytes]:
+    """`count` keys to read in runs of `MULTIGET_COUNT` that follow each other in the order of keys."""
+    ordered = sorted(keys)
+    starts = np.random.default_rng(seed).integers(0, max(1, len(keys) - MULTIGET_COUNT), count // MULTIGET_COUNT)
+    return [key for start in starts.tolist() for key in ordered[start : start + MULTIGET_COUNT]]

@@ -1,24 +1,26 @@
 """The key-value benchmark: ``python bench/kv.py [--scale 1] [--only fill,read] [--samples 5]``.
 
 At scale 1: a million 16-byte keys with 100-byte values of which half compress away. Workloads by group:
-fill: fillseq, fillrandom, fillbatch (batches of 1000), logs not synced, until the log has everything;
+fill: fillseq, fillrandom, fillbatch (batches of 1000), logs not synced, until the log has everything: RocksDB hands a
+record to the operating system before its put returns, lakebed gathers them; handed: lakebed hands each over too;
 read: readhot (1 % of the keys), readrandom, readmissing, multiget (100 keys a call), at three places each: in the
-memtable, in files that the cache holds, in files four times the cache; scan: scan_rows, scan_arrow;
+memtable, in files that the cache holds, in files four times the cache; many: get_many of keys that follow each other;
+threads: gets by four threads; scan: scan_rows, scan_arrow; large: ten times the rows, read from four times the cache;
 admin: open, checkpoint, clone, and how little the last two depend on the count of rows; compact; memory: peak megabytes
-of compacting and of scanning 2 GB, most bytes in the cache; s3: requests and time under 20 ms a request.
+of compacting and of scanning 2 GB, most bytes in the cache; s3: requests and time under 20 ms a request;
+native: RocksDB's own program db_bench, if it is there; ycsb: the workloads A to F of YCSB (bench/ycsb.py).
 Peers alternate with lakebed in one run: rocksdict, slatedb (of which every operation has a tenth of the rows), pyarrow.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import pyarrow as pa
 
 import harness
-from harness import Result, alternate
+import kv_groups
+from harness import Result, alternate, timed
 from inputs import BATCH_COUNT, MULTIGET_COUNT, keys_of, missing_of, order_of, values_of
 from lakebed.kv import Database, DatabaseAdmin, DatabaseOptions, WriteBatch
 from lakebed.kv.database_location import DatabaseLocation
@@ -49,7 +52,7 @@ READ_TARGETS = {
 class Bench:
     """lakebed's side of every workload, and the pairing with the peers'."""
 
-    def __init__(self, folder: Path, *, scale: float, sample_count: int, peers: harness.PeerProcess) -> None:
+    def __init__(self, folder: Path, *, scale: float, sample_count: int, peers: harness.PeerProcess | None) -> None:
         self.folder, self.scale, self.sample_count, self.peers = folder, scale, sample_count, peers
         self.rows = max(1000, int(1_000_000 * scale))
         self.reads = max(1000, self.rows // 5)
@@ -114,9 +117,13 @@ class Bench:
     ) -> Result:
         """Lakebed and its peers, in turn."""
         measures: dict[str, Callable[[], float]] = {"lakebed": ours}
-        for peer in peers:
-            measures[peer] = lambda peer=peer: self.peers.call(peer, workload)
-        return alternate(workload, measures, sample_count=self.sample_count, **facts)  # type: ignore[arg-type]
+        for peer in peers if self.peers is not None else ():
+            measures[peer] = lambda peer=peer: self.call_peer(peer, workload)
+        return alternate(workload, measures, **{"sample_count": self.sample_count, **facts})  # type: ignore[arg-type]
+
+    def call_peer(self, peer: str, workload: str) -> float:
+        """One sample of a peer; 0 without peers."""
+        return 0.0 if self.peers is None else self.peers.call(peer, workload)
 
     # Workloads
 
@@ -438,6 +445,16 @@ def s3_workloads() -> list[
         database.flush(memtable=True)
         return database
 
+    def uncached(place: DatabaseLocation) -> Database:
+        with Database.open(place, options=S3_OPTIONS) as database:
+            batch = WriteBatch()
+            batch.put_many(keys_of(100_000), values_of(100_000))
+            database.write(batch)
+            database.flush(memtable=True)
+        database = Database.open(place, options=replace(S3_OPTIONS, cache_bytes=1 << 20, row_cache_bytes=0))
+        database.get(drawn[0])
+        return database
+
     def warm(place: DatabaseLocation) -> Database:
         database = filled(place)
         for key in keys_of(10_000)[:3]:
@@ -449,9 +466,12 @@ def s3_workloads() -> list[
         return place.url
 
     key, missing = keys_of(10_000)[5000], missing_of(keys_of(10_000))[5000]
+    drawn = order_of(keys_of(100_000), 100)
     return [
         ("durable_put", "1 PUT", filled, lambda place, db: db.put(b"k", b"v")),
         ("cold_get", "1 GET", warm, lambda place, db: db.get(key)),
+        ("cold_gets_100", "100 GET", uncached, lambda place, db: [db.get(one) for one in drawn]),
+        ("cold_get_many_100", "", uncached, lambda place, db: db.get_many(drawn)),
         ("missing_get", "0", warm, lambda place, db: db.get(missing)),
         ("checkpoint", "1 GET, 1 PUT, <= 3 LIST", closed, lambda place, _: DatabaseAdmin(place).create_checkpoint()),
         (
@@ -462,15 +482,6 @@ def s3_workloads() -> list[
         ),
         ("open", "", closed, lambda place, _: Database.open(place, options=S3_OPTIONS)),
     ]
-
-
-def timed(run: Callable[[], object]) -> float:
-    """Seconds of one call; the collector ran before, and does not go through the millions of inputs meanwhile."""
-    gc.collect()
-    gc.freeze()
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def median(samples: list[float]) -> float:
@@ -489,7 +500,21 @@ def read_ipc(path: Path) -> pa.Table:
         return pa.ipc.open_file(source).read_all()
 
 
-WORKLOADS = ("fill", "read", "scan", "admin", "compact", "memory", "s3")
+WORKLOADS: dict[str, Callable[[Bench], list[Result]]] = {
+    "fill": Bench.fill,
+    "handed": kv_groups.handed,
+    "read": Bench.read,
+    "many": kv_groups.many,
+    "threads": kv_groups.threads,
+    "scan": Bench.scan,
+    "admin": Bench.admin,
+    "compact": Bench.compact,
+    "memory": Bench.memory,
+    "s3": Bench.s3,
+    "large": kv_groups.large,
+    "native": kv_groups.native,
+    "ycsb": kv_groups.run_ycsb,
+}
 
 
 def main() -> None:
@@ -499,6 +524,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=harness.SAMPLE_COUNT_MIN)
     parser.add_argument("--only", default=",".join(WORKLOADS), help="comma-separated groups of workloads")
     parser.add_argument("--dry", action="store_true", help="print, but leave the committed results alone")
+    parser.add_argument("--alone", action="store_true", help="without peers, so that no other environment is needed")
     parser.add_argument(
         "--peers-python", type=Path, default=Path(__file__).parents[1] / ".venv-peers" / "bin" / "python"
     )
@@ -507,17 +533,20 @@ def main() -> None:
     if unknown:
         parser.error(f"no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
     folder = Path(tempfile.mkdtemp(prefix="lakebed-bench-"))
-    peers = harness.PeerProcess(chosen.peers_python, folder, chosen.scale, worker="kv_worker.py")
+    peers = None
+    if not chosen.alone:
+        peers = harness.PeerProcess(chosen.peers_python, folder, chosen.scale, worker="kv_worker.py")
     bench = Bench(folder, scale=chosen.scale, sample_count=chosen.samples, peers=peers)
     results: list[Result] = []
     try:
         for name in chosen.only.split(","):
-            results += getattr(bench, name)()
+            results += WORKLOADS[name](bench)
     finally:
         bench.close()
-        peers.close()
+        if peers is not None:
+            peers.close()
         shutil.rmtree(folder, ignore_errors=True)
-    versions = harness.versions_of("lakebed", "pyarrow") | peers.versions
+    versions = harness.versions_of("lakebed", "pyarrow") | ({} if peers is None else peers.versions)
     if not chosen.dry:
         print(f"written: {harness.write_results('kv', results, scale=chosen.scale, versions=versions)}")
 

@@ -77,7 +77,7 @@ class Bench:
     def branch(self, source: str = "main") -> Branch:
         """A fresh branch of the base."""
         self.made += 1
-        return self.base.create_branch(f"b{self.made}", source=source)
+        return self.base.create_branch(f"b{self.made}", version=source)
 
     def close(self) -> None:
         """Close what is open."""
@@ -168,7 +168,7 @@ class Bench:
         return alternate("list", {"lakebed": whole}, target="<= 3.3 us", **taken)
 
     def _tombstones(self) -> list[Result]:
-        single = self.base.create_branch("single", source="main")
+        single = self.base.create_branch("single", version="main")
         single.delete_prefix("")
         single.stage_many([(self.paths[-1], entries_of(1)[0])])
         single.commit("one object")

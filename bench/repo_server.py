@@ -27,6 +27,8 @@ from lakebed.repo import Entry, RepositoryOptions
 
 BODY = bytes(range(256)) * 16
 """4 KiB."""
+AMOUNT = 1_000
+"""Rows of a page."""
 SECONDS = 2.0
 """Of one sample."""
 API = "/api/v1/repositories/base"
@@ -104,11 +106,17 @@ async def measure(port: int, authorization: str, *, paths: list[str], sample_cou
         status, body = await client.call("POST", f"{API}/branches/up/objects?path=u/{made}/{number}", BODY)
         assert status == 201, body
 
+    async def list_page(client: Client, _: int) -> None:
+        after = quote(rng.choice(paths[: -AMOUNT - 1]))
+        status, body = await client.call("GET", f"{API}/refs/main/objects/ls?amount={AMOUNT}&after={after}")
+        assert status == 200, body
+
     plans: list[tuple[str, Callable[[Client, int], Awaitable[None]], int, bool, int]] = [
         ("stat", stat, 1, False, 0),
         ("stat", stat, 16, False, 1500),
         ("upload_4k", upload, 1, False, 0),
         ("upload_4k", upload, 16, False, 800),
+        ("list_1000", list_page, 16, False, 0),
         ("stat", stat, 16, True, 0),
         ("upload_4k", upload, 16, True, 0),
     ]

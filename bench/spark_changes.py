@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +25,8 @@ import pyarrow as pa
 from harness import PeerProcess, Result, alternate, result_of
 from inputs import SCHEMA
 from lakebed.lake.lake import open_lake
-from lakebed.reclaim.model import ReclaimReport
-from lakebed.spark.jobs import compact_table, remove_orphan_files
+from lakebed.reclaim.model import CollectionReport
+from lakebed.spark.jobs import collect_table, compact_table
 from planning import FILES_PER_COMMIT, describe_files, timed
 from spark_queries import AGGREGATES, COLUMNS, FILTERS, merge_into
 
@@ -244,21 +243,18 @@ def orphans_1m(bench: Bench) -> Result:
         _touch(folders[number % len(folders)] / f"data-{number:032x}-9.parquet")
     found: list[int] = []
 
-    def looked(find: Callable[[], ReclaimReport]) -> Callable[[], float]:
+    def looked(find: Callable[[], CollectionReport]) -> Callable[[], float]:
         return lambda: timed(lambda: found.append(len(find().plan.doomed)))
 
-    def later() -> int:
-        return int(time.time() * 1000) - 1
-
     sides = {
-        "lakebed": looked(lambda: remove_orphan_files(bench.spark, table, older_than_ms=later(), dry_run=True)),
-        "one-process": looked(lambda: table.remove_orphan_files(older_than_ms=later(), dry_run=True)),
+        "lakebed": looked(lambda: collect_table(bench.spark, table, grace_ms=0, dry_run=True)),
+        "one-process": looked(lambda: table.collect(grace_ms=0, dry_run=True)),
         **peers(bench, "delta", lambda peer: peer.run("orphans", root)),
     }
     # The first job of a session starts its Python workers, which takes longer than a search.
     small = bench.new_table()
     bench.spark.sql(f"INSERT INTO {small} VALUES (1, 1, 1.0, 'x')")
-    remove_orphan_files(bench.spark, lake.table(small.partition(".")[2]), dry_run=True)
+    collect_table(bench.spark, lake.table(small.partition(".")[2]), dry_run=True)
     for peer in bench.peers_of("delta"):
         peer.run("orphans", bench.folder / "warm")
     result = alternate("orphans_1m", sides, sample_count=1, warmup_count=0, rows=file_count)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,20 @@ from rocksdict import (
 )
 from slatedb import uniffi as slate
 
-from inputs import BATCH_COUNT, MULTIGET_COUNT, SLATE_SHARE, keys_of, missing_of, order_of, values_of
+import ycsb
+from inputs import (
+    BATCH_COUNT,
+    HANDED_SHARE,
+    LARGE_FACTOR,
+    MULTIGET_COUNT,
+    SLATE_SHARE,
+    THREAD_COUNT,
+    keys_of,
+    missing_of,
+    order_of,
+    runs_of,
+    values_of,
+)
 
 FOLDER = Path(sys.argv[1])
 SCALE = float(sys.argv[2])
@@ -40,7 +55,10 @@ CACHE_BYTES = {
     "memtable": 32 << 20,
     "cached": 512 << 20,
     "uncached": max(1 << 20, ROWS * 116 // 4),
+    "large": ROWS * LARGE_FACTOR * 116 // 4,
+    "ycsb": ycsb.cache_bytes_of(SCALE),
 }
+MEMTABLE_BYTES = {"memtable": 1 << 30, "ycsb": ycsb.memtable_bytes_of(SCALE)}
 GATHERED = 500
 CALLS = 20
 """Calls behind one sample of a workload of single operations."""
@@ -70,11 +88,17 @@ class Inputs:
         return self._once(("values", count), lambda: values_of(count))
 
     def order(self, kind: str, count: int, rows: int) -> list[bytes]:
-        """What `readhot`, `readrandom`, `readmissing` or `multiget` reads."""
+        """What `readhot`, `readrandom`, `readmissing`, `multiget` or `multigetrun` reads."""
         keys = self.keys(rows)
+        if kind == "multigetrun":
+            return self._once((kind, count, rows), lambda: runs_of(keys, count))
         if kind == "readmissing":
             return self._once((kind, count, rows), lambda: order_of(missing_of(keys), count))
         return self._once((kind, count, rows), lambda: order_of(keys, count, hot=kind == "readhot"))
+
+    def large_keys(self) -> list[bytes]:
+        """Ten times as many keys."""
+        return self._once("large", lambda: keys_of(ROWS * LARGE_FACTOR, seed=11))
 
     def _once(self, name: object, make: Callable[[], list[bytes]]) -> list[bytes]:
         if name not in self.made:
@@ -95,7 +119,7 @@ class Rocks:
     def options(self, place: str) -> Options:
         """64 MiB memtables (or all in memory), LZ4, a filter of ten bits, a cache of the place's size."""
         options = Options(raw_mode=True)
-        options.set_write_buffer_size(1 << 30 if place == "memtable" else 64 << 20)
+        options.set_write_buffer_size(MEMTABLE_BYTES.get(place, 64 << 20))
         options.set_compression_type(DBCompressionType.lz4())
         blocks = BlockBasedOptions()
         blocks.set_bloom_filter(10, False)
@@ -172,7 +196,82 @@ class Rocks:
             for first in range(0, READS, MULTIGET_COUNT):
                 database.get(order[first : first + MULTIGET_COUNT])
 
-        return timed(many if kind == "multiget" else single) / READS * 1e6
+        def shared() -> None:
+            get = database.get
+            shares = [order[number::THREAD_COUNT] for number in range(THREAD_COUNT)]
+            with ThreadPoolExecutor(THREAD_COUNT) as pool:
+                for _ in pool.map(lambda keys: [get(key) for key in keys] and None, shares):
+                    pass
+
+        run = {"multiget": many, "multigetrun": many, "threads": shared}.get(kind, single)
+        return timed(run) / READS * 1e6
+
+    def handed(self) -> float:
+        """Put one by one; RocksDB hands its log to the operating system before each returns."""
+        count = max(500, int(ROWS * HANDED_SHARE))
+        keys, values, database = INPUTS.keys(ROWS), INPUTS.values(ROWS), self.new("cached")
+
+        def run() -> None:
+            for key, value in zip(keys[:count], values, strict=False):
+                database.put(key, value)
+
+        seconds = timed(run)
+        self.drop(database)
+        return seconds / count * 1e6
+
+    def large(self, what: str) -> float:
+        """Ten times the rows: fill and compact, then read."""
+        count = ROWS * LARGE_FACTOR
+        keys = INPUTS.large_keys()
+        if what == "fill":
+            values, database = INPUTS.values(ROWS), self.new("large")
+            self.places["large"] = database
+
+            def fill() -> None:
+                for first in range(0, count, BATCH_COUNT):
+                    batch = WriteBatch(raw_mode=True)
+                    for place, key in enumerate(keys[first : first + BATCH_COUNT], first):
+                        batch.put(key, values[place % ROWS])
+                    database.write(batch)
+                database.flush()
+                database.compact_range(None, None)
+
+            return timed(fill) / count * 1e6
+        if what == "end":
+            self.drop(self.places.pop("large"))
+            INPUTS.made.clear()
+            return 0.0
+        database, order = self.places["large"], order_of(keys, READS)
+
+        def single() -> None:
+            for key in order:
+                database.get(key)
+
+        def many() -> None:
+            for first in range(0, READS, MULTIGET_COUNT):
+                database.get(order[first : first + MULTIGET_COUNT])
+
+        return timed(many if what == "multiget" else single) / READS * 1e6
+
+    def ycsb(self, workload: str) -> float:
+        """One sample of a workload of YCSB."""
+        if "ycsb" not in self.places:
+            database = self.places["ycsb"] = self.new("ycsb")
+            for keys, values in ycsb.load(SCALE):
+                batch = WriteBatch(raw_mode=True)
+                for key, value in zip(keys, values, strict=True):
+                    batch.put(key, value)
+                database.write(batch)
+            database.flush()
+            database.compact_range(None, None)
+            self.samples = ycsb.Samples(SCALE)
+        database, operations = self.places["ycsb"], self.samples.next_of(workload)
+
+        def scan(start: bytes, count: int) -> int:
+            return sum(1 for _ in itertools.islice(database.items(from_key=start), count))
+
+        run = lambda: ycsb.run_operations(operations, get=database.get, put=database.put, scan=scan)  # noqa: E731
+        return timed(run) / len(operations) * 1e6
 
     def scan(self) -> float:
         """Every row, as keys and values in Python."""
@@ -216,11 +315,16 @@ class Rocks:
     def run(self, workload: str) -> float:
         """One sample."""
         kind, _, place = workload.partition("_")
-        if kind in ("readhot", "readrandom", "readmissing", "multiget"):
+        if kind in ("readhot", "readrandom", "readmissing", "multiget", "multigetrun", "threads"):
             return self.read(kind, place)
+        if kind == "large":
+            return self.large(place)
+        if kind == "ycsb":
+            return self.ycsb(place)
         known: dict[str, Callable[[], float]] = {
             "fillseq": lambda: self.fill(sequential=True),
             "fillrandom": lambda: self.fill(sequential=False),
+            "fillrandom_handed": self.handed,
             "fillbatch": self.fill_batch,
             "scan_rows": self.scan,
             "open": self.open,
@@ -249,9 +353,9 @@ class Slate:
         settings = slate.Settings.default()
         settings.set("compression_codec", '"Lz4"')
         settings.set("garbage_collector_options", "null")
-        if place == "memtable":
-            settings.set("l0_sst_size_bytes", str(1 << 30))
-            settings.set("max_unflushed_bytes", str(4 << 30))
+        if place in MEMTABLE_BYTES:
+            settings.set("l0_sst_size_bytes", str(MEMTABLE_BYTES[place]))
+            settings.set("max_unflushed_bytes", str(4 * MEMTABLE_BYTES[place]))
         builder = slate.DbBuilder(path, self.store)
         builder.with_settings(settings)
         cache = slate.FoyerCacheOptions(max_capacity=CACHE_BYTES[place], shards=4)
@@ -350,6 +454,29 @@ class Slate:
         self.places["cached"] = await self.opened(self.path("cached"), "cached")
         return seconds / CALLS * 1e3
 
+    async def ycsb(self, workload: str) -> float:
+        """One sample of a workload of YCSB, one operation after another; writes do not wait for durability."""
+        if "ycsb" not in self.places:
+            self.places["ycsb"] = await self.opened(self.path("ycsb"), "ycsb")
+            for keys, values in ycsb.load(SCALE):
+                await self.places["ycsb"].write(batch_of(keys, values))
+            flush = slate.FlushOptions(flush_type=slate.FlushType.MEM_TABLE)
+            await self.places["ycsb"].flush_with_options(flush)
+            self.samples = ycsb.Samples(SCALE)
+        database, operations = self.places["ycsb"], self.samples.next_of(workload)
+
+        async def run() -> None:
+            for verb, key, value in operations:
+                if verb in (ycsb.READ, ycsb.MODIFY):
+                    assert await database.get(key) is not None
+                if verb == ycsb.SCAN:
+                    rest = slate.KeyRange(start=key, start_inclusive=True, end=None, end_inclusive=False)
+                    assert await (await database.scan(rest)).next_batch(len(value))
+                elif verb != ycsb.READ:
+                    await database.put(key, value)
+
+        return await measured(run) / len(operations) * 1e6
+
     async def checkpoint(self) -> float:
         """Checkpoints of the latest version, from outside."""
         await self.place("cached")
@@ -391,6 +518,8 @@ class Slate:
             "checkpoint": self.checkpoint,
             "clone": self.clone,
         }
+        if kind == "ycsb":
+            return self.loop.run_until_complete(self.ycsb(place))
         work = known[workload] if workload in known else lambda: self.read(kind, place)
         return self.loop.run_until_complete(work())  # type: ignore[arg-type]
 

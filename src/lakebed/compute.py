@@ -9,13 +9,6 @@ Cost: after the first use, that of `pyarrow.compute` itself.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from lakebed.first_use import all_of
 
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module("pyarrow.compute")
-    globals().update({attribute: value for attribute, value in vars(module).items() if not attribute.startswith("_")})
-    return getattr(module, name)
+__getattr__ = all_of("pyarrow.compute", into=globals())

@@ -1,38 +1,70 @@
-"""The names of a package, loaded on first use, so that importing the package costs nothing."""
+"""What a package loads on first use (PEP 562), so that importing the package costs nothing. The one way to do so."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+Lookup = Callable[[str], Any]
 
 
 def on_first_use(
     package: str,
-    names: Mapping[str, Sequence[str]],
+    names: Mapping[str, Sequence[str]] | None = None,
     *,
     modules: Sequence[str] = (),
     renamed: Mapping[str, str] | None = None,
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    check: Callable[[], None] = lambda: None,
+) -> tuple[Lookup, Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package.
 
     Args:
         names: by module, without ``lakebed.``.
         modules: modules of the package that are names of it, too.
         renamed: the names of some of them in the package, with their names in their modules.
+        check: called before anything is loaded, to say what is not installed.
     """
     renamed = renamed or {}
-    module_of = {name: f"lakebed.{module}" for module, exports in names.items() for name in exports}
+    module_of = {name: f"lakebed.{module}" for module, exports in (names or {}).items() for name in exports}
 
     def load(name: str) -> Any:
+        attribute = renamed.get(name, name)
+        if name not in modules and attribute not in module_of:
+            raise _absence(package, name)
+        check()
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
-        attribute = renamed.get(name, name)
-        if attribute not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(module_of[attribute]), attribute)
         setattr(sys.modules[package], name, value)
         return value
 
     return load, lambda: sorted({*sys.modules[package].__all__, *renamed})
+
+
+def _absence(package: str, name: str) -> Exception:
+    """Return the error of a name that a package does not have. It says where a module is that moved into a room.
+
+    (Only for ``from package import module``: of ``import package.module`` Python asks no package.)
+    """
+    rooms = () if name.startswith("_") else Path(sys.modules[package].__path__[0]).glob(f"*/{name}.py")
+    places = [f"{package}.{path.parent.name}.{name}" for path in sorted(rooms)]
+    if not places:
+        return AttributeError(f"module {package!r} has no attribute {name!r}")
+    # Not an AttributeError, in whose place the import statement would raise one without these words.
+    return ImportError(f"{package}.{name} has moved: import {' or '.join(places)}.", name=f"{package}.{name}")
+
+
+def all_of(module: str, *, into: dict[str, Any]) -> Lookup:
+    """Return a `__getattr__` that loads another module, and puts its public names into the globals `into`."""
+
+    def load(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {into['__name__']!r} has no attribute {name!r}")
+        loaded = importlib.import_module(module)
+        into.update({attribute: value for attribute, value in vars(loaded).items() if not attribute.startswith("_")})
+        return getattr(loaded, name)
+
+    return load

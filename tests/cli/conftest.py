@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,25 +68,38 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> str:
-    """``flights``: key id, two versions, tag jan on the first. ``db.events``: plain, one version."""
-    opened = lakebed.open(str(tmp_path / "lake"))
+@pytest.fixture(scope="session")
+def made_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `lake` is a copy of; nothing in it depends on where it lies."""
+    folder = tmp_path_factory.mktemp("made") / "lake"
+    opened = lakebed.open(str(folder))
     flights = opened.create_table("flights", SCHEMA, primary_keys=["id"], options={"bucket": "1"})
     flights.upsert(rows(1, 2, 3))
     flights.create_tag("jan")
     flights.upsert(rows(3, 4, delay=100.0))
     opened.create_table("db.events", SCHEMA).append(rows(7, 8))
-    return str(tmp_path / "lake")
+    return folder
 
 
 @pytest.fixture
-def unchanged(lake: str) -> Callable[[], bool]:
-    """Whether the lake still is, byte by byte, what it was when the test began (hints of readers excepted)."""
+def lake(made_lake: Path, tmp_path: Path) -> str:
+    """``flights``: key id, two versions, tag jan on the first. ``db.events``: plain, one version."""
+    return str(shutil.copytree(made_lake, tmp_path / "lake"))
 
-    def state() -> dict[str, str]:
-        files = [path for path in Path(lake).rglob("*") if path.is_file() and path.name != "tag-index"]
+
+@pytest.fixture
+def state_of() -> Callable[[str], dict[str, str]]:
+    """The files of a folder with checksums, byte by byte (hints of readers excepted)."""
+
+    def state(folder: str) -> dict[str, str]:
+        files = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != "tag-index"]
         return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
-    before = state()
-    return lambda: state() == before
+    return state
+
+
+@pytest.fixture
+def unchanged(lake: str, state_of: Callable[[str], dict[str, str]]) -> Callable[[], bool]:
+    """Whether the lake still is what it was when the test began."""
+    before = state_of(lake)
+    return lambda: state_of(lake) == before

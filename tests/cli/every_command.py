@@ -77,7 +77,7 @@ COMMANDS: list[tuple[str, int]] = [
     ("kv delete LAKE serving k --yes", 0),
     ("kv restore LAKE serving weekly --yes", 0),
     ("kv drop-tag LAKE serving weekly --yes", 0),
-    ("kv collect LAKE --min-age 0s --yes", 0),
+    ("kv collect LAKE --grace 0s --yes", 0),
     ("kv drop LAKE copy --hard --yes", 0),
     ("repo create LAKE rep", 0),
     ("repo list LAKE", 0),
@@ -114,7 +114,7 @@ COMMANDS: list[tuple[str, int]] = [
     ("repo drop-branch LAKE rep dev --yes", 0),
     ("repo undelete-branch LAKE rep dev", 0),
     ("repo drop-tag LAKE rep v1 --yes", 0),
-    ("repo collect LAKE rep --min-age 0s --yes", 0),
+    ("repo collect LAKE rep --grace 0s --yes", 0),
     ("key create LAKE", 0),
     ("key list LAKE", 0),
     ("key rotate LAKE nope", exits.NOT_FOUND),
@@ -131,7 +131,7 @@ COMMANDS: list[tuple[str, int]] = [
         (f"fleet {line}", exits.NOT_FOUND)
         for line in (
             *("status LAKE", "txns LAKE t", "events LAKE", "migrate LAKE t n", "attach-reader LAKE t n"),
-            *("drain LAKE n", "decommission LAKE n --yes", "ack LAKE t 1 --yes", "scrub LAKE --dry-run"),
+            *("drain LAKE n", "decommission LAKE n --yes", "ack LAKE t 1 --yes", "collect LAKE --dry-run"),
             *("create LAKE t", "drop LAKE t --yes", "tenants LAKE", "policy LAKE t", "timelines LAKE t"),
             *("create-timeline LAKE t a", "branch LAKE t b", "pin LAKE t p", "restore LAKE t 1 --yes"),
             *("detach LAKE t b", "drop-timeline LAKE t b --yes", "commit LAKE t", "put LAKE t k v"),

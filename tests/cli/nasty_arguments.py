@@ -16,10 +16,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from lakebed.cli.command import CommandSpec
 from lakebed.cli.commands import ROOT
 from lakebed.cli.main import run
-from lakebed.cli.parser import find
+from lakebed.cli.parser import CommandSpec, find
 
 STORY = runpy.run_path(str(Path(__file__).parent / "every_command.py"))
 PROCESSES = {("serve",), ("pipeline", "run"), *(("fleet", word) for word in ("up", "control", "node", "log"))}
@@ -119,7 +118,7 @@ def lines(folder: Path, lake: Path, generator: random.Random, each: int) -> Iter
     """Command lines, each with one such text."""
     shown = set()
     for line, _ in STORY["COMMANDS"]:
-        spec = find(ROOT, line.split(" "))[1]
+        spec = find(ROOT, line.split(" "))
         if spec is None or spec.path in PROCESSES or spec.path in shown:
             continue
         shown.add(spec.path)
@@ -130,15 +129,15 @@ def lines(folder: Path, lake: Path, generator: random.Random, each: int) -> Iter
 def mutated(spec: CommandSpec, words: list[str], generator: random.Random, each: int) -> Iterator[list[str]]:
     """The words of a command with one of them replaced, or with one option more."""
     first = len(spec.path)
-    yes = ["--yes"] if any("--yes" in option.names for option in spec.options) else []
+    yes = ["--yes"] if any("--yes" in option.opts for option in spec.options) else []
     for position in range(first, len(words)):
         if not words[position].startswith("-") and position > first:
             for text in generator.sample(NASTY, each):
                 yield [*words[:position], text, *words[position + 1 :]]
     for option in spec.options:
-        if not option.is_flag:
+        if not (option.is_flag or option.count):
             for text in generator.sample(NASTY, each):
-                yield [*words, *yes, option.names[0], text]
+                yield [*words, *yes, option.opts[0], text]
 
 
 PREPARED = """table create LAKE t --like rows.csv --primary-key id -o bucket=1

@@ -17,8 +17,12 @@ RUNNER = Path(__file__).parent / "nasty_arguments.py"
 
 DURATIONS = (
     *("kv put LAKE s k v --ttl", "kv tag LAKE s --lifetime", "kv collect LAKE --yes --grace"),
-    *("kv collect LAKE --yes --min-age", "kv collect LAKE --watch --interval", "kv compact LAKE s --watch --interval"),
-    *("kv restore LAKE s 1 --yes --keep-for", "repo collect LAKE rep --yes --min-age", "fleet scrub LAKE --grace"),
+    *(
+        "kv collect LAKE --yes --destroyed-grace",
+        "kv collect LAKE --watch --interval",
+        "kv compact LAKE s --watch --interval",
+    ),
+    *("kv restore LAKE s 1 --yes --lifetime", "repo collect LAKE rep --yes --grace", "fleet collect LAKE --grace"),
 )
 
 

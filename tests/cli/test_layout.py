@@ -168,14 +168,13 @@ def at_a_terminal(commands: list[list[str]], width: int, folder: Path) -> list[s
     return shown.decode().replace("\r\n", "\n").split("\x1e")
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_every_table_shows_whole_words_at_a_terminal(cli: Cli, long_names: str, width: int, tmp_path: Path) -> None:
+def test_every_table_shows_whole_words_at_a_terminal(cli: Cli, long_names: str, tmp_path: Path) -> None:
     """Each word of a table at a terminal is a word of the same table in a pipe, which shortens nothing."""
     expected = tables(long_names)
-    for (command, must), text in zip(
-        expected, at_a_terminal([one for one, _ in expected], width, tmp_path), strict=False
-    ):
-        done = cli(*command)
+    commands = [command for command, _ in expected]
+    piped = [cli(*command) for command in commands]
+    texts = [(width, text) for width in (60, 80) for text in at_a_terminal(commands, width, tmp_path)[: len(commands)]]
+    for (command, must), done, (width, text) in zip(expected * 2, piped * 2, texts, strict=True):
         shown = re.sub(r".*\x1b\[\?25h.*\x1b\[2K", "", text, flags=re.DOTALL)  # behind a progress bar
         table, _, left_out = STYLE.sub("", shown).partition("\nColumns left out, ")
         assert "\x1b" not in table
@@ -193,6 +192,25 @@ def test_a_value_is_not_wrapped(cli: Cli, long_names: str, tmp_path: Path) -> No
     value = f"two  spaces and  {LONG} and {LONG}  "
     cli("kv", "put", long_names, LONG, "key", value)
     assert at_a_terminal([["kv", "get", long_names, LONG, "key"]], 60, tmp_path)[0] == f"{value}\n"
+
+
+def test_names_have_no_markup(lake: str, tmp_path: Path) -> None:
+    """A file, a table's row and an error with brackets are shown as they are, in a progress bar too."""
+    source = tmp_path / "a[red]:smile:.csv"
+    source.write_text("id,carrier,delay\n9,[bold]UA[/x]:smile:,1\n")
+    append, read, failed, *_ = at_a_terminal(
+        [
+            ["table", "append", lake, "db.events", str(source)],
+            ["table", "read", lake, "db.events", "--where", "id = 9"],
+            ["table", "import", lake, "new", f"{tmp_path}/none[/y]", "--format", "parquet"],
+        ],
+        200,
+        tmp_path,
+    )
+    assert "loading a[red]:smile:.csv" in STYLE.sub("", append)
+    assert "[bold]UA[/x]:smile:" in read
+    assert "none[/y]" in failed
+    assert "Traceback" not in append + read + failed
 
 
 def test_a_pipe_gets_the_whole_committer_and_owner(cli: Cli, long_names: str, tmp_path: Path) -> None:

@@ -39,7 +39,11 @@ def test_no_command_takes_a_folder_for_a_url(
         *("table create LAKE new --like gs:rows.csv", "table export LAKE flights s3:out --format parquet"),
         *("table import LAKE new s3:in --format parquet", "pipeline report LAKE -o s3:report.html"),
         *("pipeline run s3://bucket/p.yaml --check", "kv branch LAKE x s3:/copy", "serve LAKE --access-log s3:log"),
-        *("repo list LAKE --metadata s3:records", "kv get --path s3:x k", "fleet scrub LAKE --dry-run --storage s3:x"),
+        *(
+            "repo list LAKE --metadata s3:records",
+            "kv get --path s3:x k",
+            "fleet collect LAKE --dry-run --storage s3:x",
+        ),
         *("fleet node --control http://127.0.0.1:9 --local s3:node", "fleet up LAKE --local s3:fleet"),
         *("fleet up LAKE --log s3:log", "fleet control LAKE --log s3:log", "fleet control LAKE --log x --ledger s3:x"),
     ],

@@ -163,7 +163,7 @@ def test_nothing_there_is_said(cli: Cli, tmp_path: Path) -> None:
     refused(cli("repo", "put", lake, "analytics", "main", "a", tmp_path / "no-file"), 2, "no file")
     refused(cli("repo", "put", lake, "analytics", "main", "../a", __file__), 2)
     refused(cli("repo", "ls", lake, "analytics", "main~x"), 2)
-    refused(cli("repo", "collect", lake, "analytics", "--min-age", "soon"), 2)
+    refused(cli("repo", "collect", lake, "analytics", "--grace", "soon"), 2)
 
 
 # ---- the server's own command
@@ -251,8 +251,8 @@ def test_mistyped_names_and_paths_are_answered_by_what_is_there(cli: Cli, tmp_pa
     refused(cli("repo", "put", lake, "ops", "main", "b", tmp_path), 2, "is a folder")
     refused(cli("repo", "get", lake, "ops", "main", "raw/a.csv", tmp_path), 2, "is a folder")
     refused(cli("repo", "get", lake, "ops", "main", "raw/a.csv", tmp_path / "no" / "b"), 2, "There is no folder")
-    refused(cli("repo", "ls", lake, "ops", "main", "--limit", "abc"), 2, "use an integer")
-    refused(cli("key", "create", lake, "--role", "boss"), 2, "read, write or admin")
+    refused(cli("repo", "ls", lake, "ops", "main", "--limit", "abc"), 2, "not an integer")
+    refused(cli("key", "create", lake, "--role", "boss"), 2, "'read', 'write', 'admin'")
     assert cli("repo", "reset", lake, "ops", "main", "--path", "raw").out == "Nothing was uncommitted at raw on main.\n"
     assert cli("repo", "reset", lake, "ops", "main", "--path", "raw", "--dry-run").out == (
         "Nothing would be discarded.\n"

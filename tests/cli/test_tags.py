@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from lakebed.cli import exits
 
 Cli = Callable[..., Any]
@@ -37,33 +35,6 @@ def test_create_tag(cli: Cli, lake: str) -> None:
     assert cli("table", "tag", lake, "flights", "copy", "--tag", "jan").code == exits.OK
     assert cli("table", "tag", lake, "flights", "now", "--timestamp", "2999-01-01").code == exits.OK
     assert tags_of(cli, lake) == {"jan": 1, "new": 2, "old": 1, "copy": 1, "now": 2}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("jan",), exits.CONFLICT),
-        (("2013",), exits.USAGE),
-        (("a/b",), exits.USAGE),
-        (("snapshot.3",), exits.USAGE),
-        ((" ",), exits.USAGE),
-        (("x", "--snapshot", "99"), exits.NOT_FOUND),
-        (("x", "--tag", "nope"), exits.NOT_FOUND),
-        (("x", "--timestamp", "1999-01-01"), exits.NOT_FOUND),
-        (("x", "--timestamp", "yesterday"), exits.USAGE),
-        (("x", "--lifetime", "soon"), exits.USAGE),
-        (("x", "--snapshot", "1", "--tag", "jan"), exits.USAGE),
-        ((), exits.USAGE),
-    ],
-)
-def test_create_tag_refuses(
-    cli: Cli, lake: str, unchanged: Callable[[], bool], arguments: tuple[str, ...], code: int
-) -> None:
-    """A tag that cannot be made is one sentence with its exit code, and nothing is written."""
-    answer = cli("table", "tag", lake, "flights", *arguments)
-    assert answer.code == code
-    assert len(answer.err.splitlines()) == 1
-    assert unchanged()
 
 
 def test_create_tag_if_not_exists(cli: Cli, lake: str) -> None:

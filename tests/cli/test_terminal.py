@@ -1,4 +1,4 @@
-"""Every command of the reference page at a real terminal of 80 and of 60 columns, and in a pipe."""
+"""Every command of the reference page at a real terminal of 60 columns, and in a pipe."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COLOR = re.compile(r"\x1b\[[0-9;]*(3[0-7]|9[0-7]|4[0-7]|38|48)[0-9;]*m")
 TABLE_LINE = re.compile(r"─{10,}")
 
 
-def at_a_terminal(folder: Path, *widths: str, color: bool) -> str:
-    """What the commands print at a terminal, standard output and error together."""
+def at_a_terminal(folder: Path, width: str) -> str:
+    """What the commands print at a terminal without colors, standard output and error together."""
     master, terminal = pty.openpty()
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    environment |= {"TERM": "xterm-256color", **({} if color else {"NO_COLOR": "1"})}
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment |= {"TERM": "xterm-256color", "NO_COLOR": "1"}
     child = subprocess.Popen(
-        [sys.executable, RUNNER, folder, *widths], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
+        [sys.executable, RUNNER, folder, width], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
     )
     os.close(terminal)
     shown = bytearray()
@@ -46,14 +46,13 @@ def at_a_terminal(folder: Path, *widths: str, color: bool) -> str:
 
 def test_the_story_has_every_command() -> None:
     """A command that is added is run here too."""
-    told = {found.path for line, _ in COMMANDS if (found := find(ROOT, line.split(" "))[1]) is not None}
+    told = {found.path for line, _ in COMMANDS if (found := find(ROOT, line.split(" "))) is not None}
     assert told == {command.path for command in ROOT.every()}
 
 
-@pytest.mark.parametrize(("widths", "color"), [(("80",), True), (("60",), False)], ids=["80", "60 without color"])
-def test_every_command_at_a_terminal(tmp_path: Path, widths: tuple[str, ...], color: bool) -> None:
-    """It ends as it should, no table is wider than the terminal, and colors are left out where they are not wanted."""
-    shown = at_a_terminal(tmp_path, *widths, color=color)
+def test_every_command_at_a_terminal(tmp_path: Path) -> None:
+    """It ends as it should, no table is wider than the terminal, and there are no colors where none are wanted."""
+    shown = at_a_terminal(tmp_path, "60")
     (codes,) = json.loads((tmp_path / "codes.json").read_text()).values()
     parts = shown.split("\x1e")
     wrong = [
@@ -65,8 +64,8 @@ def test_every_command_at_a_terminal(tmp_path: Path, widths: tuple[str, ...], co
     for (line, _), part in zip(COMMANDS, parts, strict=False):
         assert "Traceback" not in part, part
         for text in part.splitlines():
-            assert not TABLE_LINE.search(text) or len(text) <= int(widths[0]), (line, text)
-    assert color or not COLOR.search(shown)
+            assert not TABLE_LINE.search(text) or len(text) <= 60, (line, text)
+    assert not COLOR.search(shown)
     assert "\x1b[?25l" in shown, "progress was shown: the cursor was hidden for it"
 
 
@@ -97,7 +96,7 @@ def run_every_command(folder: Path, redirections: str) -> None:
     (codes,) = json.loads((folder / "codes.json").read_text()).values()
     is_lost = not {">/dev/full", ">&-"}.isdisjoint(redirections.split(" "))
     for (line, expected), code in zip(COMMANDS, codes, strict=True):
-        command = find(ROOT, line.split(" "))[1]
+        command = find(ROOT, line.split(" "))
         assert command is not None
         is_failed = is_lost and expected == exits.OK and is_answer(command.path)
         assert code == (exits.UNAVAILABLE if is_failed else expected), (line, code, done.stderr[-2000:])

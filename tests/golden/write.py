@@ -132,7 +132,7 @@ def main() -> None:
         "schema-1": encode_schema(SCHEMA),
         "snapshot-7": snapshot,
         "tag-kept": encode_tag(snapshot),
-        "tag-month": encode_tag(snapshot, create_time_ms=1_700_000_000_789, time_retained_ms=86_400_250),
+        "tag-month": encode_tag(snapshot, create_time_ms=1_700_000_000_789, lifetime_ms=86_400_250),
         "manifest-0-0": encode_manifest(entries_of_changes(CHANGES)),
         "manifest-list-0-1": encode_manifest_list(METAS),
         **index_files(),

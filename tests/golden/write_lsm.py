@@ -29,6 +29,10 @@ COMPRESSIONS: dict[str, Compression | None] = {
     "01HF7YAT000000000000000001": "lz4",
     "01HF7YAT000000000000000002": "zstd",
     "01HF7YAT000000000000000003": None,
+    # Those before are of version 1, which is no longer written; these are of version 2.
+    "01HF7YAT000000000000000004": "lz4",
+    "01HF7YAT000000000000000005": "zstd",
+    "01HF7YAT000000000000000006": None,
 }
 
 
@@ -38,7 +42,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     store = open_store(f"memory://{uuid.uuid4().hex}")
     for file_id, compression in COMPRESSIONS.items():
-        options = FileOptions(block_bytes=1024, compression=compression)
+        options = FileOptions(block_bytes=1024, page_bytes=256, compression=compression)
         writer = FileWriter(store, file_id, file_id=file_id, options=options)
         writer.write(batch_of(ROWS))
         meta = writer.finish()

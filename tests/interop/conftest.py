@@ -36,18 +36,13 @@ class Peers:
             )
         self.warehouse = ""
         self.catalog: dict[str, str] = {}
+        """Options of a catalog behind a server; none: the warehouse's folder."""
 
     def call(self, verb: str, **request: Any) -> Any:
         """One request; its answer, or `PeerError`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        request = {
-            "verb": verb,
-            "warehouse": self.warehouse,
-            "catalog": self.catalog,
-            "client": "pypaimon",
-            **request,
-        }
+        request = {"verb": verb, "warehouse": self.warehouse, "client": "pypaimon", "catalog": self.catalog, **request}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -116,5 +111,4 @@ def peer_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
 def peers(peer_process: Peers, tmp_path: Path) -> Peers:
     """The real clients, over a fresh warehouse."""
     peer_process.warehouse = str(tmp_path / "lake")
-    peer_process.catalog = {}
     return peer_process

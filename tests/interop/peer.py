@@ -32,8 +32,8 @@ def save(path, table):
 
 
 def catalog(request):
-    """Pypaimon's catalog of the warehouse; ``catalog`` has further options of it, such as those of a server."""
-    return CatalogFactory.create({"warehouse": request["warehouse"], **(request.get("catalog") or {})})
+    """Pypaimon's catalog of the warehouse, or of a server, as the request's options say."""
+    return CatalogFactory.create({"warehouse": request["warehouse"], **request.get("catalog", {})})
 
 
 def table(request):
@@ -153,11 +153,6 @@ def create_branch(request):
     catalog(request).create_branch(request["table"], request["name"], request["tag"])
 
 
-def fast_forward(request):
-    """Publish a branch."""
-    catalog(request).fast_forward(request["table"], request["name"])
-
-
 VERBS = {
     verb.__name__: verb
     for verb in (
@@ -174,7 +169,6 @@ VERBS = {
         rename_column,
         race,
         create_branch,
-        fast_forward,
     )
 }
 

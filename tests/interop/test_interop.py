@@ -190,7 +190,7 @@ class TestOursReadByThem:
         """The optional fields of a tag file do not disturb them."""
         table = pk_table(lake)
         table.upsert(rows_of(0, 10))
-        table.create_tag("kept", time_retained_ms=3_600_000)
+        table.create_tag("kept", lifetime_ms=3_600_000)
         assert peers.read("default.pk", **{"scan.tag-name": "kept"}).num_rows == 10
         assert peers.sql("select * from paimon.\"default\".pk VERSION AS OF 'kept'").num_rows == 10
         assert peers.sql('select tag_name from paimon."default"."pk$tags"')["tag_name"].to_pylist() == ["kept"]

@@ -207,8 +207,8 @@ def test_snapshots_and_tags(snapshot: Snapshot, created_ms: int, retained_ms: in
     """Snapshots and tags give back every member, lifetimes to the millisecond."""
     body = encode_snapshot(snapshot)
     assert decode_snapshot(body, path="p") == snapshot
-    tag = decode_tag(encode_tag(body, create_time_ms=created_ms, time_retained_ms=retained_ms), name="t", path="p")
-    assert (tag.snapshot, tag.create_time_ms, tag.time_retained_ms) == (snapshot, created_ms, retained_ms)
+    tag = decode_tag(encode_tag(body, create_time_ms=created_ms, lifetime_ms=retained_ms), name="t", path="p")
+    assert (tag.snapshot, tag.create_time_ms, tag.lifetime_ms) == (snapshot, created_ms, retained_ms)
 
 
 @BRIEF

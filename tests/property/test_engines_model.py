@@ -267,7 +267,7 @@ def shown(value: Any) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
 def test_every_engine_equals_rows_applied_one_by_one(name: str, seed: int) -> None:
     """Whatever batches, compactions and new columns come, a table is what a dictionary says."""
     world = World(CASES[name], f"{name}-{seed}")

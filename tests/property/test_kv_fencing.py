@@ -41,7 +41,7 @@ from lakebed.testing.faulty import lost
 
 PROCESS = Process("here", 7, None, None, lambda pid: True)
 LARGE = 1 << 30
-SEEDS = seed_count(60)
+SEEDS = seed_count(40)
 MUTATION_SEEDS_MAX = 200
 FAULTS = FaultRates(
     error_before=0.01, lost_request=0.02, lost_reply=0.04, late=0.03, crash=0.004, pause=0.08, pause_steps_max=300
@@ -74,6 +74,7 @@ class Writer:
         self.world, self.name, self.place = world, name, place
         self.claim: Claim | None = None
         self.fenced = False
+        self.ended = False
         self.unflushed: dict[bytes, bytes] = {}
         self.last_id = self.sequence = self.count = 0
         world.writers.append(self)
@@ -81,7 +82,7 @@ class Writer:
     def step(self, *verbs: str) -> None:
         """Do some verbs, until an error says that another process owns the database."""
         for verb in verbs:
-            if self.fenced:
+            if self.fenced or (self.ended and verb != "open"):
                 return
             try:
                 getattr(self, verb)()
@@ -95,6 +96,7 @@ class Writer:
     def open(self) -> None:
         """Claim and replay."""
         self.claim = claim = claim_writer(self.place, take_over=True, process=PROCESS)
+        self.ended = False
         self.world.won(claim.manifest)
         tables = replay(self.place, claim.manifest, through=claim.fence_id, table_bytes_max=LARGE, epoch=claim.epoch)
         self.unflushed = {
@@ -131,11 +133,32 @@ class Writer:
             if any(one.id == file_id for one in manifest.l0):
                 return None
             return msgspec.structs.replace(
-                manifest, l0=(file, *manifest.l0), replay_after_wal_id=self.last_id, last_sequence=self.sequence
+                manifest,
+                l0=(file, *manifest.l0),
+                replay_after_wal_id=max(manifest.replay_after_wal_id, self.last_id),
+                last_sequence=self.sequence,
             )
 
         self.world.won(claim.log.update(change))
         self.unflushed = {}
+
+    def close(self) -> None:
+        """Say in the manifest how far the log goes, and in the lease that nothing more will come."""
+        claim = self.claim
+        assert claim is not None
+
+        def change(manifest: Manifest) -> Manifest | None:
+            if manifest.writer_epoch != claim.epoch:
+                return None
+            return msgspec.structs.replace(
+                manifest,
+                wal_id_last_seen=max(manifest.wal_id_last_seen, self.last_id),
+                checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
+            )
+
+        self.ended = True
+        claim.log.update(change)
+        claim.lease.give_up()
 
     def collect(self) -> None:
         """Delete what the newest version does not need."""
@@ -261,13 +284,35 @@ def usurped_twice(world: World, old: Writer, rival: Writer) -> None:
     last.step("open", "put", "flush", "collect", "put", "put", "flush", "collect", "put")
 
 
+def succeeded(world: World, old: Writer, rival: Writer) -> None:
+    """Two others come; the first one closes, so that the second makes no fence, and collects."""
+    rival.step("open", "put", "flush", "collect", "put", "close")
+    last = Writer(world, "last", rival.place)
+    last.step("open", "put", "put", "flush", "collect", "put", "close")
+    heir = Writer(world, "heir", rival.place)
+    heir.step("open", "put")
+
+
+def inherited(world: World, old: Writer, rival: Writer) -> None:
+    """Another comes, has its rows collected, and closes."""
+    rival.step("open", "put", "put", "put", "put", "put", "put", "flush", "collect", "close")
+
+
 Scene = Callable[[World, Writer, Writer], None]
-SETTLED, UNFLUSHED, OVERTAKING = "settled", "unflushed", "overtaking"
+SETTLED, UNFLUSHED, OVERTAKING, CLOSED = "settled", "unflushed", "overtaking", "closed"
 SCENES: tuple[tuple[Scene, str], ...] = tuple(
-    (scene, before) for scene in (usurped, outlived, usurped_twice) for before in (SETTLED, UNFLUSHED, OVERTAKING)
+    (scene, before)
+    for scene, befores in (
+        (inherited, (CLOSED,)),
+        (succeeded, (CLOSED,)),
+        (usurped, (SETTLED, UNFLUSHED, OVERTAKING, CLOSED)),
+        (outlived, (SETTLED, UNFLUSHED, OVERTAKING)),
+        (usurped_twice, (SETTLED, UNFLUSHED, OVERTAKING)),
+    )
+    for before in befores
 )
 """What comes meanwhile; and before it: nothing is in the log, or some rows are, or the old writer flushes and is
-collected while the victim is about to raise the epoch."""
+collected while the victim is about to raise the epoch, or it has closed the database with rows in the log."""
 
 
 def played(scene: Scene, before: str, *, at: int | None = None, mode: str = "before") -> tuple[World, StallingStore]:
@@ -280,7 +325,8 @@ def played(scene: Scene, before: str, *, at: int | None = None, mode: str = "bef
         return DatabaseLocation(store, Environment(clock=clock, rng=random.Random(next(seeds))), open_store)
 
     old, rival = Writer(world, "old", place(inner)), Writer(world, "rival", place(inner))
-    old.step("open", "put", "flush", *(("put", "put") if before == UNFLUSHED else ()))
+    old.step("open", "put", "flush", *(("put", "put") if before in (UNFLUSHED, CLOSED) else ()))
+    old.step(*(("close",) if before == CLOSED else ()))
 
     store = StallingStore(
         inner,
@@ -300,12 +346,15 @@ def played(scene: Scene, before: str, *, at: int | None = None, mode: str = "bef
     for land in store.late:
         quietly(land)
     scripted, store.at = len(store.calls), None
-    for writer in (old, rival, victim):
+    for writer in world.writers:
         if writer.claim is not None and not writer.fenced:
-            quietly(lambda writer=writer: writer.step("put", "flush"))  # type: ignore[misc]
+            last = ("put",) if writer is victim else ("put", "flush")  # a flush would save rows that the log lost
+            quietly(lambda writer=writer, last=last: writer.step(*last))  # type: ignore[misc]
     del store.calls[scripted:]
     check(world, place(inner))
-    writers = [writer for writer in (old, rival, victim) if writer.claim is not None and not writer.fenced]
+    writers = [
+        writer for writer in world.writers if writer.claim is not None and not writer.fenced and not writer.ended
+    ]
     if len(writers) > 1:
         world.violations.append("two writers believe to own the database")
     return world, store
@@ -409,9 +458,30 @@ def undo_epoch_of_takers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WalLog, "append", append)
 
 
+def undo_whose_end_it_is(patch: pytest.MonkeyPatch) -> None:
+    """Make no fence when the lease says that a writer ended, though another one came after it."""
+    original = claim_module.check_not_owned
+
+    def look(*args: Any, **facts: Any) -> Any:
+        there = original(*args, **facts)
+        if there.ended_epoch is None:
+            return there
+        newest = ManifestLog(args[0]).latest().writer_epoch
+        return there._replace(ended_epoch=newest)
+
+    patch.setattr(claim_module, "check_not_owned", look)
+
+
+def undo_what_the_manifest_covers(patch: pytest.MonkeyPatch) -> None:
+    """After a writer that ended begin where the listing ends, though the manifest knows of more."""
+    patch.setattr(claim_module, "_end_of_log", lambda claimed, last_wal_id: last_wal_id)
+
+
 REPAIRS = (
     undo_fence,
     undo_kept_fences,
+    undo_whose_end_it_is,
+    undo_what_the_manifest_covers,
     undo_recheck,
     undo_look_after_listing_again,
     undo_second_look,
@@ -461,7 +531,8 @@ def simulated(seed: int, *, is_new: bool = False) -> World:
         scheduler.spawn("old", lambda: act(old, ("put", "put", "flush", "put", "put", "flush", "put")), process="old")
     for name in ("one", "other"):
         usurper = Writer(world, name, place)
-        verbs = ("open", "put", "put", "flush", "collect", "put", "put", "flush", "put")
+        life = ("open", "put", "put", "flush", "collect", "put", "put", "flush", "put", "close")
+        verbs = (*life, *life)
         scheduler.spawn(name, partial(act, usurper, verbs), process=name)
 
     def sweep() -> None:

@@ -23,10 +23,10 @@ from lakebed.runtime import Environment
 from lakebed.testing import ManualClock, seed_count
 from worlds.kv.model import Change, Rows, apply_change, visible
 
-SEEDS = 40
+SEEDS = 24
 STEPS = 250
 KEYS = [b"%02d" % i for i in range(24)] + [b"a", b"a\x00", b"a\xff", b"\xff\xff"]
-AT_ONCE = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+AT_ONCE = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
 
 
 Write = tuple[str, bytes, bytes, int | None]
@@ -215,7 +215,7 @@ class History:
     def collect(self) -> None:
         """Take everything that may go."""
         self.db.poll_once()
-        self.db.admin.collect_garbage(AT_ONCE)
+        self.db.admin.collect(AT_ONCE)
 
     def pass_time(self) -> None:
         """Let some values end."""

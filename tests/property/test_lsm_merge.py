@@ -129,7 +129,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "WINDOW_GROWTH", 2)
 
 
-LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 
 
 @LAW
@@ -282,7 +282,7 @@ def build() -> Callable[..., View]:
     return build_view
 
 
-@settings(LAW, max_examples=250)
+@settings(LAW, max_examples=120)
 @given(
     histories(size_max=60),
     st.lists(st.integers(0, 60), min_size=4, max_size=6),

@@ -84,7 +84,7 @@ def histories(draw: st.DrawFn) -> tuple[State, State, State]:
     return base, side(), side()
 
 
-@pytest.mark.parametrize("window_row_count", [2, 65_536])
+@pytest.mark.parametrize("window_row_count", [2, pytest.param(65_536, marks=pytest.mark.long)])
 @settings(max_examples=30, deadline=None)
 @given(
     three=histories(),

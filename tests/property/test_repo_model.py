@@ -256,11 +256,11 @@ class RepositoryMachine(RuleBasedStateMachine):
     def create_branch(self, name: str, source: str) -> None:
         """From a branch's head, with anything staged there."""
         if source in self.heads and name not in self.heads:
-            self.repo.create_branch(name, source=source)
+            self.repo.create_branch(name, version=source)
             self.heads[name], self.shown[name] = self.heads[source], dict(self.head_state(source))
         elif name in self.heads:
             with pytest.raises((AlreadyExists, NotFound)):
-                self.repo.create_branch(name, source=source)
+                self.repo.create_branch(name, version=source)
 
     @rule(name=branches, back=st.booleans())
     def delete_branch(self, name: str, back: bool) -> None:

@@ -453,7 +453,7 @@ class World:
             self.noted(line)
 
     def orphans(self) -> None:
-        self.handle(self.main).remove_orphan_files(older_than_ms=EVER)
+        self.handle(self.main).collect(grace_ms=0)
 
     def fork(self) -> None:
         if self.dev is None and self.main.snapshots:

@@ -210,7 +210,7 @@ class World:
                 self.same(table, rows, tag=name)
             if self.branch is not None:
                 self.same(table.of_branch("b"), self.branch)
-            table.remove_orphan_files(older_than_ms=EVER)
+            table.collect(grace_ms=0)
 
     def same(self, table: Table, rows: Rows, **version: Any) -> None:
         """A version's rows, in full and by a predicate, and their number."""

@@ -14,7 +14,7 @@ import pytest
 from lakebed.testing import seed_count
 from worlds.fleet.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 160
+SEEDS_DEFAULT = 120
 LONG_START, LONG_COUNT = 100_000, 1_000
 CHUNK_COUNT = 4
 MET = ("appends", "reads", "node lives", "checkpoints", "timelines read at rest", "objects at rest")

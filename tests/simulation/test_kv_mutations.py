@@ -174,6 +174,36 @@ def no_second_look_at_the_log(patch: Patch) -> None:
     patch.setattr(claim, "_fence", blind)
 
 
+class Everyone(int):
+    """An epoch that every other one is equal to."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+@undone_in("takeovers")
+def every_writer_has_ended(patch: Patch) -> None:
+    """A claim makes no fence, whatever the lease says of the writer before it."""
+    look = claim.check_not_owned
+    patch.setattr(
+        claim, "check_not_owned", lambda *args, **facts: look(*args, **facts)._replace(ended_epoch=Everyone())
+    )
+
+
+@undone_in("repeated_claims")
+def any_end_will_do(patch: Patch) -> None:
+    """A claim makes no fence when the lease says that some writer ended, though another one came after it."""
+    look = claim.check_not_owned
+
+    def of_any(*args: Any, **facts: Any) -> Any:
+        there = look(*args, **facts)
+        return there if there.ended_epoch is None else there._replace(ended_epoch=Everyone())
+
+    patch.setattr(claim, "check_not_owned", of_any)
+
+
 @undone_in("takeovers")
 def flushes_by_any_writer(patch: Patch) -> None:
     """Repair 3: a flush is published although the writer has changed."""
@@ -343,6 +373,17 @@ def the_log_is_not_listed(patch: Patch) -> None:
 
     for module in (checkpoint_module, read_version):
         patch.setattr(module, "last_durable_wal_id", known)
+
+
+@undone_in("checkpoints")
+def the_log_may_have_gone_on(patch: Patch) -> None:
+    """A checkpoint of the latest pins a manifest that is there, though the log has gone on since."""
+    find = checkpoint_module.find_same_version
+    patch.setattr(
+        checkpoint_module,
+        "find_same_version",
+        lambda manifest, log, *, now_ms, last_wal_id: find(manifest, log, now_ms=now_ms, last_wal_id=0),
+    )
 
 
 @undone_in("checkpoints")

@@ -107,7 +107,7 @@ def boundaries_are_not_expected(patch: Patch) -> None:
 @undone_in("sleepers")
 def uploads_do_not_age(patch: Patch) -> None:
     """An upload is staged however old it is."""
-    patch.setattr(write, "_check_age", lambda ulid, boundary: None)
+    patch.setattr(write, "check_age", lambda ulid, boundary: None)
 
 
 @undone_in("insisters")
@@ -389,7 +389,7 @@ def deletions_do_not_look_at_the_record(patch: Patch) -> None:
 @undone_in("branches")
 def deletions_forget_sealed_tokens(patch: Patch) -> None:
     """A branch is deleted, and only its staging token is marked for the cleanup."""
-    replace_source(patch, branches, "delete_branch", ("(branch.staging, *branch.sealed)", "(branch.staging,)"))
+    replace_source(patch, branches, "_traces", ("(branch.staging, *branch.sealed)", "(branch.staging,)"))
 
 
 @undone_in("crowd")
@@ -488,7 +488,7 @@ def what_is_compacted_is_garbage(patch: Patch) -> None:
 @undone_in("replaced")
 def replaced_states_have_no_grace(patch: Patch) -> None:
     """A collection takes what was replaced, however lately, once its files are old enough."""
-    replace_source(patch, collect, "_Collection._mark", ("grace_ms=self._min_age_ms", "grace_ms=0"))
+    replace_source(patch, collect, "_Collection._mark", ("grace_ms=self._grace_ms", "grace_ms=0"))
 
 
 @undone_in("replaced")

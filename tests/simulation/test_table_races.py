@@ -22,7 +22,7 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import ReclaimReport
+from lakebed.reclaim.model import CollectionReport
 from lakebed.runtime import Environment
 from lakebed.table.branch import tags
 from lakebed.table.branch.manifest_cache import ManifestCache
@@ -259,7 +259,7 @@ class Race:
         table.delete_tag(*doubtful, if_exists=True)
         table.expire(retain_max=2, retain_min=1, older_than_ms=0)
         for _ in range(2):  # what unpins in the first round may free files for the second
-            table.remove_orphan_files(older_than_ms=2**60)
+            table.collect(grace_ms=0)
         stored, needed = self.stored(), set()
         holders = read_live_versions(table.context)
         for snapshot_id in holders.ids.tolist():
@@ -332,7 +332,7 @@ def no_reading_after_hiding(patch: pytest.MonkeyPatch) -> None:
         store_deletion(target, layout, one)
         before[target.root_url] = current
 
-    def carry(line: TableBranch, one: Deletion, **more: object) -> ReclaimReport:
+    def carry(line: TableBranch, one: Deletion, **more: object) -> CollectionReport:
         nonlocal current
         current = expire._without(read(line), one)
         return carry_out(line, one, **more)  # type: ignore[arg-type]
@@ -354,7 +354,7 @@ def verdicts_instead_of_candidates(patch: pytest.MonkeyPatch) -> None:
     """A resumed deletion deletes what was written down, without judging it."""
     carry_out, judge = deletion.carry_out, deletion.judge
 
-    def carry(line: TableBranch, one: Deletion, **more: object) -> ReclaimReport:
+    def carry(line: TableBranch, one: Deletion, **more: object) -> CollectionReport:
         deletion.judge = lambda candidates, **_: Judgement(candidates, {}, (), True)  # type: ignore[assignment]
         try:
             return carry_out(line, one, **more)  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ def test_the_jobs_work_in_a_branch(spark: SparkSession, repo: Repository) -> Non
     assert changes == {(1, "-U"), (1, "+U"), *((number, "-D") for number in range(15, 20))}
     assert jobs.expire(table, retain_max=1, retain_min=1, older_than_ms=2**50).plan is not None
     table.store.put("bucket-0/data-lost.parquet", b"of a writer that died")
-    removed = jobs.remove_orphan_files(spark, table, older_than_ms=2**50)
+    removed = jobs.collect_table(spark, table, grace_ms=0)
     assert [one.path for one in removed.plan.doomed] == ["bucket-0/data-lost.parquet"]
     assert through(spark, table) == expected
     assert through(spark, table, version="before") == [(number, "old") for number in range(20)]
@@ -225,13 +225,13 @@ def test_two_writers_of_one_table_both_win(
 def test_a_collection_beside_a_job(spark: SparkSession, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tasks have uploaded is too young to go; a collection that goes too far fails the job, not the table."""
     table = on_branch(repo, "main", "trips")
-    before_staging(monkeypatch, lambda: repo.collect_garbage(CollectionOptions()))
+    before_staging(monkeypatch, lambda: repo.collect(CollectionOptions()))
     lakebed.spark.upsert(trips(spark, [(1, "kept")]), table)
     assert through(spark, table) == [(1, "kept")]
-    too_far = CollectionOptions(min_age=timedelta(0))
+    too_far = CollectionOptions(grace=timedelta(0))
 
     def collect() -> None:
-        while not repo.collect_garbage(too_far).deleted_count:
+        while not repo.collect(too_far).deleted_count:
             pass  # until the uploads are older than the clock's resolution
 
     before_staging(monkeypatch, collect)

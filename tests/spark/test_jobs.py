@@ -105,19 +105,19 @@ def test_orphans(spark: SparkSession, make_table: MakeTable, sorted_rows: Sorted
     writer.write(rows(range(7)))
     writer.finish()
     (Path(table.url.removeprefix("file://")) / "manifest" / "manifest-of-nobody").write_bytes(b"x")
-    assert jobs.remove_orphan_files(spark, table).deleted_count == 0
-    planned = jobs.remove_orphan_files(spark, table, older_than_ms=in_a_minute(table), dry_run=True)
-    local = table.remove_orphan_files(older_than_ms=in_a_minute(table), dry_run=True)
+    assert jobs.collect_table(spark, table).deleted_count == 0
+    planned = jobs.collect_table(spark, table, grace_ms=0, dry_run=True)
+    local = table.collect(grace_ms=0, dry_run=True)
     assert planned.plan is not None
     assert local.plan is not None
     assert {doomed.path for doomed in planned.plan.doomed} == {doomed.path for doomed in local.plan.doomed}
     assert planned.kept == local.kept
     assert data_files(table) > wanted
-    report = jobs.remove_orphan_files(spark, table, older_than_ms=in_a_minute(table))
+    report = jobs.collect_table(spark, table, grace_ms=0)
     assert report.deleted_count == len(planned.plan.doomed) > 1
     assert data_files(table) == wanted
     assert [sorted_rows(table.read()), sorted_rows(table.read(version="old")), sorted_rows(branch.read())] == before
-    assert jobs.remove_orphan_files(spark, table, older_than_ms=in_a_minute(table)).deleted_count == 0
+    assert jobs.collect_table(spark, table, grace_ms=0).deleted_count == 0
 
 
 def test_files_outside_the_table(
@@ -142,7 +142,7 @@ def test_files_outside_the_table(
     stray = roots[0] / "p=0" / "bucket-0" / "data-of-another-table.parquet"
     stray.write_bytes(b"x")
     table.expire(retain_max=1, retain_min=1)
-    assert jobs.remove_orphan_files(spark, table, older_than_ms=in_a_minute(table)).deleted_count == 4
+    assert jobs.collect_table(spark, table, grace_ms=0).deleted_count == 4
     live = set(table.system("files")["file_path"].to_pylist())
     assert {f"file:{path}" for root in roots for path in root.rglob("*.parquet")} == live | {f"file:{stray}"}
     assert not data_files(table)
@@ -158,7 +158,7 @@ def test_orphans_of_an_unreadable_table(spark: SparkSession, make_table: MakeTab
     (root / "tag" / "tag-broken").write_bytes(b"{")
     stray = root / "bucket-0" / "data-stray.parquet"
     stray.write_bytes(b"x")
-    report = jobs.remove_orphan_files(spark, table, older_than_ms=in_a_minute(table))
+    report = jobs.collect_table(spark, table, grace_ms=0)
     assert stray.exists()
     assert report.deleted_count == 0
     assert any("tag-broken" in warning for warning in report.warnings)
@@ -167,7 +167,7 @@ def test_orphans_of_an_unreadable_table(spark: SparkSession, make_table: MakeTab
 def test_orphans_of_an_empty_table(spark: SparkSession, make_table: MakeTable) -> None:
     """A table that was never written to has no orphans."""
     table = make_table(SCHEMA)
-    assert jobs.remove_orphan_files(spark, table, older_than_ms=in_a_minute(table)).deleted_count == 0
+    assert jobs.collect_table(spark, table, grace_ms=0).deleted_count == 0
 
 
 def changes_of(

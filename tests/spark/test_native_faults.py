@@ -38,7 +38,7 @@ def test_killed_failed_and_slow_tasks_leave_no_double_row(tmp_path: Path) -> Non
     assert found["has_failed"]
     assert not found["failed_snapshot"]
     table = open_lake(str(tmp_path / "lake")).table("db.t")
-    table.remove_orphan_files(older_than_ms=2**60)
+    table.collect(grace_ms=0)
     root = Path(table.url.removeprefix("file://"))
     assert sorted(str(path.relative_to(root)) for path in root.rglob("bucket-*/*.parquet")) == found["live"]
     assert table.read().num_rows == 200_000

@@ -338,7 +338,7 @@ def test_system_tables(spark: SparkSession, make_table: MakeTable, sorted_rows: 
     table = make_table(NUMBERS, options={"snapshot.num-retained.min": "3"})
     assert lakebed.spark.read(spark, table, system=name).columns == table.system(name).column_names
     table.append(numbers(1))
-    table.create_tag("one", time_retained_ms=1000)
+    table.create_tag("one", lifetime_ms=1000)
     frame = lakebed.spark.read(spark, table, system=name)
     expected = table.system(name)
     for number, field in enumerate(expected.schema):

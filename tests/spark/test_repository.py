@@ -133,7 +133,7 @@ def test_a_listing_is_that_of_the_facade(spark: SparkSession, repo: Repository) 
 
 def test_a_collection_is_that_of_one_machine(spark: SparkSession, repo: Repository) -> None:
     """Spark finds the same garbage, in the same order; what a commit, a tag or a staged entry needs stays."""
-    at_once = CollectionOptions(min_age=timedelta(0))
+    at_once = CollectionOptions(grace=timedelta(0))
     main = repo.branch()
     for number in range(50):
         main.put(f"a/{number:02}", b"kept %d" % number)
@@ -144,20 +144,20 @@ def test_a_collection_is_that_of_one_machine(spark: SparkSession, repo: Reposito
     main.put("staged", b"staged again")
     while repo.context.now_ms() <= main.stat("staged").modified_ms:
         pass  # the age of everything is more than zero, for both
-    wanted = repo.collect_garbage(at_once, dry_run=True)
+    wanted = repo.collect(at_once, dry_run=True)
     planned = jobs.collect_repository(spark, repo, at_once, dry_run=True)
     assert planned == wanted
     assert planned.plan is not None
     assert len(planned.plan.doomed) >= 21
     done = jobs.collect_repository(spark, repo, at_once)
     assert (done.deleted_count, done.deleted_bytes) == (len(planned.plan.doomed), planned.plan.bytes_freed)
-    assert repo.plan_reclaim(at_once).doomed == ()
+    assert repo.plan_collection(at_once).doomed == ()
     assert len({path: main.get(path) for path in listed(repo)}) == 51
 
 
 def test_a_damaged_range_protects_everything(spark: SparkSession, repo: Repository, tmp_path: Path) -> None:
     """A task that cannot read a range deletes nothing, and the report says which it was."""
-    at_once = CollectionOptions(min_age=timedelta(0))
+    at_once = CollectionOptions(grace=timedelta(0))
     main = repo.branch()
     for number in range(20):
         main.put(f"a/{number:02}", b"kept")

@@ -53,7 +53,7 @@ def test_imports_are_declared(root: Path, sources: list[Any]) -> None:
         *project["dependencies"],
         *(name for extra in project["optional-dependencies"].values() for name in extra),
     ]
-    names = {re.split(r"[\[<>=!~ ;]", name)[0].lower() for name in declared} | {"lakebed", "py4j", "click"}
+    names = {re.split(r"[\[<>=!~ ;]", name)[0].lower() for name in declared} | {"lakebed", "py4j"}
     known = set(sys.stdlib_module_names)
     wrong = set()
     for module in sources:

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_the_public_interface_is_the_one_written_down(root: Path) -> None:
-    """docs/reference/public.txt has every public name with its parameters."""
-    written = (root / "docs" / "reference" / "public.txt").read_text().splitlines()
-    command = [sys.executable, str(root / "tools" / "surface.py")]
+
+@pytest.mark.parametrize(("tool", "page"), [("surface.py", "public.txt"), ("command_line.py", "command-line.md")])
+def test_the_public_interface_is_the_one_written_down(root: Path, tool: str, page: str) -> None:
+    """docs/reference has every public name of Python with its parameters, and every command with its options."""
+    written = (root / "docs" / "reference" / page).read_text().splitlines()
+    command = [sys.executable, str(root / "tools" / tool)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     changes = [line for line in difflib.ndiff(written, done.stdout.splitlines()) if line[:1] in "+-"]
     shown = "\n".join(changes)
-    assert not changes, f"python tools/surface.py > docs/reference/public.txt writes it anew. Changed:\n{shown}"
+    assert not changes, f"python tools/{tool} > docs/reference/{page} writes it anew. Changed:\n{shown}"

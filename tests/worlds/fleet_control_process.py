@@ -60,7 +60,7 @@ def _serve(storage: str, ledger: str | None, port: int, sender: Any) -> None:
         ledger=ledger,
         nodes=lambda _: TAKING,
         durable=False,
-        options=ControlOptions(silent_ms=30_000, settle_ms=500, scan_interval_ms=2_000),
+        options=ControlOptions(silent_ms=30_000, grace_ms=500, scan_interval_ms=2_000),
     )
     sys.exit(run_control(settings, port=port, started=sender.send))
 

@@ -133,7 +133,7 @@ class FleetInProcess:
             storage=self.storage,
             log=log or self.log,
             nodes=lambda record: self.port(record.url),
-            options=ControlOptions(settle_ms=1_000),
+            options=ControlOptions(grace_ms=1_000),
             environment=self.environment,
         )
 

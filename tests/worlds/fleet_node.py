@@ -14,6 +14,7 @@ from itertools import count
 
 from lakebed.clock import SystemClock
 from lakebed.fleet import machine
+from lakebed.fleet.collect import OrphanCollector, Reason
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.plane import ControlPlane
 from lakebed.fleet.layout import log_key, txn_folder
@@ -37,7 +38,6 @@ from lakebed.fleet.ports import (
     NodeReport,
     TimelineChange,
 )
-from lakebed.fleet.scrub import Reason, Scrubber
 from lakebed.ids import new_uuid
 from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
@@ -300,7 +300,7 @@ class Fleet:
         unfinished = [txn_folder(TENANT, one.id) + "/" for one in record.transactions]
         left = {path for path in found - named if not any(path.startswith(folder) for folder in unfinished)}
         assert not left, left
-        report = Scrubber(self.ledger, self.storage, grace=timedelta(0), environment=self.environment).scrub()
+        report = OrphanCollector(self.ledger, self.storage, grace=timedelta(0), environment=self.environment).collect()
         assert report.is_clean, report
         assert set(report.found) <= {Reason.REFERENCED, *([Reason.UNFINISHED] if unfinished else [])}, report
 

@@ -18,7 +18,7 @@ from lakebed.fleet.ports import FleetAddress
 
 
 @contextmanager
-def served_fleet(lake: Path, local: Path, *, nodes: int = 2, settle_ms: int = 200) -> Iterator[str]:
+def served_fleet(lake: Path, local: Path, *, nodes: int = 2, grace_ms: int = 200) -> Iterator[str]:
     """Serve the tenants of a lake; the URL of the control plane, which is written down in the lake."""
     root = lakebed.open(str(lake)).url
     with ExitStack() as running:
@@ -29,7 +29,7 @@ def served_fleet(lake: Path, local: Path, *, nodes: int = 2, settle_ms: int = 20
             nodes=lambda record: HttpNode(record.url),
             open_log=lambda: open_log(address.log),
             address=address,
-            options=ControlOptions(settle_ms=settle_ms),
+            options=ControlOptions(grace_ms=grace_ms),
         )
         control = f"http://{running.enter_context(start_control(settings)).site.serving.authority}"
         write_address(lakebed.open(str(lake)).store, url=control, log=address.log, ledger="kv", now_ms=0)

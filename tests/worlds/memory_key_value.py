@@ -23,10 +23,10 @@ from lakebed.key_value.port import (
     KeyValueSnapshot,
     check_key,
     pair_batch,
-    unexpected_value,
     validate_bounds,
     validate_change,
     validate_columns,
+    value_conflict,
 )
 from lakebed.runtime import Environment
 
@@ -94,7 +94,7 @@ class MemorySpace:
         with self._lock:
             for key, value in change.expected.items():
                 if self._rows.find(key) != value:
-                    raise unexpected_value(key)
+                    raise value_conflict(key)
             if not changes:
                 return
             if self._is_shared:

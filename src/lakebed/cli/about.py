@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import lakebed
-from lakebed.cli import output
+from lakebed.cli import commands, completion, output
 from lakebed.cli.command import Command
 from lakebed.cli.grammar import argument
-from lakebed.cli.shells import SCRIPTS, Shell
 
 
 class Version(Command, name="version"):
@@ -21,10 +20,10 @@ class Version(Command, name="version"):
 class Completion(Command, name="completion"):
     """Print the completion script of a shell: `eval "$(lakebed completion bash)"`."""
 
-    shell: Annotated[Shell, argument("SHELL", help="bash, zsh or fish.")]
+    shell: Annotated[Literal["bash", "zsh", "fish"], argument("SHELL", help="bash, zsh or fish.")]
 
     def run(self) -> None:
-        script = SCRIPTS[self.shell]
+        script = completion.script(commands.ROOT, self.shell)
         if self.json:
             output.document({"shell": self.shell, "script": script})
         else:

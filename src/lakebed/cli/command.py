@@ -3,7 +3,7 @@
 A command is a subclass of `Command` with a ``name``; its attributes declare what it takes (`grammar`), its docstring
 is its help page, `run` does the work::
 
-    class Tag(TableCommand, name="tag", formerly=["create-tag"]):
+    class Tag(TableCommand, name="tag"):
         name: TagName
         lifetime: Lifetime = None
 
@@ -17,12 +17,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final
 
 from lakebed.cli import output
-from lakebed.cli.grammar import OPTIONS_VARIABLE, Parameter, option, options_of, pairs, parameters_of
+from lakebed.cli.grammar import OPTIONS_VARIABLE, option, options_of, pairs
 from lakebed.errors import LakebedError
 
 _SECRET: Final = re.compile(r"secret|token|sas|password|(account|access|master|shared|customer)_key\Z", re.IGNORECASE)
@@ -38,8 +36,6 @@ class Command:
     """
 
     word: ClassVar[str] = ""
-    formerly: ClassVar[tuple[str, ...]] = ()
-    successor: ClassVar[str] = ""
 
     json: Annotated[bool, option("--json", help="Print JSON with stable keys; errors too, on standard error.")] = False
     storage_option: Annotated[
@@ -52,19 +48,18 @@ class Command:
         ),
     ] = None
     verbose: Annotated[
-        list[bool] | None,
-        option("--verbose", "-v", help="Log what is done to standard error; twice: every request to the store too."),
-    ] = None
+        int,
+        option(
+            "--verbose",
+            "-v",
+            count=True,
+            help="Log what is done to standard error; twice: every request to the store too.",
+        ),
+    ] = 0
 
-    def __init_subclass__(cls, *, name: str = "", formerly: Sequence[str] = (), successor: str = "") -> None:
-        """Declare a command.
-
-        Args:
-            name: its word, ``drop-tag``; without one the class only declares parameters for others.
-            formerly: spellings of older releases, ``branch list``.
-            successor: what to write instead of a retired command, which help pages do not list.
-        """
-        cls.word, cls.formerly, cls.successor = name, tuple(formerly), successor
+    def __init_subclass__(cls, *, name: str = "") -> None:
+        """Declare a command by its word, ``drop-tag``; without one the class only declares parameters for others."""
+        cls.word = name
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         """Take parsed values; a parameter without one keeps its default. Raises `InvalidRequest`."""
@@ -131,57 +126,3 @@ class Deletion(Confirmed):
         """Go on only if the user agrees; a dry run does not ask. Raises `Exit`."""
         if not self.dry_run:
             super().ask(question)
-
-
-COMMON: Final = tuple(parameter for parameter in parameters_of(Command) if parameter.name != "json")
-"""Options that may stand before a command too."""
-
-
-@dataclass(frozen=True)
-class CommandSpec:
-    """A command at its place.
-
-    Attributes:
-        path: its words, ``("table", "tag")``.
-    """
-
-    path: tuple[str, ...]
-    command: type[Command]
-
-    @property
-    def name(self) -> str:
-        """``lakebed table tag``."""
-        return " ".join(("lakebed", *self.path))
-
-    @property
-    def help(self) -> str:
-        """What it does: its paragraphs, each in one line."""
-        paragraphs = (self.command.__doc__ or "").split("\n\n")
-        return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-
-    @property
-    def summary(self) -> str:
-        """What it does, in a sentence."""
-        return self.help.partition("\n\n")[0]
-
-    @cached_property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Its arguments and options, the common ones included."""
-        return parameters_of(self.command)
-
-    @property
-    def arguments(self) -> list[Parameter]:
-        """Its positional arguments, in order."""
-        return [parameter for parameter in self.parameters if parameter.is_argument]
-
-    @property
-    def options(self) -> list[Parameter]:
-        """Its options, in order."""
-        return [parameter for parameter in self.parameters if not parameter.is_argument]
-
-    @property
-    def usage(self) -> str:
-        """``LAKE TABLE [TAG] --where WHERE``: required and optional arguments, and required options."""
-        pieces = [parameter.usage for parameter in self.arguments]
-        pieces += [f"{parameter.names[0]} {parameter.metavar}" for parameter in self.options if parameter.is_required]
-        return " ".join(pieces)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.cli import exits
 from lakebed.cli.grammar import LAKE_VARIABLE
-from lakebed.cli.groups import Group
-
-_CODES: Final = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
+from lakebed.cli.parser import Group
 
 _ANSWERS: Final = frozenset(
     (
@@ -95,7 +92,7 @@ _GROUPS: Final = (
             "fleet_up": ("up",),
             "fleet_processes": ("control", "node", "log"),
             "fleet_operators": (
-                *("status", "txns", "events", "migrate", "attach-reader", "drain", "decommission", "ack", "scrub"),
+                *("status", "txns", "events", "migrate", "attach-reader", "drain", "decommission", "ack", "collect"),
             ),
             "fleet_tenants": (
                 *("create", "drop", "tenants", "policy", "timelines", "create-timeline", "branch", "pin", "restore"),
@@ -120,7 +117,7 @@ ROOT: Final = Group(
     "",
     "Versioned tables, databases, repositories and tenants on object storage.\n\n"
     "A command is lakebed STORE VERB LAKE NAME ...: the kind of store, what to do, the lake, the store's name. "
-    f"Commands without a lake use the one in the environment variable {LAKE_VARIABLE}. Exit codes:\n\n{_CODES}",
+    f"Commands without a lake use the one in the environment variable {LAKE_VARIABLE}.",
     {
         "lakes": ("ls", "history", "pins", "why", "collect"),
         "lake_fsck": ("fsck",),
@@ -138,5 +135,5 @@ ROOT: Final = Group(
         "version": "Print lakebed's version.",
         "completion": 'Print the completion script of a shell: `eval "$(lakebed completion bash)"`.',
     },
-    groups={group.name: group for group in _GROUPS},
+    groups=_GROUPS,
 )

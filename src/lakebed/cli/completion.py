@@ -1,4 +1,4 @@
-"""What may come at the end of a command line, for the completion of shells.
+"""What may come next on a command line, for the completion of shells, and the scripts by which they ask.
 
 Invariants: completing changes nothing and never fails: a name that cannot be looked up is not offered, and the shell
 offers files instead. Cost: the start, and one listing for names in a lake.
@@ -7,156 +7,157 @@ offers files instead. Cost: the start, and one listing for names in a lake.
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
-from lakebed.cli import parser
-from lakebed.cli.command import COMMON, CommandSpec
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    split_arg_string,
+)
+
 from lakebed.cli.context import LakeCommand, TableCommand
-from lakebed.cli.grammar import LAKE_VARIABLE, Parameter
-from lakebed.cli.groups import Group
 from lakebed.cli.loading import load
+from lakebed.cli.parser import CommandSpec, Group
 from lakebed.errors import LakebedError
 
-_MEANING_CHARACTERS_MAX: Final = 80
+VARIABLE: Final = "_LAKEBED_COMPLETE"
+"""The environment variable by which a shell asks for completions."""
+
+_Given = Mapping[str, Any]
+"""The values of the arguments that the line has, by attribute."""
 
 
-def candidates(root: Group, line: str) -> list[str]:
-    """What may come at the end of a command line: each a value, a tab and its meaning. Empty: a file.
+class _Bash(BashComplete):
+    """Bash, whose words end at colons: ``s3://bucket`` is three. So the whole line is handed over, and read here."""
 
-    Args:
-        line: from the program's name up to the cursor.
-    """
+    source_template = """\
+%(complete_func)s() {
+    local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" word
+    COMPREPLY=($(COMP_WORDS="$line" %(complete_var)s=bash_complete %(prog_name)s 2>/dev/null))
+    # The text before the last colon is not inserted again.
+    word="${line##* }"
+    COMPREPLY=("${COMPREPLY[@]#"${word%%"${COMP_WORDS[COMP_CWORD]}"}"}")
+}
+complete -o default -F %(complete_func)s %(prog_name)s
+"""
+
+    def source(self) -> str:
+        """The script."""
+        return ShellComplete.source(self)  # without asking an installed bash for its version
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the cursor, and the one that ends there."""
+        line = os.environ["COMP_WORDS"]
+        words = split_arg_string(line)[1:]
+        return (words, "") if line[-1:].isspace() or not words else (words[:-1], words[-1])
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """A line of the answer; an empty one lets bash offer files."""
+        return item.value if item.type == "plain" else ""
+
+
+_SHELLS: Final[dict[str, type[ShellComplete]]] = {"bash": _Bash, "zsh": ZshComplete, "fish": FishComplete}
+
+
+def script(root: Group, shell: str) -> str:
+    """What a shell evaluates to complete lakebed's commands."""
+    return _SHELLS[shell](root, {}, "lakebed", VARIABLE).source()
+
+
+def answer(root: Group, request: str) -> str:
+    """The lines that a shell's script asks for: `request` is ``bash_complete``, the rest is in the environment."""
+    shell = request.partition("_")[0]
+    return f"{_SHELLS[shell](root, {}, 'lakebed', VARIABLE).complete()}\n" if shell in _SHELLS else ""
+
+
+def items_of(entries: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:
+    """The entries that begin so, each with its meaning."""
+    return [CompletionItem(name, help=meaning) for name, meaning in entries if name.startswith(incomplete)]
+
+
+def items(parameter: click.Parameter, context: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The values that a parameter may have, as far as the line before it determines them; otherwise files."""
+    if isinstance(parameter.type, click.Choice):
+        return parameter.type.shell_complete(context, parameter, incomplete)
+    assert isinstance(context.command, CommandSpec)
+    is_argument = isinstance(parameter, click.Argument)
+    wanted = parameter.human_readable_name if is_argument else parameter.opts[0]
+    source = (is_argument and _SOURCES.get((context.command.path[0], wanted))) or _SOURCES.get(("", wanted))
+    given = {name: value for name, value in context.params.items() if value is not None}
     try:
-        words = shlex.split(line)
-    except ValueError:  # a quote that is not closed yet
-        words = line.split()
-    current = "" if line[-1:].isspace() or len(words) < 2 else words.pop()
-    choices = _candidates(root, parser.in_order(root, words[1:]), current)
-    return [f"{name}\t{meaning[:_MEANING_CHARACTERS_MAX]}" for name, meaning in choices if name.startswith(current)]
+        names = source(given) if source else []
+    except (LakebedError, OSError, KeyError):  # there is nothing to offer
+        names = []
+    return items_of(((name, "") for name in names), incomplete) or [CompletionItem(incomplete, type="file")]
 
 
-def _candidates(root: Group, words: Sequence[str], current: str) -> Iterable[tuple[str, str]]:
-    names = [word for word in words if not word.startswith("-")]
-    try:
-        group, command, used, _ = parser.find(root, names)
-    except LakebedError:
-        return []
-    if command is not None:
-        return _of_command(command, list(words[used:]), current)
-    if current.startswith("-"):
-        return _options(COMMON)
-    return [*group.list_commands(), *((name, inner.help) for name, inner in group.groups.items())]
+def _lake(given: _Given) -> LakeCommand:
+    return LakeCommand({"lake": given["lake"]})
 
 
-def _of_command(command: CommandSpec, words: list[str], current: str) -> Iterable[tuple[str, str]]:
-    by_name = {name: option for option in command.options for name in option.names}
-    texts: list[str] = []
-    waiting: Parameter | None = None
-    for word in words:
-        if waiting is not None:
-            waiting = None
-        elif word in by_name:
-            waiting = None if by_name[word].is_flag else by_name[word]
-        elif not word.startswith("-"):
-            texts.append(word)
-    lake_left_out = bool(os.environ.get(LAKE_VARIABLE)) and not ("/" in texts[0] if texts else "/" in current)
-    slots = command.arguments
-    if lake_left_out and slots and slots[0].metavar == "LAKE":
-        texts.insert(0, os.environ[LAKE_VARIABLE])
-    if waiting is not None:
-        return _values(waiting, texts)
-    if current.startswith("-"):
-        return _options(command.options)
-    at = min(len(texts), len(slots) - 1)
-    if not slots or (at < len(texts) and not slots[at].is_list):
-        return []
-    return _values(slots[at], texts, kind=command.path[0])
+def _table(given: _Given) -> TableCommand:
+    return TableCommand({"lake": given["lake"], "table": given["table"]})
 
 
-def _options(parameters: Iterable[Parameter]) -> list[tuple[str, str]]:
-    return [
-        (name, parameter.spec.help) for parameter in parameters for name in parameter.names if name.startswith("--")
-    ]
+def _stores(given: _Given) -> list[str]:
+    return [str(store).partition(":")[2] for store in _lake(given).open_lake().stores()]
 
 
-def _values(parameter: Parameter, texts: Sequence[str], kind: str = "") -> Iterable[tuple[str, str]]:
-    """The values that a parameter may have, as far as the arguments before it determine them."""
-    if parameter.choices:
-        return [(choice, "") for choice in parameter.choices]
-    wanted = parameter.metavar if parameter.is_argument else f"--{parameter.name.replace('_', '-')}"
-    source = _SOURCES.get((kind, wanted)) or _SOURCES.get(("", wanted))
-    if source is None or not texts:
-        return []
-    try:
-        return [(name, "") for name in source(texts)]
-    except (LakebedError, OSError, IndexError):  # there is nothing to offer
-        return []
+def _tables(given: _Given) -> list[str]:
+    return _lake(given).open_lake().tables()
 
 
-def _lake(texts: Sequence[str]) -> LakeCommand:
-    return LakeCommand({"lake": texts[0]})
+def _tags(given: _Given) -> list[str]:
+    return [tag.name for tag in _table(given).open_table().tags()]
 
 
-def _table(texts: Sequence[str]) -> TableCommand:
-    return TableCommand({"lake": texts[0], "table": texts[1]})
+def _branches(given: _Given) -> list[str]:
+    return [branch.name for branch in _table(given).open_table().branches()]
 
 
-def _stores(texts: Sequence[str]) -> list[str]:
-    return [str(store).partition(":")[2] for store in _lake(texts).open_lake().stores()]
+def _versions(given: _Given) -> list[str]:
+    return _tags(given) + _branches(given)
 
 
-def _tables(texts: Sequence[str]) -> list[str]:
-    return _lake(texts).open_lake().tables()
-
-
-def _tags(texts: Sequence[str]) -> list[str]:
-    return [tag.name for tag in _table(texts).open_table().tags()]
-
-
-def _branches(texts: Sequence[str]) -> list[str]:
-    return [branch.name for branch in _table(texts).open_table().branches()]
-
-
-def _versions(texts: Sequence[str]) -> list[str]:
-    return _tags(texts) + _branches(texts)
-
-
-def _databases(texts: Sequence[str]) -> list[str]:
-    names: list[str] = load("lakebed.cli.kv_context").names_of(texts[0], None)
+def _databases(given: _Given) -> list[str]:
+    names: list[str] = load("lakebed.cli.kv_context").names_of(given["lake"], None)
     return names
 
 
-def _checkpoints(texts: Sequence[str]) -> list[str]:
-    database = load("lakebed.cli.kv_context").DatabaseCommand({"lake": texts[0], "name": texts[1]}).database()
+def _checkpoints(given: _Given) -> list[str]:
+    database = load("lakebed.cli.kv_context").DatabaseCommand({"lake": given["lake"], "name": given["name"]}).database()
     return [checkpoint.name or checkpoint.id for checkpoint in database.list_checkpoints()]
 
 
-def _repositories(texts: Sequence[str]) -> list[str]:
-    with load("lakebed.cli.repo_context").RepositoriesCommand({"lake": texts[0]}).reading_all() as repositories:
+def _repositories(given: _Given) -> list[str]:
+    with load("lakebed.cli.repo_context").RepositoriesCommand({"lake": given["lake"]}).reading_all() as repositories:
         return [repository.name for repository in repositories.list()]
 
 
-def _repository_branches(texts: Sequence[str]) -> list[str]:
-    with load("lakebed.cli.repo_context").RepositoryCommand(_repository(texts)).reading() as repository:
+def _repository_branches(given: _Given) -> list[str]:
+    with load("lakebed.cli.repo_context").RepositoryCommand(_repository(given)).reading() as repository:
         return [branch.name for branch in repository.branches()]
 
 
-def _repository_tags(texts: Sequence[str]) -> list[str]:
-    with load("lakebed.cli.repo_context").RepositoryCommand(_repository(texts)).reading() as repository:
+def _repository_tags(given: _Given) -> list[str]:
+    with load("lakebed.cli.repo_context").RepositoryCommand(_repository(given)).reading() as repository:
         return [tag.name for tag in repository.tags()]
 
 
-def _repository(texts: Sequence[str]) -> dict[str, str]:
-    return {"lake": texts[0], "repository": texts[1]}
+def _repository(given: _Given) -> dict[str, str]:
+    return {"lake": given["lake"], "repository": given["repository"]}
 
 
-def _references(texts: Sequence[str]) -> list[str]:
-    return _repository_branches(texts) + _repository_tags(texts)
+def _references(given: _Given) -> list[str]:
+    return _repository_branches(given) + _repository_tags(given)
 
 
-_SOURCES: Final[dict[tuple[str, str], Callable[[Sequence[str]], list[str]]]] = {
+_SOURCES: Final[dict[tuple[str, str], Callable[[_Given], list[str]]]] = {
     ("", "STORE"): _stores,
     ("", "TABLE"): _tables,
     ("", "REPOSITORY"): _repositories,

@@ -1,4 +1,4 @@
-"""Commands of ``lakebed fleet`` for operators: status, transactions, relocation, drain, decommission, events, scrub."""
+"""Commands of ``lakebed fleet`` for operators: status, transactions, relocation, drain, events, collect."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lakebed.cli.fleet_context import FleetCommand, Node, TenantCommand, TenantN
 from lakebed.cli.grammar import argument, option
 from lakebed.errors import Conflict, Unavailable
 from lakebed.fleet.address import LEDGER_VARIABLE, check_ledger_url
+from lakebed.fleet.collect import OrphanReport
 from lakebed.fleet.model import Transaction
 from lakebed.fleet.ports import Event, NodeStatus, OperatorPort
 from lakebed.fleet.records import pending_of
-from lakebed.fleet.scrub import ScrubReport
 
 if TYPE_CHECKING:
     from lakebed.fleet.connect import Fleet
@@ -104,7 +104,7 @@ class Txns(TenantCommand, name="txns"):
     def run(self) -> None:
         with self.fleet() as fleet:
             transactions = fleet.operator.transactions(self.tenant)
-        unfinished = sorted(transactions.unfinished, key=lambda one: one.id, reverse=True)
+        unfinished = sorted(transactions.unfinished, key=lambda transaction: transaction.id, reverse=True)
         due = set(transactions.to_collect)
         if self.json:
             output.document(
@@ -291,7 +291,7 @@ class Events(FleetCommand, name="events"):
         )
 
 
-class Scrub(Deletion, LakeCommand, name="scrub"):
+class Collect(Deletion, LakeCommand, name="collect"):
     """Compare every object of the tenants with everything that refers to objects; delete what nothing refers to.
 
     After the collector has worked it finds nothing. What it finds is left by a defect, or by a node that wrote after
@@ -313,16 +313,16 @@ class Scrub(Deletion, LakeCommand, name="scrub"):
         if not self.dry_run:
             self.ask("Delete every object of the tenants that nothing refers to? (--dry-run shows them.)")
         ledger = check_ledger_url(self.ledger or os.environ.get(LEDGER_VARIABLE) or None)
-        report = self.open_lake().scrub_tenants(ledger=ledger, dry_run=self.dry_run, grace=grace)
+        report = self.open_lake().collect_tenants(ledger=ledger, dry_run=self.dry_run, grace=grace)
         if self.json:
-            output.document(_of_scrub(report))
+            output.document(_of_orphans(report))
         else:
-            _print_scrub(report)
+            _print_orphans(report)
         if report.missing or report.problems:
             raise exits.Exit(exits.FAULTY)
 
 
-def _of_scrub(report: ScrubReport) -> dict[str, Any]:
+def _of_orphans(report: OrphanReport) -> dict[str, Any]:
     return {
         "dry_run": report.dry_run,
         "found": {
@@ -341,7 +341,7 @@ def _of_scrub(report: ScrubReport) -> dict[str, Any]:
     }
 
 
-def _print_scrub(report: ScrubReport) -> None:
+def _print_orphans(report: OrphanReport) -> None:
     output.grid(
         ("objects are", "count", "size"),
         [

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import lakebed
 from lakebed.cli import exits, output
-from lakebed.cli.command import Command
 from lakebed.cli.fleet_context import StorageCommand
 from lakebed.cli.grammar import option
+from lakebed.cli.serving import ServingCommand
 from lakebed.errors import InvalidRequest
 from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url, write_address
 from lakebed.fleet.connect import TOKEN_VARIABLE
@@ -25,6 +25,7 @@ from lakebed.fleet.node.options import NodeOptions
 from lakebed.fleet.node.serve import NodeSettings, run_node
 from lakebed.fleet.ports import FleetAddress, NodePort
 from lakebed.fleet.together import end_with_input
+from lakebed.http.options import HttpOptions
 from lakebed.objects.path import parse_url
 from lakebed.runtime import Environment
 
@@ -32,20 +33,20 @@ _NODE_S = 2.0
 """How long the control plane waits for a node: one that hangs delays the failover of other nodes so long."""
 
 
-class ProcessCommand(Command):
+class ProcessCommand(ServingCommand):
     """A command that serves one part of a fleet until it is interrupted."""
 
     port: Annotated[int, option("--port", min=0, max=65535, help="0: any free port.")] = 0
-    host: Annotated[str, option("--host", help="Where to listen.")] = "127.0.0.1"
-    allow_remote: Annotated[
-        bool, option("--allow-remote", help="Listen to other machines too: put a proxy that ends TLS in front.")
-    ] = False
     access_log: Annotated[
         str, option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
     ] = ""
     end_with_input: Annotated[
         bool, option("--end-with-input", help="End when standard input ends, as it does when a parent is killed.")
     ] = False
+
+    def http_options(self) -> HttpOptions:
+        """How it serves. Raises `InvalidRequest` (``invalid_certificate``)."""
+        return HttpOptions(tls=self.read_tls())
 
     def watch_parent(self) -> None:
         """End this process with the one that started it, if that was asked for."""
@@ -92,14 +93,18 @@ class Control(StorageCommand, ProcessCommand, name="control"):
             help="Of the log: http://..., nats://a,b,c or postgresql://... Default: LAKEBED_FLEET_LOG.",
         ),
     ] = None
-    settle: Annotated[
-        int, option("--settle-ms", min=0, help="How long a put that was sent may still land, in milliseconds.")
-    ] = ControlOptions().settle_ms
+    advertised: Annotated[
+        str | None, option("--advertised", metavar="URL", help="Where others reach it. Default: where it listens.")
+    ] = None
+    grace_ms: Annotated[
+        int, option("--grace-ms", min=0, help="How long a put that was sent may still land, in milliseconds.")
+    ] = ControlOptions().grace_ms
     take_over: Annotated[
         bool, option("--take-over", help="Also from an owner of the ledger with a live lease, which is fenced.")
     ] = False
 
     def run(self) -> None:
+        http = self.http_options()
         log_url = self.log or os.environ.get(LOG_VARIABLE)
         if not log_url:
             raise InvalidRequest(
@@ -121,9 +126,9 @@ class Control(StorageCommand, ProcessCommand, name="control"):
 
         def started(url: str) -> None:
             nonlocal answers_at
-            answers_at = url
+            answers_at = self.advertised or url
             tell()
-            self.started("control plane", url, owns="ledger" if ledger == "kv" else "")
+            self.started("control plane", answers_at, owns="ledger" if ledger == "kv" else "")
 
         def owned() -> None:
             nonlocal decides
@@ -148,7 +153,8 @@ class Control(StorageCommand, ProcessCommand, name="control"):
                 take_over=self.take_over,
                 access_log=self.access_log or None,
                 allow_remote=self.allow_remote,
-                options=ControlOptions(settle_ms=self.settle),
+                http=http,
+                options=ControlOptions(grace_ms=self.grace_ms),
             ),
             host=self.host,
             port=self.port,
@@ -184,6 +190,7 @@ class NodeProcess(ProcessCommand, name="node"):
     )
 
     def run(self) -> None:
+        http = self.http_options()
         self.watch_parent()
         code = run_node(
             NodeSettings(
@@ -196,6 +203,7 @@ class NodeProcess(ProcessCommand, name="node"):
                 advertised=self.advertised,
                 access_log=self.access_log or None,
                 allow_remote=self.allow_remote,
+                http=http,
                 options=NodeOptions(memtable_bytes_max=self.memtable_mib << 20, cache_bytes=self.cache_mib << 20),
             ),
             host=self.host,
@@ -219,6 +227,7 @@ class LogProcess(StorageCommand, ProcessCommand, name="log"):
     )
 
     def run(self) -> None:
+        http = self.http_options()
         self.watch_parent()
         lakebed.open(self.url, storage_options=self.storage_options)
         code = run_log(
@@ -230,6 +239,7 @@ class LogProcess(StorageCommand, ProcessCommand, name="log"):
                 take_over=self.take_over,
                 access_log=self.access_log or None,
                 allow_remote=self.allow_remote,
+                http=http,
             ),
             host=self.host,
             port=self.port,

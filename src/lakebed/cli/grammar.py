@@ -1,10 +1,8 @@
 """The grammar of the command line: what a command takes, declared as annotated attributes of its class.
 
 An attribute is ``Annotated[type, argument(...)]`` or ``Annotated[type, option(...)]``; without a default it is
-required. Types: ``str``, ``int``, ``bool`` (a flag), ``Path``, an enumeration of texts, a list of these, any of them
-or None.
-
-Owns: `Argument`, `Option`, `Parameter` and how they are read from a class.
+required. Types: ``str``, ``int``, ``bool`` (a flag), ``Path``, a ``Literal`` of texts, a list of these, any of them
+or None. `parameters_of` makes click's parameters of them.
 """
 
 from __future__ import annotations
@@ -13,16 +11,19 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import click
 import msgspec
 
 from lakebed.cli.loading import load
 from lakebed.errors import InvalidRequest
-from lakebed.texts import LONG_MAX, whole_number
+from lakebed.texts import LONG_MAX, format_value, whole_number
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 LAKE_VARIABLE: Final = "LAKEBED_LAKE"
 """The environment variable with the lake of commands that leave it out."""
@@ -30,37 +31,92 @@ OPTIONS_VARIABLE: Final = "LAKEBED_STORAGE_OPTIONS"
 """The environment variable with settings of the object store, a JSON object: every user can list commands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A positional argument."""
+class Argument(click.Argument):
+    """A positional argument; `is_lake`: `LAKE_VARIABLE` may give it."""
 
-    metavar: str
-    help: str
-    formerly: tuple[str, ...]
-    """Options that gave it in older releases, and still do."""
-    is_lake: bool
-    """`LAKE_VARIABLE` may give it."""
+    def __init__(self, *declarations: Any, is_lake: bool, **settings: Any) -> None:
+        super().__init__(*declarations, **settings)
+        self.is_lake = is_lake
 
+    def make_metavar(self, ctx: click.Context) -> str:
+        """``TABLE``, ``[TAG]``, ``[KEY...]``."""
+        name = f"{self.metavar}{'...' if self.nargs == -1 else ''}"
+        return name if self.required else f"[{name}]"
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option."""
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Its name, as in the usage line."""
+        return self.human_readable_name
 
-    names: tuple[str, ...]
-    """Help pages show the first; ``--hard/--soft`` sets a flag or clears it."""
-    help: str
-    metavar: str | None
-    minimum: int | None
-    maximum: int | None
-    replaces: tuple[str, ...]
-    """Names of the arguments that are left out when this option is given."""
-    note: Callable[[str], str | None] | None
-    """What to write instead of this option, by its value."""
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What may stand here: names in the lake, or files."""
+        items: list[CompletionItem] = load("lakebed.cli.completion").items(self, ctx, incomplete)
+        return items
 
 
-def argument(metavar: str, *, help: str, formerly: Sequence[str] = (), is_lake: bool = False) -> Argument:
+class Option(click.Option):
+    """An option; `replaces`: names of the arguments that are left out when it is given."""
+
+    def __init__(self, *declarations: Any, replaces: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(*declarations, **settings)
+        self.replaces = tuple(replaces)
+
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """``--where WHERE``, without which a command cannot run; otherwise nothing."""
+        return [f"{self.opts[0]} {self.metavar or self.name.upper()}"] if self.required else []
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Its first spelling."""
+        return self.opts[0]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What may be its value: names in the lake, or files."""
+        items: list[CompletionItem] = load("lakebed.cli.completion").items(self, ctx, incomplete)
+        return items
+
+
+class _Whole(click.ParamType[int]):
+    """An integer, written in plain digits. Bounds are inclusive."""
+
+    name = "integer"
+
+    def __init__(self, minimum: int | None = None, maximum: int | None = None) -> None:
+        self.minimum = -LONG_MAX if minimum is None else minimum
+        self.maximum = LONG_MAX if maximum is None else maximum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert a text. Raises `UsageError`."""
+        number = whole_number(str(value), minimum=-LONG_MAX)
+        if number is None:
+            self.fail(f"{format_value(value)} is not an integer.", param, ctx)
+        if not self.minimum <= number <= self.maximum:
+            most = "" if self.maximum == LONG_MAX else f" and at most {self.maximum}"
+            self.fail(f"{number} is out of range: use at least {self.minimum}{most}.", param, ctx)
+        return number
+
+
+class _LocalPath(click.ParamType[Path]):
+    """A path of this machine."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Convert a text. Raises `InvalidRequest` for a URL of another machine."""
+        return Path(load("lakebed.objects.path").local_path(value))
+
+
+_Build = Callable[[str, Any, dict[str, Any]], click.Parameter]
+"""Makes a parameter of an attribute's name, its default, and what its type says."""
+
+
+def argument(metavar: str, *, help: str, is_lake: bool = False) -> _Build:
     """Declare a positional argument."""
-    return Argument(metavar, help, tuple(formerly), is_lake)
+
+    def build(name: str, default: Any, settings: dict[str, Any]) -> click.Parameter:
+        if settings.pop("multiple", False):
+            settings["nargs"] = -1
+        return Argument([name], metavar=metavar, help=help, is_lake=is_lake, **settings)
+
+    return build
 
 
 def option(
@@ -70,111 +126,76 @@ def option(
     min: int | None = None,
     max: int | None = None,
     replaces: Sequence[str] = (),
-    note: Callable[[str], str | None] | None = None,
-) -> Option:
-    """Declare an option; `min` and `max` are inclusive."""
-    return Option(names, help, metavar, min, max, tuple(replaces), note)
+    count: bool = False,
+) -> _Build:
+    """Declare an option.
+
+    Args:
+        names: the first is the one of error messages; ``--hard/--soft`` sets a flag or clears it.
+        min, max: of an integer, inclusive.
+        replaces: attributes of the arguments that are left out when it is given.
+        count: it takes no value, and counts how often it is given.
+    """
+
+    def build(name: str, default: Any, settings: dict[str, Any]) -> click.Parameter:
+        kind = settings.get("type")
+        if count:
+            settings = {"count": True}
+        elif kind is not None:
+            if isinstance(kind, _Whole):
+                settings["type"] = _Whole(min, max)
+            choices = isinstance(kind, click.Choice)
+            settings["metavar"] = metavar or (None if choices else name.upper().replace("_", "-"))
+            if default not in (None, ""):
+                settings |= {"default": default, "show_default": True}
+        return Option([*names, name], help=help, replaces=replaces, **settings)
+
+    return build
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One argument or option of a command."""
-
-    name: str
-    spec: Argument | Option
-    kind: Any
-    """A type, or a `Literal` of the allowed values."""
-    is_list: bool
-    is_required: bool
-    default: Any
-
-    @property
-    def is_flag(self) -> bool:
-        """Whether it takes no value."""
-        return self.kind is bool
-
-    @property
-    def is_argument(self) -> bool:
-        """Whether it is positional."""
-        return isinstance(self.spec, Argument)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The spellings of an option, those that clear a flag included."""
-        return tuple(name for text in getattr(self.spec, "names", ()) for name in text.split("/"))
-
-    @property
-    def metavar(self) -> str:
-        """The name of its value on help pages."""
-        return self.spec.metavar or self.name.upper().replace("_", "-")
-
-    @property
-    def usage(self) -> str:
-        """``TABLE``, ``[TAG]``, ``[KEY...]``: an argument in a usage line."""
-        name = f"{self.metavar}{'...' if self.is_list else ''}"
-        return name if self.is_required else f"[{name}]"
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The allowed values; empty: any value."""
-        return typing.get_args(self.kind)
-
-    def convert(self, text: str) -> Any:
-        """Convert a text to the parameter's type.
-
-        Raises:
-            ValueError: with the rest of a sentence about the text.
-            InvalidRequest: a URL where only a path of this machine can be.
-        """
-        if self.choices:
-            if text not in self.choices:
-                raise ValueError(f"choose {either(self.choices)}")
-            return text
-        if self.kind is Path:
-            return Path(load("lakebed.objects.path").local_path(text))
-        if self.kind is not int:
-            return self.kind(text)
-        number = whole_number(text, minimum=-LONG_MAX)
-        low, high = getattr(self.spec, "minimum", None), getattr(self.spec, "maximum", None)
-        if number is None:
-            raise ValueError("use an integer")
-        if (low is not None and number < low) or (high is not None and number > high):
-            raise ValueError(f"use at least {low}" if high is None else f"use an integer from {low} to {high}")
-        return number
-
-
-def parameters_of(command: type) -> tuple[Parameter, ...]:
+def parameters_of(command: type) -> list[click.Parameter]:
     """The parameters that a class and its bases declare.
 
     Returns:
         Arguments first, those of the bases before the class's own; then options, the class's own before those of the
         bases. A declaration of a class replaces one of the same name in a base.
     """
-    bases = [list(_read_parameters(base, command)) for base in command.__mro__]
-    arguments = {parameter.name: parameter for base in reversed(bases) for parameter in base if parameter.is_argument}
-    options: dict[str, Parameter] = {}
-    for parameter in (entry for base in bases for entry in base if not entry.is_argument):
-        options.setdefault(parameter.name, parameter)
-    return (*arguments.values(), *options.values())
+    bases = [list(_build_parameters(base, command)) for base in command.__mro__]
+    arguments = {entry.name: entry for base in reversed(bases) for entry in base if isinstance(entry, Argument)}
+    options: dict[str, click.Parameter] = {}
+    for entry in (entry for base in bases for entry in base if not isinstance(entry, Argument)):
+        options.setdefault(entry.name, entry)
+    return [*arguments.values(), *options.values()]
 
 
-def _read_parameters(base: type, command: type) -> Iterator[Parameter]:
+def _build_parameters(base: type, command: type) -> Iterator[click.Parameter]:
     """The parameters that one class declares itself; defaults are those of `command`."""
     names = vars(sys.modules[base.__module__])
     # Without the class's own attributes as local names: an attribute `option` would hide the function.
     hints = inspect.get_annotations(base, globals=dict(names), locals={}, eval_str=True)
     for name, hint in hints.items():
-        kind, spec = (*typing.get_args(hint), None, None)[:2]
-        if not isinstance(spec, Argument | Option):
+        kind, build = (*typing.get_args(hint), None, None)[:2]
+        if not inspect.isfunction(build):
             continue
-        kinds = [member for member in typing.get_args(kind) if member is not NoneType]
+        settings: dict[str, Any] = {"required": not hasattr(command, name)}
         if NoneType in typing.get_args(kind):
-            (kind,) = kinds
-        is_list = typing.get_origin(kind) is list
-        if is_list:
+            (kind,) = (member for member in typing.get_args(kind) if member is not NoneType)
+        if typing.get_origin(kind) is list:
             (kind,) = typing.get_args(kind)
-        default = getattr(command, name, None)
-        yield Parameter(name, spec, kind, is_list, not hasattr(command, name), default)
+            settings["multiple"] = True
+        yield build(name, getattr(command, name, None), settings | _settings_of(kind))
+
+
+def _settings_of(kind: Any) -> dict[str, Any]:
+    """How click reads a type."""
+    if kind is bool:
+        return {"is_flag": True}
+    if kind is Path:
+        return {"type": _LocalPath()}
+    if kind is int:
+        return {"type": _Whole()}
+    choices = typing.get_args(kind)
+    return {"type": click.Choice(choices) if choices else click.STRING}
 
 
 def pairs(texts: Sequence[str] | None, *, like: str = "bucket=4") -> dict[str, str]:
@@ -198,8 +219,3 @@ def options_of(text: str | None) -> dict[str, str]:
             '{"aws_endpoint": "http://...", "aws_secret_access_key": "..."}.',
             kind="invalid_option",
         ) from None
-
-
-def either(texts: Sequence[str]) -> str:
-    """``a``, ``a, b or c``."""
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"

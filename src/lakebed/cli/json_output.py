@@ -9,7 +9,7 @@ from lakebed.cli import output
 
 if TYPE_CHECKING:
     from lakebed.fsck.model import CheckReport
-    from lakebed.reclaim.model import Pin, ReclaimReport, Version
+    from lakebed.reclaim.model import CollectionReport, Pin, Version
 
 _DELETIONS_SHOWN_MAX = 20
 
@@ -39,7 +39,7 @@ def of_pin(pin: Pin) -> dict[str, Any]:
     }
 
 
-def of_report(report: ReclaimReport) -> dict[str, Any]:
+def of_report(report: CollectionReport) -> dict[str, Any]:
     """A deletion's facts, with every object that went (or would go) and why."""
     plan = report.plan
     return {
@@ -61,13 +61,13 @@ def of_report(report: ReclaimReport) -> dict[str, Any]:
     }
 
 
-def is_idle(report: ReclaimReport) -> bool:
+def is_idle(report: CollectionReport) -> bool:
     """Whether a deletion was done, and found nothing to delete and nothing to warn of."""
     facts = of_report(report)
     return not (facts["hidden"] or facts["deleted"] or report.warnings or report.problem)
 
 
-def sentence_of_report(report: ReclaimReport) -> str:
+def sentence_of_report(report: CollectionReport) -> str:
     """One line, such as ``flights: would delete 3 versions and 12 files (3.4 MB)``."""
     if report.problem:
         return f"{report.store}: not collected. {report.problem}"
@@ -81,7 +81,7 @@ def sentence_of_report(report: ReclaimReport) -> str:
     return f"{report.store}: {verb} {' and '.join(parts)}." if parts else f"{report.store}: nothing to delete."
 
 
-def print_report(report: ReclaimReport, *, json: bool) -> None:
+def print_report(report: CollectionReport, *, json: bool) -> None:
     """Print what one deletion did or would do."""
     if json:
         output.document(of_report(report))
@@ -89,7 +89,7 @@ def print_report(report: ReclaimReport, *, json: bool) -> None:
         print_reports([report], json=False)
 
 
-def print_reports(reports: Sequence[ReclaimReport], *, json: bool) -> None:
+def print_reports(reports: Sequence[CollectionReport], *, json: bool) -> None:
     """Print what deletions did or would do."""
     if json:
         output.document([of_report(report) for report in reports])

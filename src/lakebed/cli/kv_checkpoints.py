@@ -15,23 +15,19 @@ from lakebed.kv.model import Checkpoint
 from lakebed.kv.options import CheckpointOptions
 from lakebed.kv.versions import versions_of
 
-CheckpointName = Annotated[
-    str, argument("CHECKPOINT", help="The checkpoint's name, or its UUID.", formerly=("--id", "-i"))
-]
+CheckpointName = Annotated[str, argument("CHECKPOINT", help="The checkpoint's name, or its UUID.")]
 Lifetime = Annotated[
     str | None,
     option("--lifetime", "-l", help="It expires after this time: '7days 30min 10s', P7D. Default: never."),
 ]
 
 
-class Tag(DatabaseCommand, name="tag", formerly=("create-checkpoint",)):
+class Tag(DatabaseCommand, name="tag"):
     """Create a checkpoint: pin the current state, or that of another checkpoint."""
 
     checkpoint: Annotated[
         str | None,
-        argument(
-            "CHECKPOINT", help="A name for it, unique among the live ones. Default: none.", formerly=("--name", "-n")
-        ),
+        argument("CHECKPOINT", help="A name for it, unique among the live ones. Default: none."),
     ] = None
     lifetime: Lifetime = None
     source: Annotated[
@@ -50,7 +46,7 @@ class Tag(DatabaseCommand, name="tag", formerly=("create-checkpoint",)):
         self.result({"id": made.id, "version": version, "manifest_id": made.manifest_id}, text)
 
 
-class RefreshTag(DatabaseCommand, name="refresh-tag", formerly=("refresh-checkpoint",)):
+class RefreshTag(DatabaseCommand, name="refresh-tag"):
     """Give a checkpoint a new lifetime, counted from now."""
 
     checkpoint: CheckpointName
@@ -63,7 +59,7 @@ class RefreshTag(DatabaseCommand, name="refresh-tag", formerly=("refresh-checkpo
         self.result(of_checkpoint(checkpoint), f"The checkpoint {checkpoint.name or checkpoint.id} {ends}.")
 
 
-class DropTag(Deletion, DatabaseCommand, name="drop-tag", formerly=("delete-checkpoint",)):
+class DropTag(Deletion, DatabaseCommand, name="drop-tag"):
     """Drop a checkpoint: the next collection deletes what only it held."""
 
     checkpoint: CheckpointName
@@ -82,7 +78,7 @@ class DropTag(Deletion, DatabaseCommand, name="drop-tag", formerly=("delete-chec
         self.result(of_checkpoint(gone), f"Dropped the checkpoint {gone.name or gone.id}.")
 
 
-class Tags(DatabaseCommand, name="tags", formerly=("list-checkpoints",)):
+class Tags(DatabaseCommand, name="tags"):
     """List the live checkpoints, oldest first, of all owners."""
 
     only: Annotated[str | None, option("--name", "-n", help="Only those of this name.")] = None

@@ -25,14 +25,6 @@ SHORT_LIVED: Final = DatabaseOptions(background=False, compaction=False)
 """Options of a writer that lives for one command: it leaves compaction to others."""
 
 
-def new_spelling(url: str) -> str | None:
-    """What to write instead of ``--path URL``; None for a database outside of a lake."""
-    lake, _, folder = url.rstrip("/").rpartition("/")
-    if not folder.endswith(DATABASE_SUFFIX):
-        return None
-    return f"`--path {url}` is now `{lake or '.'} {folder.removesuffix(DATABASE_SUFFIX)}`, after the command."
-
-
 class DatabaseCommand(Command):
     """A command on a database: one of a lake, or the one that ``--path`` names."""
 
@@ -45,7 +37,6 @@ class DatabaseCommand(Command):
             metavar="URL",
             help="A database outside of a lake, instead of LAKE and NAME.",
             replaces=("lake", "name"),
-            note=new_spelling,
         ),
     ] = None
 

@@ -1,7 +1,6 @@
 """Commands of ``lakebed kv`` on whole databases: create, branch, restore, drop, manifests.
 
-A branch of a database is a clone. The names of older releases (``create-clone``, ``--path`` before the command) still
-work.
+A branch of a database is a clone.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from lakebed.cli.command import Confirmed, Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.kv_context import DatabaseCommand, database_at, url_of
 from lakebed.errors import AlreadyExists, InvalidRequest
-from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.options import DatabaseOptions
 from lakebed.kv.versions import ManifestSummary
 
@@ -38,18 +36,14 @@ class Create(DatabaseCommand, name="create"):
         )
 
 
-ClonedCheckpoint = Annotated[
-    str | None, option("--checkpoint", help="Start from this checkpoint. Default: from the latest version.")
-]
-Copy = Annotated[bool, option("--copy", help="Copy the files; needed when the stores differ.")]
-
-
 class Branch(DatabaseCommand, name="branch"):
     """Fork a database: create a clone, which shares its files and has writes of its own."""
 
     new: Annotated[str, argument("BRANCH", help="The new database: a name in the same lake, or a URL.")]
-    checkpoint: ClonedCheckpoint = None
-    copy: Copy = False
+    checkpoint: Annotated[
+        str | None, option("--checkpoint", help="Start from this checkpoint. Default: from the latest version.")
+    ] = None
+    copy: Annotated[bool, option("--copy", help="Copy the files; needed when the stores differ.")] = False
 
     def run(self) -> None:
         parent = self.database().location.url
@@ -66,28 +60,11 @@ class Branch(DatabaseCommand, name="branch"):
                 kind="database_exists",
                 url=admin.location.url,
             )
-        _clone(self, admin, parent)
-
-
-class CreateClone(
-    DatabaseCommand, name="create-clone", formerly=["create-clone"], successor="lakebed kv branch LAKE NAME BRANCH"
-):
-    """Create a clone at --path: it shares files and has writes of its own."""
-
-    parent: Annotated[str, option("--from", metavar="URL", help="The database to fork.")]
-    checkpoint: ClonedCheckpoint = None
-    copy: Copy = False
-
-    def run(self) -> None:
-        _clone(self, self.database(), self.parent)
-
-
-def _clone(command: Branch | CreateClone, admin: DatabaseAdmin, parent: str) -> None:
-    admin.create_clone(parent, command.checkpoint, copy=command.copy)
-    command.result(
-        {"url": admin.location.url, "parent": parent, "checkpoint": command.checkpoint},
-        f"{admin.location.url} is a clone of {parent}.",
-    )
+        admin.create_clone(parent, self.checkpoint, copy=self.copy)
+        self.result(
+            {"url": admin.location.url, "parent": parent, "checkpoint": self.checkpoint},
+            f"{admin.location.url} is a clone of {parent}.",
+        )
 
 
 class Restore(Confirmed, DatabaseCommand, name="restore"):
@@ -98,24 +75,23 @@ class Restore(Confirmed, DatabaseCommand, name="restore"):
         argument(
             "CHECKPOINT",
             help="Go back to this checkpoint, by name or UUID, or to the version of this number (`lakebed history`).",
-            formerly=["--checkpoint"],
         ),
     ]
-    keep_for: Annotated[str, option("--keep-for", help="How long the current state stays restorable.")] = "7 d"
+    lifetime: Annotated[str, option("--lifetime", help="How long the current state stays restorable.")] = "7 d"
     take_over: TakeOver = False
 
     def run(self) -> None:
         admin = self.database()
         self.ask(f"Restore {admin.location.url} to {self.checkpoint}? Its writer is fenced.")
-        made = admin.restore(self.checkpoint, keep_for=duration(self.keep_for), take_over=self.take_over)
+        made = admin.restore(self.checkpoint, lifetime=duration(self.lifetime), take_over=self.take_over)
         self.result(
             json_output.of_version(made),
             f"{admin.location.url} is {self.checkpoint} again, as version {made.id}; the state before stays for "
-            f"{self.keep_for}.",
+            f"{self.lifetime}.",
         )
 
 
-class Drop(Deletion, DatabaseCommand, name="drop", formerly=("destroy",)):
+class Drop(Deletion, DatabaseCommand, name="drop"):
     """Destroy the database; refused while checkpoints pin it (--soft waits for them)."""
 
     hard: Annotated[
@@ -139,7 +115,7 @@ class Drop(Deletion, DatabaseCommand, name="drop", formerly=("destroy",)):
         )
 
 
-class Manifest(DatabaseCommand, name="manifest", formerly=("show-manifest",)):
+class Manifest(DatabaseCommand, name="manifest"):
     """Print a whole manifest, as JSON."""
 
     id: Annotated[int | None, option("--id", "-i", min=1, help="Its number. Default: the newest.")] = None
@@ -148,7 +124,7 @@ class Manifest(DatabaseCommand, name="manifest", formerly=("show-manifest",)):
         output.document(msgspec.to_builtins(self.database().show_manifest(self.id), str_keys=True))
 
 
-class Manifests(DatabaseCommand, name="manifests", formerly=("list-manifests",)):
+class Manifests(DatabaseCommand, name="manifests"):
     """List the manifests, oldest first, and what pins them."""
 
     def run(self) -> None:

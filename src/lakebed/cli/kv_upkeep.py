@@ -14,10 +14,9 @@ from lakebed.cli.kv_context import (
     DatabaseLake,
     database_at,
     names_of,
-    new_spelling,
     url_of,
 )
-from lakebed.errors import LakebedError
+from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.collect import Collection, Collector
 from lakebed.kv.compactor import Compactor
@@ -39,13 +38,20 @@ class Collect(Deletion, name="collect"):
 
     lake: DatabaseLake
     names: Annotated[list[str] | None, argument("NAME", help="Databases of it. Default: all.")] = None
-    min_age: Annotated[str, option("--min-age", help="Keep what is younger. Zero is safe too.")] = "1 d"
-    grace: Annotated[str, option("--grace", help="How long a softly destroyed database stays.")] = "1 d"
+    grace: Annotated[str, option("--grace", help="Keep what is younger. Zero is safe too.")] = "1 d"
+    destroyed_grace: Annotated[str, option("--destroyed-grace", help="How long a softly destroyed database stays.")] = (
+        "1 d"
+    )
     watch: Watch = False
     interval: Every = "10 min"
     path: Annotated[
-        str | None,
-        option("--path", metavar="URL", help="A database outside of a lake.", replaces=("lake",), note=new_spelling),
+        list[str] | None,
+        option(
+            "--path",
+            metavar="URL",
+            help="A database outside of a lake, instead of LAKE and NAME; again for more.",
+            replaces=("lake", "names"),
+        ),
     ] = None
 
     def run(self) -> None:
@@ -53,7 +59,7 @@ class Collect(Deletion, name="collect"):
         if not locations:
             self.result([], f"The lake {self.lake} has no database.")
             return
-        options = CollectorOptions(min_age=duration(self.min_age), db_delete_grace=duration(self.grace))
+        options = CollectorOptions(grace=duration(self.grace), destroyed_grace=duration(self.destroyed_grace))
         what = output.count(len(locations), "database") if len(locations) > 1 else locations[0].url
         self.ask(f"Collect the garbage of {what}? (--dry-run shows what would be deleted.)")
         collector = Collector(locations, options=options, dry_run=self.dry_run)
@@ -75,16 +81,16 @@ class Collect(Deletion, name="collect"):
             raise exits.Exit(exits.exit_code(failures[0]))
 
     def _urls(self) -> list[str]:
-        """The databases to collect. Older releases took URLs in place of names."""
-        names = self.names or []
+        """The databases to collect. Raises `InvalidRequest` for a database where a lake has to be."""
         if self.path is not None:
-            return [self.path, *names]
+            return self.path
         lake = self.lake or ""
-        if lake.rstrip("/").endswith(DATABASE_SUFFIX) or any("/" in name for name in names):
-            if not self.json:
-                output.notes(["`lakebed kv collect URL...` is now `lakebed kv collect LAKE NAME...`."], json=False)
-            return [lake, *names]
-        return [url_of(lake, name) for name in names or names_of(lake, self.storage_options)]
+        if lake.rstrip("/").endswith(DATABASE_SUFFIX):
+            raise InvalidRequest(
+                f"{lake} is a database, not a lake: write `lakebed kv collect LAKE NAME...`, or --path {lake}.",
+                kind="usage",
+            )
+        return [url_of(lake, name) for name in self.names or names_of(lake, self.storage_options)]
 
 
 def _print_collection(url: str, collection: Collection, *, watch: bool, json: bool) -> None:

@@ -172,24 +172,23 @@ class Why(LakeCommand, name="why"):
             output.sentence(f"  {pin.kind} {pin.name} (version {_short_id(pin.version)})")
 
 
-class Collect(Deletion, LakeCommand, name="collect", formerly=("clean",)):
+class Collect(Deletion, LakeCommand, name="collect"):
     """Delete what nothing needs: expired tags, snapshots, checkpoints; orphans; dropped stores.
 
-    `Lake.clean` of the Python library does the same.
+    `Lake.collect` of the Python library does the same.
     """
 
-    orphans_older_than: Annotated[
-        str,
-        option("--orphans-older-than", metavar="AGE", help="Keep files that no version names while they are younger."),
+    grace: Annotated[
+        str, option("--grace", metavar="AGE", help="Keep files that no version names while they are younger.")
     ] = "1 d"
 
     def run(self) -> None:
         opened = self.open_lake()
-        spared_ms = arguments.duration_ms(self.orphans_older_than) or 0
-        before_ms = opened.environment.clock.now_ms() - spared_ms
         self.ask(f"Collect the lake {opened.url}? (--dry-run shows what would be deleted.)")
         with output.progress("collecting") as progress:
-            reports = opened.clean(dry_run=self.dry_run, orphans_older_than_ms=before_ms, progress=progress)
+            reports = opened.collect(
+                grace_ms=arguments.duration_ms(self.grace), dry_run=self.dry_run, progress=progress
+            )
         problems = {report.problem_kind for report in reports if report.problem}
         if self.json:
             json_output.print_reports(reports, json=True)

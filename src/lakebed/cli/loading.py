@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from lakebed.errors import InvalidRequest
 
@@ -27,3 +28,27 @@ def load(name: str) -> ModuleType:
         raise InvalidRequest(
             f"{who} needs {missing.name}, which is not installed: pip install 'lakebed[{extra}]'.", kind="not_installed"
         ) from missing
+
+
+class _NoPandas:
+    """A finder of modules that says that pandas is not there; without `importlib.abc`, which takes 10 ms to load."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("Arrow is not to load pandas by itself.", name=fullname)
+
+
+def load_arrow() -> None:
+    """Load Arrow, and answer its look for pandas, which is half a second of its first array, and 40 MB of a server.
+
+    For a process that makes no data frame. From then on pandas can be imported, and Arrow finds it when it is asked for
+    a frame.
+    """
+    arrow = load("pyarrow")
+    if "pandas" not in sys.modules:
+        finder = _NoPandas()
+        sys.meta_path.insert(0, finder)
+        try:
+            arrow.array([])
+        finally:
+            sys.meta_path.remove(finder)

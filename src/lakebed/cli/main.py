@@ -8,60 +8,48 @@ neither Arrow nor Spark.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Final
+from typing import Final
+
+import click
+from click.exceptions import Exit, NoArgsIsHelpError
 
 import lakebed
 from lakebed import log
-from lakebed.cli import exits, help, output, parser, standard
+from lakebed.cli import exits, output, parser, standard
 from lakebed.cli.command import Command
 from lakebed.cli.commands import ROOT, is_answer
 from lakebed.cli.grammar import LAKE_VARIABLE
-from lakebed.cli.loading import load
+from lakebed.cli.loading import load, load_arrow
 from lakebed.cli.parser import Parsed
-from lakebed.cli.shells import COMPLETE
 from lakebed.clock import SystemClock
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.texts import format_value
-
-
-class _WithoutPandas:
-    """Hide pandas, as if it were not installed. A finder of modules; `importlib.abc` alone takes 10 ms to load.
-
-    Arrow imports it for its first array of Python objects, which costs every command half a second and a server 40 MB.
-    Only pipelines use data frames.
-    """
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("No command of this group uses data frames.", name=fullname)
-
-
-_ALLOCATIONS: Final = 20_000
-"""New objects between two runs of the cyclic garbage collector. With Python's 700 they take a tenth of the start."""
 
 
 def main() -> None:
     """Run the command in ``sys.argv`` and exit with its code."""
     standard.guard()
     arguments = sys.argv[1:]
-    gc.set_threshold(_ALLOCATIONS)
-    if "pipeline" not in arguments[:1]:
-        sys.meta_path.insert(0, _WithoutPandas())
-    code = run(arguments)
+    code = run(arguments, frames=False)
     standard.finish()
     gc.freeze()  # the collections of the interpreter's end look at no object: a tenth of a short command
     sys.exit(code)
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code."""
+def run(arguments: list[str], *, frames: bool = True) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        frames: the process makes data frames, besides those of pipelines.
+    """
     json = "--json" in arguments
     standard.stops_with_output(True)  # help pages and completions answer too
-    code = _outcome(arguments, json=json)
+    code = _outcome(arguments, json=json, frames=frames)
     with suppress(OSError):
         sys.stdout.flush()
     problem = standard.failure()
@@ -75,10 +63,10 @@ def run(arguments: list[str]) -> int:
     return code
 
 
-def _outcome(arguments: list[str], *, json: bool) -> int:
+def _outcome(arguments: list[str], *, json: bool, frames: bool) -> int:
     """The exit code of a command, whose errors are printed."""
     try:
-        return _run(arguments, json=json)
+        return _run(arguments, json=json, frames=frames)
     except exits.Exit as done:
         return done.code
     except KeyboardInterrupt:
@@ -111,63 +99,52 @@ def _report(problem: Exception, *, json: bool) -> int:
     return exits.BUG
 
 
-_VERSION: Final = ("--version", "-V")
-_HELP: Final = {"--help", "-h"}
+_WITHOUT_ARROW: Final = {"version", "completion", "pipeline"}
+"""Groups and commands that need no Arrow, or Arrow with data frames."""
+
+_COMPLETE: Final = "_LAKEBED_COMPLETE"
+"""The environment variable by which a shell asks for completions (`completion`)."""
 _CLOCK: Final = SystemClock()
 _LOG: Final = log.logger("cli")
 
 
-def _run(arguments: list[str], *, json: bool) -> int:
-    if arguments[:1] == [COMPLETE]:
-        output.lines(load("lakebed.cli.completion").candidates(ROOT, " ".join(arguments[1:])))
+def _run(arguments: list[str], *, json: bool, frames: bool) -> int:
+    if request := os.environ.get(_COMPLETE):
+        output.page(load("lakebed.cli.completion").answer(ROOT, request))
         return exits.OK
-    words = parser.in_order(ROOT, arguments)
-    if words[:1] and words[0] in _VERSION:
-        words[0] = "version"
-    if words[:1] and words[0].startswith("-"):
-        if not _HELP.isdisjoint(words):
-            output.page(help.page_of_group(ROOT))
-            return exits.OK
-        raise parser.usage_error(f"{words[0]} comes before a command, and there is none.", "lakebed")
-    group, spec, used, old = parser.find(ROOT, _names(words))
-    rest = words[used:]
-    if spec is None:
-        asked = not _HELP.isdisjoint(rest)
-        (output.page if asked else output.say)(help.page_of_group(group))
-        return exits.OK if asked else exits.USAGE
-    parsed = parser.parse(spec, rest, old=old)
-    if parsed is None:
-        output.page(help.page_of_command(spec))
-        return exits.OK
-    _run_parsed(parsed, json=json)
+    try:
+        parsed = parser.read(ROOT, arguments)
+    except Exit as done:  # a help page was asked for
+        return done.exit_code
+    except NoArgsIsHelpError as page:
+        output.say(page.message)
+        return exits.USAGE
+    except click.UsageError as problem:
+        raise parser.usage_error(problem, arguments) from None
+    if not frames and parsed.spec.path[0] not in _WITHOUT_ARROW:
+        load_arrow()
+    _run_parsed(parsed, arguments, json=json)
     return exits.OK
 
 
-def _names(words: list[str]) -> list[str]:
-    """The words before the first option."""
-    end = next((position for position, word in enumerate(words) if word.startswith("-")), len(words))
-    return words[:end]
-
-
-def _run_parsed(parsed: Parsed, *, json: bool) -> None:
-    """Run a command; name the new spelling of each old one that was used, and secrets that others can read."""
+def _run_parsed(parsed: Parsed, arguments: list[str], *, json: bool) -> None:
+    """Run a command; name secrets that others can read."""
     standard.stops_with_output(is_answer(parsed.spec.path))
     command = parsed.command()
-    notes = [*parsed.notes, *command.warnings()]
-    verbosity = len(command.verbose or ())
-    with _log_to_stderr(detailed=verbosity > 1, json=json) if verbosity else nullcontext():
+    notes = list(command.warnings())
+    with _log_to_stderr(detailed=command.verbose > 1, json=json) if command.verbose else nullcontext():
         if not json:
             output.notes(notes, json=False)
         started_s = _CLOCK.monotonic_s()
         try:
             command.run()
         except LakebedError as problem:
-            for hint in _hints(problem, command, parsed.lake_from):
+            for hint in _hints(problem, command, parsed.lake_from, arguments):
                 problem.add_note(hint)
             raise
         finally:
             seconds = _CLOCK.monotonic_s() - started_s
-            _LOG.info("ran", command=parsed.spec.name, ms=round(1000 * seconds))
+            _LOG.info("ran", command=" ".join(("lakebed", *parsed.spec.path)), ms=round(1000 * seconds))
     if json:
         output.notes(notes, json=True)
 
@@ -182,8 +159,11 @@ def _log_to_stderr(*, detailed: bool, json: bool) -> Iterator[None]:
         log.remove(handler)
 
 
-def _hints(problem: LakebedError, command: Command, lake_from: str | None) -> Iterator[str]:
-    """What else helps with an error: similar names, and where the lake's name came from."""
+def _hints(problem: LakebedError, command: Command, lake_from: str | None, arguments: list[str]) -> Iterator[str]:
+    """What else helps with an error: similar names, where the lake's name came from, a new spelling."""
     yield from command.hints(problem)
-    if lake_from is not None and isinstance(problem, NotFound | InvalidRequest):
-        yield f"The lake is {LAKE_VARIABLE}: {lake_from}."
+    if isinstance(problem, NotFound | InvalidRequest):
+        if lake_from is not None:
+            yield f"The lake is {LAKE_VARIABLE}: {lake_from}."
+        if renamed := load("lakebed.cli.renamed").hint(arguments):  # `repo branch list LAKE` names the lake `list`
+            yield renamed

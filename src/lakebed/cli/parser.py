@@ -1,25 +1,84 @@
-"""Parsing a command line: from words to a command with its values.
+"""Parsing a command line with click: commands and groups, their help pages, and what a line gives to a command.
 
-Invariants: options may stand anywhere, ``--`` ends them; an old spelling does what the new one does, and
-`Parsed.notes` names the new one.
+Invariants: options may stand anywhere, before the command too, and ``--`` ends them; a module of commands is imported
+when one of its commands is called, or when the help of its group is asked for, and the help of the root imports none;
+a line of a help page breaks at spaces only. Does not know: which groups there are (`commands`).
 """
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
-from lakebed.cli.command import Command, CommandSpec
-from lakebed.cli.grammar import LAKE_VARIABLE, Argument, Option, Parameter, either
-from lakebed.cli.groups import Group
+import click
+from click.core import ParameterSource
+
+from lakebed.cli import exits, layout
+from lakebed.cli.command import Command
+from lakebed.cli.grammar import LAKE_VARIABLE, Argument, Option, parameters_of
+from lakebed.cli.loading import load
 from lakebed.errors import InvalidRequest
-from lakebed.texts import format_value
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_COLUMNS_MIN: Final = 20
+_COLUMNS_MAX: Final = 110
+_USAGE_INDENT: Final = len("Usage: ")
 _VALUED_BEFORE: Final = ("--storage-option", "--path")
 """Options with a value that may stand before a command."""
+
+
+class _Formatter(click.HelpFormatter):
+    """Writes a page for a terminal of any width, and breaks lines at spaces only: options and variables are names."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Write the usage line."""
+        first, *more = layout.wrap(f"Usage: {prog} {args}", self.width - _USAGE_INDENT)
+        self.write("\n".join([first, *(" " * _USAGE_INDENT + line for line in more)]) + "\n")
+
+    def write_text(self, text: str) -> None:
+        """Write paragraphs."""
+        indent = " " * self.current_indent
+        lines = layout.wrap(text, self.width - len(indent))
+        self.write("".join(f"{indent}{line}".rstrip() + "\n" for line in lines))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write terms and their meanings, in two columns; a long term has a line of its own."""
+        rows = list(rows)
+        indent = " " * self.current_indent
+        limit = min(col_max, self.width // 3)
+        column = max((len(term) for term, _ in rows if len(term) <= limit), default=limit) + col_spacing
+        for term, meaning in rows:
+            lines = layout.wrap(meaning, self.width - len(indent) - column)
+            first = lines.pop(0) if len(term) + col_spacing <= column else ""
+            self.write(f"{indent}{term:<{column}}{first}".rstrip() + "\n")
+            self.write("".join(f"{indent}{'':<{column}}{line}\n" for line in lines))
+
+
+class _Context(click.Context):
+    """A command line while it is parsed.
+
+    Attributes:
+        replaced: names of the arguments that an option stands for.
+        lake_from: the lake that `LAKE_VARIABLE` gave; None when the line gave one.
+    """
+
+    replaced: frozenset[str] = frozenset()
+    lake_from: str | None = None
+
+    def make_formatter(self) -> click.HelpFormatter:
+        """A formatter as wide as the terminal."""
+        columns = shutil.get_terminal_size().columns
+        return _Formatter(width=max(_COLUMNS_MIN, min(_COLUMNS_MAX, columns)))
+
+    def is_given(self, parameter: click.Parameter) -> bool:
+        """Whether the line gives the parameter."""
+        return self.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
 
 
 @dataclass(frozen=True)
@@ -27,14 +86,12 @@ class Parsed:
     """A command with its values, ready to run.
 
     Attributes:
-        values: by parameter's name.
-        notes: what to write instead of old spellings.
+        values: by parameter's name; only those that the line gives.
         lake_from: the lake that `LAKE_VARIABLE` gave; None when the line gave one.
     """
 
     spec: CommandSpec
     values: dict[str, Any]
-    notes: tuple[str, ...]
     lake_from: str | None
 
     def command(self) -> Command:
@@ -42,219 +99,230 @@ class Parsed:
         return self.spec.command(self.values)
 
 
-@dataclass
-class _Taken:
-    """What the line gives, not yet converted."""
+class CommandSpec(click.Command):
+    """A command at its place.
 
-    values: dict[str, list[Any]] = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    wants_help: bool = False
-
-
-def find(root: Group, words: Sequence[str]) -> tuple[Group, CommandSpec | None, int, str | None]:
-    """Which command the first words name.
-
-    Returns:
-        The group that was reached, the command, how many words named both, and the old spelling that was used. The
-        command is None when no word is left.
-
-    Raises:
-        InvalidRequest: there is no such command; with the nearest ones.
+    Attributes:
+        path: its words, ``("table", "tag")``.
+        command: the class that declares it.
     """
-    group, used = root, 0
-    if words and words[0] in root.groups:
-        group, used = root.groups[words[0]], 1
-    rest = words[used:]
-    if not rest:
-        return group, None, used, None
-    for count in (2, 1):
-        old = " ".join(rest[:count])
-        if len(rest) >= count and (spec := group.former(old)) is not None:
-            return group, spec, used + count, old
-    if rest[0] in group.words:
-        return group, group.command(rest[0]), used + 1, None
-    name = " ".join(filter(None, ("lakebed", group.name)))
-    near = difflib.get_close_matches(rest[0], [*group.words, *group.groups, *group.old_words()], n=2)
-    hint = f" Did you mean {either([repr(word) for word in near])}?" if near else ""
-    raise usage_error(f"{name} has no command {rest[0]!r}.{hint}", name)
+
+    context_class = _Context
+
+    def __init__(self, path: tuple[str, ...], command: type[Command]) -> None:
+        paragraphs = (command.__doc__ or "").split("\n\n")
+        super().__init__(
+            path[-1],
+            params=parameters_of(command),
+            help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
+        )
+        self.path = path
+        self.command = command
+        self.arguments = [entry for entry in self.params if isinstance(entry, Argument)]
+        self.options = [entry for entry in self.params if isinstance(entry, Option)]
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence."""
+        return (self.help or "").partition("\n\n")[0]
+
+    @property
+    def usage(self) -> str:
+        """``lakebed table read LAKE TABLE``, with required and optional arguments, and required options."""
+        context = _Context(self)
+        pieces = [piece for parameter in self.params for piece in parameter.get_usage_pieces(context)]
+        return " ".join(("lakebed", *self.path, *pieces))
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters but those that an option of the line replaces."""
+        assert isinstance(ctx, _Context)
+        return [entry for entry in super().get_params(ctx) if entry.name not in ctx.replaced]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read what follows a command's words. Raises `UsageError`."""
+        assert isinstance(ctx, _Context)
+        lake = os.environ.get(LAKE_VARIABLE)
+        if ctx.resilient_parsing and any(args[-1:] == [name] for option in self.options for name in option.opts):
+            args = args[:-1]  # a completion of this option's value: without one click would read no argument either
+        if lake or any(option.replaces for option in self.options):
+            trial = _Context(self, parent=ctx.parent, info_name=ctx.info_name, resilient_parsing=True)
+            with trial.scope(cleanup=False):
+                super().parse_args(trial, list(args))
+            given = [option for option in self.options if trial.is_given(option)]
+            ctx.replaced = frozenset(name for option in given for name in option.replaces)
+            if lake and self._leaves_lake_out(trial, ctx):
+                ctx.lake_from = lake
+                args = [lake, *args]
+        return super().parse_args(ctx, args)
+
+    def _leaves_lake_out(self, trial: _Context, context: _Context) -> bool:
+        """Whether the arguments leave out the lake.
+
+        Where they could be read both ways, because a last argument may be left out too, the first one is the lake if
+        it has a slash.
+        """
+        slots = [slot for slot in self.arguments if slot.name not in context.replaced]
+        if not slots or not slots[0].is_lake:
+            return False
+        values = [trial.params[slot.name] for slot in self.arguments if trial.is_given(slot)]
+        texts = [text for value in values for text in (value if isinstance(value, tuple) else (value,))] + trial.args
+        is_place = bool(texts) and ("/" in texts[0] or "\\" in texts[0] or texts[0] in (".", ".."))
+        if len(texts) < sum(slot.required for slot in slots):
+            return not (is_place and context.resilient_parsing)  # a completion: the rest may follow
+        if len(texts) >= len(slots) and not any(slot.nargs == -1 for slot in slots):
+            return False
+        return not is_place
+
+    def invoke(self, ctx: click.Context) -> Parsed:
+        """The command with its values; it is run by the caller."""
+        assert isinstance(ctx, _Context)
+        values: dict[str, Any] = dict.fromkeys(ctx.replaced)
+        for parameter in self.params:
+            if ctx.is_given(parameter) and parameter.name in ctx.params:
+                value = ctx.params[parameter.name]
+                values[parameter.name] = list(value) if isinstance(value, tuple) else value
+        return Parsed(self, values, ctx.lake_from)
 
 
-def parse(spec: CommandSpec, words: Sequence[str], *, old: str | None = None) -> Parsed | None:
-    """Read what follows a command's words; None: only its help page was asked for.
+class Group(click.Group):
+    """Commands below one word, or below none.
 
-    Args:
-        old: the spelling of the command that was used, when it is one of older releases.
-
-    Raises:
-        InvalidRequest: kind ``usage``: the line is not valid.
+    Attributes:
+        modules: the modules that declare the commands, with the words of each in the order of the help page.
+        summaries: what commands do, by word, for help that loads no module.
+        groups: by name; only the root has some.
     """
-    taken = _take(spec, words)
-    if taken.wants_help:
-        return None
-    if old is not None:
-        spelled = " ".join(("lakebed", *spec.path[:-1], old))
-        taken.notes.insert(0, f"`{spelled}` is now `{spec.command.successor or spec.name}`.")
-    replaced = {
-        name
-        for parameter in spec.options
-        if isinstance(parameter.spec, Option) and parameter.name in taken.values
-        for name in parameter.spec.replaces
-    }
-    unset = [
-        parameter
-        for parameter in spec.arguments
-        if parameter.name not in taken.values and parameter.name not in replaced
-    ]
-    lake_from = _assign(spec, unset, taken)
-    values: dict[str, Any] = dict.fromkeys(replaced)
-    for parameter in spec.parameters:
-        if parameter.name in taken.values:
-            items = [_convert(spec, parameter, text) for text in taken.values[parameter.name]]
-            values[parameter.name] = items if parameter.is_list else items[-1]
-        elif parameter.is_required and parameter.name not in replaced:
-            raise usage_error(
-                f"{spec.name} needs {parameter.usage if parameter.is_argument else parameter.names[0]}.", spec.name
-            )
-    return Parsed(spec, values, tuple(dict.fromkeys(taken.notes)), lake_from)
+
+    context_class = _Context
+
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        modules: Mapping[str, tuple[str, ...]],
+        *,
+        summaries: Mapping[str, str] | None = None,
+        groups: Iterable[Group] = (),
+    ) -> None:
+        common = parameters_of(Command)  # they may stand before a command, too
+        for option in common:
+            assert isinstance(option, Option)
+            option.hidden = bool(name)
+        version = click.Option(["-V", "--version"], is_flag=True, hidden=bool(name), help="Show lakebed's version.")
+        super().__init__(
+            name or "lakebed",
+            params=[*common, version],
+            help=help,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            no_args_is_help=True,
+            options_metavar="",
+            subcommand_metavar="COMMAND ...",
+        )
+        self.path = tuple(filter(None, (name,)))
+        self.modules = modules
+        self.summaries = summaries or {}
+        self.groups = {group.path[0]: group for group in groups}
+
+    @cached_property
+    def words(self) -> dict[str, str]:
+        """The words of the commands, each with its module."""
+        return {word: module for module, words in self.modules.items() for word in words}
+
+    def command_at(self, word: str) -> CommandSpec:
+        """The command of this word."""
+        module = f"lakebed.cli.{self.words[word]}"
+        return next(
+            CommandSpec((*self.path, word), member)
+            for member in vars(load(module)).values()
+            if isinstance(member, type) and issubclass(member, Command) and member.word == word
+            if member.__module__ == module
+        )
+
+    def every(self) -> Iterator[CommandSpec]:
+        """All commands, those of its groups included."""
+        yield from map(self.command_at, self.words)
+        for group in self.groups.values():
+            yield from group.every()
+
+    def summarize(self) -> list[tuple[str, str]]:
+        """The words of commands and groups with what they are for, in the order of the help page."""
+        commands = [(word, self.summaries.get(word) or self.command_at(word).summary) for word in self.words]
+        return [*commands, *((name, group.help or "") for name, group in self.groups.items())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command or group of a word."""
+        return self.groups.get(cmd_name) or (self.command_at(cmd_name) if cmd_name in self.words else None)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The words of commands and groups."""
+        return [*self.words, *self.groups]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find the command, behind which options that stand before it are moved: ``kv --path URL get KEY``."""
+        moved: list[str] = []
+        rest = list(args)
+        while rest and rest[0].startswith("-") and rest[0] not in ("--", "--version", "-V"):
+            count = 2 if rest[0] in _VALUED_BEFORE else 1
+            moved += rest[:count]
+            rest = rest[count:]
+        if rest and not self.path and rest[0] in ("--version", "-V"):
+            rest[0] = "version"
+        return super().parse_args(ctx, [rest[0], *moved, *rest[1:]] if rest else moved)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of the first word. Raises `NoSuchCommand`, with the nearest ones."""
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            raise click.NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands, with whole sentences."""
+        with formatter.section("Commands"):
+            formatter.write_dl(self.summarize())
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes, on the page of the root."""
+        if not self.path:
+            with formatter.section("Exit codes"):
+                formatter.write_dl([(str(code), meaning) for code, meaning in exits.MEANINGS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and options that begin so."""
+        items: list[CompletionItem] = load("lakebed.cli.completion").items_of(self.summarize(), incomplete)
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def in_order(root: Group, words: Sequence[str]) -> list[str]:
-    """The same words, with options before the command moved after it: ``kv --path URL get KEY``."""
-    moved: list[str] = []
-    path: list[str] = []
+def read(root: Group, words: Sequence[str]) -> Parsed:
+    """The command of a line with its values. Raises click's `UsageError`, and its `Exit` after a help page."""
+    with root.make_context("lakebed", list(words)) as context:
+        parsed: Parsed = root.invoke(context)
+        return parsed
+
+
+def find(root: Group, words: Sequence[str]) -> CommandSpec | None:
+    """The command of a line, whatever it gives to it; None: no command."""
+    command: click.Command | None = root
     rest = list(words)
-    while rest and len(path) < 2 and rest[0] != "--":
-        if rest[0].startswith("-"):
-            takes_value = rest[0] in _VALUED_BEFORE and len(rest) > 1
-            moved += rest[: 1 + takes_value]
-            rest = rest[1 + takes_value :]
-        else:
-            path.append(rest.pop(0))
-            if path[0] not in root.groups:
-                break
-    return [*path, *moved, *rest] if path else [*moved, *rest]
+    while isinstance(command, Group):
+        command = command.get_command(click.Context(command), rest.pop(0)) if rest else None
+    assert command is None or isinstance(command, CommandSpec)
+    return command
 
 
-def usage_error(message: str, name: str) -> InvalidRequest:
-    """The error of a command line that is not valid, with the way to its help page."""
-    return InvalidRequest(f"{message} Try: {name} --help", kind="usage")
-
-
-def _take(spec: CommandSpec, words: Sequence[str]) -> _Taken:
-    """Separate options from arguments."""
-    by_name = {
-        name: parameter for parameter in spec.parameters if not parameter.is_argument for name in parameter.names
-    }
-    former = {
-        name: parameter
-        for parameter in spec.parameters
-        if isinstance(parameter.spec, Argument)
-        for name in parameter.spec.formerly
-    }
-    flags = {name for name, parameter in by_name.items() if parameter.is_flag}
-    taken = _Taken()
-    rest = iter(words)
-    for word in rest:
-        if word == "--":
-            taken.texts.extend(rest)
-        elif word in ("--help", "-h") and word not in by_name:
-            taken.wants_help = True
-            return taken
-        elif not word.startswith("-") or word == "-":
-            taken.texts.append(word)
-        elif len(word) > 2 and all(f"-{letter}" in flags for letter in word[1:]):
-            for letter in word[1:]:  # -vv
-                taken.values.setdefault(by_name[f"-{letter}"].name, []).append(True)
-        else:
-            name, inline = _split(word, by_name.keys() | former.keys())
-            parameter = by_name.get(name) or former.get(name)
-            if parameter is None:
-                raise _unknown(spec, name, by_name)
-            if name in former:
-                taken.notes.append(f"`{name}` is now the argument {parameter.metavar}: {spec.name} {spec.usage}")
-            if parameter.is_flag:
-                if inline is not None:
-                    raise usage_error(f"{name} takes no value.", spec.name)
-                clears = any(text.endswith(f"/{name}") for text in getattr(parameter.spec, "names", ()))
-                taken.values.setdefault(parameter.name, []).append(not clears)
-            else:
-                value = inline if inline is not None else next(rest, None)
-                if value is None:
-                    raise usage_error(f"{name} needs a value.", spec.name)
-                taken.values.setdefault(parameter.name, []).append(value)
-                note = (
-                    parameter.spec.note(value) if isinstance(parameter.spec, Option) and parameter.spec.note else None
-                )
-                taken.notes += [note] if note else []
-    return taken
-
-
-def _split(word: str, known: Iterable[str]) -> tuple[str, str | None]:
-    """An option and the value that is written with it: ``--limit=5``, ``-n5``."""
-    if word.startswith("--"):
-        name, equals, value = word.partition("=")
-        return name, value if equals else None
-    return (word[:2], word[2:]) if len(word) > 2 and word[:2] in known else (word, None)
-
-
-def _unknown(spec: CommandSpec, name: str, by_name: dict[str, Parameter]) -> InvalidRequest:
-    if name[1:2].isdecimal():
-        return InvalidRequest(
-            f"{spec.name} has no option {name}. Put a value that begins with - after --: {spec.name} ... -- {name}",
-            kind="usage",
-        )
-    near = difflib.get_close_matches(name, by_name, n=2)
-    hint = f" Did you mean {either(near)}?" if near else ""
-    return usage_error(f"{spec.name} has no option {name}.{hint}", spec.name)
-
-
-def _assign(spec: CommandSpec, slots: list[Parameter], taken: _Taken) -> str | None:
-    """Assign the texts to the arguments without a value. Returns the lake of the environment, if it was used."""
-    texts = list(taken.texts)
-    lake_from = _lake_left_out(slots, texts)
-    if lake_from is not None:
-        texts.insert(0, lake_from)
-    for position, slot in enumerate(slots):
-        if slot.is_list:
-            after = len(slots) - position - 1
-            share = texts[: len(texts) - after] if after else texts
-            texts = texts[len(share) :]
-            if share:
-                taken.values[slot.name] = list(share)
-        elif texts:
-            taken.values[slot.name] = [texts.pop(0)]
-    if texts:
-        raise usage_error(
-            f"One argument too many: {format_value(texts[0])}. The command is {spec.name} {spec.usage}.", spec.name
-        )
-    return lake_from
-
-
-def _lake_left_out(slots: list[Parameter], texts: list[str]) -> str | None:
-    """The lake of the environment, when the arguments leave it out.
-
-    Where they could be read both ways, because a last argument may be left out too, the first one is the lake if it
-    has a slash.
-    """
-    lake = os.environ.get(LAKE_VARIABLE)
-    if not lake or not slots or not isinstance(slots[0].spec, Argument) or not slots[0].spec.is_lake:
-        return None
-    least = sum(slot.is_required for slot in slots)
-    most = len(slots) if not any(slot.is_list for slot in slots) else None
-    if len(texts) < least:
-        return lake
-    if most is not None and len(texts) >= most:
-        return None
-    first = texts[0]
-    return None if "/" in first or "\\" in first or first in (".", "..") else lake
-
-
-def _convert(spec: CommandSpec, parameter: Parameter, text: Any) -> Any:
-    if isinstance(text, bool):
-        return text
-    try:
-        return parameter.convert(text)
-    except ValueError as wrong:
-        what = parameter.metavar if parameter.is_argument else parameter.names[0]
-        raise usage_error(f"{what} {format_value(text)} is invalid: {wrong}.", spec.name) from wrong
+def usage_error(problem: click.UsageError, words: Sequence[str]) -> InvalidRequest:
+    """The error of a command line that is not valid: what is wrong, how it is spelled now, the way to its help page."""
+    command = None if problem.ctx is None else problem.ctx.command
+    name = "lakebed" if problem.ctx is None else problem.ctx.command_path
+    unknown = problem if isinstance(problem, click.NoSuchOption) else None
+    renamed = load("lakebed.cli.renamed").hint(words, unknown and unknown.option_name)
+    message = " ".join((problem.message if renamed else problem.format_message()).split())
+    pieces = [message if message.endswith((".", "?", "?)")) else f"{message}."]
+    if renamed:
+        pieces.append(renamed)
+    elif unknown is not None and not unknown.possibilities:
+        pieces.append(f"A value that begins with - stands behind --: {name} ... -- {unknown.option_name}.")
+    elif isinstance(command, CommandSpec) and type(problem) in (click.UsageError, click.MissingParameter):
+        pieces.append(f"The command is {command.usage}.")
+    return InvalidRequest(" ".join((*pieces, f"Try: {name} --help")), kind="usage")

@@ -22,7 +22,7 @@ Variables = Annotated[list[str] | None, option("--var", metavar="NAME=VALUE", he
 InBranch = Annotated[
     str | None, option("--branch", metavar="REPOSITORY/BRANCH", help="The runs inside a branch of a repository.")
 ]
-RunId = Annotated[str | None, argument("RUN", help="Only this run.", formerly=["--run-id"])]
+RunId = Annotated[str | None, argument("RUN", help="Only this run.")]
 
 
 _STEPS_SHOWN_MAX = 10

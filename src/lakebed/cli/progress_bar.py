@@ -7,14 +7,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TextColumn
+
+from lakebed.cli import layout
 
 
 @contextmanager
 def bar(title: str) -> Iterator[Callable[[Any], None]]:
     """Show a bar while the block runs; the callback takes a state with done and total counts."""
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(title, total=None)
+    # A title has names of files and tables, in which [bold] and :smile: are no markup.
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, *Progress.get_default_columns()[1:])
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(layout.visible(title), total=None)
 
         def advance(state: Any) -> None:
             bars.update(task, completed=state.done_count, total=state.total_count)

@@ -53,7 +53,7 @@ class Upload(_Copy, name="upload"):
     def run(self) -> None:
         if self.delete:
             self.ask(f"Delete what {self.directory} does not have below {self.prefix!r} on {self.reference}?")
-        report = self.copy(lambda one: one.branch(self.reference).upload_directory, title="uploading", writes=True)
+        report = self.copy(lambda home: home.branch(self.reference).upload_directory, title="uploading", writes=True)
         _print(report, f"{self.directory} to {self.reference}", json=self.json)
 
 
@@ -63,7 +63,7 @@ class Download(_Copy, name="download"):
     def run(self) -> None:
         if self.delete:
             self.ask(f"Delete files of {self.directory} that {self.reference} does not have? (--dry-run lists them.)")
-        report = self.copy(lambda one: one.ref(self.reference).download_directory, title="downloading", writes=False)
+        report = self.copy(lambda home: home.ref(self.reference).download_directory, title="downloading", writes=False)
         _print(report, f"{self.reference} to {self.directory}", json=self.json)
 
 

@@ -14,7 +14,7 @@ from lakebed.cli.repo_context import BranchName, RepositoryCommand
 TagName = Annotated[str, argument("TAG", help="The tag.")]
 
 
-class ListBranches(RepositoryCommand, name="branches", formerly=("branch list",)):
+class ListBranches(RepositoryCommand, name="branches"):
     """List the branches and their newest commits."""
 
     prefix: Annotated[str, option("--prefix", help="Only names with this prefix.")] = ""
@@ -41,7 +41,7 @@ class ListBranches(RepositoryCommand, name="branches", formerly=("branch list",)
         )
 
 
-class CreateBranch(RepositoryCommand, name="branch", formerly=("branch create",)):
+class CreateBranch(RepositoryCommand, name="branch"):
     """Create a branch at a commit. Cost: one small record, whatever the size of the commit."""
 
     name: BranchName
@@ -51,12 +51,12 @@ class CreateBranch(RepositoryCommand, name="branch", formerly=("branch create",)
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.create_branch(self.name, source=self.source)
+            made = repository.create_branch(self.name, version=self.source)
             facts = {"branch": made.name, "commit": made.commit_id}
         self.result(facts, f"Created the branch {self.name} at {facts['commit'][:12]}.")
 
 
-class DropBranch(Deletion, RepositoryCommand, name="drop-branch", formerly=("branch delete",)):
+class DropBranch(Deletion, RepositoryCommand, name="drop-branch"):
     """Drop a branch with what is uncommitted on it; `undelete-branch` restores its commits for some days."""
 
     name: BranchName
@@ -75,7 +75,7 @@ class DropBranch(Deletion, RepositoryCommand, name="drop-branch", formerly=("bra
         self.result({"branch": self.name, "dry_run": False}, f"Dropped the branch {self.name}.")
 
 
-class UndeleteBranch(RepositoryCommand, name="undelete-branch", formerly=("branch undelete",)):
+class UndeleteBranch(RepositoryCommand, name="undelete-branch"):
     """Restore a dropped branch at its last commit; uncommitted changes are lost."""
 
     name: BranchName
@@ -87,7 +87,7 @@ class UndeleteBranch(RepositoryCommand, name="undelete-branch", formerly=("branc
         self.result(facts, f"The branch {self.name} is back at {facts['commit'][:12]}.")
 
 
-class Protect(RepositoryCommand, name="protect", formerly=("branch protect",)):
+class Protect(RepositoryCommand, name="protect"):
     """Refuse the deletion of branches, and all writes and commits to them except merges."""
 
     pattern: Annotated[str, argument("PATTERN", help="A branch, or a pattern such as 'release-*'.")]
@@ -104,7 +104,7 @@ class Protect(RepositoryCommand, name="protect", formerly=("branch protect",)):
         self.result({"protected": patterns}, text)
 
 
-class ListTags(RepositoryCommand, name="tags", formerly=("tag list",)):
+class ListTags(RepositoryCommand, name="tags"):
     """List the tags and the commits that they pin."""
 
     def run(self) -> None:
@@ -116,7 +116,7 @@ class ListTags(RepositoryCommand, name="tags", formerly=("tag list",)):
         )
 
 
-class CreateTag(RepositoryCommand, name="tag", formerly=("tag create",)):
+class CreateTag(RepositoryCommand, name="tag"):
     """Pin a commit under a name: its objects stay until the tag is deleted."""
 
     name: TagName
@@ -131,7 +131,7 @@ class CreateTag(RepositoryCommand, name="tag", formerly=("tag create",)):
         self.result(facts, f"The tag {self.name} pins {facts['commit'][:12]}.")
 
 
-class DropTag(Deletion, RepositoryCommand, name="drop-tag", formerly=("tag delete",)):
+class DropTag(Deletion, RepositoryCommand, name="drop-tag"):
     """Drop a tag: a later collection deletes what only it pinned."""
 
     name: TagName

@@ -52,7 +52,7 @@ class ListRepositories(RepositoriesCommand, name="list"):
         )
 
 
-class Drop(Deletion, RepositoryCommand, name="drop", formerly=("delete",)):
+class Drop(Deletion, RepositoryCommand, name="drop"):
     """Drop a repository with all its branches and tags; the next collection of the lake deletes what only it held."""
 
     force: Annotated[bool, option("--force", help="Also one that is read-only.")] = False
@@ -75,7 +75,7 @@ class Drop(Deletion, RepositoryCommand, name="drop", formerly=("delete",)):
         self.result({"repository": self.repository, "dry_run": False}, f"Dropped the repository {self.repository}.")
 
 
-class ShowRetention(RepositoryCommand, name="retention", formerly=("retention show",)):
+class ShowRetention(RepositoryCommand, name="retention"):
     """Show the retention rules."""
 
     def run(self) -> None:
@@ -92,7 +92,7 @@ class ShowRetention(RepositoryCommand, name="retention", formerly=("retention sh
         output.grid(("branch", "commits keep their objects"), rows, empty="")
 
 
-class SetRetention(RepositoryCommand, name="set-retention", formerly=("retention set",)):
+class SetRetention(RepositoryCommand, name="set-retention"):
     """Replace the retention rules: a commit keeps its objects this long after a newer one replaced it."""
 
     default_days: Annotated[int, argument("DAYS", help="For branches without a rule of their own.")]
@@ -112,7 +112,7 @@ class SetRetention(RepositoryCommand, name="set-retention", formerly=("retention
         self.result(facts, f"{text}.")
 
 
-class DropRetention(Deletion, RepositoryCommand, name="drop-retention", formerly=("retention delete",)):
+class DropRetention(Deletion, RepositoryCommand, name="drop-retention"):
     """Drop the retention rules: every reachable commit keeps its objects without a limit."""
 
     def run(self) -> None:
@@ -124,18 +124,16 @@ class DropRetention(Deletion, RepositoryCommand, name="drop-retention", formerly
         self.result({"repository": self.repository, "dry_run": self.dry_run}, text)
 
 
-class Collect(Deletion, RepositoryCommand, name="collect", formerly=("gc",)):
+class Collect(Deletion, RepositoryCommand, name="collect"):
     """Delete objects that no branch, tag, kept commit or staged entry needs. Imported objects are never deleted."""
 
-    min_age: Annotated[str, option("--min-age", metavar="AGE", help="Keep uploads that are younger: '6h', '1 d'.")] = (
-        "1 d"
-    )
+    grace: Annotated[str, option("--grace", metavar="AGE", help="Keep uploads that are younger: '6h', '1 d'.")] = "1 d"
 
     def run(self) -> None:
-        options = CollectionOptions(min_age=duration(self.min_age))
+        options = CollectionOptions(grace=duration(self.grace))
         self.ask(f"Collect the garbage of {self.repository}? (--dry-run shows what would be deleted.)")
         with self.writing() as repository, output.progress("collecting") as progress:
-            report = repository.collect_garbage(options, dry_run=self.dry_run, progress=progress)
+            report = repository.collect(options, dry_run=self.dry_run, progress=progress)
         json_output.print_report(report, json=self.json)
 
 

@@ -8,21 +8,18 @@ from lakebed.cli import arguments, exits, output
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.loading import load
 from lakebed.cli.repo_context import RepositoriesCommand
+from lakebed.cli.serving import ServingCommand
 from lakebed.repo.model.options import RepositoryOptions
 
 
-class Serve(RepositoriesCommand, name="serve"):
+class Serve(RepositoriesCommand, ServingCommand, name="serve"):
     """Serve the repositories of a lake over HTTP, as lakeFS clients expect them, until interrupted."""
 
-    lake: Annotated[str, argument("LAKE", help=arguments.LAKE_HELP, formerly=["--storage"], is_lake=True)]
+    lake: Annotated[str, argument("LAKE", help=arguments.LAKE_HELP, is_lake=True)]
     port: Annotated[int, option("--port", min=0, max=65535, help="0: any free port.")] = 8000
-    host: Annotated[str, option("--host", help="Where to listen.")] = "127.0.0.1"
     workers: Annotated[
         int, option("--workers", min=1, help="Processes; more than one needs --metadata postgresql://...")
     ] = 1
-    allow_remote: Annotated[
-        bool, option("--allow-remote", help="Listen to other machines too: put a proxy that ends TLS in front.")
-    ] = False
     import_from: Annotated[
         list[str] | None,
         option("--import-from", metavar="URL", help="Allow imports of objects below it; again for more."),
@@ -38,6 +35,18 @@ class Serve(RepositoriesCommand, name="serve"):
     access_log: Annotated[
         str, option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
     ] = "-"
+    s3_key: Annotated[
+        str | None,
+        option("--s3-key", metavar="FILE", help="Serve S3 too, with the key in this file; a missing one is made."),
+    ] = None
+    s3_domain: Annotated[
+        list[str] | None,
+        option(
+            "--s3-domain",
+            metavar="NAME",
+            help="A name of this server that buckets may stand in front of; again for more.",
+        ),
+    ] = None
     take_over: arguments.TakeOver = False
 
     def run(self) -> None:
@@ -61,12 +70,15 @@ class Serve(RepositoriesCommand, name="serve"):
             port=self.port,
             access_log=self.access_log or None,
             options=load("lakebed.server.options").ServerOptions(
+                tls=self.read_tls(),
                 metadata=self.metadata,
                 workers=self.workers,
                 allow_remote=self.allow_remote,
                 storage_options=self.storage_options,
                 import_from=self.import_from or (),
                 take_over=self.take_over,
+                s3_key_file=self.s3_key,
+                s3_domains=tuple(self.s3_domain or ()),
                 repository_options=RepositoryOptions(
                     webhook_hosts=(*arguments.webhook_hosts(), *(self.allow_webhook or ()))
                 ),

@@ -29,7 +29,7 @@ def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 def of_tag(tag: Tag, *, write_time_ms: int | None = None) -> dict[str, Any]:
     """A tag's facts; `write_time_ms` says when its file was written, for tags that do not say when they were made."""
-    created, retained = tag.create_time_ms, tag.time_retained_ms
+    created, retained = tag.create_time_ms, tag.lifetime_ms
     return {
         "tag": tag.name,
         "snapshot": tag.snapshot.id,

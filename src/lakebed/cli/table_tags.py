@@ -11,7 +11,7 @@ from lakebed.cli.context import BranchTableCommand
 from lakebed.cli.grammar import argument, option
 from lakebed.table.branch.travel import parse_time_ms
 
-TagName = Annotated[str, argument("TAG", help="The tag's name.", formerly=["--name"])]
+TagName = Annotated[str, argument("TAG", help="The tag's name.")]
 Lifetime = Annotated[
     str | None, option("--lifetime", help="Delete the tag after this time: '7 d', '12h', 'P7D'. Default: never.")
 ]
@@ -61,11 +61,11 @@ class _Tagging(BranchTableCommand):
             "snapshot_id": self.snapshot,
             "tag": self.tag,
             "timestamp_ms": self.timestamp,
-            "time_retained_ms": arguments.duration_ms(self.lifetime),
+            "lifetime_ms": arguments.duration_ms(self.lifetime),
         }
 
 
-class CreateTag(_Tagging, name="tag", formerly=("create-tag",)):
+class CreateTag(_Tagging, name="tag"):
     """Pin a snapshot under a name: it stays readable until the tag is deleted."""
 
     if_not_exists: Annotated[bool, option("--if-not-exists", help="Succeed if the tag already exists.")] = False
@@ -89,17 +89,17 @@ class RenameTag(BranchTableCommand, name="rename-tag"):
     """Give a tag another name."""
 
     name: TagName
-    to: Annotated[str, argument("NEW", help="Its new name.", formerly=["--to"])]
+    to: Annotated[str, argument("NEW", help="Its new name.")]
 
     def run(self) -> None:
         made = self.open_branch().rename_tag(self.name, self.to)
         self.result(table_output.of_tag(made), f"The tag {self.name} is called {made.name} now.")
 
 
-class DropTag(Deletion, BranchTableCommand, name="drop-tag", formerly=("delete-tag",)):
+class DropTag(Deletion, BranchTableCommand, name="drop-tag"):
     """Drop tags, and delete the files that nothing else needs."""
 
-    name: Annotated[list[str], argument("TAG", help="The tag's name; several, for several tags.", formerly=["--name"])]
+    name: Annotated[list[str], argument("TAG", help="The tag's name; several, for several tags.")]
     if_exists: Annotated[bool, option("--if-exists", help="Succeed if the tag does not exist.")] = False
 
     def run(self) -> None:

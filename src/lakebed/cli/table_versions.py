@@ -18,7 +18,7 @@ from lakebed.table.model.model import Snapshot
 if TYPE_CHECKING:
     from lakebed.table.table import Table
 
-BranchName = Annotated[str, argument("BRANCH", help="The branch's name.", formerly=["--name"])]
+BranchName = Annotated[str, argument("BRANCH", help="The branch's name.")]
 
 
 class History(BranchTableCommand, name="history"):
@@ -77,7 +77,7 @@ class Branches(TableCommand, name="branches"):
         )
 
 
-class CreateBranch(TableCommand, name="branch", formerly=("create-branch",)):
+class CreateBranch(TableCommand, name="branch"):
     """Fork a table: the branch has snapshots of its own and shares the files."""
 
     name: BranchName
@@ -93,7 +93,7 @@ class CreateBranch(TableCommand, name="branch", formerly=("create-branch",)):
         )
 
 
-class DropBranch(Deletion, TableCommand, name="drop-branch", formerly=("delete-branch",)):
+class DropBranch(Deletion, TableCommand, name="drop-branch"):
     """Drop a branch with its snapshots and tags."""
 
     name: BranchName
@@ -242,14 +242,13 @@ class Compact(BranchTableCommand, name="compact"):
         self.result(table_output.of_compaction(report), table_output.sentence_of_compaction(self.table, report))
 
 
-class RemoveOrphanFiles(Deletion, TableCommand, name="collect", formerly=("remove-orphan-files",)):
+class Collect(Deletion, TableCommand, name="collect"):
     """Delete files that no version names, such as those of writers that crashed."""
 
-    older_than: Annotated[str, option("--older-than", help="Keep files younger than this.")] = "1 d"
+    grace: Annotated[str, option("--grace", metavar="AGE", help="Keep files that are younger: '6h', '1 d'.")] = "1 d"
 
     def run(self) -> None:
         opened = self.open_table()
-        before_ms = opened.environment.clock.now_ms() - (arguments.duration_ms(self.older_than) or 0)
         self.ask(f"Delete the orphan files of {self.table}? (--dry-run lists them.)")
-        report = opened.remove_orphan_files(older_than_ms=before_ms, dry_run=self.dry_run)
+        report = opened.collect(grace_ms=arguments.duration_ms(self.grace), dry_run=self.dry_run)
         json_output.print_report(report, json=self.json)

@@ -22,7 +22,7 @@ from lakebed.fleet.routing import DEFAULTS, ClientOptions, Router
 from lakebed.fleet.state import Position, TenantState
 from lakebed.fleet.timeline import Timeline, TimelineView, change_timeline, check_timeline, new_id
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Explanation, Listing, Pin, ReclaimPlan, Version
+from lakebed.reclaim.model import CollectionPlan, Explanation, Listing, Pin, Version
 from lakebed.runtime import Environment
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Tenant:
         control: the fleet's control plane.
         nodes: the port of the node at a URL.
         log: where writes go.
-        storage: the fleet's, for `plan_reclaim`.
+        storage: the fleet's, for `plan_collection`.
 
     Attributes:
         name: the tenant's name.
@@ -126,7 +126,7 @@ class Tenant:
         """All timelines, by name. Cost: 1 request."""
         attempts = self._router.attempts(f"read the tenant {self.name}")
         timelines = self._router.ask(attempts, lambda node: node.timelines(self.name))
-        return Listing(sorted(timelines, key=lambda one: one.name))
+        return Listing(sorted(timelines, key=lambda timeline: timeline.name))
 
     def create_timeline(self, name: str) -> Timeline:
         """Create an empty timeline. Raises `AlreadyExists` (``timeline_exists``). Cost: 1 commit."""
@@ -180,7 +180,7 @@ class Tenant:
             raise NotFound(f"The tenant {self.name} has no pin {name}. {reason}.", kind="pin_not_found", pin=name)
         Timeline(self._router, self._log, name).drop()
 
-    def fork(self, name: str, *, version: str | None = None) -> Timeline:
+    def create_branch(self, name: str, *, version: str | None = None) -> Timeline:
         """Branch ``main`` at a version. As `pin`, but the branch is written to. Cost: 1 commit, no layer."""
         check_timeline(name)
         timeline, lsn = self._source(version)
@@ -204,7 +204,7 @@ class Tenant:
         source.change("restore", name=MAIN, lsn=position.lsn, kept_as=kept_as)
         return self.state().versions()[-1]
 
-    def plan_reclaim(self) -> ReclaimPlan:
+    def plan_collection(self) -> CollectionPlan:
         """Plan what the control plane's collector deletes next. Delete nothing.
 
         Cost: 1 request, 1 GET a committed transaction that waits for it, 1 LIST a rejected one.

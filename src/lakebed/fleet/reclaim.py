@@ -13,10 +13,10 @@ from lakebed.fleet.manifest import decode_deadlist
 from lakebed.fleet.model import Transaction, TransactionState
 from lakebed.fleet.state import TenantState
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Deletable, ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan, Deletable
 
 
-def plan_collection(storage: ObjectStore, state: TenantState) -> ReclaimPlan:
+def plan_collection(storage: ObjectStore, state: TenantState) -> CollectionPlan:
     """Plan what the control plane deletes for a tenant's finished transactions.
 
     Args:
@@ -38,7 +38,7 @@ def plan_collection(storage: ObjectStore, state: TenantState) -> ReclaimPlan:
         else:
             why = f"of the rejected transaction {txn}"
             doomed += (Deletable(meta.path, meta.size_bytes, why) for meta in storage.list(txn_folder(state.name, txn)))
-    return ReclaimPlan(store=state.name, hide=(), doomed=tuple(doomed))
+    return CollectionPlan(store=state.name, hide=(), doomed=tuple(doomed))
 
 
 def _find_unneeded(storage: ObjectStore, done: Transaction, base: Transaction | None) -> list[Deletable]:

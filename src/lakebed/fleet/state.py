@@ -73,7 +73,7 @@ class TenantState:
             if transaction.state is TransactionState.COMMITTED and transaction.main
         ]
         first: dict[Position, Transaction] = {}
-        for txn in sorted(committed, key=lambda one: one.id):
+        for txn in sorted(committed, key=lambda transaction: transaction.id):
             first.setdefault(Position(txn.main, txn.main_lsn), txn)
         return list(first.values())
 
@@ -242,6 +242,4 @@ class TenantState:
         waiting = ", ".join(map(str, self.transactions.to_collect))
         if waiting:
             return f"No timeline needs it: the collection of transaction {waiting} deletes it if a deadlist names it."
-        return (
-            "No timeline needs it, and no deadlist is waiting: lakebed fleet scrub deletes it if nothing refers to it."
-        )
+        return "No timeline needs it, and no deadlist waits: lakebed fleet collect deletes it if nothing refers to it."

@@ -496,13 +496,13 @@ class _Reads:
 
         def read(id: str) -> bytes | None:
             at_least = self._at_least(lsn)
-            found = self._router.ask(
+            reply = self._router.ask(
                 attempts,
                 lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
             )
             if lsn is None:
-                self.saw(id, found.lsn)
-            return found.value
+                self.saw(id, reply.lsn)
+            return reply.value
 
         return self.follow(attempts, read)
 

@@ -18,7 +18,8 @@ from lakebed.fsck.tenant import check_tenant
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import MANIFEST_FOLDER, WAL_FOLDER
 from lakebed.lake.lake import Lake
-from lakebed.lake.names import DATABASE_SUFFIX
+from lakebed.lake.names import DATABASE_SUFFIX, parse_table_name
+from lakebed.lake.stores import read_repositories
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
@@ -86,7 +87,7 @@ def check_lake(
             with findings.whole_store():
                 check_tenant(lake, store_name.name, findings)
         else:
-            folder = lake.store.sub(lake.folder_of(store_name.name))
+            folder = lake.store.sub(parse_table_name(store_name.name).folder)
             _check_table(folder, findings, environment=lake.environment)
     for name in lake.list_dropped() if store is None else ():
         Findings(report, store=name).add(
@@ -97,7 +98,7 @@ def check_lake(
 
 def _check_repository(lake: Lake, name: str, findings: Findings) -> None:
     findings.report.repository_count += 1
-    with lake.reading_repositories() as repositories:
+    with read_repositories(lake) as repositories:
         assert repositories is not None, "it was found in the records"
         with findings.whole_store():
             check_repository(repositories.repository(name).context, findings)

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+import lakebed.lake
 from lakebed.errors import NotFound
 from lakebed.fleet.layout import layer_path, tenant_folder, txn_folder
 from lakebed.fleet.model import TimelineIndex, TransactionState
 from lakebed.fleet.state import TenantState
 from lakebed.fsck.model import Findings
-from lakebed.lake.on_demand import module_of
-from lakebed.lake.stores import Stores
+from lakebed.lake.root import LakeRoot
+from lakebed.lake.stores import Stores, read_tenants, root_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.model import FileMeta
@@ -36,29 +37,34 @@ def check_tenant(lake: Stores, name: str, findings: Findings) -> None:
 
     Cost: 1 LIST a thousand objects; deep: every layer once. 1 HEAD and the state once more for what looks missing.
     """
-    with lake.reading_tenants() as records:
-        listed = {meta.path: meta for meta in lake.store.list(tenant_folder(name))}
-        try:
-            state = records.state(name)
-        except NotFound as problem:
-            if problem.kind == "tenant_not_found":
-                raise
-            findings.missing(str(problem.facts.get("path", "manifest")), "the newest committed transaction")
-            return
-        check = _Check(lake, records, state, listed, findings)
-        findings.report.version_count += max(1, len(state.versions()))
-        if state.record.manifest is not None:
-            path, size_bytes = state.record.manifest.path, state.record.manifest.size_bytes
-            check.is_intact(path, size_bytes=size_bytes, needed_by="the ledger")
-        checked = set[str]()
-        for timeline in state.manifest.timelines:
-            for file in timeline.files.files():
-                path = _path(name, timeline, file)
-                if path not in checked:
-                    checked.add(path)
-                    check.layer(path, file, needed_by=f"the timeline {timeline.name}")
-                    findings.step(len(checked))
-        check.orphans()
+    with read_tenants(lake) as records:
+        check_objects(root_of(lake), records, name, findings)
+
+
+def check_objects(root: LakeRoot, records: Records, name: str, findings: Findings) -> None:
+    """As `check_tenant`, with the records of the tenants."""
+    listed = {meta.path: meta for meta in root.store.list(tenant_folder(name))}
+    try:
+        state = records.state(name)
+    except NotFound as problem:
+        if problem.kind == "tenant_not_found":
+            raise
+        findings.missing(str(problem.facts.get("path", "manifest")), "the newest committed transaction")
+        return
+    check = _Check(root, records, state, listed, findings)
+    findings.report.version_count += max(1, len(state.versions()))
+    if state.record.manifest is not None:
+        path, size_bytes = state.record.manifest.path, state.record.manifest.size_bytes
+        check.is_intact(path, size_bytes=size_bytes, needed_by="the ledger")
+    checked = set[str]()
+    for timeline in state.manifest.timelines:
+        for file in timeline.files.files():
+            path = _path(name, timeline, file)
+            if path not in checked:
+                checked.add(path)
+                check.layer(path, file, needed_by=f"the timeline {timeline.name}")
+                findings.step(len(checked))
+    check.orphans()
 
 
 class _Check:
@@ -70,13 +76,13 @@ class _Check:
 
     def __init__(
         self,
-        lake: Stores,
+        root: LakeRoot,
         records: Records,
         state: TenantState,
         listed: Mapping[str, ObjectMeta],
         findings: Findings,
     ) -> None:
-        self._lake = lake
+        self._root = root
         self._records = records
         self._state = state
         self._listed = listed
@@ -91,7 +97,7 @@ class _Check:
             return
         with self._findings.reading(path, needed_by=needed_by):
             try:
-                _read_whole(self._lake, path, file, self._findings)
+                _read_whole(self._root, path, file, self._findings)
             except NotFound:
                 if self._is_named_still(path):
                     raise
@@ -107,11 +113,11 @@ class _Check:
         """Report the objects that nothing refers to, and that were not collected since they were listed."""
         state = self._state
         spoken_for = _paths_of(state) | {
-            deletable.path for deletable in module_of("tenant").plan_of(self._lake.root, state).doomed
+            deletable.path for deletable in lakebed.lake.tenants.plan_of(self._root, state).doomed
         }
         for path, meta in self._listed.items():
             if path not in spoken_for and not _is_spoken_for(state, path) and self._head(path) is not None:
-                self._findings.orphan(meta, "is referred to by nothing: lakebed fleet scrub deletes it.")
+                self._findings.orphan(meta, "is referred to by nothing: lakebed fleet collect deletes it.")
 
     def _is_named_still(self, path: str) -> bool:
         """Whether the newest state, read after an object was not there, names it too: then it is lost."""
@@ -122,7 +128,7 @@ class _Check:
 
     def _head(self, path: str) -> ObjectMeta | None:
         try:
-            return self._lake.store.head(path)
+            return self._root.store.head(path)
         except NotFound:
             return None
 
@@ -160,8 +166,8 @@ def _is_spoken_for(state: TenantState, path: str) -> bool:
     return any(path.startswith(f"{txn_folder(state.name, txn)}/") for txn in pending)
 
 
-def _read_whole(lake: Stores, path: str, file: FileMeta, findings: Findings) -> None:
-    reader = FileReader(lake.store, path, meta=file, cache=BlockCache(_CACHE_BYTES, runtime=lake.environment.runtime))
+def _read_whole(root: LakeRoot, path: str, file: FileMeta, findings: Findings) -> None:
+    reader = FileReader(root.store, path, meta=file, cache=BlockCache(_CACHE_BYTES, runtime=root.environment.runtime))
     rows = sum(block.batch.num_rows for block in reader.batches(None, None))
     if file.ceiling is None and rows != file.row_count:
         findings.error("wrong_count", path, f"has {rows:,} rows; the manifest says {file.row_count:,}.")

@@ -8,7 +8,7 @@ declaration, so declare the most frequent first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route as StarletteRoute
@@ -27,15 +27,34 @@ P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
 
 
-def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]]) -> Gate[P, C]:
-    """The ASGI application that serves a site; `routes` by the prefix of their paths.
+class Claiming(Protocol):
+    """An ASGI application next to the routes, for the requests that it claims."""
+
+    def claims(self, scope: Scope) -> bool:
+        """Whether a request is for this application, whatever its path."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+
+def build(
+    site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]], *, claiming: Claiming | None = None
+) -> Gate[P, C]:
+    """The ASGI application that serves a site.
 
     A path is looked up among the routes of the longest prefix that it has, so one interface does not slow another.
+
+    Args:
+        routes: by the prefix of their paths.
+        claiming: is asked first; None: all requests go to the routes.
     """
     routers = {prefix: _router(site, prefix, routes[prefix]) for prefix in sorted(routes, key=len, reverse=True)}
     nowhere = Router(redirect_slashes=False)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if claiming is not None and claiming.claims(scope):
+            await claiming(scope, receive, send)
+            return
         scope["app"] = application  # with it, the router raises its refusals
         path = scope["path"]
         router = next((routers[prefix] for prefix in routers if path.startswith(f"{prefix}/")), nowhere)

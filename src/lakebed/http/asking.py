@@ -8,6 +8,7 @@ service, or which requests may be repeated.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, Literal, TypeVar
@@ -21,11 +22,13 @@ from urllib3.exceptions import (
     MaxRetryError,
     NewConnectionError,
     ReadTimeoutError,
+    SSLError,
 )
 
 from lakebed import errors
 from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
+from lakebed.http.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, check_clear, client_context, client_signature
 from lakebed.runtime import Environment
 
 T = TypeVar("T")
@@ -36,6 +39,10 @@ CLASS_HEADER: Final = "x-lakebed-error-class"
 """Its class in `lakebed.errors`, so that lakebed's client raises the same."""
 _UNCLEAR: Final = {502, 504}
 """What a proxy answers when the server behind it did not: a change may have happened."""
+
+
+_FILES_S: Final = 5.0
+"""Between two looks at the files of certificates."""
 
 
 class Connections:
@@ -50,12 +57,22 @@ class Connections:
 
     def __init__(self, *, server_count: int, connection_count_max: int) -> None:
         self._counts = server_count, connection_count_max
-        self._process = os.getpid()
         self._pool = self._make()
 
     def _make(self) -> urllib3.PoolManager:
+        """A pool of this process, with the certificates as they are now. Raises as `client_context`."""
         server_count, connection_count_max = self._counts
-        return urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max)
+        self._process, self._files, self._look_s = os.getpid(), client_signature(), time.monotonic() + _FILES_S
+        return urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max, ssl_context=client_context())
+
+    def _is_outdated(self) -> bool:
+        """Whether this is a forked process, or the files of certificates have changed."""
+        if self._process != os.getpid():
+            return True
+        if not self._files or time.monotonic() < self._look_s:
+            return False
+        self._look_s = time.monotonic() + _FILES_S
+        return client_signature() != self._files
 
     def request(
         self, method: str, url: str, *, retries: urllib3.Retry | Literal[False] = False, **options: Any
@@ -65,8 +82,8 @@ class Connections:
         Args:
             retries: whether, and how, it is repeated when its connection breaks.
         """
-        if self._process != os.getpid():
-            self._process, self._pool = os.getpid(), self._make()
+        if self._is_outdated():
+            self._pool = self._make()
         return self._pool.request(method, url, retries=retries, redirect=False, **options)
 
     def close(self) -> None:
@@ -127,6 +144,9 @@ class Servers:
         environment: Environment,
         find: Callable[[], Sequence[str]] | None = None,
     ) -> None:
+        self._has_token = "authorization" in headers
+        if self._has_token:
+            check_clear(endpoints)
         self._servers = tuple(map(_Server, endpoints))
         self._headers = headers
         self._environment = environment
@@ -223,6 +243,8 @@ class Servers:
             )
         except HTTPError as error:
             cause = error.reason if isinstance(error, MaxRetryError) else error
+            if isinstance(cause, SSLError):
+                raise untrusted(endpoint, cause) from error
             is_refused = isinstance(cause, NewConnectionError)
             was_sent = not isinstance(cause, ConnectTimeoutError) and not is_refused
             is_silent = isinstance(cause, ReadTimeoutError) or not (was_sent or is_refused)
@@ -245,7 +267,7 @@ class Servers:
 
     def _order(self) -> list[_Server]:
         """The process that answered last first, silent ones last."""
-        return sorted(self._servers, key=lambda one: one.silences > 0)
+        return sorted(self._servers, key=lambda server: server.silences > 0)
 
     def _note_silence(self, endpoint: str) -> None:
         for server in self._servers:
@@ -292,11 +314,23 @@ class Servers:
         self._find_s = now_s + _LOOK_S
         try:
             urls = self._find()
+            if self._has_token:
+                check_clear(urls)
         except LakebedError:
             return
         known = {server.url: server for server in self._servers}
         if set(urls) != set(known):
             self._servers = tuple(known.get(url) or _Server(url) for url in urls)
+
+
+def untrusted(endpoint: str, problem: Exception) -> Unavailable:
+    """The error for a connection that TLS refuses; nothing was sent."""
+    reason = getattr(problem.args[0], "verify_message", "") if problem.args else ""
+    return Unavailable(
+        f"{endpoint} cannot be trusted, or does not trust this client: {reason or problem}. {CA_VARIABLE} names the "
+        f"certificates to trust, {CERTIFICATE_VARIABLE} the one to show.",
+        kind="untrusted_certificate",
+    )
 
 
 def _no_answer(endpoint: str) -> Unavailable:
@@ -323,7 +357,7 @@ def ask_health(endpoint: str, limit_s: float) -> str | None:
 
     Cost: 1 connection and 1 request, which no process queues behind others.
     """
-    with urllib3.PoolManager(num_pools=1) as pool:
+    with urllib3.PoolManager(num_pools=1, ssl_context=client_context()) as pool:
         try:
             timeout = urllib3.Timeout(connect=limit_s, read=limit_s)
             reply = pool.request("GET", endpoint + _HEALTH_PATH, timeout=timeout, retries=False, redirect=False)

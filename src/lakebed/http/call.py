@@ -9,7 +9,7 @@ import asyncio
 import binascii
 import hashlib
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, Literal, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
@@ -84,21 +84,12 @@ class Call:
     def query(self) -> dict[str, str]:
         """The query's parameters; of a repeated one the last value."""
         if self._query is None:
-            self._query = dict(self._pairs())
+            self._query = dict(parse_query(self.scope))
         return self._query
 
     def all_values(self, name: str) -> list[str]:
         """All values of a repeatable parameter of the query."""
-        return [value for key, value in self._pairs() if key == name]
-
-    def _pairs(self) -> list[tuple[str, str]]:
-        try:
-            raw = self.scope["query_string"].decode("ascii")
-            return parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
-        except ValueError as error:  # not UTF-8 after unquoting, not ASCII, or too many fields
-            raise InvalidRequest(
-                "The query cannot be decoded: encode its values as UTF-8 with percent signs.", kind="invalid_query"
-            ) from error
+        return [value for key, value in parse_query(self.scope) if key == name]
 
     def required(self, name: str) -> str:
         """A required parameter of the query."""
@@ -296,9 +287,20 @@ class Call:
         pieces = gather_chunks(chunks, bytes_min=self.serving.options.chunk_bytes)
         return await upload(pieces, into=into, slots=self.serving.pools.uploads)
 
-    async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncIterator[memoryview]:
+    async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncGenerator[memoryview, None]:
         """Pieces of an iterator that blocks: `lakebed.http.streaming.download`."""
         return await download(open_chunks, pool=self.serving.pools.transfer)
+
+
+def parse_query(scope: Scope) -> list[tuple[str, str]]:
+    """Names and values of a query, decoded. Raises `InvalidRequest` (``invalid_query``)."""
+    try:
+        raw = scope["query_string"].decode("ascii")
+        return parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError as error:  # not UTF-8 after unquoting, not ASCII, or too many fields
+        raise InvalidRequest(
+            "The query cannot be decoded: encode its values as UTF-8 with percent signs.", kind="invalid_query"
+        ) from error
 
 
 def _check_digest(digest: bytes, announced: Iterable[bytes]) -> None:

@@ -30,7 +30,7 @@ _SECONDS: Final = default_registry.histogram(
     help_text="From a request's headers to the last byte of its reply.",
     label_names=("method", "route"),
 )
-_METHODS: Final = {"GET", "HEAD", "PUT", "POST", "DELETE"}
+_METHODS: Final = {"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"}
 _NOWHERE: Final = "(none)"
 _OBJECT_CHARACTERS_MAX: Final = 1_024
 

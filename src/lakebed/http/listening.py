@@ -1,44 +1,35 @@
-"""The address at which a process listens. Loopback by default: a proxy in front of the server ends TLS."""
+"""The address at which a process listens. Loopback by default: other machines are for a server with a certificate."""
 
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 from typing import Final
 
 from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.http.tls import Tls, is_loopback
 from lakebed.texts import host_in_url
 
 _PORT_MAX: Final = 65_535
 
 
-def check_host(host: str, *, allow_remote: bool) -> None:
-    """Refuse an address that other machines can reach, unless that is meant: nothing is encrypted.
+def check_host(host: str, *, allow_remote: bool, tls: Tls | None = None) -> None:
+    """Refuse an address that other machines can reach where nothing is encrypted, unless that is meant.
 
     Raises:
         InvalidRequest: kind ``remote_host``.
     """
-    if not allow_remote and not _is_loopback(host):
+    if tls is None and not allow_remote and not is_loopback(host):
         raise InvalidRequest(
-            f"{host_in_url(host)} can be reached from other machines, and nothing is encrypted: listen on 127.0.0.1 "
-            "behind a proxy that ends TLS, or allow other machines (--allow-remote).",
+            f"{host_in_url(host)} can be reached from other machines, and nothing is encrypted: give a certificate "
+            "(--tls-certificate), listen on 127.0.0.1, or allow other machines all the same (--allow-remote).",
             kind="remote_host",
         )
 
 
-def url_of(host: str, listener: socket.socket) -> str:
+def url_of(host: str, listener: socket.socket, *, tls: Tls | None = None) -> str:
     """The URL at which a bound socket answers."""
-    return f"http://{host_in_url(host)}:{listener.getsockname()[1]}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return f"{'http' if tls is None else 'https'}://{host_in_url(host)}:{listener.getsockname()[1]}"
 
 
 def bind(host: str, port: int, *, backlog: int) -> socket.socket:

@@ -1,13 +1,18 @@
-"""Limits and intervals of serving HTTP. Pure data; each says what it costs to change it."""
+"""The certificate, limits and intervals of serving HTTP. Pure data; each says what it costs to change it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lakebed.http.tls import Tls
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
     """Limits and intervals that do not depend on what is served."""
+
+    tls: Tls | None = None
+    """The certificate to serve with; None: nothing is encrypted, which is for this machine, or behind a proxy."""
 
     json_bytes_max: int = 8 << 20
     """Largest JSON body, held in memory; a larger one is refused with 413."""
@@ -40,7 +45,8 @@ class HttpOptions:
     answered already may come slower than `body_bytes_per_s_min`."""
 
     stalled_s: float = 60.0
-    """How long a body may take to begin, and how long it may pause, before its request is given up."""
+    """How long a body may take to begin, and how long it may pause, before its request is given up; and how long a
+    client may read less than `body_bytes_per_s_min` of a reply, before its connection is ended."""
 
     body_bytes_per_s_min: int = 500
     """What a body must bring on average for each second that it takes longer than `stalled_s`; a slower one is given

@@ -56,7 +56,14 @@ def page_of(rows: Sequence[R], *, amount: int, key: Callable[[R], str], row: Cal
         key: the value of ``after`` with which the page after a row begins.
         row: makes a row of the reply.
     """
+    return page_of_many(rows, amount=amount, key=key, results=lambda shown: [row(item) for item in shown])
+
+
+def page_of_many(
+    rows: Sequence[R], *, amount: int, key: Callable[[R], str], results: Callable[[Sequence[R]], list[T]]
+) -> Page[T]:
+    """As `page_of`, for rows that are made together: `results` makes all rows of the reply."""
     has_more = len(rows) > amount
     shown = rows[:amount] if has_more else rows
     following = key(shown[-1]) if has_more else ""
-    return Page(Pagination(has_more, following, len(shown), AMOUNT_MAX), [row(item) for item in shown])
+    return Page(Pagination(has_more, following, len(shown), AMOUNT_MAX), results(shown))

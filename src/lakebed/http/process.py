@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import uvicorn
 from typing_extensions import override
@@ -22,23 +22,36 @@ from lakebed.http.gate import Gate
 from lakebed.http.options import HttpOptions
 from lakebed.http.protocol import BoundedHttp
 from lakebed.http.site import Principal, Site
+from lakebed.http.tls import ServerCertificate
 
 P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
+
+_TICKS_A_LOOK: Final = 20
+"""Ticks of 0.1 s between two looks at the files of the certificate."""
 
 
 class _Server(uvicorn.Server):
     """Uvicorn's server, which signals end with exit code 0, and which reports when it answers."""
 
-    def __init__(self, config: uvicorn.Config, *, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, ready: Callable[[], None], certificate: ServerCertificate | None
+    ) -> None:
         super().__init__(config)
         self._ready = ready
+        self._certificate = certificate
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    @override
+    async def on_tick(self, counter: int) -> bool:
+        if self._certificate is not None and counter % _TICKS_A_LOOK == 0:
+            self._certificate.refresh()
+        return await super().on_tick(counter)
 
     @override
     @contextmanager
@@ -55,6 +68,7 @@ class _Server(uvicorn.Server):
 
 
 def _server(application: Gate[P, C], options: HttpOptions, *, ready: Callable[[], None]) -> _Server:
+    certificate = None if options.tls is None else ServerCertificate(options.tls)
     config = uvicorn.Config(
         application,
         http=type("BoundedHttp", (BoundedHttp,), {"options": options}),
@@ -68,8 +82,9 @@ def _server(application: Gate[P, C], options: HttpOptions, *, ready: Callable[[]
         backlog=options.backlog,
         timeout_keep_alive=options.idle_s,
         timeout_graceful_shutdown=int(options.shutdown_s),
+        ssl_context_factory=None if certificate is None else lambda config, default: certificate.context,
     )
-    return _Server(config, ready=ready)
+    return _Server(config, ready=ready, certificate=certificate)
 
 
 def serve(application: Gate[P, C], site: Site[P, C], listener: socket.socket, *, ready: Callable[[], None]) -> None:

@@ -1,8 +1,9 @@
-"""HTTP on one connection, with bounds that the parser lacks: the size of a head, and the time that reading may take.
+"""HTTP on one connection, with bounds that the parser lacks: the size of a head, and the time of reading and writing.
 
 A head is everything before a request's body. Without these bounds a client without credentials could fill the memory
-with one endless header, or all connections with heads that never end, or with bodies that go on behind a reply. Does
-not know: requests; a body has bounds of its own while its request is answered (`lakebed.http.call`).
+with one endless header, or all connections with heads that never end, with bodies that go on behind a reply, or with
+replies that it does not read. Does not know: requests; a body has bounds of its own while its request is answered
+(`lakebed.http.call`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lakebed.http.errors import ErrorBody
 from lakebed.http.options import HttpOptions
-from lakebed.http.replies import encode
+from lakebed.http.replies import IS_GONE, encode
 
 _TOO_LARGE: Final = "The head of the request is larger than the limit of {:,} bytes: send fewer or shorter headers."
 _TOO_LATE: Final = "The head of the request was not complete within {:g} s: send it again."
@@ -23,7 +24,7 @@ _NO_HTTP: Final = "The bytes received are not a valid HTTP/1.1 request."
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """A connection with bounded heads."""
+    """A connection with bounded heads, whose client reads."""
 
     options: ClassVar[HttpOptions]
 
@@ -33,6 +34,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._in_head = True
         self._unread_bytes = 0  # that came behind a reply since the timer was started
         self._waiting: asyncio.TimerHandle | None = None
+        self._unsent: asyncio.TimerHandle | None = None  # runs while the client has not read all of a reply
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -61,6 +63,8 @@ class BoundedHttp(HttpToolsProtocol):
         """Note that a head begins, which has a timer of its own."""
         super().on_message_begin()
         self._stop_waiting()
+        if not self.flow.write_paused:
+            self._stop_watching()
         self._in_head = True
         self._head_bytes = max(self._head_bytes, 1)
 
@@ -71,12 +75,55 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._stop_waiting()
         super().on_headers_complete()
+        cycle = self.cycle
+        if cycle is not None:
+            cycle.scope[IS_GONE] = lambda: cycle.disconnected  # type: ignore[typeddict-unknown-key]
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
+        """Stop the timers."""
         self._stop_waiting()
+        self._stop_watching()
         super().connection_lost(exc)
+
+    @override
+    def pause_writing(self) -> None:
+        """Watch whether the client reads."""
+        super().pause_writing()
+        self._stop_watching()
+        self._watch()
+
+    @override
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._stop_watching()
+        super().resume_writing()
+
+    @override
+    def on_response_complete(self) -> None:
+        """Watch whether the client reads what is left of the reply: a transport that closes waits for that."""
+        super().on_response_complete()
+        if self._unsent is None and self.transport.get_write_buffer_size():
+            self._watch()
+
+    def _watch(self) -> None:
+        unsent_bytes = self.transport.get_write_buffer_size()
+        self._unsent = self.loop.call_later(self.options.stalled_s, self._check_unsent, unsent_bytes)
+
+    def _stop_watching(self) -> None:
+        if self._unsent is not None:
+            self._unsent.cancel()
+            self._unsent = None
+
+    def _check_unsent(self, before_bytes: int) -> None:
+        self._unsent = None
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes == 0:
+            return
+        if before_bytes - unsent_bytes >= self.options.stalled_s * self.options.body_bytes_per_s_min:
+            self._watch()
+        else:
+            self.transport.abort()
 
     def _wait(self) -> None:
         self._unread_bytes = 0

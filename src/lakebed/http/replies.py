@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
@@ -16,14 +17,19 @@ encode: Final = msgspec.json.Encoder().encode
 """A value as JSON."""
 
 
+IS_GONE: Final = "lakebed.is_gone"
+"""In the scope of a request: whether its client has disconnected, so that the rest of a reply is of no use."""
+
+
 class StreamedResponse(StreamingResponse):
     """A reply whose body comes in pieces; its headers hold its length.
 
-    A client that goes away is noticed when the next piece is sent, so no task listens for it.
+    A client that goes away is noticed when the next piece is sent, so no task listens for it; the rest is not read.
     """
 
-    def __init__(self, chunks: AsyncIterator[memoryview], status: int, headers: Mapping[str, str]) -> None:
+    def __init__(self, chunks: AsyncGenerator[memoryview, None], status: int, headers: Mapping[str, str]) -> None:
         super().__init__(chunks, status, headers)
+        self._pieces = chunks
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,7 +37,16 @@ class StreamedResponse(StreamingResponse):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": b""})
         else:
-            await self.stream_response(send)
+            await self._send_pieces(scope.get(IS_GONE, lambda: False), send)
+
+    async def _send_pieces(self, is_gone: Callable[[], bool], send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self._pieces) as pieces:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                if is_gone():
+                    return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def json(value: Any, status: int = 200) -> Response:

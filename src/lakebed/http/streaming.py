@@ -9,7 +9,7 @@ iterator raises an error, so that nothing is left of the upload.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
@@ -127,7 +127,7 @@ async def _either(capacity: Coroutine[Any, Any, bool], running: asyncio.Future[A
         waiting.cancel()
 
 
-async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executor) -> AsyncIterator[memoryview]:
+async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executor) -> AsyncGenerator[memoryview, None]:
     """Pieces of an iterator that blocks, each read in a pool while the one before is sent.
 
     The first is read before this returns, so that a missing object is an error and not half a reply.
@@ -136,7 +136,7 @@ async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executo
     chunks = await loop.run_in_executor(pool, open_chunks)
     first = await loop.run_in_executor(pool, next, chunks, None)
 
-    async def rest() -> AsyncIterator[memoryview]:
+    async def rest() -> AsyncGenerator[memoryview, None]:
         chunk = first
         while chunk is not None:
             following = loop.run_in_executor(pool, next, chunks, None)

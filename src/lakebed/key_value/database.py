@@ -35,7 +35,7 @@ DATABASE_OPTIONS: Final = DatabaseOptions(
 )
 """Settings of the database of repositories."""
 
-COLLECTOR_OPTIONS: Final = CollectorOptions(min_age=timedelta(hours=1))
+COLLECTOR_OPTIONS: Final = CollectorOptions(grace=timedelta(hours=1))
 """What its collection may take. Readers that pin nothing (`lakebed.key_value.reader`) have an hour."""
 
 
@@ -130,7 +130,7 @@ class DatabaseKeyValue(KeyValue):
 
         Cost: 4 LIST and 1 GET; if anything goes, about 6 requests more and 1 DELETE a thousand objects.
         """
-        self.database.admin.collect_garbage(COLLECTOR_OPTIONS)
+        self.database.admin.collect(COLLECTOR_OPTIONS)
 
     def close(self) -> None:
         self.database.close()

@@ -252,7 +252,7 @@ def pair_batch(keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=PAIR_SCHEMA)
 
 
-def unexpected_value(key: bytes) -> Conflict:
+def value_conflict(key: bytes) -> Conflict:
     """The error of a conditional write that met another value."""
     return Conflict(
         f"The key {key!r} has another value than the one expected: read it and decide again.",

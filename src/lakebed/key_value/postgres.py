@@ -43,10 +43,10 @@ from lakebed.key_value.port import (
     KeyValueSnapshot,
     check_key,
     pair_batch,
-    unexpected_value,
     validate_bounds,
     validate_change,
     validate_columns,
+    value_conflict,
 )
 from lakebed.key_value.postgres_connections import Connections, NumberedWrite, load_psycopg, raise_translated
 from lakebed.runtime import Environment
@@ -350,7 +350,7 @@ class PostgresKeyValue(KeyValue):
                     failure = error
                 else:
                     if wrong is not None:
-                        raise unexpected_value(wrong)
+                        raise value_conflict(wrong)
                     self._commit(connection, numbered)
                     return
         raise Unavailable(

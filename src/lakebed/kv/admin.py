@@ -16,10 +16,10 @@ from lakebed.kv.database import Database
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions
-from lakebed.kv.restore import KEEP_FOR
+from lakebed.kv.restore import RESTORABLE_FOR
 from lakebed.kv.verbs import DatabaseVerbs
 from lakebed.kv.versions import ManifestSummary
-from lakebed.reclaim.model import ReclaimReport, Version
+from lakebed.reclaim.model import CollectionReport, Version
 from lakebed.reclaim.sweep import Progress
 from lakebed.runtime import Environment
 
@@ -105,10 +105,15 @@ def create_clone(
 
 
 def restore(
-    url: Url, checkpoint: str, *, keep_for: timedelta | None = KEEP_FOR, take_over: bool = False, **where: Unpack[Where]
+    url: Url,
+    checkpoint: str,
+    *,
+    lifetime: timedelta | None = RESTORABLE_FOR,
+    take_over: bool = False,
+    **where: Unpack[Where],
 ) -> Version:
-    """Make an older version the newest; what was there stays for `keep_for`. As `DatabaseAdmin.restore`."""
-    return _at(url, where).restore(checkpoint, keep_for=keep_for, take_over=take_over)
+    """Make an older version the newest; what was there stays for `lifetime`. As `DatabaseAdmin.restore`."""
+    return _at(url, where).restore(checkpoint, lifetime=lifetime, take_over=take_over)
 
 
 def destroy(
@@ -119,19 +124,19 @@ def destroy(
     dry_run: bool = False,
     progress: Callable[[Progress], None] | None = None,
     **where: Unpack[Where],
-) -> ReclaimReport:
+) -> CollectionReport:
     """Destroy a database: softly, or at once. As `lakebed.kv.destroy.destroy`."""
     database = _at(url, where)
     return database.destroy(soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
 
 
-def collect_garbage(
+def collect(
     *urls: Url,
     options: CollectorOptions | None = None,
     dry_run: bool = False,
     progress: Callable[[Progress], None] | None = None,
     **where: Unpack[Where],
-) -> list[ReclaimReport]:
+) -> list[CollectionReport]:
     """Delete what nothing needs, in each of the databases; one that fails does not keep the others from it.
 
     Returns:
@@ -143,12 +148,12 @@ def collect_garbage(
     for url in urls:
         if isinstance(url, CollectorOptions):
             raise InvalidRequest("Databases are named one after another, by URL; settings are given as options=...")
-    reports: list[ReclaimReport] = []
+    reports: list[CollectionReport] = []
     errors: list[LakebedError] = []
     for url in urls:
         try:
             database = _at(url, where)
-            reports.append(database.collect_garbage(options, dry_run=dry_run, progress=progress))
+            reports.append(database.collect(options, dry_run=dry_run, progress=progress))
         except LakebedError as error:
             errors.append(error)
     if errors:

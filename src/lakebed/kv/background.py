@@ -8,7 +8,7 @@ reported, and the step is tried again after a pause; `Fenced` ends a thread. No 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
@@ -27,11 +27,16 @@ class Stopped(Exception):  # ends a long step between its parts
     """The database is being closed."""
 
 
+Step = tuple[Due, Callable[[], object]]
+
+
 class _Duty(NamedTuple):
     """One thread's work: steps with the times when they are due."""
 
     name: str
-    steps: tuple[tuple[Due, Callable[[], object]], ...]
+    steps: tuple[Step, ...]
+    beginnings: tuple[Step, ...] = ()
+    """Of other threads. An error of a step does not put them off."""
 
 
 class Background:
@@ -61,11 +66,41 @@ class Background:
         self.is_stopping: bool = False
         """Long steps look at it and raise `Stopped`."""
 
-    def start(self, name: str, *steps: tuple[Due, Callable[[], object]]) -> None:
-        """Begin a thread for some steps; of those that are due, the first one runs first."""
-        duty = _Duty(name, steps)
-        join = self._environment.runtime.spawn(lambda: self._run(duty), name=name, stop=self._at_exit)
+    def start(self, name: str, *steps: Step, later: Mapping[str, Sequence[Step]] | None = None) -> None:
+        """Begin a thread for some steps; of those that are due, the first one runs first.
+
+        Args:
+            later: steps of further threads, by name; each begins when a step of its own is due for the first time, at
+                once if one is due already.
+        """
+        others = [_Duty(other, tuple(rest)) for other, rest in (later or {}).items()]
+        with self._lock:
+            now_s = self._environment.clock.monotonic_s()
+            due = [any((at_s := due(now_s)) is not None and at_s <= now_s for due, _ in duty.steps) for duty in others]
+        waiting = [duty for duty, is_due in zip(others, due, strict=True) if not is_due]
+        self._spawn(_Duty(name, steps, tuple(map(self._beginning_of, waiting))))
+        for duty in others:
+            if duty not in waiting:
+                self._spawn(duty)
+
+    def _spawn(self, duty: _Duty) -> None:
+        join = self._environment.runtime.spawn(lambda: self._run(duty), name=duty.name, stop=self._at_exit)
         self._joins.append(join)
+
+    def _beginning_of(self, duty: _Duty) -> Step:
+        """A step that begins a thread, due once, when the first step of that thread is."""
+        has_begun = False
+
+        def due_of_first(now_s: float) -> float | None:
+            times = [] if has_begun else [due(now_s) for due, _ in duty.steps]
+            return min((due_s for due_s in times if due_s is not None), default=None)
+
+        def begin() -> None:
+            nonlocal has_begun
+            self._spawn(duty)
+            has_begun = True
+
+        return due_of_first, begin
 
     def end(self) -> None:
         """Let every thread end after the step it is in."""
@@ -76,9 +111,8 @@ class Background:
     def stop(self) -> None:
         """As `end`, and wait for the threads."""
         self.end()
-        joins, self._joins = self._joins, []
-        for join in joins:
-            join()
+        while self._joins:  # the first one may have begun another just before it ended
+            self._joins.pop(0)()
 
     def _run(self, duty: _Duty) -> None:
         pause_s = 0.0
@@ -106,14 +140,15 @@ class Background:
             while not self.is_stopping:
                 now_s = clock.monotonic_s()
                 waits: list[float] = []
-                for due, step in duty.steps:
-                    due_s = due(now_s)
-                    if due_s is None:
-                        continue
-                    due_s = max(due_s, earliest_s)
-                    if due_s <= now_s:
-                        return step
-                    waits.append(due_s - now_s)
+                for steps, not_before_s in ((duty.beginnings, now_s), (duty.steps, earliest_s)):
+                    for due, step in steps:
+                        due_s = due(now_s)
+                        if due_s is None:
+                            continue
+                        due_s = max(due_s, not_before_s)
+                        if due_s <= now_s:
+                            return step
+                        waits.append(due_s - now_s)
                 self._wanted.wait(min(waits, default=None))
         return None
 

@@ -4,7 +4,8 @@ Owns: `create_clone`, the order of its steps, and what a retry after a crash at 
 
 Invariants:
 - Nothing that a clone's manifest names is ever unpinned: pins in the parent and in every ancestor that owns a file
-  exist before the manifest does, live for `PIN_LIFETIME`, and become permanent before the clone may be opened.
+  exist before the manifest does, live for `PIN_LIFETIME`, and become permanent before the clone may be opened. The
+  parent's comes first each time, the others at once; when one fails, all that were made are taken back.
 - The first manifest decides between rivals: it is create-only, and names the source, the pins, and
   ``initialized=false``. A call with the same source joins it, any other raises `AlreadyExists`.
 - The last update asks that the manifest still names the very pins that were made permanent: an attempt that slept while
@@ -22,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -38,6 +39,10 @@ from lakebed.kv.wal import WalLog
 from lakebed.kv.wal_record import decode_record
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import parse_url
+from lakebed.runtime import map_in_pool
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 PIN_LIFETIME: Final = timedelta(hours=1)
 """How long pins of an unfinished clone live: after a crash they keep files for so long. Steps that take longer lengthen
@@ -51,6 +56,9 @@ _GONE_KINDS: Final = frozenset({"invalid_db_state", "database_not_found"})
 
 _COPIES_MAX: Final = 8
 """Objects that are copied at once, and in memory."""
+
+_ANCESTORS_MAX: Final = 8
+"""Ancestors whose manifests are changed at once."""
 
 
 def create_clone(
@@ -79,8 +87,9 @@ def create_clone(
         NotFound: there is no parent.
         Conflict: others are at work on the same clone all the time.
         Corruption: an object of the parent's log is missing or damaged.
-    Cost: about 17 requests, 8 more an ancestor further up that owns files, and 1 GET + 1 PUT an object of the log that
-    is not in files yet; with `copy` also 1 GET + 1 PUT a file.
+    Cost: about 17 requests, 8 more an ancestor further up that owns files (of `_ANCESTORS_MAX` at once, so that they
+    take the time of one), and 1 GET + 1 PUT an object of the log that is not in files yet; with `copy` also 1 GET + 1
+    PUT a file.
     """
     parent = location.other(os.fspath(parent_url))
     _check_places(location, parent, copy=copy)
@@ -248,10 +257,15 @@ class _Attempt:
         try:
             manifest = ManifestLog(self._parent).load(made.manifest_id)
             if not self._copy:
-                named = file_ids(manifest)
-                for entry, ids in entries_of_files(manifest, named):
-                    pin = self._pin_in(entry.url, source=entry.pin)
-                    entries.append(ExternalDatabase(entry.url, entry.pin, pin, ids))
+                owners = entries_of_files(manifest, file_ids(manifest))
+                pins, failure = self._pin_in_each([(entry.url, entry.pin) for entry, _ in owners])
+                entries += [
+                    ExternalDatabase(entry.url, entry.pin, pin, ids)
+                    for (entry, ids), pin in zip(owners, pins, strict=True)
+                    if pin is not None
+                ]
+                if failure is not None:
+                    raise failure
                 others = {id for entry in entries for id in entry.file_ids}
                 own_ids = tuple(file.id for file in manifest.file_set.files() if file.id not in others)
                 entries[0] = msgspec.structs.replace(entries[0], file_ids=own_ids)
@@ -265,11 +279,39 @@ class _Attempt:
             self._location.other(url), source=source, clone_url=self._location.url, lifetime=self._lifetime
         )
 
+    def _pin_in_each(self, sources: Sequence[tuple[str, str]]) -> tuple[list[str | None], LakebedError | None]:
+        """Take a pin in each ancestor, several at once.
+
+        Args:
+            sources: of each ancestor the URL and the pin there that ours is made from.
+
+        Returns:
+            Our pins, in the order of `sources`, None for one that was not made; and the first error. A call that failed
+            keeps none of the others from its answer, so that what they made can be taken back.
+        """
+
+        def pin(source: tuple[str, str]) -> str | LakebedError:
+            try:
+                return self._pin_in(source[0], source=source[1])
+            except LakebedError as failure:
+                return failure
+
+        taken = self._in_each(pin, sources)
+        failure = next((answer for answer in taken if isinstance(answer, LakebedError)), None)
+        return [None if isinstance(answer, LakebedError) else answer for answer in taken], failure
+
+    def _in_each(self, call: Callable[[T], R], ancestors: Sequence[T]) -> list[R]:
+        """Call for each ancestor, several at once; the results in order."""
+        return map_in_pool(self._location.environment.runtime, call, ancestors, worker_count_max=_ANCESTORS_MAX)
+
     def _release(self, entries: Sequence[ExternalDatabase]) -> None:
         """Remove our pins again. Those that cannot be reached now expire."""
-        for entry in entries:
+
+        def release(entry: ExternalDatabase) -> None:
             with suppress(LakebedError):
                 release_pin(self._location.other(entry.url), entry.pin)
+
+        self._in_each(release, entries)
 
     def _manifest_on(self, base: _Start, source: CloneSource) -> Manifest:
         """The unfinished clone's manifest."""
@@ -293,15 +335,19 @@ class _Attempt:
         if self._keep(current, 0, lifetime=self._lifetime) is None:
             base = self._pin()
             return self._rewrite(current, lambda manifest: self._rebase(manifest, base), base.entries, entries[1:])
+        dead = self._keep_others(current, lifetime=self._lifetime)
+        if not dead:
+            return current
+        pins, failure = self._pin_in_each([(entries[index].url, entries[index].source_checkpoint) for index in dead])
         kept = list(entries)
         taken: list[ExternalDatabase] = []
-        for index, entry in enumerate(entries[1:], start=1):
-            if self._keep(current, index, lifetime=self._lifetime) is None:
-                pin = self._pin_in(entry.url, source=entry.source_checkpoint)
-                kept[index] = msgspec.structs.replace(entry, pin=pin)
+        for index, pin in zip(dead, pins, strict=True):
+            if pin is not None:
+                kept[index] = msgspec.structs.replace(entries[index], pin=pin)
                 taken.append(kept[index])
-        if not taken:
-            return current
+        if failure is not None:
+            self._release(taken)
+            raise failure
         return self._rewrite(
             current, lambda manifest: msgspec.structs.replace(manifest, external_databases=tuple(kept)), taken, ()
         )
@@ -314,6 +360,18 @@ class _Attempt:
         except InvalidRequest:  # the parent was destroyed before its pin was permanent, so none of the others is
             self._release(manifest.external_databases)
             raise
+
+    def _keep_all(self, manifest: Manifest, *, lifetime: timedelta | None) -> bool:
+        """Let all of the manifest's pins live on, the parent's first (see 0012); False: one of them is dead."""
+        if self._keep(manifest, 0, lifetime=lifetime) is None:
+            return False
+        return not self._keep_others(manifest, lifetime=lifetime)
+
+    def _keep_others(self, manifest: Manifest, *, lifetime: timedelta | None) -> list[int]:
+        """Let the pins in ancestors further up live on, several at once; the places of those that are dead."""
+        others = range(1, len(manifest.external_databases))
+        pins = self._in_each(lambda index: self._keep(manifest, index, lifetime=lifetime), others)
+        return [index for index, pin in zip(others, pins, strict=True) if pin is None]
 
     def _rebase(self, manifest: Manifest, base: _Start) -> Manifest:
         assert manifest.source is not None
@@ -367,9 +425,8 @@ class _Attempt:
         try:
             for start in range(0, len(items), _COPIES_MAX):
                 if clock.monotonic_s() >= renew_at_s:
-                    for index in range(len(manifest.external_databases)):
-                        if self._keep(manifest, index, lifetime=self._lifetime) is None:
-                            raise _PinsDied
+                    if not self._keep_all(manifest, lifetime=self._lifetime):
+                        raise _PinsDied
                     renew_at_s = clock.monotonic_s() + half_life_s
                 for _ in pool.map(copy_one, items[start : start + _COPIES_MAX]):
                     pass
@@ -416,10 +473,8 @@ class _Attempt:
     def _finish(self, manifest: Manifest) -> Manifest | None:
         """Make the pins permanent, or needless, then open the clone; None: look again."""
         entries = manifest.external_databases
-        if not self._copy:
-            for index in range(len(entries)):  # the parent's first: see 0012
-                if self._keep(manifest, index, lifetime=None) is None:
-                    return None
+        if not self._copy and not self._keep_all(manifest, lifetime=None):
+            return None
         is_ours = False
 
         def change(newest: Manifest) -> Manifest | None:

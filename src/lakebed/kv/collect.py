@@ -46,7 +46,7 @@ from lakebed.kv.reclaim import (
     with_versions_sealed,
 )
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 
 _READS_MAX: Final = 8
@@ -57,7 +57,7 @@ _READS_MAX: Final = 8
 class Collection:
     """What one collection of one database did."""
 
-    report: ReclaimReport
+    report: CollectionReport
     gone: bool = False
     """Only the tombstone of a destroyed database is left, or there is no database: it needs no collector."""
     detached: tuple[str, ...] = ()
@@ -72,10 +72,10 @@ def collect_garbage(
     options: CollectorOptions | None = None,
     dry_run: bool = False,
     progress: ProgressCall | None = None,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete what no version of a database needs, and a destroyed one whose grace is over.
 
-    Safe while writers, readers, compactors, clones and other collectors run, at any `CollectorOptions.min_age`.
+    Safe while writers, readers, compactors, clones and other collectors run, at any `CollectorOptions.grace`.
 
     Args:
         dry_run: report what would be deleted; write and delete nothing. By our own clock only.
@@ -94,14 +94,13 @@ def collect_garbage(
     return collect_once(location, options=options, dry_run=dry_run, progress=progress).report
 
 
-def plan_garbage(location: DatabaseLocation, *, options: CollectorOptions | None = None) -> ReclaimPlan:
+def plan_garbage(location: DatabaseLocation, *, options: CollectorOptions | None = None) -> CollectionPlan:
     """What `collect_garbage` would delete now. Deletes nothing. Raises and costs as its dry run."""
     plan = collect_garbage(location, options=options, dry_run=True).plan
     assert plan is not None
     return plan
 
 
-@freeing_space()
 def collect_once(
     location: DatabaseLocation,
     *,
@@ -110,7 +109,13 @@ def collect_once(
     progress: ProgressCall | None = None,
 ) -> Collection:
     """One collection, as `collect_garbage`; also reports whether the database is gone. A step function."""
-    return _Round(location, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
+    with freeing_space():
+        done = _Round(location, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
+    if done.gone:
+        location.drop_reserve()
+    elif not dry_run:
+        location.keep_reserve()
+    return done
 
 
 class _Round:
@@ -124,8 +129,8 @@ class _Round:
         self._log = ManifestLog(location)
         self._dry_run = dry_run
         self._progress = progress
-        self._min_age_ms = options.min_age // timedelta(milliseconds=1)
-        self._grace_ms = options.db_delete_grace // timedelta(milliseconds=1)
+        self._grace_ms = options.grace // timedelta(milliseconds=1)
+        self._destroyed_grace_ms = options.destroyed_grace // timedelta(milliseconds=1)
         self._loaded: dict[int, Manifest | None] = {}
         self._damaged: list[str] = []
 
@@ -135,7 +140,7 @@ class _Round:
         if not manifest.initialized and manifest.destroyed_at_ms is None:
             return self._leave_alone(objects)
         ended_ms, manifest = self._agree_on_time(objects, manifest)
-        if is_over(manifest, now_ms=ended_ms, grace_ms=self._grace_ms):
+        if is_over(manifest, now_ms=ended_ms, grace_ms=self._destroyed_grace_ms):
             return self._take_apart()
         manifest, pinned, plan = self._seal_versions(objects, manifest, ended_ms)
         plan = replace(plan, warnings=(*plan.warnings, *self._damaged))
@@ -176,12 +181,14 @@ class _Round:
         """When the last of those things ended that are over by our clock; 0 without any."""
         ends = [checkpoint.expires_at_ms for checkpoint in manifest.checkpoints if checkpoint.expires_at_ms is not None]
         if manifest.destroyed_at_ms is not None:
-            ends.append(manifest.destroyed_at_ms + self._grace_ms)
+            ends.append(manifest.destroyed_at_ms + self._destroyed_grace_ms)
         return max((end for end in ends if end <= now_ms), default=0)
 
     # The manifest that is judged by
 
-    def _seal_versions(self, objects: Found, current: Manifest, ended_ms: int) -> tuple[Manifest, Pinned, ReclaimPlan]:
+    def _seal_versions(
+        self, objects: Found, current: Manifest, ended_ms: int
+    ) -> tuple[Manifest, Pinned, CollectionPlan]:
         """*The* manifest, those that are pinned in it, and the plan that they allow."""
         manifest = without_expired(current, ended_ms)
         pinned = self._load_pinned(manifest, ended_ms)
@@ -198,13 +205,13 @@ class _Round:
         pinned = self._load_pinned(manifest, ended_ms)
         return manifest, pinned, self._plan(objects, manifest, pinned)
 
-    def _plan(self, objects: Found, manifest: Manifest, pinned: Pinned) -> ReclaimPlan:
+    def _plan(self, objects: Found, manifest: Manifest, pinned: Pinned) -> CollectionPlan:
         return plan_collection(
             objects,
             manifest=manifest,
             pinned=pinned,
             now_ms=self._location.environment.clock.now_ms(),
-            min_age_ms=self._min_age_ms,
+            grace_ms=self._grace_ms,
             store=self._name,
         )
 
@@ -240,7 +247,7 @@ class _Round:
             f"{self._location.url} is a clone that is not finished, and was left alone: make the same clone again to "
             "finish it, or destroy it."
         )
-        plan = ReclaimPlan(self._name, (), (), {"clone not finished": count}, (warning,))
+        plan = CollectionPlan(self._name, (), (), {"clone not finished": count}, (warning,))
         return Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run))
 
     def _take_apart(self) -> Collection:
@@ -312,7 +319,7 @@ class Collector:
                 done[url] = collect_once(location, options=self._options, dry_run=self._dry_run, progress=progress)
             except LakebedError as error:
                 is_gone = isinstance(error, NotFound) and error.kind == "database_not_found"
-                plan = ReclaimPlan(store_name(location), (), (), {}, (f"{url} was not collected: {error}",))
+                plan = CollectionPlan(store_name(location), (), (), {}, (f"{url} was not collected: {error}",))
                 report = report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run)
                 done[url] = Collection(report, gone=is_gone, error=error)
             if done[url].gone:

@@ -33,7 +33,7 @@ from lakebed.kv.limits import check_database_options, check_type
 from lakebed.kv.model import CheckpointCreateResult, CheckpointScope
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.read_core import ReadVerbs, raise_explained
-from lakebed.kv.restore import KEEP_FOR
+from lakebed.kv.restore import RESTORABLE_FOR
 from lakebed.kv.snapshot import Snapshot
 from lakebed.kv.stats import DatabaseStats, stats_of
 from lakebed.kv.transaction import Isolation, Transaction, begin_transaction
@@ -342,14 +342,14 @@ class Database(ReadVerbs, Closing):
 
     # ---- pinning, restoring and forking
 
-    def restore(self, version: str, *, keep_for: timedelta | None = KEEP_FOR) -> Database:
+    def restore(self, version: str, *, lifetime: timedelta | None = RESTORABLE_FOR) -> Database:
         """Make an older version the newest one and continue there: closes this object and opens the database again.
 
-        Every write so far is made durable first, and stays readable through a checkpoint for `keep_for`.
+        Every write so far is made durable first, and stays readable through a checkpoint for `lifetime`.
 
         Args:
             version: a checkpoint's name or id, or a version's number.
-            keep_for: None: without an end.
+            lifetime: None: without an end.
 
         Returns:
             The database, open at the restored version, with the same options. This object is closed, with what was
@@ -365,10 +365,10 @@ class Database(ReadVerbs, Closing):
         writer = self._writer
         writer.check_not_fenced()
         find_version(self.admin.location, writer.claim.log.latest(), version)
-        lifetime_in_ms(keep_for)
+        lifetime_in_ms(lifetime)
         self.close()
         writer.why_closed = "was closed by restore: use the database that restore returned"
-        self.admin.restore(version, keep_for=keep_for)
+        self.admin.restore(version, lifetime=lifetime)
         return type(self).open(self.admin.location, options=writer.options, create=False)
 
     def create_checkpoint(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import probe_create_only
+from lakebed.objects.reserve import DATABASE_RESERVE_BYTES, drop_reserve, keep_reserve
 from lakebed.runtime import Environment
 
 
@@ -22,12 +23,15 @@ class DatabaseLocation:
     Attributes:
         open_url: how other databases' folders are opened, by URL: with the same credentials.
         is_probed: the store is known to honour create-only puts, since a lake around the folder was probed.
+        keeps_reserve: the folder is reached by a path of its own, and not in a lake, which has a reserve of disk space
+            for all its stores (`lakebed.objects.reserve`).
     """
 
     store: ObjectStore
     environment: Environment
     open_url: Callable[[str], ObjectStore]
     is_probed: bool = False
+    keeps_reserve: bool = False
 
     @classmethod
     def at(
@@ -53,7 +57,17 @@ class DatabaseLocation:
         store = open_store(
             url, storage_options=storage_options, environment=environment, durable=durable, create=create
         )
-        return cls(store, environment, open_url)
+        return cls(store, environment, open_url, keeps_reserve=True)
+
+    def keep_reserve(self) -> None:
+        """Keep space for collections on a full disk. Cost: nothing on object stores; else 1 HEAD, at first 1 PUT."""
+        if self.keeps_reserve:
+            keep_reserve(self.store, size_bytes=DATABASE_RESERVE_BYTES)
+
+    def drop_reserve(self) -> None:
+        """Let the space go, after a destruction. Cost: nothing on object stores; else 1 DELETE."""
+        if self.keeps_reserve:
+            drop_reserve(self.store)
 
     @property
     def url(self) -> str:

@@ -40,8 +40,8 @@ from lakebed.kv.pins import release_pin
 from lakebed.kv.reclaim import Found, plan_taking_apart
 from lakebed.kv.restore import giving_up
 from lakebed.objects.path import parse_url
-from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.objects.reserve import RESERVE_PATH, freeing_space
+from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, report_of
 
 ProgressCall = Callable[[Progress], None]
@@ -52,7 +52,6 @@ _ROLES = ("writer", "compactor")
 _OWN_FOLDERS = {MANIFEST_FOLDER, WAL_FOLDER, SST_FOLDER, BOUNDARY_FOLDER}
 
 
-@freeing_space()
 def destroy(
     location: DatabaseLocation,
     *,
@@ -60,7 +59,7 @@ def destroy(
     take_over: bool = False,
     dry_run: bool = False,
     progress: ProgressCall | None = None,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Destroy a database. Idempotent: after a crash at any step the same call finishes.
 
     Args:
@@ -85,16 +84,20 @@ def destroy(
         _check_unpinned(manifest, location)
     if dry_run:
         return _preview(location, manifest, soft=soft, take_over=take_over)
-    while manifest.destroyed_at_ms is None:
-        if manifest.initialized:
-            claim = claim_all(location, take_over=take_over, must_be_open=False)
-            with giving_up(claim):
-                manifest = _stamp(location, claim.log, soft=soft, epoch=claim.epoch)
-        else:  # a clone that was never finished has no writer; one that is finished meanwhile may have
-            manifest = _stamp(location, log, soft=soft, epoch=None)
-    if soft:
-        return report_of(ReclaimPlan(store_name(location), (), ()), Sweep(), hidden_count=0, dry_run=False)
-    return take_apart(location, progress=progress)
+    with freeing_space():
+        while manifest.destroyed_at_ms is None:
+            if manifest.initialized:
+                claim = claim_all(location, take_over=take_over, must_be_open=False)
+                with giving_up(claim):
+                    manifest = _stamp(location, claim.log, soft=soft, epoch=claim.epoch)
+            else:  # a clone that was never finished has no writer; one that is finished meanwhile may have
+                manifest = _stamp(location, log, soft=soft, epoch=None)
+        if soft:
+            return report_of(CollectionPlan(store_name(location), (), ()), Sweep(), hidden_count=0, dry_run=False)
+        report = take_apart(location, progress=progress)
+    if report.plan is not None and report.deleted_count == len(report.plan.doomed):
+        location.drop_reserve()
+    return report
 
 
 def _check_unpinned(manifest: Manifest, location: DatabaseLocation) -> None:
@@ -141,12 +144,12 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
     return log.update(change)
 
 
-def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take_over: bool) -> ReclaimReport:
+def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take_over: bool) -> CollectionReport:
     """The report of a dry run. The newest manifest is replaced by a tombstone, so one more object will go."""
     if manifest.initialized and manifest.destroyed_at_ms is None:
         check_not_owned(location, take_over=take_over)
     if soft:
-        plan = ReclaimPlan(store_name(location), (), ())
+        plan = CollectionPlan(store_name(location), (), ())
     else:
         objects = find_objects(location)
         next_id = manifest.manifest_id + (manifest.destroyed_at_ms is None)
@@ -158,7 +161,7 @@ def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take
 @freeing_space()
 def take_apart(
     location: DatabaseLocation, *, dry_run: bool = False, progress: ProgressCall | None = None
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete what a destroyed database owns, except its tombstone. Calling it again is a no-op.
 
     Raises:
@@ -175,7 +178,7 @@ def take_apart(
     name = store_name(location)
     if manifest.destroyed_at_ms is None:
         warning = f"{location.url} was created again meanwhile: nothing of it was deleted."
-        return report_of(ReclaimPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
+        return report_of(CollectionPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
     plan = plan_taking_apart(objects, manifest=manifest, store=name, foreign=_foreign(location))
     if dry_run:
         return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
@@ -212,7 +215,8 @@ def find_objects(location: DatabaseLocation) -> Found:
 def _foreign(location: DatabaseLocation) -> list[str]:
     """What is in the folder and is not the database's. Cost: 1 LIST."""
     top = location.store.list_with_delimiter("")
-    folders = [f"{folder}/" for folder in top.folders if folder not in _OWN_FOLDERS]
+    own = {*_OWN_FOLDERS, RESERVE_PATH.partition("/")[0]} if location.keeps_reserve else _OWN_FOLDERS
+    folders = [f"{folder}/" for folder in top.folders if folder not in own]
     return folders + [meta.path for meta in top.objects if meta.path != LEASE_PATH]
 
 

@@ -3,8 +3,10 @@
 Owns: the lease's JSON, when it counts, and how it is taken, renewed and given up. Format: docs/format/manifest-kv.md.
 
 Invariants:
-- Safety is the fence's alone. A lease can be lost, stale, doubled or damaged, and no write is: it only decides whether
-  opening a database asks first.
+- Safety is the fence's. A lease can be lost, stale, doubled or damaged, and no write is: it decides whether opening a
+  database asks first, and whether a fence is needed at all.
+- A lease that was given up is the owner's last act: the writer of its epoch appends nothing any more, and nothing of
+  his is under way. That stays true for ever, however late it is read; every other lease says nothing about it.
 - No lease keeps a database without end: it ends by its clock; one that cannot be read, or that claims to end later than
   any lease may, counts as ended, with a warning.
 - A lease of a process that no longer runs here counts as ended. Whether it is *here* is decided by host, boot and
@@ -35,6 +37,9 @@ LEASE_LIFETIME_MS_DEFAULT: Final = 30_000
 """Of a claim without the options of a writer."""
 
 _FORMAT: Final = 1
+
+_GIVEN_UP_MS: Final = 0
+"""The end of a lease that its owner gave up; no clock gives one that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,8 @@ class FoundLease(NamedTuple):
     """The lease that counts; None: there is none."""
     warning: str | None
     """Why a lease that is there does not count, when that is not its plain end."""
+    ended_epoch: int | None = None
+    """The epoch whose owner gave the lease up; None: the lease does not say that of any."""
 
 
 def read_lease(location: DatabaseLocation, *, process: Process) -> FoundLease:
@@ -115,6 +122,8 @@ def _judge(body: Buffer, *, process: Process, now_ms: int, url: str) -> FoundLea
     lease = _decode(body)
     if lease is None:
         return FoundLease(None, f"The lease of {url} cannot be read, and was not heeded.")
+    if lease.expires_at_ms == _GIVEN_UP_MS:
+        return FoundLease(None, None, lease.epoch)
     if lease.expires_at_ms <= now_ms:
         return FoundLease(None, None)
     if lease.expires_at_ms - now_ms > LEASE_LIFETIME_MS_MAX:
@@ -268,11 +277,13 @@ class Lease:
     def give_up(self) -> None:
         """End it now, so that the next writer need not wait; a newer writer's lease is left alone.
 
-        One of an older writer, which overslept and wrote over ours, goes with it. Cost: 1 GET + 1 PUT.
+        The last act of a writer: what it appended must be durable, and nothing of it under way, for the next writer
+        makes no fence against it. The lease of an older writer, which overslept and wrote over ours, goes with it.
+        Cost: 1 GET + 1 PUT.
         """
         lease = self._there()
         if lease is not None and lease.epoch <= self.epoch:
-            self._write(expires_at_ms=0)
+            self._write(expires_at_ms=_GIVEN_UP_MS)
 
     def _there(self) -> _LeaseJson | None:
         try:

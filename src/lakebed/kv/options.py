@@ -117,7 +117,7 @@ class ReaderOptions:
 class CollectorOptions:
     """What a collection may take."""
 
-    min_age: timedelta = timedelta(days=1)
-    """Nothing younger goes. Zero is safe too."""
-    db_delete_grace: timedelta = timedelta(days=1)
+    grace: timedelta = timedelta(days=1)
+    """What is younger stays. Zero is safe too."""
+    destroyed_grace: timedelta = timedelta(days=1)
     """How long a softly destroyed database stays."""

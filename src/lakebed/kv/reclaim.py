@@ -12,7 +12,7 @@ Invariants:
 - A manifest goes when it is not the newest, no checkpoint pins it, and `readable_since` has passed it, so that it
   cannot be pinned any more.
 - A pinned manifest that is missing protects everything that was there when its checkpoint was made.
-- Age is an additional condition: with ``min_age_ms = 0`` nothing live is deleted.
+- Age is an additional condition: with ``grace_ms = 0`` nothing live is deleted.
 
 Source: "Garbage Collector"; docs/design/0011-collection.md.
 """
@@ -32,7 +32,7 @@ from lakebed.kv.model import ExternalDatabase, Manifest
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.lsm.file_id import file_id_time_ms
 from lakebed.objects.port import ObjectMeta
-from lakebed.reclaim.model import Deletable, ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan, Deletable
 
 Pinned = Mapping[int, Manifest | None]
 """The manifest of every live checkpoint, by id; None: it is missing."""
@@ -100,26 +100,26 @@ def detachable(manifest: Manifest, pinned: Pinned) -> tuple[ExternalDatabase, ..
 
 
 def plan_collection(
-    objects: Found, *, manifest: Manifest, pinned: Pinned, now_ms: int, min_age_ms: int, store: str
-) -> ReclaimPlan:
+    objects: Found, *, manifest: Manifest, pinned: Pinned, now_ms: int, grace_ms: int, store: str
+) -> CollectionPlan:
     """What of a database in use may go now.
 
     Args:
         manifest: *the* manifest, with `readable_since` at itself, or what it would be in a dry run.
         pinned: for every id of `ids_of_pins`.
-        min_age_ms: nothing younger goes; 0: age does not matter.
+        grace_ms: nothing younger goes; 0: age does not matter.
         store: the database's name, for the report.
 
     Returns:
         A plan in the order files, logs, manifests, with nothing to hide; `kept` counts what stays, by reason.
     """
-    return _Judgement(manifest, pinned, now_ms=now_ms, min_age_ms=min_age_ms).plan(objects, store)
+    return _Judgement(manifest, pinned, now_ms=now_ms, grace_ms=grace_ms).plan(objects, store)
 
 
 class _Judgement:
     """The rules of one collection, and the reasons they gave."""
 
-    def __init__(self, manifest: Manifest, pinned: Pinned, *, now_ms: int, min_age_ms: int) -> None:
+    def __init__(self, manifest: Manifest, pinned: Pinned, *, now_ms: int, grace_ms: int) -> None:
         self._manifest = manifest
         self._pinned = pinned
         self._named = file_ids(manifest)
@@ -132,7 +132,7 @@ class _Judgement:
             if version is not None and version.wal_id_last_seen > version.replay_after_wal_id
         ]
         self._first_unpublished = min((job.start_id for job in manifest.jobs), default=None)
-        self._before_ms = now_ms - min_age_ms if min_age_ms > 0 else None
+        self._before_ms = now_ms - grace_ms if grace_ms > 0 else None
         missing = [
             checkpoint
             for checkpoint in manifest.checkpoints
@@ -145,7 +145,7 @@ class _Judgement:
             for checkpoint in missing
         )
 
-    def plan(self, objects: Found, store: str) -> ReclaimPlan:
+    def plan(self, objects: Found, store: str) -> CollectionPlan:
         doomed: list[Deletable] = []
         kept: Counter[str] = Counter()
         count = len(self._pinned)
@@ -163,7 +163,7 @@ class _Judgement:
                     doomed.append(Deletable(meta.path, meta.size_bytes, why))
                 else:
                     kept[reason] += 1
-        return ReclaimPlan(store, (), tuple(doomed), dict(kept), self._warnings)
+        return CollectionPlan(store, (), tuple(doomed), dict(kept), self._warnings)
 
     def _file(self, meta: ObjectMeta) -> str | None:
         """Why a sorted file stays; None: it may go."""
@@ -211,7 +211,7 @@ class _Judgement:
         return None
 
 
-def plan_taking_apart(objects: Found, *, manifest: Manifest, store: str, foreign: Iterable[str] = ()) -> ReclaimPlan:
+def plan_taking_apart(objects: Found, *, manifest: Manifest, store: str, foreign: Iterable[str] = ()) -> CollectionPlan:
     """What of a destroyed database may go: all but its tombstone.
 
     Args:
@@ -241,4 +241,4 @@ def plan_taking_apart(objects: Found, *, manifest: Manifest, store: str, foreign
     if others:
         kept["not ours"] = len(others)
     warnings = tuple(f"{path} is not part of the database {store} and was left alone." for path in sorted(others))
-    return ReclaimPlan(store, (), tuple(doomed), dict(kept), warnings)
+    return CollectionPlan(store, (), tuple(doomed), dict(kept), warnings)

@@ -48,7 +48,7 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.flush import encode_memtable
 from lakebed.lsm.model import FileMeta
 
-KEEP_FOR: Final = timedelta(days=7)
+RESTORABLE_FOR: Final = timedelta(days=7)
 """How long the state before a restore stays, by default."""
 
 
@@ -59,21 +59,21 @@ class Restored:
     manifest_id: int
     """The newest version, which has the restored state."""
     present: CheckpointCreateResult
-    """A checkpoint of the state before, until `keep_for` is over."""
+    """A checkpoint of the state before, until `lifetime` is over."""
 
 
 def restore(
     location: DatabaseLocation,
     checkpoint: str,
     *,
-    keep_for: timedelta | None = KEEP_FOR,
+    lifetime: timedelta | None = RESTORABLE_FOR,
     take_over: bool = False,
 ) -> Restored:
     """Make a checkpoint's version the newest. Writers and compactors are fenced; open the database again to write.
 
     Args:
         checkpoint: a live one, by id or name; it stays.
-        keep_for: lifetime of a checkpoint of the present; None: without an end.
+        lifetime: lifetime of a checkpoint of the present; None: without an end.
         take_over: also under a living lease of another owner.
 
     Raises:
@@ -85,7 +85,7 @@ def restore(
         Corruption: what the checkpoint pins is missing or damaged.
     Cost: a claim, 2 updates, 1 LIST and at most 2 GET; with a log's tail 1 GET an object and 1 PUT a file of it.
     """
-    keep_ms = lifetime_in_ms(keep_for)
+    keep_ms = lifetime_in_ms(lifetime)
     newest = check_open(ManifestLog(location).latest(), location.url)
     wanted_id = find_checkpoint(newest, checkpoint, now_ms=location.environment.clock.now_ms(), url=location.url).id
     claim = claim_all(location, take_over=take_over)

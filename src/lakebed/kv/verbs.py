@@ -30,7 +30,7 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
-from lakebed.kv.restore import KEEP_FOR, restore
+from lakebed.kv.restore import RESTORABLE_FOR, restore
 from lakebed.kv.versions import (
     ManifestSummary,
     find_version,
@@ -42,7 +42,7 @@ from lakebed.kv.versions import (
 )
 from lakebed.kv.why import why
 from lakebed.objects.path import check_path
-from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 from lakebed.reclaim.sweep import Progress
 
 _PASSING_LIFETIME: Final = timedelta(hours=1)
@@ -117,17 +117,17 @@ class DatabaseVerbs:
         take_over: bool = False,
         dry_run: bool = False,
         progress: Callable[[Progress], None] | None = None,
-    ) -> ReclaimReport:
+    ) -> CollectionReport:
         """Destroy it: softly, or at once. As `lakebed.kv.destroy.destroy`."""
         return destroy(self.location, soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
 
-    def collect_garbage(
+    def collect(
         self,
         options: CollectorOptions | None = None,
         *,
         dry_run: bool = False,
         progress: Callable[[Progress], None] | None = None,
-    ) -> ReclaimReport:
+    ) -> CollectionReport:
         """Delete what nothing needs. As `lakebed.kv.collect.collect_garbage`."""
         return collect_garbage(self.location, options=options or CollectorOptions(), dry_run=dry_run, progress=progress)
 
@@ -216,10 +216,10 @@ class DatabaseVerbs:
                 raise
             raise NotFound(str(error), kind="checkpoint_not_found", url=self.url, checkpoint=name) from error
 
-    def fork(self, name: str, *, version: str | None = None) -> Self:
+    def create_branch(self, name: str, *, version: str | None = None) -> Self:
         """A clone next to this database, named `name`, that starts from one of its versions; the latest by default.
 
-        A fork that a crash left unfinished is finished by the same call.
+        A clone that a crash left unfinished is finished by the same call.
 
         Raises:
             AlreadyExists: a database is there already.
@@ -231,7 +231,7 @@ class DatabaseVerbs:
         manifest = ManifestLog(target).find_latest()
         if manifest is not None and manifest.initialized:
             raise AlreadyExists(
-                f"There is a database at {target.url} already: choose another name for the fork.",
+                f"There is a database at {target.url} already: choose another name for the branch.",
                 kind="database_exists",
                 url=target.url,
             )
@@ -255,7 +255,9 @@ class DatabaseVerbs:
 
     def _fork_name(self, name: str) -> str:
         if not isinstance(name, str) or "/" in name:
-            raise InvalidRequest(f"A fork is named by one folder's name, and {name!r} is not one.", kind="invalid_name")
+            raise InvalidRequest(
+                f"A branch is named by one folder's name, and {name!r} is not one.", kind="invalid_name"
+            )
         return check_path(name)
 
     @contextmanager
@@ -290,12 +292,12 @@ class DatabaseVerbs:
         with suppress(LakebedError):  # else it expires
             delete_checkpoint(self.location, held_id)
 
-    def restore(self, version: str, *, keep_for: timedelta | None = KEEP_FOR, take_over: bool = False) -> Version:
-        """Make an older version the newest; what was there stays under a checkpoint for `keep_for`.
+    def restore(self, version: str, *, lifetime: timedelta | None = RESTORABLE_FOR, take_over: bool = False) -> Version:
+        """Make an older version the newest; what was there stays under a checkpoint for `lifetime`.
 
         Args:
             version: a checkpoint's name or id, or a version's number.
-            keep_for: None: without an end.
+            lifetime: None: without an end.
             take_over: also under a living writer, which is fenced.
 
         Raises:
@@ -303,10 +305,10 @@ class DatabaseVerbs:
             Conflict, InvalidRequest, Fenced, Corruption: as `lakebed.kv.restore.restore`.
         """
         with self._pin_version(version) as checkpoint:
-            restored = restore(self.location, checkpoint, keep_for=keep_for, take_over=take_over)
+            restored = restore(self.location, checkpoint, lifetime=lifetime, take_over=take_over)
         return version_of(ManifestLog(self.location).load(restored.manifest_id), store=self.name)
 
-    def plan_reclaim(self) -> ReclaimPlan:
+    def plan_collection(self) -> CollectionPlan:
         """What a collection would delete now, with `CollectorOptions` as they are by default. Deletes nothing."""
         return plan_garbage(self.location, options=CollectorOptions())
 

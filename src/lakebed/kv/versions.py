@@ -178,7 +178,7 @@ def list_pins(location: DatabaseLocation, *, store: str) -> list[Pin]:
     live = live_checkpoints(newest, location.environment.clock.now_ms())
     pinned = load_several(location, log, [checkpoint.manifest_id for checkpoint in live])
     alone = _bytes_alone(live, _sizes_by_version(location, newest, pinned), newest)
-    ordered = sorted(live, key=lambda one: (one.created_at_ms, one.id))
+    ordered = sorted(live, key=lambda checkpoint: (checkpoint.created_at_ms, checkpoint.id))
     return [
         pin_of(checkpoint, pinned[checkpoint.manifest_id], store=store, bytes_alone=alone[checkpoint.id])
         for checkpoint in ordered

@@ -17,6 +17,7 @@ from lakebed.kv.model import Checkpoint, Manifest
 from lakebed.kv.versions import load_several, pin_of
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.objects.path import check_path
+from lakebed.objects.reserve import RESERVE_PATH
 from lakebed.reclaim.model import Explanation, Pin
 
 _SHOWN_MAX = 4
@@ -52,6 +53,8 @@ def why(location: DatabaseLocation, path: str, *, store: str) -> Explanation:
         return question.explain_kept("it is a mark of which versions' numbers were used, and stays")
     if path == LEASE_PATH:
         return question.explain_kept("it says who writes; only its owner changes it, and it stays")
+    if path == RESERVE_PATH:
+        return question.explain_kept("it is disk space held back for collections: one on a full disk gives it up")
     assert not is_own(path)
     return Explanation(path, (), f"{path} is not part of the database {location.url}: no collection touches it.")
 

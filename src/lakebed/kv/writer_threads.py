@@ -1,13 +1,25 @@
 """The background threads of an open database: which steps they run, and when each is due.
 
 Three threads, because a long step must not delay a short one: the log and the lease; files and what others publish;
-compaction. Does not know: how a thread waits and what it does with errors (`lakebed.kv.background`).
+compaction. The first begins with the opening, each other one when it has something to do, so that a process that opens
+a database for one read and closes it starts one. Does not know: how a thread waits and what it does with errors
+(`lakebed.kv.background`).
 """
 
 from __future__ import annotations
 
-from lakebed.kv.background import Background, Stopped
+from typing import Final
+
+from lakebed.kv.background import Background, Step, Stopped
 from lakebed.kv.writer import WriterCore
+
+COMPACTION_DELAY_S: Final = 1.0
+"""After the opening, before what others left is compacted. What this process flushes is compacted at once. A database
+that is closed sooner would have begun a compaction, which costs an update of the manifest, and thrown it away."""
+
+DELAYED_FACTOR: Final = 2
+"""Times `DatabaseOptions.l0_compaction_count`: with so many files of level 0 there is no delay. Processes that only
+open, write a row and close would merge nothing otherwise."""
 
 
 class WriterThreads:
@@ -15,7 +27,8 @@ class WriterThreads:
 
     def __init__(self, writer: WriterCore) -> None:
         self._writer = writer
-        self._polled_s = writer.environment.clock.monotonic_s()
+        self._polled_s = self._opened_s = writer.environment.clock.monotonic_s()
+        self._opened_generation = writer.tree.generation
         self._compacted_generation = -1
         self._background = Background(
             lock=writer.lock,
@@ -29,18 +42,20 @@ class WriterThreads:
         """Begin to run the steps."""
         writer, background = self._writer, self._background
         writer.has_background = True
+        later: dict[str, list[Step]] = {
+            f"lakebed files of {writer.url}": [
+                (lambda now_s: now_s if writer.tree.waiting_count else None, writer.flush_once),
+                (self._poll_due, self._poll),
+            ]
+        }
+        if writer.compacts:
+            later[f"lakebed compaction of {writer.url}"] = [(self._compaction_due, self._compact)]
         background.start(
             f"lakebed log of {writer.url}",
             (lambda now_s: writer.log_due_s, self._write_log),
             (lambda now_s: now_s + writer.claim.lease.renew_in_s, writer.renew_once),
+            later=later,
         )
-        background.start(
-            f"lakebed files of {writer.url}",
-            (lambda now_s: now_s if writer.tree.waiting_count else None, writer.flush_once),
-            (self._poll_due, self._poll),
-        )
-        if writer.compacts:
-            background.start(f"lakebed compaction of {writer.url}", (self._compaction_due, self._compact))
 
     def stop(self) -> None:
         """Let every thread end after its step, and wait for that."""
@@ -70,7 +85,13 @@ class WriterThreads:
         self._writer.poll_once()
 
     def _compaction_due(self, now_s: float) -> float | None:
-        return None if self._writer.tree.generation == self._compacted_generation else now_s
+        tree, options = self._writer.tree, self._writer.options
+        if tree.generation == self._compacted_generation:
+            return None
+        many = min(DELAYED_FACTOR * options.l0_compaction_count, options.l0_count_max)
+        if tree.generation == self._opened_generation and tree.l0_count < many:
+            return self._opened_s + COMPACTION_DELAY_S
+        return now_s
 
     def _compact(self) -> None:
         generation = self._writer.tree.generation

@@ -1,6 +1,6 @@
 """The databases of a lake: where they are, their collection, what is left of a destroyed one.
 
-Loaded by `on_demand`. Does not know: names of databases.
+Loaded on first use. Does not know: names of databases.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.destroy import find_objects
 from lakebed.kv.model import Manifest
 from lakebed.kv.reclaim import is_taken_apart
-from lakebed.lake.on_demand import LakeRoot
+from lakebed.lake.root import LakeRoot
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import ReclaimReport
+from lakebed.reclaim.model import CollectionReport
 
 
 def location(root: LakeRoot, folder: str) -> DatabaseLocation:
@@ -39,13 +39,13 @@ def admin(root: LakeRoot, folder: str, *, name: str) -> DatabaseAdmin:
 
 def collect(
     locations: Sequence[DatabaseLocation], *, dry_run: bool, progress: Callable[[Any], None] | None
-) -> list[ReclaimReport]:
+) -> list[CollectionReport]:
     """Collect databases with the default settings; a report says why a database was not collected."""
     collector = Collector(locations, dry_run=dry_run, progress=progress)
     return [
         done.report
         if done.error is None or done.gone
-        else ReclaimReport.not_collected(done.report.store, done.error, dry_run=dry_run)
+        else CollectionReport.not_collected(done.report.store, done.error, dry_run=dry_run)
         for done in collector.collect_once().values()
     ]
 

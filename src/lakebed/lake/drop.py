@@ -2,7 +2,7 @@
 
 Owns: the mark ``lakebed/dropped`` inside the table's folder, which exists from before the first deletion to the last.
 Invariants: the mark is durable before the schemas are deleted (a table without a schema is invisible to every client);
-the mark itself is deleted last. So remains are recognised, and dropping again or `Lake.clean` finishes the drop; a
+the mark itself is deleted last. So remains are recognised, and dropping again or `Lake.collect` finishes the drop; a
 folder without the mark is taken for remains only when a caller forces that (`is_left`). The folder is listed again
 after the schemas are gone, because a commit looks for its schema once more after its put, and withdraws it. The mark
 lists the URLs of the table's own files outside its folder, which are deleted too; nothing else outside is. Does not
@@ -23,7 +23,7 @@ from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedForma
 from lakebed.lake.names import TableName
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
 from lakebed.table.branch.branches import every_branch
@@ -70,7 +70,7 @@ def leftover(name: TableName, *, url: str) -> AlreadyExists:
     )
 
 
-def plan_drop(store: ObjectStore, name: TableName, *, external: dict[str, int]) -> ReclaimPlan:
+def plan_drop(store: ObjectStore, name: TableName, *, external: dict[str, int]) -> CollectionPlan:
     """Plan the deletions of a drop, except the mark; schemas are hidden first.
 
     Args:
@@ -84,7 +84,7 @@ def plan_drop(store: ObjectStore, name: TableName, *, external: dict[str, int]) 
             hide.append(meta.path)
         elif meta.path != _MARK:
             doomed.append(Deletable(meta.path, meta.size_bytes, "the table is dropped"))
-    return ReclaimPlan(store=str(name), hide=tuple(hide), doomed=tuple(doomed), notes=notes_on(store, doomed))
+    return CollectionPlan(store=str(name), hide=tuple(hide), doomed=tuple(doomed), notes=notes_on(store, doomed))
 
 
 @freeing_space()
@@ -95,7 +95,7 @@ def drop_table(
     environment: Environment,
     dry_run: bool,
     progress: Callable[[Any], None] | None = None,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete everything in a table's folder and its own files outside, or with `dry_run` only plan it.
 
     Args:

@@ -1,7 +1,7 @@
 """A lake: one URL, its marker, its tables, databases, repositories and tenants.
 
 Owns: opening and creating a lake, creating and dropping its tables. Finding stores by name is in `stores.py`,
-operations on a whole lake (`ls`, `pins`, `why`, `clean`) are in `operations.py`. A lake is a warehouse folder of
+operations on a whole lake (`ls`, `pins`, `why`, `collect`) are in `operations.py`. A lake is a warehouse folder of
 Paimon, ``<db>.db/<table>``, with a marker ``lakebed.json``; a database is a folder ``<name>.kv`` in it, a repository
 ``<name>.repo``.
 
@@ -22,27 +22,27 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+import lakebed.lake
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake import operations
-from lakebed.lake.adapters.port import Cleaning, StoreSummary
+from lakebed.lake.adapters.port import Collection, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped, is_left, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
 from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, TableName, parse_table_name
-from lakebed.lake.on_demand import module_of
-from lakebed.lake.stores import Stores
+from lakebed.lake.stores import Stores, root_of
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.objects.reserve import keep_reserve
-from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
 from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
 from lakebed.table.model.model import DataField
 from lakebed.table.table import Table
 
 if TYPE_CHECKING:  # loaded when a lake has tenants
-    from lakebed.fleet.scrub import ScrubReport
+    from lakebed.fleet.collect import OrphanReport
 
 __all__ = ["Lake", "StoreSummary", "open_lake"]
 
@@ -192,7 +192,7 @@ class Lake(Stores):
         force: bool = False,
         dry_run: bool = False,
         progress: Callable[[Any], None] | None = None,
-    ) -> ReclaimReport:
+    ) -> CollectionReport:
         """Delete a table with everything in its folder.
 
         Args:
@@ -245,29 +245,29 @@ class Lake(Stores):
         """Explain an object (its URL, or its path in the lake): which pins need it, or when it may be deleted."""
         return operations.why(self, where)
 
-    def clean(
+    def collect(
         self,
         *,
         dry_run: bool = False,
-        orphans_older_than_ms: int | None = None,
+        grace_ms: int | None = None,
         progress: Callable[[Any], None] | None = None,
-    ) -> list[ReclaimReport]:
+    ) -> list[CollectionReport]:
         """Delete what is no longer needed, by each store's own retention settings. As ``lakebed collect LAKE``.
 
         Args:
             dry_run: report what would be deleted; delete nothing.
-            orphans_older_than_ms: unreferenced files of tables are deleted when last changed before this Unix time
-                (ms, UTC); None is a day ago, so that a running writer keeps the files that it is about to commit.
+            grace_ms: files of tables that no version names stay while they were written within this time (ms); None:
+                a day, so that a running writer keeps the files that it is about to commit.
             progress: called after each batch of deletes.
 
         Returns:
             One report a deleting step.
         """
-        return operations.clean(self, Cleaning(dry_run, orphans_older_than_ms, progress))
+        return operations.collect(self, Collection(dry_run, grace_ms, progress))
 
-    def scrub_tenants(
+    def collect_tenants(
         self, *, ledger: str | None = None, dry_run: bool = True, grace: timedelta = timedelta(hours=1)
-    ) -> ScrubReport:
+    ) -> OrphanReport:
         """Compare every object of the tenants with everything that refers to objects; delete what nothing refers to.
 
         Args:
@@ -277,10 +277,9 @@ class Lake(Stores):
 
         Raises:
             NotFound: ``fleet_not_found``.
-        Cost: as `lakebed.fleet.scrub.Scrubber.scrub`. Needs no running fleet.
+        Cost: as `lakebed.fleet.collect.OrphanCollector.collect`. Needs no running fleet.
         """
-        report: ScrubReport = module_of("tenant").scrub(self.root, ledger=ledger, dry_run=dry_run, grace=grace)
-        return report
+        return lakebed.lake.tenants.collect_orphans(root_of(self), ledger=ledger, dry_run=dry_run, grace=grace)
 
     # ---- inside
 
@@ -300,7 +299,7 @@ class Lake(Stores):
         except NotFound:
             return False
         check_marker(body, url=self.url)
-        self.is_probed = True
+        self._is_probed = True
         return True
 
     def _mark(self) -> None:
@@ -309,5 +308,5 @@ class Lake(Stores):
             self.store.put(MARKER_PATH, encode_marker(), create_only=True)
         except AlreadyExists:
             self._is_marked()  # another process created the lake meanwhile; check its marker
-        self.is_probed = True
+        self._is_probed = True
         keep_reserve(self.store)

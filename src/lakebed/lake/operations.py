@@ -1,6 +1,6 @@
-"""Operations on a whole lake: ls, history, pins, why, clean. One loop over stores of every kind.
+"""Operations on a whole lake: ls, history, pins, why, collect. One loop over stores of every kind.
 
-Invariants: an unreadable store does not keep the others from being listed; only `clean` deletes. Does not know: any
+Invariants: an unreadable store does not keep the others from being listed; only `collect` deletes. Does not know: any
 kind of store; each has an adapter in `lakebed.lake.adapters`.
 """
 
@@ -11,18 +11,18 @@ from typing import Final
 
 from lakebed.errors import LakebedError, NotFound
 from lakebed.lake.adapters.databases import DatabaseAdapter
-from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
+from lakebed.lake.adapters.port import Collection, StoreAdapter, StoreSummary
 from lakebed.lake.adapters.repositories import RepositoryAdapter
 from lakebed.lake.adapters.tables import TableAdapter
 from lakebed.lake.adapters.tenants import TenantAdapter
 from lakebed.lake.marker import MARKER_PATH
 from lakebed.lake.missing import no_such_object
 from lakebed.lake.names import WAREHOUSE_SUFFIX, StoreName
-from lakebed.lake.stores import Stores
+from lakebed.lake.stores import Stores, call_each, list_table_folders, path_in
 from lakebed.objects.path import join_path
 from lakebed.objects.probe import leftover_probes
 from lakebed.objects.reserve import RESERVE_PATH, keep_reserve
-from lakebed.reclaim.model import Deletable, Explanation, Listing, Pin, ReclaimPlan, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Explanation, Listing, Pin, Version
 from lakebed.reclaim.sweep import Sweeper
 
 _ADAPTERS: Final[dict[str, StoreAdapter]] = {
@@ -44,7 +44,7 @@ def ls(lake: Stores, *, disk: bool = True) -> list[StoreSummary]:
 
     Cost: of each store, that of its adapter's `summary`; with `disk` also 1 LIST a thousand objects.
     """
-    summaries = lake.each(lambda store: _summary(lake, store, disk=disk), lake.stores())
+    summaries = call_each(lake, lambda store: _summary(lake, store, disk=disk), lake.stores())
     return Listing(summary for summary in summaries if summary is not None)
 
 
@@ -71,7 +71,7 @@ def pins(lake: Stores, name: str | None = None) -> list[Pin]:
     Cost: as `ls`, and the file lists of every pinned version.
     """
     stores = lake.stores() if name is None else [lake.find(name)]
-    pin_lists = lake.each(lambda store: _ADAPTERS[store.kind].pins(lake, store.name), stores)
+    pin_lists = call_each(lake, lambda store: _ADAPTERS[store.kind].pins(lake, store.name), stores)
     return Listing(pin for some in pin_lists for pin in some)
 
 
@@ -85,7 +85,7 @@ def why(lake: Stores, where: str) -> Explanation:
         InvalidRequest: the URL lies outside this lake.
         NotFound: kind ``object_not_found``: there is no such object; with similar names.
     """
-    path = lake.path_of(where)
+    path = path_in(lake, where)
     if not _is_there(lake, path):
         raise no_such_object(lake.store, path, explanation=_explain_missing(lake, path))
     return _explain(lake, path) or Explanation(
@@ -120,21 +120,21 @@ def _explain(lake: Stores, path: str) -> Explanation | None:
     return next((explanation for explanation in explanations if explanation is not None), None)
 
 
-def clean(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
-    """Delete what is no longer needed, by each store's own retention settings. As `Lake.clean`.
+def collect(lake: Stores, collection: Collection) -> list[CollectionReport]:
+    """Delete what is no longer needed, by each store's own retention settings. As `Lake.collect`.
 
     Returns:
         One report a deleting step: stores by kind, in order of their names; last, if any, the probes of processes that
         died while creating a store.
     """
-    reports = [report for adapter in _ADAPTERS.values() for report in adapter.clean(lake, cleaning)]
-    reports += _clean_probes(lake, cleaning)
-    if not cleaning.dry_run:
+    reports = [report for adapter in _ADAPTERS.values() for report in adapter.collect(lake, collection)]
+    reports += _collect_probes(lake, collection)
+    if not collection.dry_run:
         keep_reserve(lake.store)
     return reports
 
 
-def _clean_probes(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+def _collect_probes(lake: Stores, collection: Collection) -> list[CollectionReport]:
     """Delete the probes of processes that died. Cost: 1 LIST of the root and 1 of each folder where a store may lie."""
     top = [folder for folder in lake.store.list_with_delimiter("").folders if not folder.endswith(WAREHOUSE_SUFFIX)]
     now_ms = lake.environment.clock.now_ms()
@@ -145,9 +145,9 @@ def _clean_probes(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
             Deletable(join_path(folder, meta.path), meta.size_bytes, "its process died while probing") for meta in metas
         ]
 
-    folders = ["", *top, *(name.folder for name in lake.table_folders())]
-    doomed = tuple(deletable for some in lake.each(probes, folders) for deletable in some)
+    folders = ["", *top, *(name.folder for name in list_table_folders(lake))]
+    doomed = tuple(deletable for some in call_each(lake, probes, folders) for deletable in some)
     if not doomed:
         return []
-    sweeper = Sweeper(lake.store, lake.environment, cleaning.progress)
-    return [sweeper.sweep(ReclaimPlan("lake", (), doomed), dry_run=cleaning.dry_run)]
+    sweeper = Sweeper(lake.store, lake.environment, collection.progress)
+    return [sweeper.sweep(CollectionPlan("lake", (), doomed), dry_run=collection.dry_run)]

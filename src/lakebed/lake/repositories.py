@@ -1,6 +1,6 @@
 """The repositories of a lake: opening them all, to read or to change them, and their collection.
 
-Loaded by `on_demand`. Invariants: reading and dry runs own nothing, so they work while another process owns the
+Loaded on first use. Invariants: reading and dry runs own nothing, so they work while another process owns the
 repositories; a collection becomes the owner.
 """
 
@@ -15,8 +15,8 @@ from lakebed.key_value.port import KeyValue
 from lakebed.key_value.reader import ReadOnlyKeyValue
 from lakebed.kv.options import CollectorOptions
 from lakebed.lake.databases import admin, location
-from lakebed.lake.on_demand import LakeRoot
-from lakebed.reclaim.model import ReclaimReport
+from lakebed.lake.root import LakeRoot
+from lakebed.reclaim.model import CollectionReport
 from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.opening import sole_repository
@@ -53,19 +53,19 @@ def _repositories(root: LakeRoot, key_value: KeyValue, options: RepositoryOption
 
 
 def collect(
-    root: LakeRoot, reports: list[ReclaimReport], *, dry_run: bool, progress: Callable[[Any], None] | None
+    root: LakeRoot, reports: list[CollectionReport], *, dry_run: bool, progress: Callable[[Any], None] | None
 ) -> None:
     """Collect every repository and the remains of deleted ones; add a report for each to `reports`."""
     with _collecting(root, dry_run=dry_run) as repositories:
         for repository in repositories.list():
-            reports.append(repository.collect_garbage(dry_run=dry_run, progress=progress))
+            reports.append(repository.collect(dry_run=dry_run, progress=progress))
         reports += sweep_deleted(repositories, dry_run=dry_run, progress=progress)
 
 
-def collect_records(root: LakeRoot, *, dry_run: bool, progress: Callable[[Any], None] | None) -> ReclaimReport:
+def collect_records(root: LakeRoot, *, dry_run: bool, progress: Callable[[Any], None] | None) -> CollectionReport:
     """Collect the database that holds the records of all repositories."""
     records = admin(root, METADATA_FOLDER, name=METADATA_FOLDER)
-    return records.collect_garbage(CollectorOptions(), dry_run=dry_run, progress=progress)
+    return records.collect(CollectorOptions(), dry_run=dry_run, progress=progress)
 
 
 @contextmanager

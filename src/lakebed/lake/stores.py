@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import lakebed.lake
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake.drop import is_dropped
@@ -25,7 +26,7 @@ from lakebed.lake.names import (
     parse_table_name,
     split_path,
 )
-from lakebed.lake.on_demand import LakeRoot, module_of
+from lakebed.lake.root import LakeRoot
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
@@ -53,10 +54,10 @@ class Stores:
         store: the lake's root.
         environment: clock, randomness and concurrency, for every store.
         storage_options: of the store, also for databases of other lakes that share files with clones.
-        is_probed: the lake's marker was seen, before which the store was probed.
     """
 
-    is_probed = False
+    _is_probed = False
+    """The lake's marker was seen, before which the store was probed."""
 
     def __init__(
         self, store: ObjectStore, *, environment: Environment, storage_options: Mapping[str, str] | None = None
@@ -67,27 +68,12 @@ class Stores:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the address, which another process opens; a store in this process's memory refuses."""
-        return _reopen, (type(self), self.store, self.storage_options, self.is_probed)
+        return _reopen, (type(self), self.store, self.storage_options, self._is_probed)
 
     @property
     def url(self) -> str:
         """The lake's URL, without credentials and without final slash."""
         return self.store.root_url
-
-    def path_of(self, where: str) -> str:
-        """Return the path inside this lake of a URL or a relative path.
-
-        Raises `InvalidRequest` for a URL outside of it.
-        """
-        if "://" not in where and not where.startswith("/"):
-            return where.strip("/")
-        url = where if "://" in where else f"file://{where}"
-        inside = url.removeprefix(self.url + "/")
-        if inside == url:
-            raise InvalidRequest(
-                f"{where} is not in the lake {self.url}: name an object of this lake.", kind="outside_lake", url=where
-            )
-        return inside.strip("/")
 
     # ---- tables
 
@@ -123,19 +109,15 @@ class Stores:
 
         Cost: 1 LIST + 1 LIST a database + 1 LIST a table, the last ones at once.
         """
-        names = [name for name in self.table_folders() if self.has_table(str(name))]
+        names = [name for name in list_table_folders(self) if self.has_table(str(name))]
         return sorted(str(name) for name in names)
 
     def list_dropped(self) -> list[str]:
-        """Return the names of tables whose drop did not finish; `clean` finishes it.
+        """Return the names of tables whose drop did not finish; `collect` finishes it.
 
         Cost: as `tables`, and 1 HEAD each.
         """
-        return [str(name) for name in self.list_dropped_tables()]
-
-    def folder_of(self, name: str) -> str:
-        """Return a table's folder, relative to the lake's root. Raises `InvalidRequest` for an invalid name."""
-        return parse_table_name(name).folder
+        return [str(name) for name in list_dropped_tables(self)]
 
     # ---- databases
 
@@ -144,8 +126,7 @@ class Stores:
 
         Raises `InvalidRequest` for an invalid name. Cost: no request.
         """
-        database: DatabaseAdmin = module_of("database").admin(self.root, database_folder(name), name=name)
-        return database
+        return lakebed.lake.databases.admin(root_of(self), database_folder(name), name=name)
 
     def databases(self) -> list[str]:
         """Return the names of all databases, sorted; those being destroyed included. Cost: 1 LIST."""
@@ -155,25 +136,7 @@ class Stores:
             if folder.endswith(DATABASE_SUFFIX) and folder != DATABASE_SUFFIX
         )
 
-    @property
-    def root(self) -> LakeRoot:
-        """The lake, as the modules of `on_demand` take it."""
-        options = None if self.storage_options is None else dict(self.storage_options)
-        return LakeRoot(self.store, self.environment, options, self.is_probed)
-
     # ---- repositories
-
-    @contextmanager
-    def reading_repositories(self) -> Iterator[Repositories | None]:
-        """Open all repositories to read, without owning them, so while another process owns them. None: there are none.
-
-        Raises as `lakebed.kv.open_reader`. Cost: 1 LIST; and of the records 2 LIST + 1 GET, 1 GET a log object.
-        """
-        if not self.has_repositories():
-            yield None
-            return
-        with module_of("repository").read_all(self.root) as opened:
-            yield opened
 
     def has_repositories(self) -> bool:
         """Return whether the lake has records of repositories. Cost: 1 LIST."""
@@ -182,15 +145,14 @@ class Stores:
     def repositories(self) -> list[str]:
         """Return the names of all repositories whose records are in the lake, sorted.
 
-        Cost: as `reading_repositories`.
+        Cost: as `read_repositories`.
         """
-        with self.reading_repositories() as opened:
+        with read_repositories(self) as opened:
             return [] if opened is None else [repository.name for repository in opened.list()]
 
     def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
         """Open all repositories to change them, as `lakebed.repo.open_all`. Close it."""
-        opened: Repositories = module_of("repository").open_all(self.root, create=create, options=options)
-        return opened
+        return lakebed.lake.repositories.open_all(root_of(self), create=create, options=options)
 
     def repository(self, name: str, *, create: bool = False, options: RepositoryOptions | None = None) -> Repository:
         """Open a repository, as the owner of the lake's repositories. Close it, or use it in a ``with``.
@@ -204,8 +166,7 @@ class Stores:
             opened = self.open_repositories(create=create, options=options)
         except NotFound as missing:  # the lake has no repository at all
             raise self._absent(name, "repository") from missing
-        repository: Repository = module_of("repository").sole_repository(opened, name, create=create)
-        return repository
+        return lakebed.lake.repositories.sole_repository(opened, name, create=create)
 
     # ---- tenants
 
@@ -220,8 +181,7 @@ class Stores:
             Unavailable: ``fleet_not_running``.
         Cost: 1 GET, and 1 request to the control plane.
         """
-        fleet: Fleet = module_of("tenant").connect_fleet(self.root, control)
-        return fleet
+        return lakebed.lake.tenants.connect_fleet(root_of(self), control)
 
     def tenant(self, name: str, *, create: bool = False) -> Tenant:
         """Return a tenant of the lake's running fleet.
@@ -245,21 +205,11 @@ class Stores:
         """Return whether the lake has, or had, a fleet. Cost: 1 LIST."""
         return FLEET_FOLDER in self.store.list_with_delimiter("").folders
 
-    @contextmanager
-    def reading_tenants(self) -> Iterator[Records]:
-        """Read the records of the lake's tenants, without owning them.
-
-        Raises `Unavailable` (``fleet_not_running``) where only a running fleet knows them.
-        Cost: 2 LIST + 1 GET, 1 GET a log object; or that of `fleet`.
-        """
-        with module_of("tenant").read_records(self.root) as records:
-            yield records
-
     def tenants(self) -> list[str]:
-        """Return the names of all tenants, sorted. Cost: 1 LIST; with a fleet also as `reading_tenants`."""
+        """Return the names of all tenants, sorted. Cost: 1 LIST; with a fleet also as `read_tenants`."""
         if not self.has_fleet():
             return []
-        with self.reading_tenants() as records:
+        with read_tenants(self) as records:
             return sorted(record.tenant for record in records.tenants())
 
     # ---- stores of every kind
@@ -298,31 +248,6 @@ class Stores:
         }
         return names[kind]()
 
-    def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Call a function for each item, concurrently; results in order."""
-        pool = self.environment.runtime.pool(_CONCURRENT_STORES_MAX)
-        try:
-            return list(pool.map(function, items))
-        finally:
-            pool.close()
-
-    # ---- inside
-
-    def table_folders(self) -> list[TableName]:
-        """Return every folder where a table may be. Cost: 1 LIST + 1 LIST a database."""
-        names = []
-        for database in self.store.list_with_delimiter("").folders:
-            if database.endswith(WAREHOUSE_SUFFIX) and database != WAREHOUSE_SUFFIX:
-                for folder in self.store.list_with_delimiter(database).folders:
-                    parts = split_path(folder)
-                    if parts is not None:
-                        names.append(parts[0])
-        return sorted(names)
-
-    def list_dropped_tables(self) -> list[TableName]:
-        """Folders of tables whose drop did not finish. Cost: as `tables`, and 1 HEAD each."""
-        return [name for name in self.table_folders() if not self.has_table(str(name)) and is_dropped(self.store, name)]
-
     def _absent(self, name: str, kind: StoreKind | None = "table") -> NotFound:
         """Return the error for a missing store of a kind; None: any kind."""
         by_kind = {store_kind: self._names(store_kind) for store_kind in KINDS}
@@ -346,10 +271,82 @@ class Stores:
         )
 
 
+def path_in(lake: Stores, where: str) -> str:
+    """Return the path inside this lake of a URL or a relative path.
+
+    Raises `InvalidRequest` for a URL outside of it.
+    """
+    if "://" not in where and not where.startswith("/"):
+        return where.strip("/")
+    url = where if "://" in where else f"file://{where}"
+    inside = url.removeprefix(lake.url + "/")
+    if inside == url:
+        raise InvalidRequest(
+            f"{where} is not in the lake {lake.url}: name an object of this lake.", kind="outside_lake", url=where
+        )
+    return inside.strip("/")
+
+
+def root_of(lake: Stores) -> LakeRoot:
+    """The lake, as `databases`, `repositories` and `tenants` take it."""
+    options = None if lake.storage_options is None else dict(lake.storage_options)
+    return LakeRoot(lake.store, lake.environment, options, lake._is_probed)
+
+
+@contextmanager
+def read_repositories(lake: Stores) -> Iterator[Repositories | None]:
+    """Open all repositories to read, without owning them, so while another process owns them. None: there are none.
+
+    Raises as `lakebed.kv.open_reader`. Cost: 1 LIST; and of the records 2 LIST + 1 GET, 1 GET a log object.
+    """
+    if not lake.has_repositories():
+        yield None
+        return
+    with lakebed.lake.repositories.read_all(root_of(lake)) as opened:
+        yield opened
+
+
+@contextmanager
+def read_tenants(lake: Stores) -> Iterator[Records]:
+    """Read the records of the lake's tenants, without owning them.
+
+    Raises `Unavailable` (``fleet_not_running``) where only a running fleet knows them.
+    Cost: 2 LIST + 1 GET, 1 GET a log object; or that of `fleet`.
+    """
+    with lakebed.lake.tenants.read_records(root_of(lake)) as records:
+        yield records
+
+
+def call_each(lake: Stores, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Call a function for each item, concurrently; results in order."""
+    pool = lake.environment.runtime.pool(_CONCURRENT_STORES_MAX)
+    try:
+        return list(pool.map(function, items))
+    finally:
+        pool.close()
+
+
+def list_table_folders(lake: Stores) -> list[TableName]:
+    """Return every folder where a table may be. Cost: 1 LIST + 1 LIST a database."""
+    names = []
+    for database in lake.store.list_with_delimiter("").folders:
+        if database.endswith(WAREHOUSE_SUFFIX) and database != WAREHOUSE_SUFFIX:
+            for folder in lake.store.list_with_delimiter(database).folders:
+                parts = split_path(folder)
+                if parts is not None:
+                    names.append(parts[0])
+    return sorted(names)
+
+
+def list_dropped_tables(lake: Stores) -> list[TableName]:
+    """Folders of tables whose drop did not finish. Cost: as `tables`, and 1 HEAD each."""
+    return [name for name in list_table_folders(lake) if not lake.has_table(str(name)) and is_dropped(lake.store, name)]
+
+
 def _reopen(
     kind: type[Stores], store: ObjectStore, storage_options: Mapping[str, str] | None, is_probed: bool
 ) -> Stores:
     """Unpickle a lake. Cost: no request."""
     lake = kind(store, environment=Environment(), storage_options=storage_options)
-    lake.is_probed = is_probed
+    lake._is_probed = is_probed
     return lake

@@ -1,6 +1,6 @@
 """The tenants of a lake: the running fleet, and the records that are read without one.
 
-Loaded by `on_demand`. Invariants: listing tenants owns and writes nothing. A ledger in the lake is read while a control
+Loaded on first use. Invariants: listing tenants owns and writes nothing. A ledger in the lake is read while a control
 plane owns it; one on PostgreSQL is asked for through the running control plane.
 """
 
@@ -13,6 +13,7 @@ from typing import Final
 
 from lakebed.errors import NotFound, Unavailable
 from lakebed.fleet.address import read_address
+from lakebed.fleet.collect import OrphanCollector, OrphanReport
 from lakebed.fleet.connect import Fleet, connect
 from lakebed.fleet.layout import LEDGER_FOLDER
 from lakebed.fleet.ledger import Ledger
@@ -21,14 +22,13 @@ from lakebed.fleet.model import Manifest, TenantRecord, first_manifest
 from lakebed.fleet.ports import TransactionList
 from lakebed.fleet.reclaim import plan_collection
 from lakebed.fleet.records import main_of
-from lakebed.fleet.scrub import Scrubber, ScrubReport
 from lakebed.fleet.state import TenantState
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.reader import ReadOnlyKeyValue
 from lakebed.lake.databases import location
-from lakebed.lake.on_demand import LakeRoot
+from lakebed.lake.root import LakeRoot
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan
 
 _READS_MAX: Final = 5
 """Of record and manifest, until both are of one transaction."""
@@ -114,8 +114,8 @@ def connect_fleet(root: LakeRoot, control: str | None) -> Fleet:
     return connect(root.store, control=control, environment=root.environment)
 
 
-def scrub(root: LakeRoot, *, ledger: str | None, dry_run: bool, grace: timedelta) -> ScrubReport:
-    """Compare the lake's objects of tenants with its ledger, as `lakebed.fleet.scrub.Scrubber`.
+def collect_orphans(root: LakeRoot, *, ledger: str | None, dry_run: bool, grace: timedelta) -> OrphanReport:
+    """Compare the lake's objects of tenants with its ledger, as `lakebed.fleet.collect.OrphanCollector`.
 
     Args:
         ledger: ``postgresql://...``; None: the database in the lake.
@@ -137,11 +137,11 @@ def scrub(root: LakeRoot, *, ledger: str | None, dry_run: bool, grace: timedelta
         ) from missing
     opened = Ledger(key_value)
     try:
-        return Scrubber(opened, root.store, grace=grace, environment=root.environment).scrub(dry_run=dry_run)
+        return OrphanCollector(opened, root.store, grace=grace, environment=root.environment).collect(dry_run=dry_run)
     finally:
         opened.close()
 
 
-def plan_of(root: LakeRoot, state: TenantState) -> ReclaimPlan:
+def plan_of(root: LakeRoot, state: TenantState) -> CollectionPlan:
     """What the collector of a running fleet deletes of a tenant next."""
     return plan_collection(root.store, state)

@@ -1,10 +1,10 @@
-"""A block: rows that are stored, checked, cached and read together, as one Arrow record batch.
+"""A block: rows that are cached and scanned together, as one Arrow record batch.
 
-Owns: the bytes of a block (one IPC record batch message of `ROW_SCHEMA`, without its schema message, compressed as a
-whole) and finding a key in a decoded one. Invariants: rows are sorted by (key ascending, sequence descending); a block
-is immutable, and so is its batch, of which slices are views.
+Owns: finding a key in a decoded block, and the bytes of a block in files of version 1 (one IPC record batch message of
+`ROW_SCHEMA`, without its schema message, compressed as a whole; they are read, and no longer written). Since version 2
+a block is stored in pages (`lakebed.lsm.page`). Invariants: rows are sorted by (key ascending, sequence descending); a
+block is immutable, and so is its batch, of which slices are views.
 
-The message is compressed as a whole, not column by column as Arrow would: one call and one allocation instead of eight.
 Finding bisects over the offsets of the keys: only rows that are returned become Python objects. The second search of a
 block makes an object of every sixteenth key, and later ones bisect over those first.
 """
@@ -18,7 +18,6 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from typing_extensions import Buffer
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import Corruption, UnsupportedFormat
@@ -34,9 +33,10 @@ CONTINUES: Final = 4
 Compression = Literal["lz4", "zstd"]
 """How blocks may be compressed: an LZ4 block without frame, or a Zstandard frame."""
 
-_NOT_COMPRESSED: Final = 0
-_CODEC_NUMBERS: Final[dict[Compression, int]] = {"lz4": 1, "zstd": 2}  # on disk: DO NOT CHANGE
-_CODECS: Final = {1: pa.Codec("lz4_raw"), 2: pa.Codec("zstd")}
+NOT_COMPRESSED: Final = 0
+"""The codec of what is stored as it is. On disk: DO NOT CHANGE."""
+CODEC_NUMBERS: Final[dict[Compression, int]] = {"lz4": 1, "zstd": 2}  # on disk: DO NOT CHANGE
+CODECS: Final = {1: pa.Codec("lz4_raw"), 2: pa.Codec("zstd")}
 
 _PYTHON_BYTES_OF_BLOCK: Final = 4096
 """What one block needs besides its columns: the message's metadata, batch, buffers, views."""
@@ -238,22 +238,6 @@ def keys_of(array: pa.BinaryArray) -> list[bytes]:
     return keys
 
 
-def encode_block(batch: pa.RecordBatch, *, compression: Compression | None) -> tuple[Buffer, int, int]:
-    """The bytes of a block with these rows, its codec, and its length before compression.
-
-    Args:
-        batch: rows of `ROW_SCHEMA`, sorted.
-        compression: what does not become smaller stays as it is.
-    """
-    message = batch.serialize()
-    if compression is not None:
-        codec = _CODEC_NUMBERS[compression]
-        packed = _CODECS[codec].compress(message)
-        if packed.size < message.size:
-            return packed, codec, message.size
-    return message, _NOT_COMPRESSED, message.size
-
-
 def decode_block(body: memoryview, *, entry: BlockEntry, path: str) -> Block:
     """Check and decode a block. It does not hold on to `body`.
 
@@ -266,28 +250,32 @@ def decode_block(body: memoryview, *, entry: BlockEntry, path: str) -> Block:
         UnsupportedFormat: it was compressed in a way that this code does not know.
     """
     if xxh3_64_intdigest(body, seed=entry.offset) != entry.checksum:
-        raise _damage_error(path, entry, "its checksum is wrong")
+        raise damage_error(path, entry.offset, "its checksum is wrong")
     try:
-        if entry.codec == _NOT_COMPRESSED:
+        if entry.codec == NOT_COMPRESSED:
             message = pa.py_buffer(body.tobytes())
         else:
-            message = _CODECS[entry.codec].decompress(body, entry.raw_length)
+            message = CODECS[entry.codec].decompress(body, entry.raw_length)
         batch = pa.ipc.read_record_batch(message, ROW_SCHEMA)
     except KeyError as error:
-        raise UnsupportedFormat(
-            f"The block at byte {entry.offset:,} of {path} is compressed with codec {entry.codec}, which this lakebed "
-            "does not know: upgrade.",
-            path=path,
-            offset=entry.offset,
-        ) from error
+        raise unknown_codec_error(path, entry.offset, entry.codec) from error
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise _damage_error(path, entry, f"it cannot be decoded ({error})") from error
+        raise damage_error(path, entry.offset, f"it cannot be decoded ({error})") from error
     if batch.num_rows != entry.row_count:
-        raise _damage_error(path, entry, f"it has {batch.num_rows} rows, and the index says {entry.row_count}")
+        raise damage_error(path, entry.offset, f"it has {batch.num_rows} rows, and the index says {entry.row_count}")
     return Block(batch, flags=entry.flags, min_sequence=entry.min_sequence, max_sequence=entry.max_sequence)
 
 
-def _damage_error(path: str, entry: BlockEntry, what: str) -> Corruption:
-    return Corruption(
-        f"The block at byte {entry.offset:,} of {path} is damaged: {what}.", path=path, offset=entry.offset
+def damage_error(path: str, offset: int, what: str) -> Corruption:
+    """The error of a block, or of a page of it, that begins at `offset`."""
+    return Corruption(f"The block at byte {offset:,} of {path} is damaged: {what}.", path=path, offset=offset)
+
+
+def unknown_codec_error(path: str, offset: int, codec: int) -> UnsupportedFormat:
+    """The error of what a newer lakebed compressed."""
+    return UnsupportedFormat(
+        f"The block at byte {offset:,} of {path} is compressed with codec {codec}, which this lakebed does not know: "
+        "upgrade.",
+        path=path,
+        offset=offset,
     )

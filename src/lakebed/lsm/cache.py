@@ -33,7 +33,7 @@ _ROW_BYTES: Final = 200
 """What one row costs in addition to its bytes: two bytes objects and its slot in a dictionary that has just grown."""
 
 
-class _Entry:
+class Entry:
     """A cached value; `used` since it was put in or last passed over."""
 
     __slots__ = ("size_bytes", "used", "value")
@@ -57,7 +57,8 @@ class BlockCache:
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX_DEFAULT, *, runtime: Runtime | None = None) -> None:
         self._bytes_max = bytes_max
-        self._entries: OrderedDict[tuple[str, int], _Entry] = OrderedDict()
+        self.entries: OrderedDict[tuple[str, int], Entry] = OrderedDict()
+        """For a reader that looks something up without a call, as `get` does; only the cache changes it."""
         self._numbers: dict[str, set[int]] = {}
         self._met: set[tuple[str, int]] = set()
         """What was read lately and not kept."""
@@ -74,12 +75,22 @@ class BlockCache:
         """Sum over what is kept; at most `bytes_max`."""
         return self._size_bytes
 
+    @property
+    def space_bytes(self) -> float:
+        """What fits in before it counts as full; at most 0 when it does."""
+        return self._bytes_max * _FULL_SHARE - self._size_bytes
+
+    @property
+    def has_space(self) -> bool:
+        """Whether it is not full: then what is read for a single key is kept with its neighbours."""
+        return self._size_bytes < self._bytes_max * _FULL_SHARE
+
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def get(self, file: str, number: int) -> Any | None:
         """What is kept of a file under a number, or None. About 0.2 us."""
-        entry = self._entries.get((file, number))
+        entry = self.entries.get((file, number))
         if entry is None:
             return None
         entry.used = True
@@ -94,18 +105,18 @@ class BlockCache:
             if size_bytes > self._bytes_max:
                 return
             self._shrink(self._bytes_max - size_bytes)
-            self._entries[key] = _Entry(value, size_bytes)
+            self.entries[key] = Entry(value, size_bytes)
             self._numbers.setdefault(file, set()).add(number)
             self._size_bytes += size_bytes
 
     def wants(self, file: str, number: int) -> bool:
         """Whether to cache what was just read for a single key: while there is space, and at its second reading."""
-        if self._size_bytes < self._bytes_max * _FULL_SHARE:
+        if self.has_space:
             return True
         key, met = (file, number), self._met
         if key in met:
             return True
-        if len(met) >= max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self._entries)):
+        if len(met) >= max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self.entries)):
             met.clear()
         met.add(key)
         return False
@@ -129,18 +140,18 @@ class BlockCache:
 
     def _shrink(self, bytes_max: int) -> None:
         """Drop entries until at most `bytes_max` are left; each is passed over once at the most."""
-        chances = len(self._entries)
+        chances = len(self.entries)
         while self._size_bytes > bytes_max:
-            key, entry = next(iter(self._entries.items()))
+            key, entry = next(iter(self.entries.items()))
             if entry.used and chances > 0 and bytes_max > 0:
                 entry.used = False
-                self._entries.move_to_end(key)
+                self.entries.move_to_end(key)
                 chances -= 1
             else:
                 self._drop(key)
 
     def _drop(self, key: tuple[str, int]) -> None:
-        entry = self._entries.pop(key, None)
+        entry = self.entries.pop(key, None)
         if entry is None:
             return
         self._size_bytes -= entry.size_bytes

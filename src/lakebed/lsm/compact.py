@@ -122,7 +122,7 @@ def _stretches(
 ) -> Iterator[_Stretch]:
     """Ranges of keys in their order: files to take over one by one, and between them what is merged together."""
     ordered = sorted(
-        ((i, file) for i, source in enumerate(sources) for file in source), key=lambda one: one[1].first_key
+        ((i, file) for i, source in enumerate(sources) for file in source), key=lambda pair: pair[1].first_key
     )
     merged: list[tuple[int, FileMeta]] = []
     for cluster in _overlapping(ordered):

@@ -20,11 +20,12 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.lsm.block import CONTINUES, Block, BlockEntry, decode_block
+from lakebed.lsm.block import CONTINUES, Block, damage_error
 from lakebed.lsm.cache import BlockCache
-from lakebed.lsm.filter import Probe, probe_hash, probe_key
-from lakebed.lsm.format import Tail, decode_tail
+from lakebed.lsm.filter import hash_key
+from lakebed.lsm.format import Pages, Tail, decode_blocks, decode_page, decode_tail
 from lakebed.lsm.model import FileMeta, Row
+from lakebed.lsm.page import BadPageError, find_rows
 from lakebed.objects.port import ObjectStore
 
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
@@ -36,6 +37,15 @@ _FEW_KEYS: Final = 16
 _TAIL: Final = -1
 """The tail's number in the cache, where blocks count from 0."""
 
+_PAGES: Final = -2
+"""The first page's number in the cache; further ones count down."""
+
+RUN_BYTES: Final = 512 << 10
+"""Most bytes of neighbouring blocks, before compression, that a scan decodes as one: each time costs some steps."""
+
+_PYTHON_BYTES_OF_PAGE: Final = 64
+"""What a cached page costs in addition to its bytes."""
+
 
 class FileReader:
     """One file that can be read. Holds no part of it, so that it is cheap to keep.
@@ -45,7 +55,7 @@ class FileReader:
         meta: what the version that names the file remembers of it.
     """
 
-    __slots__ = ("_cache", "_ceiling", "_name", "_path", "_store", "meta")
+    __slots__ = ("_cache", "_ceiling", "_entries", "_name", "_path", "_store", "_tail_key", "meta")
 
     def __init__(self, store: ObjectStore, path: str, *, meta: FileMeta, cache: BlockCache) -> None:
         self.meta = meta
@@ -55,6 +65,8 @@ class FileReader:
         self._cache = cache
         # Ids are unique but for copies of a database and for simulations, where one seed mints them twice.
         self._name = f"{store.root_url}/{path}"
+        self._entries = cache.entries
+        self._tail_key = (self._name, _TAIL)
 
     @property
     def path(self) -> str:
@@ -76,8 +88,14 @@ class FileReader:
         """
         tail: Tail | None = self._cache.get(self._name, _TAIL)
         if tail is None:
-            body = self._read(self.meta.tail_offset, self.meta.size_bytes)
-            tail = decode_tail(body, meta=self.meta, path=self._path)
+            meta = self.meta
+            mapped = self._store.map(self._path)
+            if mapped is None:
+                tail = decode_tail(self._read(meta.tail_offset, meta.size_bytes), meta=meta, path=self._path)
+            else:
+                # Of what is mapped no byte may be touched that is not there: the process would die of it.
+                whole = self._whole(mapped, 0, meta.size_bytes)
+                tail = decode_tail(whole[meta.tail_offset :], meta=meta, path=self._path, mapped=whole)
             self._cache.put(self._name, _TAIL, tail, size_bytes=tail.size_bytes)
         return tail
 
@@ -87,35 +105,55 @@ class FileReader:
 
     def may_contain(self, key_hash: int) -> bool:
         """False when no row has a key with this hash (`lakebed.lsm.filter.hash_keys`). Opens the file."""
-        return self.tail().filter.may_contain(probe_hash(key_hash))
+        return self.tail().filter.may_contain(key_hash)
 
-    def get(self, key: bytes, *, sequence: int | None = None, probe: Probe | None = None) -> list[Row]:
+    def get(self, key: bytes, *, sequence: int | None = None, key_hash: int | None = None) -> list[Row]:
         """The rows that decide the value of a key: newest first, down to the first that is not a MERGE.
 
         Args:
             sequence: only rows up to it; None: all.
-            probe: `probe_key` of the key, for a caller that asks several files.
+            key_hash: of the key (`hash_key`), for a caller that asks several files.
 
         Returns:
             Nothing when the key is not here.
         Raises: as `tail`.
-        Cost: nothing when the filter says no, or from the cache; 1 GET otherwise.
+        Cost: nothing when the filter says no, or from the cache; 1 GET otherwise: of the block while the cache has
+            space, else of the page.
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
-        tail: Tail = self._cache.get(self._name, _TAIL) or self.tail()
-        if not tail.filter.may_contain(probe or probe_key(key)):
+        entry = self._entries.get(self._tail_key)
+        if entry is None:
+            tail = self.tail()
+        else:
+            entry.used = True
+            tail = entry.value
+        if not tail.filter.may_contain(hash_key(key) if key_hash is None else key_hash):
             return []
         number = bisect_right(tail.first_keys, key) - 1
         if number < 0:
             return []
         if tail.flags[number] & CONTINUES:
             number = _first_block(tail, key)
-        block: Block = self._cache.get(self._name, number) or self._load(tail, number)
-        rows, unfinished = block.rows_of(key, sequence=sequence)
+        rows, unfinished = self._rows_of(tail, number, key, sequence=sequence)
         if unfinished:
             self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
         return rows
+
+    def _rows_of(self, tail: Tail, number: int, key: bytes, *, sequence: int | None) -> tuple[list[Row], bool]:
+        """The rows of a key in one block, and whether more may be in the next one."""
+        entry = self._entries.get((self._name, number))
+        if entry is not None:
+            entry.used = True
+            block: Block = entry.value
+            return block.rows_of(key, sequence=sequence)
+        pages = tail.pages
+        if pages is None or self._cache.has_space:
+            return self._load(tail, number).rows_of(key, sequence=sequence)
+        try:
+            return find_rows(self._page(tail, pages, number, pages.find(tail, number, key)), key, sequence=sequence)
+        except BadPageError as error:
+            raise self._bad_page_error(tail, number) from error
 
     def get_many(
         self, keys: Sequence[bytes], *, hashes: npt.NDArray[np.uint64], sequence: int | None = None
@@ -129,22 +167,30 @@ class FileReader:
         Returns:
             The rows of the keys that are here.
         Raises: as `tail`.
-        Cost: 1 GET a run of neighbouring blocks; about `AHEAD_BYTES_DEFAULT` are held at once.
+        Cost: 1 GET a run of neighbouring blocks, or of neighbouring pages where the cache has no space for blocks;
+            about `AHEAD_BYTES_DEFAULT` are held at once.
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail = self.tail()
         rows_by_key: dict[bytes, list[Row]] = {}
         missing: dict[int, list[bytes]] = {}
+        paged: dict[int, list[bytes]] = {}
+        space_bytes = self._cache.space_bytes
         for number, some in _by_block(tail, keys, hashes):
             block: Block | None = self._cache.get(self._name, number)
-            if block is None:
-                missing[number] = some
-            else:
+            if block is not None:
                 self._find_each(tail, number, block, some, sequence=sequence, found=rows_by_key)
+            elif tail.pages is not None and space_bytes <= 0:
+                paged[number] = some
+            else:
+                missing[number] = some
+                space_bytes -= tail.raw_lengths[number]
         for numbers in _groups(tail, list(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
-            for number, block in zip(numbers, self._blocks(tail, numbers, fill_cache=True), strict=True):
+            for number, _, block in self._blocks(tail, numbers, fill_cache=True):
                 self._find_each(tail, number, block, missing[number], sequence=sequence, found=rows_by_key)
+        if tail.pages is not None and paged:
+            self._find_in_pages(tail, tail.pages, paged, sequence=sequence, found=rows_by_key)
         return rows_by_key
 
     def _find_each(
@@ -165,11 +211,42 @@ class FileReader:
             if rows:
                 found[key] = rows
 
+    def _find_in_pages(
+        self,
+        tail: Tail,
+        pages: Pages,
+        keys_by_block: dict[int, list[bytes]],
+        *,
+        sequence: int | None,
+        found: dict[bytes, list[Row]],
+    ) -> None:
+        """Add the rows of keys whose first rows can only be in these blocks, from single pages."""
+        wanted: list[tuple[int, int, bytes]] = []
+        for number, keys in keys_by_block.items():
+            first, separators = pages.starts[number] - 1, pages.known[number] or pages.separators_of(tail, number)
+            wanted += [(number, first + bisect_right(separators, key), key) for key in keys]
+        known, body = -1, b""
+        is_mapped = tail.mapped is not None
+        for group in (wanted,) if is_mapped else _page_groups(pages, wanted, ahead_bytes=AHEAD_BYTES_DEFAULT):
+            bodies = {} if is_mapped else self._read_pages(tail, pages, group)
+            for number, page, key in group:
+                if page != known:
+                    body = bodies[page] if bodies else self._page(tail, pages, number, page)
+                    known = page
+                try:
+                    rows, unfinished = find_rows(body, key, sequence=sequence)
+                except BadPageError as error:
+                    raise self._bad_page_error(tail, number) from error
+                if unfinished:
+                    self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
+                if rows:
+                    found[key] = rows
+
     def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
         """Add the rows of a key that are in the blocks from `number` on."""
         unfinished = True
         while unfinished and number < tail.block_count and tail.first_keys[number] == key:
-            more, unfinished = self._block(tail, number).rows_of(key, sequence=sequence)
+            more, unfinished = self._rows_of(tail, number, key, sequence=sequence)
             rows += more
             number += 1
 
@@ -182,7 +259,7 @@ class FileReader:
         ahead_bytes: int = AHEAD_BYTES_DEFAULT,
         fill_cache: bool = False,
     ) -> Iterator[Block]:
-        """The rows with keys in [start, end), block by block; blocks at the edges are cut, without a copy.
+        """The rows with keys in [start, end), one block or some at a time; those at the edges are cut without a copy.
 
         Args:
             start, end: None: from the first, to the last.
@@ -204,9 +281,9 @@ class FileReader:
             numbers.reverse()
         keep = fill_cache or start is not None or end is not None
         for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=True):
-            for number, block in zip(group, self._blocks(tail, group, fill_cache=keep), strict=True):
-                low = block.find(start) if start is not None and number == first else 0
-                high = block.find(end) if end is not None and number == last - 1 else block.row_count
+            for lowest, highest, block in self._blocks(tail, group, fill_cache=keep):
+                low = block.find(start) if start is not None and lowest == first else 0
+                high = block.find(end) if end is not None and highest == last - 1 else block.row_count
                 if low < high:
                     kept = block.slice(low, high)
                     if self._ceiling is not None:
@@ -215,54 +292,104 @@ class FileReader:
                         yield kept
             keep = fill_cache
 
-    def _block(self, tail: Tail, number: int) -> Block:
-        """One block, which stays in the cache."""
-        return self._cache.get(self._name, number) or self._load(tail, number)
-
     def _load(self, tail: Tail, number: int) -> Block:
         """Read one block for one key, into the cache if that wants it."""
-        entry = tail.block(number)
-        body = self._read(entry.offset, entry.offset + entry.length)
-        block = decode_block(body, entry=entry, path=self._path)
+        start = tail.offsets[number]
+        body = self._read(start, start + tail.lengths[number], mapped=tail.mapped)
+        block = decode_blocks(tail, number, (body,), path=self._path)
         if self._cache.wants(self._name, number):
             self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
         return block
 
-    def _blocks(self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool) -> Iterator[Block]:
-        """Blocks in the order of `numbers`: what is missing is read at once, and decoded when it is due."""
+    def _page(self, tail: Tail, pages: Pages, number: int, page: int) -> bytes:
+        """One page of a block, from the cache, or into it if that wants it."""
+        name, cached_as = self._name, _PAGES - page
+        entry = self._entries.get((name, cached_as))
+        if entry is not None:
+            entry.used = True
+            kept: bytes = entry.value
+            return kept
+        ends, offset = pages.ends, tail.offsets[number]
+        start = offset + (ends[page - 1] if page > pages.starts[number] else 0)
+        end = offset + ends[page]
+        stored = self._read(start, end) if tail.mapped is None else tail.mapped[start:end]
+        body = decode_page(tail, number, page, stored, offset=start, path=self._path)
+        if self._cache.wants(name, cached_as):
+            self._cache.put(name, cached_as, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+        return body
+
+    def _read_pages(self, tail: Tail, pages: Pages, wanted: Sequence[tuple[int, int, bytes]]) -> dict[int, bytes]:
+        """The pages of blocks in which keys are wanted, ascending: what is not cached is read at once."""
+        cache, name = self._cache, self._name
+        bodies: dict[int, bytes] = {}
+        missing: dict[int, tuple[int, int, int]] = {}
+        for number, page, _ in wanted:
+            body: bytes | None = cache.get(name, _PAGES - page)
+            if body is not None:
+                bodies[page] = body
+            elif page not in missing:
+                offset = tail.offsets[number]
+                start = pages.ends[page - 1] if page > pages.starts[number] else 0
+                missing[page] = (number, offset + start, offset + pages.ends[page])
+        stored = self._read_pieces([(start, end) for _, start, end in missing.values()], mapped=None)
+        for (page, (number, start, _)), piece in zip(missing.items(), stored, strict=True):
+            bodies[page] = body = decode_page(tail, number, page, piece, offset=start, path=self._path)
+            if cache.wants(name, _PAGES - page):
+                cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+        return bodies
+
+    def _bad_page_error(self, tail: Tail, number: int) -> Corruption:
+        return damage_error(self._path, tail.offsets[number], "a page of it contradicts itself")
+
+    def _blocks(self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool) -> Iterator[tuple[int, int, Block]]:
+        """Blocks in the order of `numbers`: what is missing is read at once, and decoded when it is due.
+
+        Returns:
+            The lowest and the highest number of what is decoded together, and these blocks as one. What is cached is
+            decoded block by block; so is everything of version 1.
+        """
         cached: dict[int, Block] = {}
         for number in numbers:
             block = self._cache.get(self._name, number)
             if block is not None:
                 cached[number] = block
-        encoded = self._read_stored(tail, sorted(number for number in numbers if number not in cached))
-        for number in numbers:
-            block = cached.get(number)
+        missing = sorted(number for number in numbers if number not in cached)
+        ranges = [(tail.offsets[number], tail.offsets[number] + tail.lengths[number]) for number in missing]
+        stored = dict(zip(missing, self._read_pieces(ranges, mapped=tail.mapped), strict=True))
+        run_bytes = 0 if fill_cache or tail.pages is None else RUN_BYTES
+        for run in _runs(tail, numbers, cached, run_bytes=run_bytes):
+            low, high = min(run[0], run[-1]), max(run[0], run[-1])
+            block = cached.get(low)
             if block is None:
-                entry, body = encoded[number]
-                block = decode_block(body, entry=entry, path=self._path)
+                block = decode_blocks(
+                    tail, low, [stored.pop(number) for number in range(low, high + 1)], path=self._path
+                )
                 if fill_cache:
-                    self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
-            yield block
+                    self._cache.put(self._name, low, block, size_bytes=block.size_bytes)
+            yield low, high, block
 
-    def _read_stored(self, tail: Tail, numbers: Sequence[int]) -> dict[int, tuple[BlockEntry, memoryview]]:
-        """The bytes of these blocks, ascending, as they are stored: neighbours are read together."""
+    def _read_pieces(self, ranges: Sequence[tuple[int, int]], *, mapped: memoryview | None) -> list[memoryview]:
+        """Pieces of the file, ascending, as they are stored: neighbours are read together."""
+        if mapped is not None:
+            return [mapped[start:end] for start, end in ranges]
         runs: list[tuple[int, int]] = []
-        for number in numbers:
-            if runs and runs[-1][1] == number:
-                runs[-1] = (runs[-1][0], number + 1)
+        for start, end in ranges:
+            if runs and runs[-1][1] == start:
+                runs[-1] = (runs[-1][0], end)
             else:
-                runs.append((number, number + 1))
-        ranges = [(tail.offsets[first], tail.offsets[last - 1] + tail.lengths[last - 1]) for first, last in runs]
-        bodies = [self._read(*ranges[0])] if len(ranges) == 1 else self._read_ranges(ranges)
-        encoded: dict[int, tuple[BlockEntry, memoryview]] = {}
-        for (first, last), (start, _), body in zip(runs, ranges, bodies, strict=True):
-            for number, entry in enumerate(tail.entries(first, last), first):
-                place = entry.offset - start
-                encoded[number] = (entry, body[place : place + entry.length])
-        return encoded
+                runs.append((start, end))
+        bodies = [self._read(*runs[0])] if len(runs) == 1 else self._read_ranges(runs)
+        pieces: list[memoryview] = []
+        run = 0
+        for start, end in ranges:
+            while end > runs[run][1]:
+                run += 1
+            pieces.append(bodies[run][start - runs[run][0] : end - runs[run][0]])
+        return pieces
 
-    def _read(self, start: int, end: int) -> memoryview:
+    def _read(self, start: int, end: int, *, mapped: memoryview | None = None) -> memoryview:
+        if mapped is not None:
+            return mapped[start:end]
         try:
             body = self._store.get(self._path, byte_range=(start, end))
         except InvalidRequest as error:
@@ -306,7 +433,7 @@ def _by_block(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64])
     first_keys, flags = tail.first_keys, tail.flags
     if len(keys) < _FEW_KEYS:
         may_contain = tail.filter.may_contain
-        keys = [key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(probe_hash(key_hash))]
+        keys = [key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(key_hash)]
     else:
         keys = list(compress(keys, tail.filter.may_contain_each(hashes).tolist()))
     number = -1
@@ -322,6 +449,34 @@ def _by_block(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64])
         some.append(key)
     if some and number >= 0:
         yield number, some
+
+
+def _page_groups(
+    pages: Pages, wanted: Sequence[tuple[int, int, bytes]], *, ahead_bytes: int
+) -> Iterator[Sequence[tuple[int, int, bytes]]]:
+    """Blocks and pages of keys in their order, as many at once as have `ahead_bytes`."""
+    start, size_bytes = 0, 0
+    for position, (_, page, _) in enumerate(wanted):
+        size_bytes += pages.raw_lengths[page]
+        if size_bytes > ahead_bytes and position > start:
+            yield wanted[start:position]
+            start, size_bytes = position, pages.raw_lengths[page]
+    yield wanted[start:]
+
+
+def _runs(tail: Tail, numbers: Sequence[int], cached: dict[int, Block], *, run_bytes: int) -> Iterator[Sequence[int]]:
+    """Numbers in their order, neighbours that are not cached together, as many as have `run_bytes` unpacked."""
+    position = 0
+    while position < len(numbers):
+        start, size_bytes = position, tail.raw_lengths[numbers[position]]
+        position += 1
+        if numbers[start] not in cached:
+            while position < len(numbers) and numbers[position] not in cached:
+                size_bytes += tail.raw_lengths[numbers[position]]
+                if size_bytes > run_bytes:
+                    break
+                position += 1
+        yield numbers[start:position]
 
 
 def _groups(tail: Tail, numbers: Sequence[int], *, ahead_bytes: int, growing: bool = False) -> Iterator[Sequence[int]]:

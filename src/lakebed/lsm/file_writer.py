@@ -6,6 +6,7 @@ most `block_bytes` before compression, or one row. A file is formed in memory, w
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,14 +15,23 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from typing_extensions import Buffer
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import AlreadyExists, InternalError, OutcomeUnknown
-from lakebed.lsm.block import CONTINUES, PLAIN, TOMBSTONES_ONLY, Compression, encode_block, keys_of, offsets_of
+from lakebed.lsm.block import (
+    CODEC_NUMBERS,
+    CONTINUES,
+    NOT_COMPRESSED,
+    PLAIN,
+    TOMBSTONES_ONLY,
+    Compression,
+    keys_of,
+    offsets_of,
+)
 from lakebed.lsm.filter import build_filter, hash_keys
-from lakebed.lsm.format import INDEX_SCHEMA, encode_tail
+from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, encode_tail
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
+from lakebed.lsm.page import PAGE_BYTES, encode_pages
 from lakebed.objects.port import ObjectStore
 
 _CREATE_TRIES_MAX: Final = 4
@@ -30,13 +40,18 @@ _CREATE_TRIES_MAX: Final = 4
 _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
 """Of a row in addition to key and value: sequence, kind, end, and two offsets."""
 
+_PAGE_ROW_BYTES: Final = 2 * 2 + 4
+"""Of a usual row in a page: where key and value begin, and its sequence."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
     """How files are written; readers need to know none of it."""
 
     block_bytes: int = 64 << 10
-    """Block size before compression. Smaller: less is read for one key, the index grows."""
+    """Block size before compression. Larger: scans take fewer steps, and the cache keeps coarser pieces."""
+    page_bytes: int = PAGE_BYTES
+    """Page size before compression. Smaller: less is read for one key, the directory of pages grows."""
     bits_per_key: int = 10
     """Of the filter: at ten about 1 % of lookups of an absent key read a block in vain; 0: no filter."""
     compression: Compression | None = "lz4"
@@ -174,18 +189,23 @@ class FileWriter:
         keys = keys_of(batch.column(0))
         hashes = hash_keys(keys)
         self._hashes.append(hashes)
-        start, compression = 0, self._options.compression
+        is_repeat = self._index.add_rows(batch, starts=[0, *ends[:-1]], hashes=hashes)
+        starts = _page_starts(batch, [0, *ends[:-1]], is_repeat=is_repeat, page_bytes=self._options.page_bytes)
+        compression = self._options.compression
+        pages = encode_pages(batch, starts, compression=compression)
+        firsts = starts.tolist()
+        codec = NOT_COMPRESSED if compression is None else CODEC_NUMBERS[compression]
+        start = first = 0
         for end in ends:
             # Each row is the merge's concern; an order that is lost altogether must not get into a file.
             if keys[start] > keys[end - 1] or (start and keys[start - 1] > keys[start]):
                 raise InternalError(f"rows to write to {self._path} are not sorted near {keys[start]!r}")
-            piece, codec, raw_length = encode_block(batch.slice(start, end - start), compression=compression)
-            self._index.add_block(
-                piece, offset=len(self._body), first_key=keys[start], codec=codec, raw_length=raw_length
+            last = bisect_left(firsts, end, first)
+            self._body += self._index.add_block(
+                pages[first:last], offset=len(self._body), first_key=keys[start], codec=codec
             )
-            self._body += piece
-            start = end
-        self._index.add_rows(batch, starts=[0, *ends[:-1]], hashes=hashes)
+            self._index.add_separators([(keys[row - 1], keys[row]) for row in firsts[first + 1 : last]])
+            start, first = end, last
 
     def _write_tail(self) -> FileMeta:
         """Add the tail."""
@@ -208,6 +228,7 @@ class FileWriter:
             meta,
             filter_body=build_filter(hashes, bits_per_key=self._options.bits_per_key),
             index=self._index.batch(),
+            pages=self._index.pages,
         )
         return msgspec.structs.replace(meta, size_bytes=len(self._body))
 
@@ -226,26 +247,51 @@ class _Index:
         self.flags: list[int] = []
         self.codecs: list[int] = []
         self.raw_lengths: list[int] = []
+        self.pages = PageColumns([], [], [], [], [], [])
         self._last_hash: np.uint64 | None = None
 
-    def add_block(self, piece: Buffer, *, offset: int, first_key: bytes, codec: int, raw_length: int) -> None:
-        """A block's bytes."""
+    def add_block(self, pages: Sequence[tuple[bytes, int]], *, offset: int, first_key: bytes, codec: int) -> bytes:
+        """Add a block's pages, what is stored of each and its length before compression; the bytes of the block."""
+        end = 0
+        for piece, raw_length in pages:
+            self.pages.checksums.append(xxh3_64_intdigest(piece, seed=offset + end))
+            end += len(piece)
+            self.pages.ends.append(end)
+            self.pages.raw_lengths.append(raw_length)
+        body = b"".join([piece for piece, _ in pages])
         self.first_keys.append(first_key)
         self.offsets.append(offset)
-        self.lengths.append(memoryview(piece).nbytes)
-        self.checksums.append(xxh3_64_intdigest(piece, seed=offset))
+        self.lengths.append(end)
+        self.checksums.append(xxh3_64_intdigest(body, seed=offset))
         self.codecs.append(codec)
-        self.raw_lengths.append(raw_length)
+        self.raw_lengths.append(sum([raw_length for _, raw_length in pages]))
+        self.pages.page_counts.append(len(pages))
+        return body
 
-    def add_rows(self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]) -> None:
-        """The rows of the blocks added last, which begin at rows `starts`; `hashes` are those of their keys."""
+    def add_separators(self, borders: Sequence[tuple[bytes, bytes]]) -> None:
+        """Of the block added last, where its pages meet: the last key of one, and the first of the next."""
+        shortest = [after[: _count_common(before, after) + 1] for before, after in borders]
+        shared = _count_common(self.first_keys[-1], shortest[-1]) if shortest else 0
+        self.pages.separators += [b"", *(separator[shared:] for separator in shortest)]
+        self.pages.prefix_bytes.append(shared)
+
+    def add_rows(
+        self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.bool_]:
+        """The rows of the next blocks, which begin at rows `starts`; `hashes` are those of their keys.
+
+        Returns:
+            Of each row, whether its key may be that of the row before.
+        """
         self.row_counts += np.diff(starts, append=batch.num_rows).tolist()
         sequences = np.asarray(batch.column(1))
         self.min_sequences += np.minimum.reduceat(sequences, starts).tolist()
         self.max_sequences += np.maximum.reduceat(sequences, starts).tolist()
-        self._add_flags(batch, starts=starts, hashes=hashes)
+        return self._add_flags(batch, starts=starts, hashes=hashes)
 
-    def _add_flags(self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]) -> None:
+    def _add_flags(
+        self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.bool_]:
         kinds = np.asarray(batch.column(2))
         # Keys are taken to be equal when their hashes are: a collision costs a shortcut, not a row.
         repeats = np.empty(len(hashes), bool)
@@ -264,6 +310,7 @@ class _Index:
             self.flags[-1] &= ~PLAIN
         self.flags += flags.tolist()
         self._last_hash = hashes[-1]
+        return repeats
 
     def batch(self) -> pa.RecordBatch:
         """Of `INDEX_SCHEMA`."""
@@ -283,10 +330,33 @@ class _Index:
         return pa.record_batch(arrays, schema=INDEX_SCHEMA)
 
 
-def _cumulate_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+def _count_common(left: bytes, right: bytes) -> int:
+    """How many bytes two keys begin with in common."""
+    count = min(len(left), len(right))
+    difference = int.from_bytes(left[:count], "big") ^ int.from_bytes(right[:count], "big")
+    return count - (difference.bit_length() + 7) // 8
+
+
+def _page_starts(
+    batch: pa.RecordBatch, starts: list[int], *, is_repeat: npt.NDArray[np.bool_], page_bytes: int
+) -> npt.NDArray[np.int64]:
+    """At which rows the pages of blocks begin, which begin at rows `starts`; versions of one key are not parted."""
+    befores = _cumulate_bytes(batch, row_bytes=_PAGE_ROW_BYTES)
+    befores[1:] = befores[:-1]
+    befores[0] = 0
+    bases = befores[starts]
+    numbers = (befores - np.repeat(bases, np.diff(starts, append=batch.num_rows))) // page_bytes
+    begins = np.empty(batch.num_rows, bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=begins[1:])
+    begins &= ~is_repeat
+    begins[starts] = True
+    return np.flatnonzero(begins)
+
+
+def _cumulate_bytes(batch: pa.RecordBatch, *, row_bytes: int = _ROW_BYTES) -> npt.NDArray[np.int64]:
     """Bytes of the rows up to and with each, as they count for the size of a block."""
     keys, values = offsets_of(batch.column(0)), offsets_of(batch.column(3))
-    sizes: npt.NDArray[np.int64] = np.arange(1, batch.num_rows + 1, dtype=np.int64) * _ROW_BYTES
+    sizes: npt.NDArray[np.int64] = np.arange(1, batch.num_rows + 1, dtype=np.int64) * row_bytes
     sizes += keys[1:]
     sizes += values[1:]
     sizes -= int(keys[0]) + int(values[0])

@@ -16,7 +16,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
 _HANDLE_COUNT_MAX: Final = 32_768
-"""Handles kept: twice the files that one version may have. When there are more, all are made anew."""
+"""Handles kept by default: twice the files that one version may have."""
 
 
 class FileStore:
@@ -27,6 +27,7 @@ class FileStore:
         path_of: the path of a file in `store`, by id.
         locate: store and path of a file to read, which may be another database's; None: all are ours.
         cache: where tails and blocks are kept.
+        handle_count_max: handles kept, of about 1 KB each. When there are more, all are made anew, in about 2 us each.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class FileStore:
         cache: BlockCache,
         options: FileOptions,
         environment: Environment,
+        handle_count_max: int = _HANDLE_COUNT_MAX,
     ) -> None:
         self._store = store
         self._path_of = path_of
         self._locate = locate
         self._options = options
+        self._handle_count_max = handle_count_max
         self.cache = cache
         self.environment = environment
         self._readers: dict[str, FileReader] = {}
@@ -61,7 +64,7 @@ class FileStore:
         if reader is None:
             reader = self._new_reader(meta)
             # One dictionary operation each, so that no lock is needed: two threads may both make the handle.
-            if len(self._readers) >= _HANDLE_COUNT_MAX:
+            if len(self._readers) >= self._handle_count_max:
                 self._readers.clear()
             self._readers[meta.id] = reader
         return reader
@@ -70,7 +73,7 @@ class FileStore:
         reader = self._readers_through.get((meta.id, ceiling))
         if reader is None:
             reader = self._new_reader(meta)
-            if len(self._readers_through) >= _HANDLE_COUNT_MAX:
+            if len(self._readers_through) >= self._handle_count_max:
                 self._readers_through.clear()
             self._readers_through[meta.id, ceiling] = reader
         return reader

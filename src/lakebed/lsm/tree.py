@@ -16,7 +16,8 @@ Invariants:
   cached. Every insert comes from reading the files of one set, with the cache's generation as of the showing of that
   set. Before a set with a new file is shown, the keys of its memtable are discarded, which begins a new
   generation: a late reader of older files is refused from then on, and as long as the memtable has not left `waiting`
-  its rows hide the cache. A set of unknown origin empties the cache in the same way. Compaction changes no value.
+  its rows hide the cache. A view, which asks for the rows of one moment, takes cached ones only while the generation is
+  that of its set. A set of unknown origin empties the cache in the same way. Compaction changes no value.
 - A read looks through the active memtable, the waiting ones, cache and files in this order, while rows only ever move
   in that direction: it misses none that was written before it began.
 """
@@ -296,6 +297,7 @@ class Tree:
             shown.file_set,
             sequence=memtables[0].last_sequence if through is None else max(through, memtables[-1].first_sequence - 1),
             levels=shown.files_view.levels,
+            cached_rows=(self._rows, shown.rows_generation),
         )
 
     def _view_of(
@@ -305,6 +307,7 @@ class Tree:
         *,
         sequence: int | None = None,
         levels: list[Level] | None = None,
+        cached_rows: tuple[RowCache, int] | None = None,
     ) -> View:
         return View(
             memtables=memtables,
@@ -314,6 +317,7 @@ class Tree:
             environment=self._environment,
             files=self._files,
             levels=levels,
+            cached_rows=cached_rows,
         )
 
     # ---- from memory to files

@@ -11,7 +11,7 @@ A missing file raises `NotFound`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Final
 
@@ -20,9 +20,10 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
-from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT
+from lakebed.lsm.cache import RowCache
+from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FileReader
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.filter import hash_keys, probe_key
+from lakebed.lsm.filter import hash_key, hash_keys
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.merge import Part, Window, cut_windows
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, FileSet, Kind, Row
@@ -50,16 +51,22 @@ MERGE: Final = int(Kind.MERGE)
 class Level:
     """Files that are sorted by key and do not overlap: a run, or one file of level 0."""
 
-    __slots__ = ("_last_keys", "files")
+    __slots__ = ("_last_keys", "_readers", "files")
 
     def __init__(self, files: Sequence[FileMeta]) -> None:
         self.files = files
         self._last_keys = [file.last_key for file in files]
+        self._readers: list[FileReader | None] = [None] * len(files)
 
-    def of_key(self, key: bytes) -> FileMeta | None:
-        """The file whose range includes a key. Cost: a bisection."""
+    def reader_of(self, key: bytes, files: FileStore) -> FileReader | None:
+        """The handle of the file whose range includes a key. Cost: a bisection."""
         at = bisect_left(self._last_keys, key)
-        return self.files[at] if at < len(self.files) and self.files[at].first_key <= key else None
+        if at == len(self._last_keys) or self.files[at].first_key > key:
+            return None
+        reader = self._readers[at]
+        if reader is None:
+            self._readers[at] = reader = files.reader(self.files[at])
+        return reader
 
     def of_keys(self, keys: Sequence[bytes]) -> Iterator[tuple[FileMeta, int, int]]:
         """Files whose ranges include some of the sorted keys, with the range [low, high) of these keys' positions."""
@@ -119,10 +126,22 @@ class View:
         operator: combines operands; None: the store has none.
         environment: its clock says what has ended.
         files: where the files are.
-        levels: `levels` of another view of the same set, which saves making them.
+        levels: `levels` of another view of the same set, and of the same `files`, which saves making them.
+        cached_rows: a cache of what keys without a row in `memtables` read as in all of the files, with its
+            generation of which that is true; None: none.
     """
 
-    __slots__ = ("_clock", "_ends", "_files", "_levels", "_operator", "file_set", "memtables", "sequence")
+    __slots__ = (
+        "_cached_rows",
+        "_clock",
+        "_ends",
+        "_files",
+        "_levels",
+        "_operator",
+        "file_set",
+        "memtables",
+        "sequence",
+    )
 
     def __init__(
         self,
@@ -134,7 +153,9 @@ class View:
         environment: Environment,
         files: FileStore,
         levels: list[Level] | None = None,
+        cached_rows: tuple[RowCache, int] | None = None,
     ) -> None:
+        self._cached_rows = cached_rows
         self.memtables = memtables
         self.file_set = file_set
         self.sequence = sequence
@@ -179,13 +200,12 @@ class View:
                 versions += memtable.rows_of(key, sequence)
                 if versions and versions[-1].kind != MERGE:
                     return self._resolve(versions)
-        probe = probe_key(key)
-        reader_of = self._files.reader
+        key_hash, files = hash_key(key), self._files
         for level in self._levels or self.levels:
-            file = level.of_key(key)
-            if file is None or (sequence is not None and file.min_sequence > sequence):
+            reader = level.reader_of(key, files)
+            if reader is None or (sequence is not None and reader.meta.min_sequence > sequence):
                 continue
-            rows = reader_of(file).get(key, sequence=sequence, probe=probe)
+            rows = reader.get(key, sequence=sequence, key_hash=key_hash)
             if rows:
                 versions = versions + rows if versions else rows
                 if rows[-1].kind != MERGE:
@@ -211,16 +231,45 @@ class View:
         Cost: in files, 1 GET a run of neighbouring blocks in which keys may be.
         """
         now_ms = self._clock.now_ms()
-        by_key: dict[bytes, list[Row]] = {}
+        by_key: dict[bytes, Sequence[Row]] = {}
         sequence = self.sequence
         wanted = sorted(set(keys))
         for memtable in self.memtables:
             index = memtable.index
             rows = {key: some for key in wanted if key in index and (some := memtable.rows_of(key, sequence))}
             wanted = _still_wanted(wanted, rows, by_key)
-        hashes = hash_keys(wanted)
+        values = self._values_in_cache(wanted, by_key)
+        if values:
+            wanted = [key for key in wanted if key not in values]
+        if wanted:
+            self._find_in_files(wanted, by_key)
+        for key, versions in by_key.items():
+            newest = versions[0]
+            if newest.kind == PUT and newest.expires_at_ms is None:
+                values[key] = newest.value
+            elif (row := self._resolve(list(versions), now_ms=now_ms)) is not None:
+                values[key] = row.value
+        return list(map(values.get, keys))
+
+    def _values_in_cache(self, keys: Sequence[bytes], by_key: Mapping[bytes, object]) -> dict[bytes, bytes]:
+        """The values of those keys without a row so far that the cache of rows has."""
+        if self._cached_rows is None:
+            return {}
+        cache, generation = self._cached_rows
+        get = cache.get
+        values = {key: value for key in keys if (value := get(key)) is not None}
+        # A file was shown since when the generation is another: then what was read may be newer than this view.
+        if cache.generation != generation:
+            return {}
+        for key in by_key:
+            values.pop(key, None)
+        return values
+
+    def _find_in_files(self, wanted: list[bytes], by_key: dict[bytes, Sequence[Row]]) -> None:
+        """Add the rows of sorted keys that files have, from the newest to the oldest that may count."""
+        sequence, hashes = self.sequence, hash_keys(wanted)
         for level in self.levels:
-            rows = {}
+            rows: dict[bytes, list[Row]] = {}
             for file, low, high in level.of_keys(wanted):
                 if sequence is None or file.min_sequence <= sequence:
                     reader = self._files.reader(file)
@@ -228,16 +277,8 @@ class View:
             if rows:
                 wanted = _still_wanted(wanted, rows, by_key)
                 if not wanted:
-                    break
+                    return
                 hashes = hash_keys(wanted)
-        values: dict[bytes, bytes] = {}
-        for key, versions in by_key.items():
-            newest = versions[0]
-            if newest.kind == PUT and newest.expires_at_ms is None:
-                values[key] = newest.value
-            elif (row := self._resolve(versions, now_ms=now_ms)) is not None:
-                values[key] = row.value
-        return list(map(values.get, keys))
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -350,14 +391,19 @@ class View:
                 yield Part(block.batch, plain, block.batch.get_total_buffer_size())
 
 
-def _still_wanted(wanted: list[bytes], rows: dict[bytes, list[Row]], by_key: dict[bytes, list[Row]]) -> list[bytes]:
+def _still_wanted(
+    wanted: list[bytes], rows: Mapping[bytes, Sequence[Row]], by_key: dict[bytes, Sequence[Row]]
+) -> list[bytes]:
     """Add the rows to what was found; the keys that have to be looked for further down."""
     if not rows:
         return wanted
-    for key, versions in rows.items():
-        by_key[key] = by_key[key] + versions if key in by_key else versions
-    done = {key for key, versions in rows.items() if versions[-1].kind != MERGE}
-    return [key for key in wanted if key not in done]
+    if by_key:
+        for key, versions in rows.items():
+            by_key[key] = [*by_key[key], *versions] if key in by_key else versions
+    else:
+        by_key.update(rows)
+    unsettled = {key for key, versions in rows.items() if versions[-1].kind == MERGE}
+    return [key for key in wanted if key not in rows or key in unsettled]
 
 
 def _slices(rows: pa.RecordBatch, *, reverse: bool) -> Iterator[Part]:

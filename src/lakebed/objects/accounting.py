@@ -179,6 +179,13 @@ class AccountedStore(ObjectStore):
         driver = self._driver
         return self._call("get", lambda: driver.get(full, byte_range), _length, size_bytes=size_bytes, path=full)
 
+    def map(self, path: str) -> Buffer | None:
+        driver = self._driver
+        if driver.is_remote:
+            return None
+        full = self._full(path)
+        return self._call("get", lambda: driver.map(full), _nothing, requests_of=_count_there, path=full)
+
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         full = self._full(path)
         for byte_range in ranges:
@@ -220,7 +227,7 @@ class AccountedStore(ObjectStore):
         try:
             put_once()
         except Unavailable as error:
-            if error.kind != "disk_full" or not give_up_reserve(driver):
+            if error.kind != "disk_full" or not give_up_reserve(driver, full):
                 raise
             put_once()
 
@@ -452,6 +459,11 @@ def _page_requests(page: Sequence[object] | None, *, empty_count: int) -> int:
 
 def _nothing(_: object) -> tuple[int, int]:
     return 0, 0
+
+
+def _count_there(body: Buffer | None) -> int:
+    """What was mapped is one request; what cannot be is none."""
+    return int(body is not None)
 
 
 def _length(body: Buffer) -> tuple[int, int]:

@@ -81,6 +81,10 @@ class Driver(Protocol):
         """One GET for each of `ranges`, which are already coalesced."""
         ...
 
+    def map(self, path: str) -> Buffer | None:
+        """One object in memory without reading it; None where that is not possible."""
+        return None
+
     def head(self, path: str) -> ObjectMeta:
         """One HEAD."""
         ...

@@ -19,12 +19,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import random
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 from typing_extensions import Buffer
 
@@ -33,6 +32,8 @@ from lakebed.objects.driver import Driver
 from lakebed.objects.memory import absent, check_range, exists_error
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
+from lakebed.objects.shared_sync import SharedSyncs
+from lakebed.runtime import Environment
 
 _READ_FIRST_BYTES: Final = 64 << 10
 """One read of this size gets a small object whole, without asking for its size first."""
@@ -108,11 +109,12 @@ class LocalDriver(Driver):
     range_gap_bytes_max = 4096
     delete_batch_count_max = 1000
 
-    def __init__(self, root: str, *, rng: random.Random, folder_memory_count_max: int) -> None:
+    def __init__(self, root: str, *, environment: Environment, folder_memory_count_max: int) -> None:
         # The root itself may be reached through links; objects below it may not.
         self._root = os.path.realpath(root)
         self._shown_root = root.rstrip("/") or "/"
-        self._rng = rng
+        self._rng = environment.rng
+        self._syncs = SharedSyncs(_flush, runtime=environment.runtime)
         self._nameless = bool(_O_TMPFILE) and os.path.isdir(_PROC)
         self._checked: dict[str, None] = {}
         self._durable: dict[str, None] = {}
@@ -151,6 +153,22 @@ class LocalDriver(Driver):
             return [self._read_range(descriptor, path, byte_range) for byte_range in ranges]
         except OSError as error:
             raise self._translate(error, "read", path) from error
+        finally:
+            os.close(descriptor)
+
+    def map(self, path: str) -> Buffer | None:
+        """Map a whole file; the descriptor is closed again, so that many may be mapped."""
+        if not self._nameless and not os.path.isdir(_PROC):
+            return None
+        descriptor = self._open(path)
+        try:
+            import pyarrow as pa  # here, for who only lists and copies objects needs no Arrow
+
+            # By the number of the descriptor, not by the path: what was checked is what is mapped.
+            with pa.memory_map(f"{_PROC}/{descriptor}", "r") as file:
+                return cast(Buffer, file.read_buffer())
+        except OSError:
+            return None  # no address space, or a file system without maps: it is read by ranges
         finally:
             os.close(descriptor)
 
@@ -258,7 +276,10 @@ class LocalDriver(Driver):
             finally:
                 os.close(descriptor)
             if durable:
-                _flush_named(parent)
+                try:
+                    self._syncs.sync(parent)
+                except OSError as error:
+                    raise _NamedError from error
         finally:
             os.close(parent)
 

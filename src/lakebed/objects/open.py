@@ -160,4 +160,4 @@ def _driver(
             raise InvalidRequest(f"{url.prefix} is a file: a store needs a folder", kind="not_a_folder", url=str(url))
     elif not create:
         raise NotFound(f"There is no folder {url.prefix}.", kind="store_not_found", url=str(url))
-    return LocalDriver(url.prefix, rng=environment.rng, folder_memory_count_max=limits.folder_memory_count_max)
+    return LocalDriver(url.prefix, environment=environment, folder_memory_count_max=limits.folder_memory_count_max)

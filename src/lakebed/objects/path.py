@@ -152,6 +152,12 @@ def local_path(path: str | os.PathLike[str]) -> str:
 def _check_plain(text: str, *, instead: str) -> None:
     if not text or "\x00" in text:
         raise InvalidRequest(f"a location is empty or has a NUL in it: use {instead}", kind="invalid_url")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"a location has half a character in it, as no file's name has: use {instead}", kind="invalid_url"
+        ) from error
     scheme = _SCHEME.match(text)
     start = text.partition("://")[0] + "://" if "://" in text else scheme and scheme[0]
     if start:  # not the whole text: it may have a password

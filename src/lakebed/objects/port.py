@@ -109,6 +109,16 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def map(self, path: str) -> Buffer | None:
+        """Map an object into memory, if the store is a folder of this machine and can; None: read it by ranges.
+
+        The buffer stays valid when the object is deleted or replaced, and holds its space until it is released. Never
+        map what another program may cut short: to touch bytes that are gone ends the process.
+
+        Raises `NotFound`. Cost: 1 GET; what is touched of it is not counted.
+        """
+        return None
+
     def head(self, path: str) -> ObjectMeta:
         """Return size and time of one object. Raises `NotFound`. Cost: 1 HEAD."""
         ...

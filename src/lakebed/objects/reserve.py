@@ -1,11 +1,13 @@
 """Disk space reserved for deletions, so that a full disk can be freed.
 
-Owns: the object ``_lakebed/reserve`` in the root of a lake on a local folder, and when it is released.
+Owns: the object ``_lakebed/reserve`` in the root of a lake, or in the folder of a database outside of lakes, on a local
+folder, and when it is released.
 
 A deletion writes a little before it deletes anything: its plan and the boundary below which ids are never used again.
 On a full disk these puts fail, and nothing could be freed. So a lake keeps a reserve of `RESERVE_BYTES`. A put that
-finds the disk full inside `freeing_space` deletes the reserve and is retried once; when the outermost `freeing_space`
-ends, the reserve is written again if there is room by then, else by the next cleaning.
+finds the disk full inside `freeing_space` deletes the nearest reserve, in the folders of its path or above the store's
+root, and is retried once; when the outermost `freeing_space` ends, the reserve is written again if there is room by
+then, else by the next cleaning.
 
 Invariants: only puts inside `freeing_space` release it, and only in the calling thread. The reserve contains no data,
 so its loss at any point is harmless. Object stores never fill, so they have none.
@@ -13,22 +15,45 @@ so its loss at any point is harmless. Object stores never fill, so they have non
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final
 
-from lakebed.errors import NotFound, Unavailable
+from lakebed.errors import LakebedError, NotFound, Unavailable
 from lakebed.objects.driver import Driver
+from lakebed.objects.local import LocalDriver
+from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+
+_LOCAL: Final = "file://"
 
 RESERVE_PATH: Final = "_lakebed/reserve"
 RESERVE_BYTES: Final = 1 << 20
 """Room for the plan of a deletion of about ten thousand files; an expiry that needs more goes in smaller steps."""
 
-_given_up_by: ContextVar[list[Driver] | None] = ContextVar("_given_up_by", default=None)
-"""Stores whose reserve this thread's deletion has released; None outside of `freeing_space`."""
+DATABASE_RESERVE_BYTES: Final = 256 << 10
+"""Room for two manifests of a hundred files and a marker of a thousand versions."""
+
+_FOLDERS_ABOVE_MAX: Final = 3
+"""A database lies two folders below the root of its lake, and may be opened by a path of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserve:
+    """A reserve that was released."""
+
+    driver: Driver
+    path: str
+    size_bytes: int
+
+
+_given_up_by: ContextVar[list[_Reserve] | None] = ContextVar("_given_up_by", default=None)
+"""Reserves that this thread's deletion has released; None outside of `freeing_space`."""
 
 
 @contextmanager
@@ -37,48 +62,74 @@ def freeing_space() -> Iterator[None]:
     if _given_up_by.get() is not None:
         yield
         return
-    given_up: list[Driver] = []
+    given_up: list[_Reserve] = []
     token = _given_up_by.set(given_up)
     try:
         yield
     finally:
         _given_up_by.reset(token)
-        for driver in given_up:
+        for reserve in given_up:
             with suppress(Unavailable):  # still full: the next cleaning tries again
-                driver.put(RESERVE_PATH, memoryview(_body()), create_only=False, durable=False)
+                body = memoryview(_body(reserve.size_bytes))
+                reserve.driver.put(reserve.path, body, create_only=False, durable=False)
 
 
-def give_up_reserve(driver: Driver) -> bool:
+def give_up_reserve(driver: Driver, path: str) -> bool:
     """Release the reserve for a put that found the disk full. Return whether there was one, so that a retry may work.
 
-    Cost: nothing outside of `freeing_space`; inside, 1 HEAD + 1 DELETE.
+    Args:
+        path: of the put.
+
+    Cost: nothing outside of `freeing_space`; inside, 1 HEAD a folder of the path and above the root, and 1 DELETE.
     """
     given_up = _given_up_by.get()
     if given_up is None:
         return False
-    try:
-        driver.head(RESERVE_PATH)
-    except NotFound:
-        return False
-    driver.delete([RESERVE_PATH], durable=False)
-    given_up.append(driver)
-    return True
+    for holder, place in _places(driver, path):
+        try:
+            size_bytes = holder.head(place).size_bytes
+        except LakebedError:  # none is there, or it may not be looked at
+            continue
+        holder.delete([place], durable=False)
+        given_up.append(_Reserve(holder, place, size_bytes))
+        return True
+    return False
 
 
-def keep_reserve(store: ObjectStore) -> None:
-    """Write the reserve of a lake that has none; on a full disk a no-op.
+def _places(driver: Driver, path: str) -> Iterator[tuple[Driver, str]]:
+    """Where a reserve may be: in the folders of a path, the nearest first, then above the root of a local folder."""
+    folder = path
+    while folder:
+        folder = folder.rpartition("/")[0]
+        yield driver, join_path(folder, RESERVE_PATH)
+    if not driver.root_url.startswith(_LOCAL):
+        return
+    above = driver.root_url.removeprefix(_LOCAL)
+    for _ in range(_FOLDERS_ABOVE_MAX):
+        above = os.path.dirname(above)
+        yield LocalDriver(above, environment=Environment(), folder_memory_count_max=1), RESERVE_PATH
 
-    Cost: nothing on object stores; else 1 HEAD, and 1 PUT of `RESERVE_BYTES`.
+
+def keep_reserve(store: ObjectStore, *, size_bytes: int = RESERVE_BYTES) -> None:
+    """Write the reserve of a lake, or of a database outside of lakes, that has none; on a full disk a no-op.
+
+    Cost: nothing on object stores; else 1 HEAD, and 1 PUT of `size_bytes`.
     """
-    if not store.root_url.startswith("file://"):
+    if not store.root_url.startswith(_LOCAL):
         return
     try:
         store.head(RESERVE_PATH)
     except NotFound:
         with suppress(Unavailable):
-            store.put(RESERVE_PATH, _body(), durable=False)
+            store.put(RESERVE_PATH, _body(size_bytes), durable=False)
 
 
-def _body() -> bytes:
+def drop_reserve(store: ObjectStore) -> None:
+    """Delete the reserve of a database that was destroyed. Cost: nothing on object stores; else 1 DELETE."""
+    if store.root_url.startswith(_LOCAL):
+        store.delete([RESERVE_PATH])
+
+
+def _body(size_bytes: int) -> bytes:
     """Return bytes that no file system compresses or omits."""
-    return random.Random(RESERVE_BYTES).randbytes(RESERVE_BYTES)
+    return random.Random(size_bytes).randbytes(size_bytes)

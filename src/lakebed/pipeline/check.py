@@ -13,13 +13,13 @@ from typing import Literal
 
 import pyarrow as pa
 
+import lakebed.spark
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake
 from lakebed.pipeline.context import fields_of
 from lakebed.pipeline.files import find_files
 from lakebed.pipeline.model import Plan, PlannedStep
 from lakebed.pipeline.nodes import SourceLocation, nearest
-from lakebed.pipeline.on_demand import open_sql_parser
 from lakebed.pipeline.plain import plain_type
 from lakebed.pipeline.steps import KINDS
 from lakebed.pipeline.steps.merge import without_key
@@ -148,7 +148,7 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
         return f"Its SQL was not checked: {error.message}"
     known = _names_by_step(plan, tables)
     accepted: dict[tuple[str, str], frozenset[str]] = {}
-    with open_sql_parser() as parse:
+    with lakebed.spark.sql_parser.sql_parser() as parse:
         for step, what, kind, text in texts:
             if (kind, text) not in accepted:
                 parse_result = parse(kind, text)

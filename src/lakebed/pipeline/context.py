@@ -21,7 +21,6 @@ from lakebed.pipeline.ledger import Ledger
 from lakebed.pipeline.measure import snapshot_on_main
 from lakebed.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord, TableSpec
 from lakebed.pipeline.nodes import SourceLocation, nearest
-from lakebed.pipeline.on_demand import new_engine
 from lakebed.pipeline.rows import Rows
 from lakebed.pipeline.table_branch import TableBranches
 from lakebed.pipeline.workspace import Workspace
@@ -80,7 +79,9 @@ class RunContext:
     def engine(self) -> Engine:
         """Return the engine, which uses Spark; the session starts when Spark is first needed."""
         if self._engine is None:
-            self._engine = new_engine(self.start_spark)
+            from lakebed.pipeline.engine import Engine  # loads PySpark
+
+            self._engine = Engine(self.start_spark)
         return self._engine
 
     def close(self) -> None:

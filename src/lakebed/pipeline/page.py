@@ -1,7 +1,7 @@
 """The report as one HTML page: no script, no font, no image, nothing fetched; light and dark; a phone will do.
 
-Owns: the words and the layout of the page. Pure: `ReportFacts` -> text. Shapes come from `plots`, styles from
-`page.css`, which is embedded in the page.
+Owns: the words of the page. Pure: `ReportFacts` -> text. Markup comes from `page.html.jinja`, shapes from `plots`,
+styles from `page.css`, which is embedded in the page.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib import resources
 from statistics import median
 from typing import Any
 
 from lakebed.pipeline.model import StepRecord
-from lakebed.pipeline.page_parts import are, bytes_text, card, grid, time_text, utc_text
+from lakebed.pipeline.page_parts import are, bytes_text, card, draw, time_text, utc_text
 from lakebed.pipeline.page_table import holds_now, is_unread, table_sections, tag_holds
 from lakebed.pipeline.report_model import Check, ReportFacts, RunFacts, Stop, TagFacts
 from lakebed.texts import format_count
@@ -37,39 +36,23 @@ def render(facts: ReportFacts) -> str:
     """The whole page."""
     style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     shown = [table for table in facts.tables if table.versions]
-    body = [
-        _head(facts),
-        _tiles(facts),
-        *(table_sections(table, alone=len(shown) == 1) for table in shown),
-        _checks(facts.checks),
-        _runs(facts.runs),
-    ]
+    sections = [section for table in shown for section in table_sections(table, alone=len(shown) == 1)]
+    statements = [(statement.mark, _MARKS[statement.mark], statement.sentence) for statement in state_outcome(facts)]
     generated = datetime.datetime.fromtimestamp(facts.generated_ms / 1000, datetime.UTC)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(facts.title)}</title><style>{style}</style></head><body><main>"
-        f"{''.join(body)}"
-        f"<footer>Written by lakebed on {generated:%d %B %Y, %H:%M} UTC from the run ledger of "
-        f"<code>{escape(facts.lake)}</code>. The same facts are next to this page as JSON.</footer>"
-        "</main></body></html>\n"
+    page = draw(
+        "page",
+        facts.title,
+        style,
+        draw("head", facts.title, statements),
+        _tiles(facts),
+        [*sections, *_checks(facts.checks), _runs(facts.runs)],
+        f"{generated:%d %B %Y, %H:%M}",
+        facts.lake,
     )
+    return str(page)
 
 
 # ---- the top
-
-
-def _head(facts: ReportFacts) -> str:
-    items = "".join(
-        f'<li class="{statement.mark}"><span class="mark" aria-hidden="true">{_MARKS[statement.mark]}</span>'
-        f"<span>{escape(statement.sentence)}</span></li>"
-        for statement in state_outcome(facts)
-    )
-    return (
-        f'<header><p class="brand">lakebed · pipeline report</p><h1>{escape(facts.title)}</h1>'
-        f'<ul class="verdict">{items}</ul></header>'
-    )
 
 
 def state_outcome(facts: ReportFacts) -> list[Statement]:
@@ -222,12 +205,7 @@ def _tiles(facts: ReportFacts) -> str:
     others = sum(not _is_refusal(stop) for run in facts.runs for stop in run.stops)
     if others:
         add(others, "other stop", "", "by an error: see the runs")
-    cells = "".join(
-        f'<div class="tile"><dd{_size_class(number)}>{escape(number)}</dd>'
-        f"<dt>{escape(what)}</dt><p>{escape(more)}</p></div>"
-        for number, what, more in tiles
-    )
-    return f'<dl class="tiles">{cells}</dl>'
+    return draw("tiles", [(number, _size_class(number), what, more) for number, what, more in tiles])
 
 
 def _tag_tile(tags: Sequence[TagFacts]) -> tuple[str, str, str]:
@@ -241,7 +219,7 @@ def _tag_tile(tags: Sequence[TagFacts]) -> tuple[str, str, str]:
 
 def _size_class(number: str) -> str:
     """Return the class of a number's size: long numbers are smaller, to fit their card."""
-    return "" if len(number) <= 6 else ' class="long"' if len(number) <= 9 else ' class="longer"'
+    return "" if len(number) <= 6 else "long" if len(number) <= 9 else "longer"
 
 
 def _percent(share: float) -> str:
@@ -259,16 +237,9 @@ def _percent(share: float) -> str:
 # ---- checks and runs
 
 
-def _checks(checks: Sequence[Check]) -> str:
+def _checks(checks: Sequence[Check]) -> list[str]:
     others = [check for check in checks if check.tag is None]
-    if not others:
-        return ""
-    items = "".join(
-        f'<li><span class="{"good" if check.held else "bad"}">{"✓" if check.held else "✗"}</span>'
-        f"<span><b>{escape(check.subject)}</b> {escape(check.detail)}</span></li>"
-        for check in others
-    )
-    return card("Checks", "", f'<ul class="checks">{items}</ul>')
+    return [card("Checks", "", draw("checks", others))] if others else []
 
 
 def _runs(runs: Sequence[RunFacts]) -> str:
@@ -282,27 +253,18 @@ def _runs(runs: Sequence[RunFacts]) -> str:
         seconds = f"{sum(step.seconds for step in steps):.1f} s"
         done = f"{len(steps):,} of {format_count(status.steps_total, 'step')} done in {seconds}"
         done += f", {carried:,} taken over from earlier runs" if carried else ""
-        ended = (
-            ""
-            if status.ended_ms is None or run.is_writing
-            else f" to {time_text(status.ended_ms, since=status.started_ms)}"
-        )
-        continued = "" if run.continued_by is None else f" · continued by <code>{escape(run.continued_by)}</code>"
-        parts.append(
-            f'<article class="run"><h3>{escape(status.pipeline)} '
-            f'<small class="{"writing" if run.is_writing else status.state}">{state}</small></h3>'
-            f"<p>{time_text(status.started_ms)}{ended} UTC · {done}"
-            f"{'' if status.attempts == 1 else f', {status.attempts:,} calls'} · "
-            f"<code>{escape(status.run_id)}</code>{continued}</p>"
-            f"{''.join(map(_stop, run.stops))}{_describe_dropped(run)}{_verbs(steps)}</article>"
-        )
-    return card("Runs", "Every step is in the run ledger; running a pipeline again skips what is done.", "".join(parts))
-
-
-def _stop(stop: Stop) -> str:
-    later = "" if stop.repaired_ms is None else f" Repaired: the step was done at {time_text(stop.repaired_ms)} UTC."
-    css = "stop" if stop.repaired_ms is None else "stop repaired"
-    return f'<p class="{css}"><b>{time_text(stop.ended_ms)} UTC</b> {escape(stop.sentence)}{later}</p>'
+        done += "" if status.attempts == 1 else f", {status.attempts:,} calls"
+        times = time_text(status.started_ms)
+        if status.ended_ms is not None and not run.is_writing:
+            times += f" to {time_text(status.ended_ms, since=status.started_ms)}"
+        css = "writing" if run.is_writing else status.state
+        stops = [
+            (time_text(stop.ended_ms), stop.sentence, None if stop.repaired_ms is None else time_text(stop.repaired_ms))
+            for stop in run.stops
+        ]
+        about = (status.pipeline, css, state, times, done, status.run_id, run.continued_by)
+        parts.append(draw("run", *about, stops, _describe_dropped(run), _verbs(steps)))
+    return card("Runs", "Every step is in the run ledger; running a pipeline again skips what is done.", *parts)
 
 
 def _count_dropped(run: RunFacts) -> dict[str, int]:
@@ -316,12 +278,12 @@ def _describe_dropped(run: RunFacts) -> str:
     if not dropped:
         return ""
     total = sum(count for _, count in dropped)
-    words = [f"{count:,} by '{escape(name)}'" for name, count in dropped[:_DROPPED_MAX]]
+    words = [f"{count:,} by '{name}'" for name, count in dropped[:_DROPPED_MAX]]
     if len(dropped) > _DROPPED_MAX:
         rest = sum(count for _, count in dropped[_DROPPED_MAX:])
         words.append(f"{rest:,} by {format_count(len(dropped) - _DROPPED_MAX, 'other step')}")
     were = "was" if total == 1 else "were"
-    return f'<p class="dropped">{format_count(total, "bad row")} {were} dropped: {", ".join(words)}.</p>'
+    return f"{format_count(total, 'bad row')} {were} dropped: {', '.join(words)}."
 
 
 def _verbs(steps: Sequence[StepRecord]) -> str:
@@ -330,15 +292,20 @@ def _verbs(steps: Sequence[StepRecord]) -> str:
         by_verb.setdefault(step.verb, []).append(step)
     if not by_verb:
         return ""
-    rows = "".join(
-        f'<tr><th scope="row">{escape(verb)}</th><td data-label="steps">{len(verb_steps):,}</td>'
-        f'<td data-label="rows">{_rows(verb_steps)}</td>'
-        f'<td data-label="files added">{_total(verb_steps, "files_added")}</td>'
-        f'<td data-label="seconds">{sum(step.seconds for step in verb_steps):.1f}</td>'
-        f'<td data-label="median">{1000 * median(step.seconds for step in verb_steps):,.0f} ms</td></tr>'
+    rows = [
+        (
+            verb,
+            [
+                ("steps", f"{len(verb_steps):,}"),
+                ("rows", draw("rows", _total(verb_steps, "rows"), _describe_uncounted(verb_steps))),
+                ("files added", _total(verb_steps, "files_added")),
+                ("seconds", f"{sum(step.seconds for step in verb_steps):.1f}"),
+                ("median", f"{1000 * median(step.seconds for step in verb_steps):,.0f} ms"),
+            ],
+        )
         for verb, verb_steps in by_verb.items()
-    )
-    return grid(("step", "times", "rows", "files added", "seconds", "median"), rows)
+    ]
+    return draw("grid", ("step", "times", "rows", "files added", "seconds", "median"), rows, False)
 
 
 def _total(steps: Sequence[StepRecord], metric: str) -> str:
@@ -346,9 +313,8 @@ def _total(steps: Sequence[StepRecord], metric: str) -> str:
     return f"{sum(values):,}" if values else "–"
 
 
-def _rows(steps: Sequence[StepRecord]) -> str:
-    """Sum the rows of all steps of a kind, with the number of steps that counted none."""
+def _describe_uncounted(steps: Sequence[StepRecord]) -> str:
+    """Say how many steps of a kind counted no rows, when others of it did."""
     # Such as an ingest of Parquet as a view. A compaction that rewrote nothing counts as none.
     uncounted = sum("rows" not in step.metrics for step in steps if step.verb != "compact")
-    left_out = f" <small>{format_count(uncounted, 'step')} not counted</small>" if 0 < uncounted < len(steps) else ""
-    return _total(steps, "rows") + left_out
+    return f"{format_count(uncounted, 'step')} not counted" if 0 < uncounted < len(steps) else ""

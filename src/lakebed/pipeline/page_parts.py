@@ -1,4 +1,4 @@
-"""The parts of a report's page: cards, tables, legends; times, sizes and counts as text.
+"""The parts of a report's page: its markup, in `page.html.jinja`; times, sizes and counts as text.
 
 Pure: values -> text.
 """
@@ -6,42 +6,40 @@ Pure: values -> text.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from html import escape
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-def card(title: str, lead: str, content: str) -> str:
-    """Return a section: a heading, a sentence below it, the content (HTML)."""
-    lead_text = f'<p class="lead">{escape(lead)}</p>' if lead else ""
-    return f'<section class="card"><h2>{escape(title)}</h2>{lead_text}{content}</section>'
+@cache
+def _macros() -> Any:
+    text = resources.files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8")
+    return Environment(autoescape=True, undefined=StrictUndefined).from_string(text).module
 
 
-def grid(columns: Sequence[str], rows: str, *, ends_in_words: bool = False) -> str:
-    """Return a table of rows that are HTML already; cells of a last column of words wrap, all others do not."""
-    heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    table = f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>"
-    return f'<div class="scroll"><table{" class=words" if ends_in_words else ""}>{table}</table></div>'
+def draw(part: str, *values: object) -> str:
+    """Return a part of the page: the macro of that name in `page.html.jinja`, which escapes all but parts of a page."""
+    drawn: str = getattr(_macros(), part)(*values)
+    return drawn
 
 
-def pair(first: str, second: str) -> str:
-    """Return two sections: next to each other in a wide window, else below each other."""
-    return f'<div class="pair">{first}{second}</div>'
+def card(title: str, lead: str, *parts: str) -> str:
+    """Return a section: a heading, a sentence below it, the content."""
+    return draw("card", title, lead, parts)
 
 
 def legend(*entries: tuple[str, str]) -> str:
     """Return the meaning of colours: (classes, text) of each."""
-    items = "".join(f'<li><i class="{css}" aria-hidden="true"></i>{escape(text)}</li>' for css, text in entries)
-    return f'<ul class="legend">{items}</ul>'
+    return draw("legend", entries)
 
 
 def verdict_mark(is_good: bool | None, good: str, bad: str) -> str:
     """Return a tick or a cross with its text."""
-    if is_good is None:
-        return '<span class="unknown">not read again</span>'
-    css, mark, text = ("good", "✓", good) if is_good else ("bad", "✗", bad)
-    return f'<span class="{css}"><span aria-hidden="true">{mark}</span> {escape(text)}</span>'
+    return draw("verdict", is_good, "not read again" if is_good is None else good if is_good else bad)
 
 
 def time_text(unix_ms: int, *, since: int | None = None) -> str:

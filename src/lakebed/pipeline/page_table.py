@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from typing import Any
 
 from lakebed.pipeline.page_parts import (
@@ -16,9 +15,8 @@ from lakebed.pipeline.page_parts import (
     are,
     bytes_text,
     card,
-    grid,
+    draw,
     legend,
-    pair,
     sizes_that_differ,
     time_text,
     utc_text,
@@ -39,10 +37,10 @@ _LABEL_SHARE = 0.2
 """The part of a narrow plot's width that the label of an expiry takes."""
 
 
-def table_sections(table: TableFacts, *, alone: bool) -> str:
+def table_sections(table: TableFacts, *, alone: bool) -> list[str]:
     """Return the sections of one table that has versions; with its name, unless it is `alone` on the page."""
-    heading = "" if alone else f'<h2 class="table-name">Table <code>{escape(table.name)}</code></h2>'
-    return "".join([heading, _timeline(table), _rows_and_files(table), _storage(table), _tags(table.tags)])
+    heading = [] if alone else [draw("table_name", table.name)]
+    return [*heading, _timeline(table), _rows_and_files(table), _storage(table), *_tags(table.tags)]
 
 
 def _timeline(table: TableFacts) -> str:
@@ -76,7 +74,7 @@ def _timeline(table: TableFacts) -> str:
     words = f"Every commit is a snapshot: from {time_text(first)} to {time_text(last)} UTC."
     if flags:
         words += " A tag keeps its version readable when the snapshots around it have expired."
-    return card("Snapshots and tags" if flags else "Snapshots", words, drawn + keys)
+    return card("Snapshots and tags" if flags else "Snapshots", words, drawn, keys)
 
 
 def _fate(version: VersionFacts) -> str:
@@ -115,7 +113,8 @@ def _rows_and_files(table: TableFacts) -> str:
     compactions = sum(version.verb == "compact" for version in versions)
     note = f" {format_count(compactions, 'compaction')} made them fewer." if compactions else ""
     written = f"Rows that each commit wrote ({', '.join(verbs)}).{undone}" if verbs else "No commit wrote rows."
-    return pair(
+    return draw(
+        "pair",
         card("Rows by step", written, bars),
         card("Files by step", f"Data files that a reader of that version opens.{note}", lines),
     )
@@ -145,8 +144,8 @@ def _storage(table: TableFacts) -> str:
         tall=True,
     )
     keys = legend(("key box", "needed by that version"), ("key box history", "history: older versions on the store"))
-    section = card("Storage by version", "Data files on the store as the versions went by.", drawn + keys)
-    return pair(section, _expiry_section(table)) if expiries else section
+    section = card("Storage by version", "Data files on the store as the versions went by.", drawn, keys)
+    return draw("pair", section, _expiry_section(table)) if expiries else section
 
 
 def _place_of(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -> int:
@@ -208,47 +207,41 @@ def _expiry_section(table: TableFacts) -> str:
             ("pinned", after - size, "kept" if newest is None else "tags, kept snapshots, metadata"),
             ("freed", max(before - after, 0), "freed"),
         )
-        bar = "".join(
-            f'<i class="{css}" style="width:{100 * size / before:.2f}%" title="{escape(what)}: {bytes_text(size)}"></i>'
-            for css, size, what in segments
-            if size
+        bars = [
+            (css, f"{100 * size / before:.2f}", f"{what}: {bytes_text(size)}") for css, size, what in segments if size
+        ]
+        keys = [(f"key box {css}", f"{what} {bytes_text(size)}") for css, size, what in segments]
+        snapshots = int(expiry["snapshots_expired"])
+        counts = (
+            format_count(snapshots, "snapshot"),
+            format_count(snapshots, "snapshot file"),
+            format_count(int(expiry["files_deleted"]), "other file"),
         )
-        keys = legend(*((f"key box {css}", f"{what} {bytes_text(size)}") for css, size, what in segments))
-        rows.append(
-            f'<div class="stack" role="img" aria-label="{shown[0]} before, {shown[1]} after">{bar}</div>'
-            f"{keys}"
-            f"<p>{utc_text(expiry['started_ms'])}: {format_count(int(expiry['snapshots_expired']), 'snapshot')} "
-            f"expired: "
-            f"{format_count(int(expiry['snapshots_expired']), 'snapshot file')} and "
-            f"{format_count(int(expiry['files_deleted']), 'other file')} deleted; the table's folder had "
-            f"<b>{shown[0]}</b> before and <b>{shown[1]}</b> after.</p>"
-        )
-    return card("What expiry freed", "Nothing that a tag or a kept snapshot needs was touched.", "".join(rows))
+        rows.append(draw("expiry", *shown, bars, keys, utc_text(expiry["started_ms"]), *counts))
+    return card("What expiry freed", "Nothing that a tag or a kept snapshot needs was touched.", *rows)
 
 
-def _tags(tags: Sequence[TagFacts]) -> str:
+def _tags(tags: Sequence[TagFacts]) -> list[str]:
     if not tags:
-        return ""
+        return []
     read, compared = sum(tag.read_now for tag in tags), any(tag.reads_same is not None for tag in tags)
     checked, limited = sum(tag.check is not None for tag in tags), any(tag.expires_ms is not None for tag in tags)
     has_counts = any(tag.checksum is not None for tag in tags)
     rows = []
     for tag in tags:
-        cells = [
-            f'<th scope="row">{escape(tag.tag)}</th>',
-            f'<td data-label="snapshot">{tag.snapshot}{"" if tag.alive else " <small>expired</small>"}</td>',
-            f'<td data-label="committed">{time_text(tag.committed_ms)}</td>',
-            f'<td data-label="data">{bytes_text(tag.data_bytes)}</td>',
+        cells: list[tuple[str, str]] = [
+            ("snapshot", draw("snapshot", tag.snapshot, tag.alive)),
+            ("committed", time_text(tag.committed_ms)),
+            ("data", bytes_text(tag.data_bytes)),
         ]
         if limited:
-            until = "deleted" if tag.expires_ms is None else time_text(tag.expires_ms)
-            cells.append(f'<td data-label="kept until">{until}</td>')
+            cells.append(("kept until", "deleted" if tag.expires_ms is None else time_text(tag.expires_ms)))
         if has_counts:
-            cells.append(f'<td data-label="rows">{"–" if tag.rows is None else f"{tag.rows:,}"}</td>')
-            cells.append(f'<td data-label="checksum"><code>{escape(tag.checksum or "–")}</code></td>')
+            cells.append(("rows", "–" if tag.rows is None else f"{tag.rows:,}"))
+            cells.append(("checksum", draw("code", tag.checksum or "–")))
         if compared or checked:
-            cells.append(f'<td data-label="verdict">{_tag_verdict(tag, compared=compared)}</td>')
-        rows.append(f"<tr>{''.join(cells)}</tr>")
+            cells.append(("verdict", _tag_verdict(tag, compared=compared)))
+        rows.append((tag.tag, cells))
     columns = ["tag", "snapshot", "committed (UTC)", "data"]
     columns += ["kept until (UTC)"] if limited else []
     columns += ["rows", "checksum"] if has_counts else []
@@ -266,7 +259,7 @@ def _tags(tags: Sequence[TagFacts]) -> str:
         words.append("This report read no tag again: it gives the time of the last reading.")
     if checked:
         words.append(f"{_of(checked, len(tags), 'tag')} compared with a source outside of the lake.")
-    return card("Tags", " ".join(words), grid(columns, "".join(rows), ends_in_words=compared or checked > 0))
+    return [card("Tags", " ".join(words), draw("grid", columns, rows, compared or checked > 0))]
 
 
 def _of(part: int, count: int, what: str) -> str:
@@ -281,7 +274,7 @@ def _tag_verdict(tag: TagFacts, *, compared: bool) -> str:
     lines = [] if tag.check is None else [verdict_mark(tag.check.held, tag.check.detail, tag.check.detail)]
     if compared:
         lines.append(_since_tagged(tag))
-    return "<br>".join(lines) or '<span class="unknown">–</span>'
+    return draw("lines", lines) if lines else draw("verdict", None, "–")
 
 
 def _since_tagged(tag: TagFacts) -> str:
@@ -289,7 +282,7 @@ def _since_tagged(tag: TagFacts) -> str:
     if tag.read_now or tag.reads_same is None:
         return verdict_mark(tag.reads_same, "unchanged", "changed")
     if tag.reads_same:
-        return f'<span class="unknown">unchanged on {utc_text(tag.read_ms)}</span>'
+        return draw("verdict", None, f"unchanged on {utc_text(tag.read_ms)}")
     return verdict_mark(False, "", f"changed when last read, on {utc_text(tag.read_ms)}")
 
 

@@ -1,7 +1,8 @@
 """Plots as inline SVG with HTML labels: sharp at every width, readable on a phone, light and dark, no script.
 
-Owns: marks and axes. The SVG of a plot is stretched to its box (strokes do not scale), so it contains only shapes; all
-text is HTML over it and keeps its size. Colours are CSS variables that the page defines. Pure: numbers -> text.
+Owns: marks and axes; their markup is in `page.html.jinja`. The SVG of a plot is stretched to its box (strokes do not
+scale), so it contains only shapes; all text is HTML over it and keeps its size. Colours are CSS variables that the page
+defines. Pure: numbers -> text.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from lakebed.pipeline.page_parts import draw
 
 _WIDTH, _HEIGHT = 1000, 100
+Shape = tuple[str, str, str | None]
+"""Class, path, and what is shown on hover."""
+Label = tuple[str, str, str]
+"""Classes, the place from the left in percent, text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +89,13 @@ def plot(
     def y_of(y: float) -> float:
         return _HEIGHT * (1 - y / top)
 
-    shapes = [f'<path class="grid" d="M0 {y_of(step):.2f}H{_WIDTH}"/>' for step in steps]
+    shapes: list[Shape] = [("grid", f"M0 {y_of(step):.2f}H{_WIDTH}", None) for step in steps]
     for mark in marks:
-        shapes.append(_shape(mark, x_of, y_of))
-    shapes += [f'<path class="vertical" d="M{x_of(mark.x):.2f} 0V{_HEIGHT}"/>' for mark in verticals]
-    y_labels = "".join(
-        f'<span style="top:{100 * (1 - step / top):.2f}%">{escape(format_y(step))}</span>' for step in steps
-    )
-    top_labels = "".join(
-        f'<span style="left:{100 * mark.x / max(x_max, 1e-9):.2f}%">{escape(mark.label)}</span>'
-        for mark in verticals
-        if mark.label
-    )
-    return (
-        f'<div class="plot{" tall" if tall else ""}" role="img" aria-label="{escape(label, quote=True)}">'
-        f'<div class="ys" aria-hidden="true">{y_labels}</div>'
-        f'<div class="box"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
-        f"{''.join(shapes)}</svg>"
-        f'<div class="tops" aria-hidden="true">{top_labels}</div></div>'
-        f"{_x_axis(ticks, x_max)}</div>"
-    )
+        shapes += _shapes(mark, x_of, y_of)
+    shapes += [("vertical", f"M{x_of(mark.x):.2f} 0V{_HEIGHT}", None) for mark in verticals]
+    labels = [(f"{100 * (1 - step / top):.2f}", format_y(step)) for step in steps]
+    tops = [(f"{100 * mark.x / max(x_max, 1e-9):.2f}", mark.label) for mark in verticals if mark.label]
+    return draw("plot", label, tall, labels, shapes, tops, _x_axis(ticks, x_max))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +123,11 @@ def timeline(
             ones, then the last, then from the left.
     """
     top = 62 if flags else 0
-    strokes = "".join(
-        f'<path class="{css}" d="M{_WIDTH * x / max(x_max, 1e-9):.2f} {top}V{_HEIGHT}">'
-        f"<title>{escape(hint)}</title></path>"
-        for x, css, hint in ticks
-    )
-    poles = "".join(
-        f'<path class="pole" d="M{_WIDTH * flag.x / max(x_max, 1e-9):.2f} 36V62">'
-        f"<title>{escape(flag.label)}</title></path>"
-        for flag in flags
-    )
-    labels = "".join(
-        f'<div class="flags {css}" aria-hidden="true">{_flag_labels(flags, x_max, width)}</div>'
-        for css, width in _LABEL_WIDTHS.items()
-    )
-    return (
-        f'<div class="plot timeline{"" if flags else " bare"}" role="img" aria-label="{escape(label, quote=True)}">'
-        '<div class="ys"></div>'
-        f'<div class="box"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
-        f'<path class="band" d="M0 {top}H{_WIDTH}V{_HEIGHT}H0Z"/>{strokes}{poles}</svg>'
-        f"{labels}</div>"
-        f"{_x_axis(axis, x_max)}</div>"
-    )
+    shapes: list[Shape] = [("band", f"M0 {top}H{_WIDTH}V{_HEIGHT}H0Z", None)]
+    shapes += [(css, f"M{_WIDTH * x / max(x_max, 1e-9):.2f} {top}V{_HEIGHT}", hint) for x, css, hint in ticks]
+    shapes += [("pole", f"M{_WIDTH * flag.x / max(x_max, 1e-9):.2f} 36V62", flag.label) for flag in flags]
+    labels = [(css, _flag_labels(flags, x_max, width)) for css, width in _LABEL_WIDTHS.items()]
+    return draw("timeline", label, shapes, labels, _x_axis(axis, x_max), not flags)
 
 
 _LABEL_WIDTHS = {"narrow": 220.0, "middle": 460.0, "wide": 840.0}
@@ -160,11 +136,11 @@ _LABEL_PADDING, _LABEL_GAP, _LETTER_WIDTH = 14.0, 8.0, 7.6
 """In a flag, between labels of an axis, of a letter (seldom wider), in CSS pixels."""
 
 
-def _flag_labels(flags: Sequence[Flag], x_max: float, width: float) -> str:
+def _flag_labels(flags: Sequence[Flag], x_max: float, width: float) -> list[Label]:
     """Return the labels that fit into a box of `width` pixels without overlap."""
     order = sorted(range(len(flags)), key=lambda n: (flags[n].css == "flag", n != len(flags) - 1, n))
     taken: tuple[list[tuple[float, float]], ...] = ([], [])
-    placed: list[str] = []
+    placed: list[Label] = []
     for number in order:
         flag = flags[number]
         share = flag.x / max(x_max, 1e-9)
@@ -177,33 +153,33 @@ def _flag_labels(flags: Sequence[Flag], x_max: float, width: float) -> str:
         if row is None or left < 0:
             continue
         taken[row].append((left, left + size))
-        placed.append(
-            f'<span class="{flag.css} row{row}{" end" if at_end else ""}" style="left:{100 * share:.2f}%">'
-            f"{escape(flag.label)}</span>"
-        )
-    return "".join(placed)
+        placed.append((f"{flag.css} row{row}{' end' if at_end else ''}", f"{100 * share:.2f}", flag.label))
+    return placed
 
 
-def _shape(mark: Bars | Line | Area, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> str:
+def _shapes(mark: Bars | Line | Area, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> list[Shape]:
     if isinstance(mark, Bars):
         count = max(len(mark.values), 1)
         gap = 0.2 if count <= 60 else 0.12
         marked = mark.marked or [False] * len(mark.values)
         bars = zip(mark.values, mark.hints, marked, strict=True)
-        return "".join(
-            f'<path class="{mark.css}{" marked" if is_marked else ""}" '
-            f'd="M{x_of(number + gap / 2):.2f} {_HEIGHT}V{y_of(value):.2f}'
-            f'H{x_of(number + 1 - gap / 2):.2f}V{_HEIGHT}Z"><title>{escape(hint)}</title></path>'
+        return [
+            (
+                f"{mark.css}{' marked' if is_marked else ''}",
+                f"M{x_of(number + gap / 2):.2f} {_HEIGHT}V{y_of(value):.2f}"
+                f"H{x_of(number + 1 - gap / 2):.2f}V{_HEIGHT}Z",
+                hint,
+            )
             for number, (value, hint, is_marked) in enumerate(bars)
-        )
+        ]
     if not mark.points:
-        return ""
+        return []
     points = _step_points(mark.points) if mark.stepped else list(mark.points)
     path = "L".join(f"{x_of(x):.2f} {y_of(y):.2f}" for x, y in points)
     if isinstance(mark, Area):
         left, right = x_of(points[0][0]), x_of(points[-1][0])
-        return f'<path class="{mark.css}" d="M{left:.2f} {_HEIGHT}L{path}L{right:.2f} {_HEIGHT}Z"/>'
-    return f'<path class="{mark.css}" d="M{path}"/>'
+        return [(mark.css, f"M{left:.2f} {_HEIGHT}L{path}L{right:.2f} {_HEIGHT}Z", None)]
+    return [(mark.css, f"M{path}", None)]
 
 
 def _step_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -230,20 +206,17 @@ def _nice(highest: float, *, step_min: float = 0.0) -> tuple[float, list[float]]
     return count * step, [number * step for number in range(count + 1)]
 
 
-def _x_axis(ticks: Sequence[Tick], x_max: float) -> str:
-    return "".join(
-        f'<div class="xs {css}" aria-hidden="true">{_x_labels(ticks, x_max, width)}</div>'
-        for css, width in _LABEL_WIDTHS.items()
-    )
+def _x_axis(ticks: Sequence[Tick], x_max: float) -> list[tuple[str, list[Label]]]:
+    return [(css, _x_labels(ticks, x_max, width)) for css, width in _LABEL_WIDTHS.items()]
 
 
-def _x_labels(ticks: Sequence[Tick], x_max: float, width: float) -> str:
+def _x_labels(ticks: Sequence[Tick], x_max: float, width: float) -> list[Label]:
     """Return the labels that fit into a box of `width` pixels, from the left.
 
     A label that would pass a border begins or ends at its tick; one that is longer than half the box is cut.
     """
     letters_max = int(width / 2 / _LETTER_WIDTH)
-    labels: list[str] = []
+    labels: list[Label] = []
     taken = 0.0
     for tick in ticks:
         label = tick.label if len(tick.label) <= letters_max else tick.label[: letters_max - 1] + "…"
@@ -253,6 +226,5 @@ def _x_labels(ticks: Sequence[Tick], x_max: float, width: float) -> str:
         if left < taken:
             continue
         taken = left + size + _LABEL_GAP
-        css = ' class="start"' if at_start else ' class="end"' if at_end else ""
-        labels.append(f'<span{css} style="left:{100 * place / width:.2f}%">{escape(label)}</span>')
-    return "".join(labels)
+        labels.append(("start" if at_start else "end" if at_end else "", f"{100 * place / width:.2f}", label))
+    return labels

@@ -1,4 +1,4 @@
-"""What keeps a version alive, and what may go: `Pin` and `ReclaimPlan`. Pure data.
+"""What keeps a version alive, and what may go: `Pin` and `CollectionPlan`. Pure data.
 
 Owns: the vocabulary shared by all stores. Knows no store and does no I/O.
 """
@@ -68,7 +68,7 @@ class Deletable:
 
 
 @dataclass(frozen=True, slots=True)
-class ReclaimPlan:
+class CollectionPlan:
     """The objects that would be deleted, and why. Creating a plan deletes nothing.
 
     Order of execution: every path of `hide` first (versions become invisible), then, after the pins were read
@@ -92,7 +92,8 @@ class ReclaimPlan:
 
     def __repr__(self) -> str:
         return (
-            f"ReclaimPlan({self.store!r}, versions={len(self.hide)}, files={len(self.doomed)}, bytes={self.bytes_freed}"
+            f"CollectionPlan({self.store!r}, versions={len(self.hide)}, files={len(self.doomed)}, "
+            f"bytes={self.bytes_freed}"
             f"{f', warnings={len(self.warnings)}' if self.warnings else ''})"
         )
 
@@ -104,7 +105,7 @@ class ReclaimPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class ReclaimReport:
+class CollectionReport:
     """The result of a sweep; of a dry run, the numbers of its plan."""
 
     store: str
@@ -114,7 +115,7 @@ class ReclaimReport:
     kept: dict[str, int]
     warnings: tuple[str, ...]
     dry_run: bool
-    plan: ReclaimPlan | None = None
+    plan: CollectionPlan | None = None
     notes: tuple[str, ...] = ()
     """As the plan's."""
     problem: str | None = None
@@ -123,13 +124,13 @@ class ReclaimReport:
     """The kind of the error, such as ``owned`` or ``corruption``."""
 
     @classmethod
-    def not_collected(cls, store: str, error: LakebedError, *, dry_run: bool) -> ReclaimReport:
+    def not_collected(cls, store: str, error: LakebedError, *, dry_run: bool) -> CollectionReport:
         """Return the report of a store that could not be collected: nothing was deleted, and why."""
         return cls(store, 0, 0, 0, {}, (), dry_run, problem=error.message, problem_kind=error.kind)
 
     def __repr__(self) -> str:
         return (
-            f"ReclaimReport({self.store!r}, versions={self.hidden_count}, files={self.deleted_count}, "
+            f"CollectionReport({self.store!r}, versions={self.hidden_count}, files={self.deleted_count}, "
             f"bytes={self.deleted_bytes}, dry_run={self.dry_run}"
             f"{f', warnings={len(self.warnings)}' if self.warnings else ''}"
             f"{f', not collected: {self.problem_kind}' if self.problem else ''})"

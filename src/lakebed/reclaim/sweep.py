@@ -1,7 +1,7 @@
 """The sweeper: the one place that deletes data. Owns batches, progress, dry runs and the report.
 
 Invariants:
-- Only paths of a `ReclaimPlan` are deleted, in the plan's order, in batches of at most `BATCH_COUNT_MAX` objects.
+- Only paths of a `CollectionPlan` are deleted, in the plan's order, in batches of at most `BATCH_COUNT_MAX` objects.
 - It deletes inside its store only: a path that would leave it (absolute, a URL, with ``..``) is refused before anything
   is deleted. A sweeper that `reaches_outside` also deletes the objects that URLs name.
 - A missing object counts as deleted. An error in one batch is reported and the other batches continue; then the sweep
@@ -20,7 +20,7 @@ from lakebed.log import logger
 from lakebed.objects.open import place_of
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.runtime import Environment
 
 _LOG: Final = logger("reclaim")
@@ -77,7 +77,7 @@ class Sweeper:
         self._environment = environment or Environment()
         self._progress = progress
 
-    def sweep(self, plan: ReclaimPlan, *, dry_run: bool = False) -> ReclaimReport:
+    def sweep(self, plan: CollectionPlan, *, dry_run: bool = False) -> CollectionReport:
         """Delete the objects of `plan` (its `hide` first), or with `dry_run` only report them.
 
         Cost: 1 DELETE a thousand objects.
@@ -137,9 +137,9 @@ class Sweeper:
             yield self._store, [deletable.path for deletable in inside], inside
 
 
-def report_of(plan: ReclaimPlan, sweep: Sweep, *, hidden_count: int, dry_run: bool) -> ReclaimReport:
+def report_of(plan: CollectionPlan, sweep: Sweep, *, hidden_count: int, dry_run: bool) -> CollectionReport:
     """Return the report of a sweep that executed `plan`, or with `dry_run` would."""
-    return ReclaimReport(
+    return CollectionReport(
         store=plan.store,
         hidden_count=len(plan.hide) if dry_run else hidden_count,
         deleted_count=len(plan.doomed) if dry_run else sweep.deleted_count,

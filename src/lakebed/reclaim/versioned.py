@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
-from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, Version
+from lakebed.reclaim.model import CollectionPlan, Explanation, Pin, Version
 
 
 @runtime_checkable
 class Versioned(Protocol):
-    """A store with versions that can be pinned, forked, restored and reclaimed."""
+    """A store with versions that can be pinned, branched, restored and collected."""
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Versioned(Protocol):
         """Remove a pin by name. Raises `NotFound`."""
         ...
 
-    def fork(self, name: str, *, version: str | None = None) -> Any:
+    def create_branch(self, name: str, *, version: str | None = None) -> Any:
         """Create a writable branch of versions that starts from one of ours and shares its objects."""
         ...
 
@@ -45,8 +45,8 @@ class Versioned(Protocol):
         """Make an older version the newest one; history is kept."""
         ...
 
-    def plan_reclaim(self) -> ReclaimPlan:
-        """Plan what cleaning would delete now, by the store's own retention settings. Delete nothing."""
+    def plan_collection(self) -> CollectionPlan:
+        """Plan what a collection would delete now, by the store's own retention settings. Delete nothing."""
         ...
 
     def why(self, path: str) -> Explanation:

@@ -110,7 +110,7 @@ class Branch(Reference):
         """Upload an object's bytes, and stage nothing: `stage_many` makes many of them visible at one moment.
 
         Until it is staged nothing refers to it, and a collection deletes it when it is old enough
-        (`CollectionOptions.min_age`). Arguments and errors as `put`. Cost: 1 PUT.
+        (`CollectionOptions.grace`). Arguments and errors as `put`. Cost: 1 PUT.
         """
         return self._transport.upload(self._text, chunks_of(content), content_type=content_type, metadata=metadata)
 

@@ -138,7 +138,8 @@ def download_directory(
 
     Args:
         reference: a branch (with what is uncommitted), tag or commit, opened here or through a server.
-        directory: files that are there are replaced when they differ.
+        directory: files that are there are replaced when they differ, and so are links to files: what a link leads to
+            is read, to compare it, and never written.
         prefix: as a folder: ``raw`` and ``raw/`` mean the same.
         delete: also delete files of the directory that are not below the prefix.
         dry_run: only say what would be copied and deleted.
@@ -176,7 +177,8 @@ def download_directory(
     for path in () if dry_run else gone:
         (root / path).unlink(missing_ok=True)
     unchanged = len(remote) - len(copied)
-    return CopyReport(tuple(sorted(copied)), sum(copied.values()), unchanged, gone, dry_run, tuple(local.skipped))
+    skipped = tuple(path for path in local.skipped if path not in copied)
+    return CopyReport(tuple(sorted(copied)), sum(copied.values()), unchanged, gone, dry_run, skipped)
 
 
 def _folder(prefix: str) -> str:

@@ -2,7 +2,7 @@
 
 Owns: the order in which they go. A repository is gone from the moment its record is, and its branches go in the same
 write, so no write to it is acknowledged after that. What was being uploaded or read then goes on for a while, so its
-remains are left alone for `CollectionOptions.min_age`. Then: records; objects, the marker last; records again, for what
+remains are left alone for `CollectionOptions.grace`. Then: records; objects, the marker last; records again, for what
 was written meanwhile; the note that it was deleted. Its namespace is free from then on.
 
 Invariants: a crash anywhere leaves the note, and the next sweep continues; imported objects are not touched, for they
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.repo.model.layout import MARKER_PATH, Keys, deletion_key
 from lakebed.repo.model.model import DeletedRepository
@@ -31,14 +31,14 @@ _KEYS_AT_ONCE: Final = 10_000
 
 def sweep_deleted(
     repositories: Repositories, *, dry_run: bool = False, progress: Callable[[Any], None] | None = None
-) -> list[ReclaimReport]:
-    """Delete what is left of repositories that were deleted before `CollectionOptions.min_age`.
+) -> list[CollectionReport]:
+    """Delete what is left of repositories that were deleted before `CollectionOptions.grace`.
 
     Returns:
         One report a repository, by the name it had.
     Cost: of each 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
     """
-    age_ms = round(CollectionOptions().min_age.total_seconds() * 1000)
+    age_ms = round(CollectionOptions().grace.total_seconds() * 1000)
     now_ms = repositories.environment.clock.now_ms()
     return [
         _sweep(repositories, deleted, dry_run=dry_run, progress=progress)
@@ -49,7 +49,7 @@ def sweep_deleted(
 
 def _sweep(
     repositories: Repositories, deleted: DeletedRepository, *, dry_run: bool, progress: Callable[[Any], None] | None
-) -> ReclaimReport:
+) -> CollectionReport:
     store = repositories.store.sub(namespace_folder(deleted.record.namespace, root_url=repositories.url))
     sweeper = Sweeper(store, repositories.environment, progress)
     if dry_run:
@@ -64,11 +64,11 @@ def _sweep(
     return report
 
 
-def _plan(store: ObjectStore, deleted: DeletedRepository) -> ReclaimPlan:
+def _plan(store: ObjectStore, deleted: DeletedRepository) -> CollectionPlan:
     why = f"repository {deleted.name} was deleted"
     doomed = [Deletable(meta.path, meta.size_bytes, why) for meta in store.list()]
-    doomed.sort(key=lambda one: one.path == MARKER_PATH)
-    return ReclaimPlan(deleted.name, (), tuple(doomed))
+    doomed.sort(key=lambda meta: meta.path == MARKER_PATH)
+    return CollectionPlan(deleted.name, (), tuple(doomed))
 
 
 def _delete_records(key_value: KeyValue, keys: Keys) -> None:

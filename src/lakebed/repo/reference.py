@@ -12,12 +12,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+from lakebed.errors import NotFound
 from lakebed.objects.port import ByteRange, ObjectStore
 from lakebed.repo.directories import CopyProgress, CopyReport, download_directory
 from lakebed.repo.heads.heads import CommitWithId
 from lakebed.repo.model.model import Difference, Entry
 from lakebed.repo.model.names import parse_reference
-from lakebed.repo.objects.data import ranges_file
+from lakebed.repo.objects.data import find_newer, ranges_file
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View
 from lakebed.repo.transport.transport import OverTransport, Transport
@@ -157,13 +158,22 @@ class Reference(OverTransport):
         return self._transport.stream(self._text, path, byte_range=byte_range)
 
     def open(self, path: str) -> io.BufferedReader:
-        """An object as a binary file that can be read and sought. Raises as `get`. Cost: `stat`; reads as they come."""
+        """An object as a binary file that can be read and sought: the whole file is of one moment.
+
+        That is the call's, and when the object is replaced and collected before anything of the file was read, or its
+        end was sought, that of the first read. Raises as `get`, reads too. Cost: `stat`; reads as they come.
+        """
         entry = self.stat(path)
 
         def read_range(byte_range: ByteRange) -> bytes:
             return self._transport.read_entry(self._text, path, entry, byte_range=byte_range)
 
-        return ranges_file(read_range, size_bytes=entry.size_bytes)
+        def look_again(gone: NotFound) -> int:
+            nonlocal entry
+            entry = find_newer(lambda: self.stat(path), entry, gone=gone)
+            return entry.size_bytes
+
+        return ranges_file(read_range, size_bytes=entry.size_bytes, look_again=look_again)
 
     def signed_url(self, path: str, *, expires_in_s: int = 3600) -> str:
         """A URL with which anyone may read an object for a while.

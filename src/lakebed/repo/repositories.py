@@ -160,7 +160,7 @@ class Repositories(Closing):
             Corruption: a record is damaged.
         Cost: 1 snapshot, 1 scan of the key-value store; over HTTP 1 request a page.
         """
-        check_amount(amount)
+        amount = check_amount(amount)
         transports = self._catalog.repositories(ListRepositories(prefix=prefix, after=after), amount=amount)
         return (Repository(transport) for transport in transports)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from lakebed.closing import Closing
-from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 from lakebed.repo.branch import Branch
 from lakebed.repo.heads.heads import CommitWithId
 from lakebed.repo.model.model import Difference, Tag
@@ -46,7 +46,7 @@ from lakebed.repo.verbs.settings import (
     Unprotect,
     Webhooks,
 )
-from lakebed.repo.verbs.versions import CollectGarbage, Pins, PinVersion, PlanReclaim, Restore, Unpin, Versions, Why
+from lakebed.repo.verbs.versions import Collect, Pins, PinVersion, PlanCollection, Restore, Unpin, Versions, Why
 
 __all__ = ["NamedCommit", "Repository"]
 
@@ -137,13 +137,13 @@ class Repository(OverTransport, Closing):
         return self._transport.rows(Branches(prefix=prefix, after=after, hidden=hidden), amount=None)
 
     def create_branch(
-        self, name: str, *, source: str | Reference | None = None, hidden: bool = False, committer: str = ""
+        self, name: str, *, version: str | Reference | None = None, hidden: bool = False, committer: str = ""
     ) -> Branch:
         """Make a branch at the commit of a reference (default: of the default branch); what is staged is not in it.
 
         Arguments and errors as `lakebed.repo.references.branches.create_branch`.
         """
-        start = None if source is None else str(source)
+        start = None if version is None else str(version)
         self._transport.call(CreateBranch(name=name, source=start, hidden=hidden, committer=committer))
         return self.branch(name)
 
@@ -191,7 +191,7 @@ class Repository(OverTransport, Closing):
         Arguments as `Reference.log`.
         """
         text = self.default_branch if ref is None else str(ref)
-        return log_of_range(lambda one, **rest: self.ref(one).log(**rest), text, **filters)
+        return log_of_range(lambda ref, **rest: self.ref(ref).log(**rest), text, **filters)
 
     def diff(
         self,
@@ -290,27 +290,23 @@ class Repository(OverTransport, Closing):
         """Remove a tag. As `lakebed.repo.verbs.versions.Unpin`."""
         self._transport.call(Unpin(name=name))
 
-    def fork(self, name: str, *, version: str | None = None) -> Branch:
-        """A branch that starts from a version, by default the newest. As `create_branch`."""
-        return self.create_branch(name, source=version)
-
     def restore(self, version: str, *, committer: str | None = None) -> Version:
         """Make an older version the newest, in a new commit. As `lakebed.repo.verbs.versions.Restore`."""
         return self._transport.call(Restore(version=version, committer=committer))
 
-    def plan_reclaim(self, options: CollectionOptions | None = None) -> ReclaimPlan:
+    def plan_collection(self, options: CollectionOptions | None = None) -> CollectionPlan:
         """What a collection would delete now; deletes nothing. As `lakebed.repo.collect.collect.plan_collection`."""
-        return self._transport.call(PlanReclaim(min_age_s=_age_s(options)))
+        return self._transport.call(PlanCollection(grace_s=_grace_s(options)))
 
-    def collect_garbage(
+    def collect(
         self,
         options: CollectionOptions | None = None,
         *,
         dry_run: bool = False,
         progress: Callable[[Any], None] | None = None,
-    ) -> ReclaimReport:
+    ) -> CollectionReport:
         """Delete what nothing needs. As `lakebed.repo.collect.collect.collect_garbage`."""
-        collection = CollectGarbage(min_age_s=_age_s(options), dry_run=dry_run)
+        collection = Collect(grace_s=_grace_s(options), dry_run=dry_run)
         return self._transport.call(collection, progress=progress)
 
     def why(self, path: str) -> Explanation:
@@ -325,5 +321,5 @@ class Repository(OverTransport, Closing):
             self._close()
 
 
-def _age_s(options: CollectionOptions | None) -> float | None:
-    return None if options is None else options.min_age.total_seconds()
+def _grace_s(options: CollectionOptions | None) -> float | None:
+    return None if options is None else options.grace.total_seconds()

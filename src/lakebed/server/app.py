@@ -12,6 +12,7 @@ from lakebed.server.keys import Principal
 from lakebed.server.paimon.routes import PREFIX
 from lakebed.server.paimon.routes import ROUTES as PAIMON_ROUTES
 from lakebed.server.routes import ROUTES
+from lakebed.server.s3.application import S3Application
 from lakebed.server.site import RepositoryCall, RepositorySite
 
 _SERVICE: Final = Service(
@@ -29,6 +30,11 @@ _SERVICE: Final = Service(
         "left": PathParameter("The reference on the left."),
         "right": PathParameter("The reference on the right."),
         "source": PathParameter("The reference that is merged."),
+        "meta_range": PathParameter("The id of a metarange: the hash of its contents."),
+        "range": PathParameter("The id of a range: the hash of its contents."),
+        "type": PathParameter("`range` or `meta_range`.", "^(range|meta_range)$"),
+        "object_id": PathParameter("The id of a range or metarange."),
+        "pull_request": PathParameter("A pull request's id."),
         "access_key": PathParameter("An access key's id."),
     },
 )
@@ -40,5 +46,6 @@ def description() -> dict[str, Any]:
 
 
 def build(site: RepositorySite) -> Gate[Principal, RepositoryCall]:
-    """The ASGI application that serves a site."""
-    return application.build(site, {**ROUTES, PREFIX: PAIMON_ROUTES})
+    """The ASGI application that serves a site, with the S3 gateway if the site has a key for it."""
+    routes = {**ROUTES, PREFIX: PAIMON_ROUTES}
+    return application.build(site, routes, claiming=S3Application(site) if site.keys.has_signers else None)

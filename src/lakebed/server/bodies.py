@@ -185,8 +185,11 @@ class DiffRow(msgspec.Struct, frozen=True, omit_defaults=True):
     right: DiffObjectStat | UnsetType = UNSET
 
 
-class ObjectStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An object or, in listings with a delimiter, a common prefix."""
+class ObjectStats(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """An object or, in listings with a delimiter, a common prefix.
+
+    Nothing leads back to it, so the garbage collector need not look: a page has a thousand.
+    """
 
     path: str
     path_type: Literal["object", "common_prefix"]
@@ -317,6 +320,108 @@ class GarbageCollectionRules(msgspec.Struct, frozen=True):
 
     default_retention_days: Annotated[int, Meta(ge=0, le=36_500)]
     branches: list[GarbageCollectionRule]
+
+
+class BranchProtectionPattern(msgspec.Struct, frozen=True):
+    """``POST`` and ``DELETE /branch_protection``."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class GarbageCollectionConfig(msgspec.Struct, frozen=True):
+    """``GET /config/garbage-collection``."""
+
+    grace_period: Annotated[int, Meta(description="Seconds: younger objects are not collected.")]
+
+
+class UserMetadataUpdate(msgspec.Struct, frozen=True):
+    """``PUT /branches/{branch}/objects/stat/user_metadata``."""
+
+    set: Metadata
+
+
+class UnderlyingProperties(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``GET /refs/{ref}/objects/underlyingProperties``."""
+
+    storage_class: str | UnsetType = UNSET
+
+
+class StorageLocation(msgspec.Struct, frozen=True):
+    """The URL of a file of the repository."""
+
+    location: str
+
+
+class PullRequestCreation(msgspec.Struct, frozen=True):
+    """``POST /pulls``."""
+
+    title: str
+    source_branch: str
+    destination_branch: str
+    description: str | None = None
+
+
+class PullRequestCreationResponse(msgspec.Struct, frozen=True):
+    """The pull request's id."""
+
+    id: str
+
+
+class PullRequestUpdate(msgspec.Struct, frozen=True):
+    """``PATCH /pulls/{pull_request}``."""
+
+    title: str | None = None
+    description: str | None = None
+    status: Literal["open", "closed", "merged"] | None = None
+
+
+class PullRequestRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pull request."""
+
+    id: str
+    status: Literal["open", "closed", "merged"]
+    title: str
+    description: str
+    creation_date: str
+    author: str
+    source_branch: str
+    destination_branch: str
+    merged_commit_id: str | UnsetType = UNSET
+    closed_date: str | UnsetType = UNSET
+
+
+class SetupState(msgspec.Struct, frozen=True):
+    """``GET /setup_lakefs``."""
+
+    state: Literal["initialized"]
+    comm_prefs_missing: bool = False
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """``POST /setup_lakefs``: there is nothing left to set up."""
+
+    username: str
+
+
+class StatisticsEvent(msgspec.Struct, frozen=True, rename={"kind": "class"}):
+    """How often a client has used something."""
+
+    kind: str
+    name: str
+    count: int
+
+
+class StatisticsEvents(msgspec.Struct, frozen=True):
+    """``POST /statistics``."""
+
+    events: list[StatisticsEvent]
+
+
+class AuthCapabilities(msgspec.Struct, frozen=True):
+    """``GET /auth/capabilities``: what is sent by e-mail, which is nothing."""
+
+    invite_user: bool = False
+    forgot_password: bool = False
 
 
 class VersionConfig(msgspec.Struct, frozen=True):

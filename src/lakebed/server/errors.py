@@ -51,6 +51,19 @@ def status_of(error: LakebedError) -> int:
     return generic.status_of(error, statuses=_STATUSES)
 
 
+def shown_error(error: LakebedError, *, root_url: str) -> ErrorBody:
+    """Message and facts of an error as a client may see them; `root_url` as in `error_reply`."""
+    body = public_body(error)
+    message, facts = body.message, body.facts
+    if error.kind in _PLAIN:
+        named, sentence = _PLAIN[error.kind]
+        facts = {named: facts.get(named, "")}
+        message = sentence.format(facts[named])
+    return ErrorBody(
+        conceal(message, root_url=root_url), {name: _conceal(fact, root_url) for name, fact in facts.items()}
+    )
+
+
 def error_reply(
     error: BaseException, *, request_id: str, statuses: Mapping[str, int] = {}, root_url: str = ""
 ) -> Response:
@@ -62,15 +75,7 @@ def error_reply(
     """
 
     def body_of(error: LakebedError) -> ErrorBody:
-        body = public_body(error)
-        message, facts = body.message, body.facts
-        if error.kind in _PLAIN:
-            named, sentence = _PLAIN[error.kind]
-            facts = {named: facts.get(named, "")}
-            message = sentence.format(facts[named])
-        return ErrorBody(
-            conceal(message, root_url=root_url), {name: _conceal(fact, root_url) for name, fact in facts.items()}
-        )
+        return shown_error(error, root_url=root_url)
 
     return generic.error_reply(error, request_id=request_id, statuses={**_STATUSES, **statuses}, body_of=body_of)
 

@@ -3,10 +3,15 @@
 Owns: the records below ``keys/`` of the key-value store, secrets and their hashes, tokens, and the cache of verified
 headers. Field names are stored: DO NOT CHANGE them; add fields at the end, with a default.
 
-Secrets. A secret is 240 random bits made by this module, never chosen by a person. A dictionary does not help to guess
-it, and the cost that slow hashes add to each guess is not needed against 2**240 possible secrets. So the hash is a fast
-keyed one (blake2b with a random salt of each key as its key): a stolen database reveals no secret, and verifying takes
-microseconds.
+Secrets. A secret is 240 bits, random or as good as that, made by this module, never chosen by a person. A dictionary
+does not help to guess it, and the cost that slow hashes add to each guess is not needed against 2**240 possible
+secrets. So the hash is a fast keyed one (blake2b with a random salt of each key as its key): a stolen database reveals
+no secret, and verifying takes microseconds.
+
+Secrets of clients that sign. S3's signatures can be checked only by a server that knows the secret. A server that is
+given a secret key, which is in a file and not in the database, makes each secret from it: a keyed hash of the access
+key's id and salt. It can make the secret again, and stores no more than other servers do. The database alone, or the
+secret key alone, still reveals no secret. What is kept in memory is the key derived from it for one day and region.
 
 Tokens. ``POST /auth/login`` makes a short-lived access key, ``<its parent>-<id>``, with the rights of its parent. It is
 sent as ``Bearer <id>.<secret>``, as any access key may be. Nothing is signed, so a stolen database does not help to
@@ -38,12 +43,15 @@ from lakebed.repo.model.names import check_repository_name
 from lakebed.repo.records.records import decode_record, encode_record
 from lakebed.runtime import Environment
 from lakebed.server.options import ServerOptions
+from lakebed.server.s3.signature import derive_key
 
 _ID_PREFIX: Final = "LAKEBED"
 _ID_BYTES: Final = 10
 _ID_CHARACTERS_MAX: Final = 64
 _SECRET_BYTES: Final = 30
 _SALT_BYTES: Final = 16
+_PERSON: Final = b"lakebed s3 key"
+"""Keeps secrets apart from other uses of the secret key. DO NOT CHANGE: no secret could be derived again."""
 _HASH_BYTES: Final = 32
 _TOKEN_MARK: Final = "-"
 _CACHED_MAX: Final = 10_000
@@ -131,8 +139,17 @@ def check_revocable(key: AccessKey, *, every: Callable[[], Iterable[AccessKey]])
 class AccessKeys:
     """The access keys of a server. Thread-safe."""
 
-    def __init__(self, key_value: KeyValue, *, environment: Environment, options: ServerOptions | None = None) -> None:
+    def __init__(
+        self,
+        key_value: KeyValue,
+        *,
+        environment: Environment,
+        options: ServerOptions | None = None,
+        secret_key: bytes | None = None,
+    ) -> None:
         self._key_value = key_value
+        self._secret_key = secret_key
+        self._signers: dict[tuple[str, str], tuple[Principal, bytes, float]] = {}
         self._environment = environment
         self._options = options or ServerOptions()
         self._pepper = self._random(_SALT_BYTES)
@@ -271,6 +288,51 @@ class AccessKeys:
             raise forbidden("The access key that this was made with is unknown or revoked: ask for it with another.")
         return _principal(key), key.salt.hex()
 
+    @property
+    def has_signers(self) -> bool:
+        """Whether secrets can be derived, and so signatures checked."""
+        return self._secret_key is not None
+
+    def recall_signer(self, access_key: str, scope: str) -> tuple[Principal, bytes] | None:
+        """As `signer`, of one that was asked for a short while ago; None: ask for it. Cost: 1 us, no store call."""
+        known = self._signers.get((access_key, scope))
+        if known is None or self._environment.clock.monotonic_s() - known[2] > self._options.key_recheck_s:
+            return None
+        return known[:2]
+
+    def signer(self, access_key: str, scope: str) -> tuple[Principal, bytes]:
+        """The caller who has an access key, and what it signs with in a scope of AWS's signatures.
+
+        Raises:
+            InvalidRequest: kind ``InvalidAccessKeyId``: the key is unknown or revoked, or was made without the secret
+                key of this server, and so cannot sign.
+
+        Cost: 1 GET.
+        """
+        changes = self._changes
+        key = self._load(access_key)
+        if key is None or key.parent is not None:
+            raise _no_signer("The AWS Access Key Id you provided does not exist in our records.")
+        secret = self._derive(key)
+        if secret is None or not _matches(key, secret):
+            raise _no_signer(
+                "The access key was made before the server had its S3 key, or with another one: rotate the access key."
+            )
+        principal, signing_key = _principal(key), derive_key(secret, scope)
+        if changes == self._changes:
+            if len(self._signers) >= _CACHED_MAX:
+                self._signers.clear()
+            self._signers[access_key, scope] = principal, signing_key, self._environment.clock.monotonic_s()
+        return principal, signing_key
+
+    def _derive(self, key: AccessKey) -> str | None:
+        """The secret of a key that was made with the secret key; None: there is no secret key."""
+        if self._secret_key is None:
+            return None
+        text = f"{key.id}\x00".encode() + key.salt
+        digest = hashlib.blake2b(text, key=self._secret_key, digest_size=_SECRET_BYTES, person=_PERSON).digest()
+        return urlsafe_b64encode(digest).decode()
+
     def _store(self, key: AccessKey, *, expected: Mapping[bytes, bytes | None] = {}) -> NewAccessKey:
         """Record a new key or token with a new secret. Raises `Conflict` unless records are as expected."""
         new = self._new(key)
@@ -279,7 +341,7 @@ class AccessKeys:
         return new
 
     def _new(self, key: AccessKey) -> NewAccessKey:
-        secret = urlsafe_b64encode(self._random(_SECRET_BYTES)).decode()
+        secret = self._derive(key) or urlsafe_b64encode(self._random(_SECRET_BYTES)).decode()
         return NewAccessKey(msgspec.structs.replace(key, secret_hash=_hash(key.salt, secret)), secret)
 
     def _end(self, ids: Sequence[str]) -> None:
@@ -291,6 +353,7 @@ class AccessKeys:
         """Empty the cache, and keep running calls of `verify` from filling it with what they have read."""
         self._changes += 1
         self._cache = {}
+        self._signers = {}
 
     def _load(self, key_id: str) -> AccessKey | None:
         if not _is_id(key_id):
@@ -315,6 +378,10 @@ class AccessKeys:
 def _principal(key: AccessKey) -> Principal:
     names = None if key.repositories is None else frozenset(key.repositories)
     return Principal(key.parent or key.id, key.role, names, key.created_at_ms)
+
+
+def _no_signer(message: str) -> InvalidRequest:
+    return InvalidRequest(message, kind="InvalidAccessKeyId")
 
 
 def _is_id(text: str) -> bool:

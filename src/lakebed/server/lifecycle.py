@@ -51,8 +51,16 @@ def open_records(settings: ServerSettings, *, environment: Environment) -> Repos
 
 def first_key(repositories: Repositories, settings: ServerSettings) -> NewAccessKey | None:
     """Create the first access key when there is none yet; else None."""
-    keys = AccessKeys(repositories.key_value, environment=repositories.environment, options=settings.options)
-    return keys.create_first()
+    return _access_keys(repositories, settings).create_first()
+
+
+def _access_keys(repositories: Repositories, settings: ServerSettings) -> AccessKeys:
+    return AccessKeys(
+        repositories.key_value,
+        environment=repositories.environment,
+        options=settings.options,
+        secret_key=settings.s3_key,
+    )
 
 
 def open_site(settings: ServerSettings, repositories: Repositories) -> RepositorySite:
@@ -85,7 +93,7 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
         serving=serving,
         options=options,
         repositories=repositories,
-        keys=AccessKeys(repositories.key_value, environment=environment, options=options),
+        keys=_access_keys(repositories, settings),
         audit_log=AuditLog(repositories.key_value, environment=environment, lines_max=options.audit_lines_max),
         signer=Signer(settings.signing_key, clock=environment.clock),
         imports=imports,

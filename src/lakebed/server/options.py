@@ -20,7 +20,7 @@ class ServerOptions(HttpOptions):
     """Processes that serve. More than one needs records that they can share: `metadata` on PostgreSQL."""
 
     allow_remote: bool = False
-    """Whether to listen to other machines too. Nothing is encrypted: put a proxy that ends TLS in front."""
+    """Whether to listen to other machines without a certificate (`HttpOptions.tls`): nothing is encrypted."""
 
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     """Credentials and endpoints of the storage."""
@@ -59,6 +59,14 @@ class ServerOptions(HttpOptions):
 
     presigned_lifetime_s: int = 900
     """How long a presigned URL is valid."""
+
+    s3_key_file: str | None = None
+    """A file with the S3 key, made when it is missing; with it the S3 gateway is served. Access keys that are made from
+    then on can sign; who has the file and the records has their secrets, so keep the two apart."""
+
+    s3_domains: Sequence[str] = ()
+    """Names of this server in front of which a bucket may stand, as in ``bucket.s3.example.com``. Every request to them
+    is one of S3."""
 
     audit_lines_max: int = 100_000
     """Lines of the audit log that are kept; the oldest are deleted."""

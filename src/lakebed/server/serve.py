@@ -26,6 +26,7 @@ from lakebed.repo.outside.outbound import parse_allowed
 from lakebed.runtime import Environment
 from lakebed.server.lifecycle import NAME, Running, first_key, open_records, serve_one, startup_report
 from lakebed.server.options import ServerOptions
+from lakebed.server.s3.key_file import load_or_make_key
 from lakebed.server.settings import ServerSettings, Started
 
 _SHARED: Final = ("postgresql://", "postgres://")
@@ -53,16 +54,16 @@ def run_server(
 
     Raises:
         InvalidRequest: kind ``remote_host``, ``workers_need_postgresql``, ``invalid_address``,
-            ``invalid_webhook_host``; or the storage cannot be opened as it is named.
+            ``invalid_webhook_host``, ``invalid_s3_key``, ``no_s3_key``; or the storage cannot be opened as it is named.
         Unavailable: kind ``port_in_use``.
         Conflict: kind ``owned``, with ``endpoint=`` where the owner serves.
     """
     _check_workers(options)
-    check_host(host, allow_remote=options.allow_remote)
+    check_host(host, allow_remote=options.allow_remote, tls=options.tls)
     environment = Environment()
     report = started or _print
     with bind(host, port, backlog=options.backlog) as listener:
-        settings = _settings(storage_url, url_of(host, listener), access_log, options, environment)
+        settings = _settings(storage_url, url_of(host, listener, tls=options.tls), access_log, options, environment)
         if options.workers == 1:
             return serve_one(settings, listener, started=report)
         with open_records(settings, environment=environment) as repositories:
@@ -107,7 +108,7 @@ def start_server(
     environment = environment or Environment()
     listener = bind(host, port, backlog=options.backlog)
     try:
-        settings = _settings(storage_url, url_of(host, listener), access_log, options, environment)
+        settings = _settings(storage_url, url_of(host, listener, tls=options.tls), access_log, options, environment)
         return Running(settings, listener, environment=environment)
     except BaseException:
         listener.close()
@@ -131,7 +132,18 @@ def _settings(
         access_log=None if access_log is None else os.fspath(access_log),
         signing_key=environment.rng.getrandbits(8 * SIGNING_KEY_BYTES).to_bytes(SIGNING_KEY_BYTES, "big"),
         options=replace(options, import_from=tuple(map(os.fspath, import_from))),
+        s3_key=_s3_key(options, environment),
     )
+
+
+def _s3_key(options: ServerOptions, environment: Environment) -> bytes | None:
+    if options.s3_key_file is None:
+        if options.s3_domains:
+            raise InvalidRequest(
+                "A domain of the S3 gateway needs its key: name the file with --s3-key.", kind="no_s3_key"
+            )
+        return None
+    return load_or_make_key(options.s3_key_file, environment=environment)
 
 
 def _check_workers(options: ServerOptions) -> None:

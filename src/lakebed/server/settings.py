@@ -15,6 +15,7 @@ class ServerSettings:
         endpoint: the URL at which the server answers.
         access_log: ``"-"``, a file, or None.
         signing_key: of URLs that the server signs itself; the same in all workers.
+        s3_key: what the secrets of access keys are made from; None: there is no S3 gateway.
     """
 
     storage_url: str
@@ -22,6 +23,7 @@ class ServerSettings:
     access_log: str | None
     signing_key: bytes = field(repr=False)
     options: ServerOptions
+    s3_key: bytes | None = field(default=None, repr=False)
     resume_imports: bool = True
 
 

@@ -55,9 +55,16 @@ class RepositorySite:
     def __post_init__(self) -> None:
         self.signs = not is_on_disk(self.repositories.url)
 
-    async def context(self, name: str) -> RepositoryContext:
-        """A repository by name. Raises `NotFound`."""
+    async def context(self, name: str, *, is_proven_later: bool = False) -> RepositoryContext:
+        """A repository by name. Raises `NotFound`.
+
+        Args:
+            is_proven_later: the caller goes on to read a snapshot of the records, or to write them with a condition.
+        """
         if self.repositories.key_value.is_local:
+            known = self.repositories.local.known_context(name) if is_proven_later else None
+            if known is not None:
+                return known
             return self.repositories.repository(name).context
         return (await run_in(self.serving.pools.quick, self.repositories.repository, name)).context
 
@@ -153,15 +160,19 @@ class RepositoryCall(Call):
         header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
         return None if header is None else await self.site.authenticate(header)
 
-    async def context(self, *, force: bool = False) -> RepositoryContext:
+    async def context(
+        self, *, force: bool = False, is_proven_later: bool = False, name: str | None = None
+    ) -> RepositoryContext:
         """The repository that the path names, limited to what the caller may use.
 
         Args:
             force: changeable although it is read-only.
+            is_proven_later: as `RepositorySite.context`.
+            name: of another repository, which the caller may use.
 
         Raises `NotFound`.
         """
-        context = await self.site.context(self.path["repository"])
+        context = await self.site.context(name or self.path["repository"], is_proven_later=is_proven_later)
         if force:
             context = context.as_writable()
         if self.principal is None or self.principal.repositories is None:

@@ -7,13 +7,14 @@ of one of these functions: the import system would replace the function by the m
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lakebed.first_use import on_first_use
 from lakebed.spark.java import require_pyspark
 
 if TYPE_CHECKING:
     from lakebed.spark import jobs
+    from lakebed.spark import sql_parser as sql_parser  # of checks of pipelines; not public
     from lakebed.spark.dataframe.reading import read
     from lakebed.spark.dataframe.writing import delete, merge, upsert, write
     from lakebed.spark.plan.types import arrow_schema_of
@@ -22,27 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["arrow_schema_of", "delete", "jobs", "merge", "read", "session", "upsert", "upsert_stream", "write"]
 
-_MODULE_OF = {
-    "arrow_schema_of": "lakebed.spark.plan.types",
-    "jobs": "lakebed.spark.jobs",
-    "delete": "lakebed.spark.dataframe.writing",
-    "merge": "lakebed.spark.dataframe.writing",
-    "read": "lakebed.spark.dataframe.reading",
-    "session": "lakebed.spark.start",
-    "upsert": "lakebed.spark.dataframe.writing",
-    "upsert_stream": "lakebed.spark.streams.upserts",
-    "write": "lakebed.spark.dataframe.writing",
-}
-
-
 if not TYPE_CHECKING:  # a checker of types would believe that every name is here
-
-    def __getattr__(name: str) -> Any:
-        module = _MODULE_OF.get(name)
-        if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        require_pyspark()
-        loaded = importlib.import_module(module)
-        value = loaded if name == "jobs" else getattr(loaded, name)
-        globals()[name] = value
-        return value
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "spark.dataframe.reading": ("read",),
+            "spark.dataframe.writing": ("delete", "merge", "upsert", "write"),
+            "spark.plan.types": ("arrow_schema_of",),
+            "spark.start": ("session",),
+            "spark.streams.upserts": ("upsert_stream",),
+        },
+        modules=["jobs", "sql_parser"],
+        check=require_pyspark,
+    )

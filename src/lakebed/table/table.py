@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 import pyarrow as pa
 from typing_extensions import Unpack
 
+from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 from lakebed.runtime import Environment
 from lakebed.table.branch import branches, travel
 from lakebed.table.branch.branches import Branch
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.travel import Resolved, SourceOptions, Time
+from lakebed.table.branch.travel import SourceOptions, Time
 from lakebed.table.model.model import BucketChange, CommitKind, DataField, Rows, Snapshot, TableSchema, Tag
 from lakebed.table.model.options import TableOptions
 from lakebed.table.model.types import arrow_schema
@@ -349,7 +350,7 @@ class Table:
         """
         from lakebed.table.versions.system import read_system_table
 
-        target = None if version is None else self.locate(version=version)
+        target = None if version is None else travel.resolve(self.context, version=version, timestamp=None)
         return read_system_table(self.context, name, columns=columns, version=target)
 
     # ---- versions
@@ -368,11 +369,7 @@ class Table:
 
     def resolve(self, *, version: int | str | None = None, timestamp_ms: Time | None = None) -> Snapshot:
         """The snapshot of a version or a time; neither: the newest. See `travel` for the rules and errors."""
-        return self.locate(version=version, timestamp_ms=timestamp_ms).snapshot
-
-    def locate(self, *, version: int | str | None = None, timestamp_ms: Time | None = None) -> Resolved:
-        """As `resolve`, with the tag or the branch that the version names."""
-        return travel.resolve(self.context, version=version, timestamp=timestamp_ms)
+        return travel.resolve(self.context, version=version, timestamp=timestamp_ms).snapshot
 
     def at(self, version: int | str) -> TableView:
         """A read-only view of one version: a snapshot id, a tag or a branch. Raises `NotFound`, `InvalidRequest`."""
@@ -400,7 +397,7 @@ class Table:
         self,
         name: str,
         *,
-        time_retained_ms: int | None = None,
+        lifetime_ms: int | None = None,
         if_not_exists: bool = False,
         **source: Unpack[SourceOptions],
     ) -> Tag:
@@ -410,28 +407,26 @@ class Table:
         (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 6 requests.
         """
         tag_source = travel.source(self.context, source)
-        return self.context.tags.create(
-            name, source=tag_source, time_retained_ms=time_retained_ms, if_not_exists=if_not_exists
-        )
+        return self.context.tags.create(name, source=tag_source, lifetime_ms=lifetime_ms, if_not_exists=if_not_exists)
 
-    def replace_tag(self, name: str, *, time_retained_ms: int | None = None, **source: Unpack[SourceOptions]) -> Tag:
+    def replace_tag(self, name: str, *, lifetime_ms: int | None = None, **source: Unpack[SourceOptions]) -> Tag:
         """Point an existing tag at another snapshot. Raises as `create_tag`, and `NotFound` for a missing tag."""
         from lakebed.table.collect import expire
 
         tag_source = travel.source(self.context, source)
-        return expire.replace_tag(self.context, name, source=tag_source, time_retained_ms=time_retained_ms)
+        return expire.replace_tag(self.context, name, source=tag_source, lifetime_ms=lifetime_ms)
 
     def rename_tag(self, old: str, new: str) -> Tag:
         """Rename a tag; a crash leaves both names. Raises `NotFound`, `AlreadyExists`, `InvalidRequest`."""
         return self.context.tags.rename(old, new)
 
-    def delete_tag(self, *names: str, if_exists: bool = False, dry_run: bool = False) -> ReclaimReport:
+    def delete_tag(self, *names: str, if_exists: bool = False, dry_run: bool = False) -> CollectionReport:
         """Delete tags, and the files that only they needed. Raises `NotFound` (none is deleted), `InvalidRequest`."""
         from lakebed.table.collect import expire
 
         return expire.delete_tags(self.context, names, if_exists=if_exists, dry_run=dry_run)
 
-    def expire_tags(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
+    def expire_tags(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> CollectionReport:
         """Delete tags past their lifetime and, with `older_than_ms` (Unix ms, UTC), all created before it."""
         from lakebed.table.collect import expire
 
@@ -485,23 +480,36 @@ class Table:
         """All branches but main, by name."""
         return branches.list_branches(self.context.main)
 
-    def create_branch(self, name: str, *, tag: str | None = None, snapshot_id: int | None = None) -> Table:
-        """Fork the newest snapshot, a tag's, or one by id. Raises `AlreadyExists`, `InvalidRequest`, `NotFound`."""
+    def create_branch(
+        self,
+        name: str,
+        *,
+        version: int | str | None = None,
+        tag: str | None = None,
+        snapshot_id: int | None = None,
+    ) -> Table:
+        """Begin another line of history at the newest snapshot, or at a version: an id, a tag or a pin.
+
+        Args:
+            version: as of `at`; give it, or `tag`, or `snapshot_id`, which take a tag only or an id only.
+
+        Raises `AlreadyExists`, `NotFound`, `InvalidRequest` (also for two sources, and for a branch of a branch).
+        """
         if self.branch is not None:
             raise branches.branch_of_branch(self.branch)
+        if version is not None:
+            if tag is not None or snapshot_id is not None:
+                raise InvalidRequest(
+                    "A branch begins at one version: give version, tag or snapshot_id.", kind="invalid_version"
+                )
+            target = travel.at_version(self.context, version)
+            if target.branch is not None:
+                raise branches.branch_of_branch(target.branch)
+            tag, snapshot_id = target.tag, None if target.tag else target.snapshot.id
         branches.create_branch(
             self.context, name, source=travel.source(self.context, {"tag": tag, "snapshot_id": snapshot_id})
         )
         return self.of_branch(name)
-
-    def fork(self, name: str, *, version: int | str | None = None) -> Table:
-        """As `create_branch`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
-        target = None if version is None else travel.at_version(self.context, version)
-        if target is None:
-            return self.create_branch(name)
-        if target.branch is not None:
-            raise branches.branch_of_branch(target.branch)
-        return self.create_branch(name, tag=target.tag, snapshot_id=None if target.tag else target.snapshot.id)
 
     def fast_forward(self, branch: str, *, dry_run: bool = False) -> Snapshot:
         """Publish a branch: its newest version becomes main's, in one commit. The branch stays.
@@ -525,7 +533,7 @@ class Table:
 
     def expire(
         self, *, dry_run: bool = False, progress: ProgressCall | None = None, **rules: Unpack[ExpireRules]
-    ) -> ReclaimReport:
+    ) -> CollectionReport:
         """Expire the oldest snapshots, and delete every file that no snapshot, tag or branch needs then.
 
         Args:
@@ -574,7 +582,7 @@ class Table:
 
         return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=True, dry_run=dry_run)
 
-    def plan_rollback(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> ReclaimPlan:
+    def plan_rollback(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> CollectionPlan:
         """What `rollback_to` would hide and delete. Deletes nothing. Raises as it does."""
         from lakebed.table.versions import rollback
 
@@ -600,17 +608,21 @@ class Table:
 
         return compact(self.context, full=full, where=where, dry_run=dry_run, progress=progress)
 
-    def remove_orphan_files(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
-        """Delete files that nothing references, last written before a time (Unix ms, UTC; default: a day ago)."""
+    def collect(self, *, grace_ms: int | None = None, dry_run: bool = False) -> CollectionReport:
+        """Delete files that nothing references and that were written longer ago than a time (ms; default: a day).
+
+        Raises `InvalidRequest`: ``invalid_grace``; as `orphans.remove_orphan_files`.
+        """
         from lakebed.table.collect import orphans
 
+        older_than_ms = None if grace_ms is None else orphans.older_than(self.context, grace_ms)
         return orphans.remove_orphan_files(self.context, older_than_ms=older_than_ms, dry_run=dry_run)
 
-    def plan_reclaim(self) -> ReclaimPlan:
+    def plan_collection(self) -> CollectionPlan:
         """What cleaning would delete now by the table's own options: expired snapshots, tags past their lifetime."""
         from lakebed.table.collect import expire
 
-        return expire.plan_reclaim(self.context)
+        return expire.plan_collection(self.context)
 
     def bytes_alone(self, tag: str) -> int:
         """Bytes that only this tag holds: what deleting it would free. Raises `NotFound`."""

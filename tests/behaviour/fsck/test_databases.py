@@ -51,7 +51,7 @@ def database(place: DatabaseLocation) -> DatabaseLocation:
         opened.create_checkpoint(CheckpointOptions(name="kept"))
         opened.put(b"key 000", b"newer")
         opened.delete(b"key 001")
-    DatabaseAdmin(place).collect_garbage(CollectorOptions(min_age=timedelta(0)))
+    DatabaseAdmin(place).collect(CollectorOptions(grace=timedelta(0)))
     return place
 
 
@@ -87,7 +87,7 @@ def test_a_sound_family(database: DatabaseLocation) -> None:
         opened.put(b"after", b"1")
         opened.flush(memtable=True)
         opened.compact(full=True)
-    DatabaseAdmin(database).collect_garbage(CollectorOptions(min_age=timedelta(0)))
+    DatabaseAdmin(database).collect(CollectorOptions(grace=timedelta(0)))
     assert kinds(database) == set()
     assert kinds(clone) == set()
 

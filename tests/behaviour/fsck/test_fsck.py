@@ -104,7 +104,7 @@ def test_expired_and_cleaned_tables_stay_sound(lake: Lake) -> None:
     table.delete_branch("dev")
     table.delete_tag("at0", "at20")
     table.expire(retain_max=1, retain_min=1)
-    table.remove_orphan_files(older_than_ms=2**62)
+    table.collect(grace_ms=0)
     assert found(lake, deep=True) == {}
 
 

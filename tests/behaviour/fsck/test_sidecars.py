@@ -45,7 +45,7 @@ def test_a_sound_table_with_sidecars_has_no_findings(deep: bool) -> None:
     table = mixed_table(lake)
     report = check_lake(lake, deep=deep)
     assert [(finding.kind, finding.path) for finding in report.findings] == []
-    assert table.remove_orphan_files(older_than_ms=2**60).deleted_count == 0
+    assert table.collect(grace_ms=0).deleted_count == 0
     table.compact(full=True)
     table.expire(retain_max=1, retain_min=1)
     assert [meta.path for meta in table.store.list("") if ".index" in meta.path] == []

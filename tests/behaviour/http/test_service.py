@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,10 +29,11 @@ from lakebed.http.listening import bind, url_of
 from lakebed.http.openapi import PathParameter, Service, describe
 from lakebed.http.options import HttpOptions
 from lakebed.http.process import RunningServer
-from lakebed.http.replies import json
+from lakebed.http.replies import StreamedResponse, json
 from lakebed.http.serving import Serving
 from lakebed.http.site import Change
 from lakebed.runtime import Environment
+from worlds.waiting import wait_until
 
 TOKEN: Final = "writer.a-secret-that-is-long-enough"
 
@@ -65,6 +69,7 @@ class NoteSite:
     is_reading: threading.Event = field(default_factory=threading.Event)
     may_read: threading.Event = field(default_factory=threading.Event)
     is_closed: bool = False
+    piece_count: int = 0
 
     async def authenticate(self, header: bytes | None) -> Writer:
         """A caller is who knows the token."""
@@ -121,6 +126,18 @@ async def put_note(call: NoteCall) -> Response:
     return json(note)
 
 
+@NOTES.add("GET", "/notes/{name}/forever", "streamNote", needs=None, gives={200: bytes})
+async def stream_note(call: NoteCall) -> Response:
+    """A note's name again and again, without an end."""
+    piece = call.path["name"].encode() * 10_000
+
+    def pieces() -> Iterator[bytes]:
+        for call.site.piece_count in itertools.count(1):
+            yield piece
+
+    return StreamedResponse(await call.download(pieces), 200, {"content-type": "text/plain"})
+
+
 @dataclass
 class Running:
     """The service, running, and a client of it."""
@@ -141,7 +158,7 @@ class Running:
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     """The service on a free loopback port."""
-    options = HttpOptions(json_bytes_max=1_000)
+    options = HttpOptions(json_bytes_max=1_000, stalled_s=0.2, body_bytes_per_s_min=1)
     listener = bind("127.0.0.1", 0, backlog=options.backlog)
     url = url_of("127.0.0.1", listener)
     log = tmp_path / "access.log"
@@ -204,6 +221,46 @@ def test_a_request_under_way_ends_before_the_service(running: Running) -> None:
     assert running.site.is_closed
     lines = [msgspec.json.decode(line) for line in running.log.read_bytes().splitlines()]
     assert [line["status"] for line in lines if line["method"] == "GET" and line["path"] == "/v1/notes/a"] == [200]
+
+
+def begin_stream(running: Running) -> socket.socket:
+    """A connection on which a reply without an end was asked for, and its beginning read."""
+    where = urllib.parse.urlsplit(running.url)
+    connection = socket.create_connection((where.hostname, where.port), timeout=60)
+    connection.sendall(b"GET /v1/notes/abc/forever HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+    return connection
+
+
+def leave(connection: socket.socket) -> None:
+    """Disconnect."""
+    connection.close()
+
+
+def stay(connection: socket.socket) -> None:
+    """Keep the connection, and read nothing."""
+
+
+@pytest.mark.parametrize("act", [leave, stay])
+def test_a_reply_that_is_not_read_ends(running: Running, act: Callable[[socket.socket], None]) -> None:
+    """When its client has disconnected, or reads nothing for a while, a reply holds no thread and no connection."""
+    with begin_stream(running) as connection:
+        act(connection)
+        wait_until(lambda: running.site.serving.running == 0)
+        count = running.site.piece_count
+        assert count > 0
+        assert running.ask("PUT", "/v1/notes/a", Note("first"), TOKEN).status == 200
+        assert running.site.piece_count == count
+
+
+def test_a_reply_that_is_read_slowly_goes_on(running: Running) -> None:
+    """A client that reads a little within each limit of time is not cut off."""
+    with begin_stream(running) as connection:
+        connection.settimeout(0.05)
+        began = running.site.piece_count
+        while running.site.piece_count < began + 300:
+            assert connection.recv(1 << 20)
+        assert running.site.serving.running == 1
 
 
 def test_its_description(running: Running) -> None:

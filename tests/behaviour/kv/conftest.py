@@ -85,7 +85,7 @@ class ManualDatabase:
 
     def collect(self) -> Any:
         """Delete all that may go, however young."""
-        return self.admin.collect_garbage(CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0)))
+        return self.admin.collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
 
     def numbers(self, reader: Any) -> list[int]:
         """Numbers of the keys that can be read, after a look at their values."""

@@ -211,7 +211,7 @@ class Storm:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_command(["kv", *words, "--json"])
         text = (out if code == 0 else err).buffer.getvalue().decode()  # type: ignore[attr-defined]
-        if code in (1, 5):
+        if code in (1, 5) or '"kind":"usage"' in text:  # the last one: no such command, and nothing was done
             raise InternalError(f"lakebed kv {words} ended with {code}: {text}")
         self.say(f"ran.{os.getpid()}", words=words, code=code, text=text[-300:] if code else "")
         try:
@@ -228,7 +228,7 @@ class Storm:
         """Make checkpoints, remember what they hold, read them again, let some go."""
         while True:
             acknowledged = self.acknowledged()
-            code, made = self.command("--path", self.main, "create-checkpoint")
+            code, made = self.command("--path", self.main, "tag")
             if code == 0:
                 numbers = self.contents(self.main, made["id"])
                 self.say(
@@ -242,7 +242,7 @@ class Storm:
                     raise Torn(f"the checkpoint {one['id']} changed")
                 if len(kept) > 6 and rng.random() < 0.8:
                     self.say(f"deleting.{os.getpid()}", id=one["id"])
-                    self.command("--path", self.main, "delete-checkpoint", "-i", one["id"])
+                    self.command("--path", self.main, "drop-tag", one["id"])
             pause(rng.random() * 0.4)
 
     def kept(self) -> list[Any]:
@@ -262,8 +262,8 @@ class Storm:
                 checkpoint, expected = one["id"], one["numbers"]
             url = f"{self.url}/clones/c{os.getpid()}x{count}"
             self.say(f"begun.{os.getpid()}", url=url)
-            words = ["--from", parent, *(["--checkpoint", checkpoint] if checkpoint else [])]
-            code, _ = self.command("--path", url, "create-clone", *words)
+            words = ["--checkpoint", checkpoint] if checkpoint else []
+            code, _ = self.command("--path", parent, "branch", url, *words)
             if code == 0:
                 numbers = self.contents(url)
                 if expected is not None and numbers != expected:
@@ -276,7 +276,7 @@ class Storm:
             if len(clones) > 4:
                 doomed = rng.choice(clones)["url"]
                 self.say(f"destroying.{os.getpid()}", url=doomed)
-                self.command("--path", doomed, "destroy", rng.choice(("--hard", "--soft")), "--yes")
+                self.command("--path", doomed, "drop", rng.choice(("--hard", "--soft")), "--yes")
             pause(rng.random() * 0.3)
 
     def living_clones(self) -> list[Any]:
@@ -287,8 +287,8 @@ class Storm:
     def commander(self, rng: random.Random) -> None:
         """Every other command that a user runs at a terminal."""
         choices = (
-            ("list-checkpoints",), ("list-manifests",), ("stats",), ("scan", "--count"), ("show-manifest",),
-            ("compact",), ("compact", "--full"), ("create-checkpoint", "-l", "1s"),
+            ("tags",), ("manifests",), ("stats",), ("scan", "--count"), ("manifest",),
+            ("compact",), ("compact", "--full"), ("tag", "-l", "1s"),
         )  # fmt: skip
         while True:
             self.command("--path", self.main, *rng.choice(choices))
@@ -296,7 +296,7 @@ class Storm:
 
     def collector(self, rng: random.Random) -> None:
         """Collect everything, all the time."""
-        options = lakebed.kv.CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+        options = lakebed.kv.CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
         while True:
             urls = [self.main, *(one["url"] for one in self.heard("clone"))]
             for url in [self.main, *rng.sample(urls, min(3, len(urls)))]:
@@ -321,7 +321,7 @@ class Storm:
             place = DatabaseLocation.at(self.main)
             acknowledged = self.acknowledged()
             try:
-                restored = lakebed.kv.restore.restore(place, one["id"], keep_for=timedelta(minutes=10), take_over=True)
+                restored = lakebed.kv.restore.restore(place, one["id"], lifetime=timedelta(minutes=10), take_over=True)
             except LakebedError as error:
                 self.say("restored.all", epoch=None, error=repr(error))
                 continue

@@ -112,9 +112,9 @@ class _Check:
     # What lies there
 
     def collect(self, url: str) -> None:
-        everything = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+        everything = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
         for _ in range(5):  # what ends by time may end in between
-            report = DatabaseAdmin(DatabaseLocation.at(url)).collect_garbage(everything)
+            report = DatabaseAdmin(DatabaseLocation.at(url)).collect(everything)
             self.wrongs += [f"collecting {url}: {one}" for one in report.warnings if "not finished" not in one]
             if not report.deleted_count:
                 return

@@ -90,7 +90,7 @@ def test_pins_tell_whose_they_are_and_what_they_hold(manual: ManualDatabase) -> 
     manual.write(2)
     manual.admin.compact(full=True)
     manual.clock.advance(1)
-    clone = manual.admin.fork("clone")
+    clone = manual.admin.create_branch("clone")
     with manual.open(), manual.reader():
         pins = {pin.kind: pin for pin in manual.admin.pins()}
     assert set(pins) == {"checkpoint", "clone", "writer", "reader"}
@@ -110,7 +110,7 @@ def test_pins_tell_whose_they_are_and_what_they_hold(manual: ManualDatabase) -> 
 def test_what_unpin_does_not_touch(manual: ManualDatabase) -> None:
     """A clone's pin is not a user's to remove by accident; what is not there is NotFound; an id works as a name."""
     manual.write(1)
-    manual.admin.fork("clone")
+    manual.admin.create_branch("clone")
     (pin,) = manual.admin.pins()
     with pytest.raises(InvalidRequest) as error:
         manual.admin.unpin(pin.name)
@@ -133,7 +133,7 @@ def test_a_fork_from_a_version_leaves_no_pin_but_its_own(manual: ManualDatabase)
     manual.write(2)
     found = {}
     for name, asked in (("a", version), ("b", "one"), ("c", None)):
-        fork = manual.admin.fork(name, version=asked)
+        fork = manual.admin.create_branch(name, version=asked)
         assert fork.url == manual.store.root_url.rpartition("/")[0] + "/" + name
         with fork.reader(options=ReaderOptions(background=False)) as reader:
             found[name] = manual.numbers(reader)
@@ -141,12 +141,12 @@ def test_a_fork_from_a_version_leaves_no_pin_but_its_own(manual: ManualDatabase)
     assert sorted(pin.kind for pin in manual.admin.pins()) == ["checkpoint", "clone", "clone", "clone"]
     for name in ("a", "b", "c", "manual"):
         with pytest.raises(AlreadyExists):
-            manual.admin.fork(name)
+            manual.admin.create_branch(name)
     for name in ("", "x/y", "..", "a/../b"):
         with pytest.raises(InvalidRequest):
-            manual.admin.fork(name)
+            manual.admin.create_branch(name)
     with pytest.raises(NotFound):
-        manual.admin.fork("d", version="nobody")
+        manual.admin.create_branch("d", version="nobody")
 
 
 def test_no_fork_beside_a_bucket() -> None:
@@ -156,7 +156,7 @@ def test_no_fork_beside_a_bucket() -> None:
     with database.open(options=DatabaseOptions(background=False)) as opened:
         opened.put(b"k", b"v")
     with pytest.raises(InvalidRequest, match="URL of its own"):
-        database.fork("beside")
+        database.create_branch("beside")
 
 
 def test_restore_by_number_or_name(manual: ManualDatabase) -> None:
@@ -170,7 +170,7 @@ def test_restore_by_number_or_name(manual: ManualDatabase) -> None:
         manual.admin.restore(version)
     assert error.value.kind == "owned"
     assert [pin.kind for pin in manual.admin.pins()] == ["writer"]
-    restored = manual.admin.restore(version, take_over=True, keep_for=HOUR)
+    restored = manual.admin.restore(version, take_over=True, lifetime=HOUR)
     assert restored.id == version_ids(manual)[-1]
     assert restored.id not in (version, present)
     with manual.reader() as reader:
@@ -192,7 +192,7 @@ def test_why_answers_for_every_object(manual: ManualDatabase) -> None:
     manual.write(1)
     pinned = manual.admin.show_manifest()
     manual.admin.create_checkpoint(CheckpointOptions(name="early"))
-    early = manual.admin.show_manifest().manifest_id
+    early = pinned.manifest_id
     manual.write(2)
     manual.admin.compact(full=True)
     manual.write(3, files=False)
@@ -311,11 +311,11 @@ def test_every_verb_by_url(tmp_path: Path) -> None:
     assert verbs.refresh_checkpoint(str(url), made.id).expires_at_ms is None
     assert verbs.create_clone(clone_url, url, "one").initialized
     assert verbs.compact(url, full=True) is True
-    assert verbs.restore(url, "one", keep_for=timedelta(days=1)).store == "manual"
+    assert verbs.restore(url, "one", lifetime=timedelta(days=1)).store == "manual"
     with DatabaseAdmin(place).reader() as reader:
         assert reader.get(key_of(1)) == value_of(1)
         assert reader.get(key_of(2)) is None
-    reports = verbs.collect_garbage(url, clone_url, options=CollectorOptions(min_age=timedelta(0)))
+    reports = verbs.collect(url, clone_url, options=CollectorOptions(grace=timedelta(0)))
     assert [report.store for report in reports] == ["manual", "clone"]
     assert verbs.show_manifest(url).manifest_id == verbs.list_manifests(url)[-1].id
     with pytest.raises(InvalidRequest) as error:
@@ -337,7 +337,7 @@ def test_where_nothing_is_nothing_is_made(tmp_path: Path) -> None:
         for verb in (
             lambda url=url: verbs.create_checkpoint(url),
             lambda url=url: verbs.list_checkpoints(url),
-            lambda url=url: verbs.collect_garbage(url),
+            lambda url=url: verbs.collect(url),
             lambda url=url: verbs.compact(url),
             lambda url=url: verbs.show_manifest(url),
             lambda url=url: verbs.list_manifests(url),
@@ -359,5 +359,5 @@ def test_one_failing_database_does_not_keep_the_others(tmp_path: Path) -> None:
             database.flush(memtable=True)
     before = len(verbs.list_manifests(url))
     with pytest.raises(NotFound):
-        verbs.collect_garbage(tmp_path / "missing", url, options=CollectorOptions(min_age=timedelta(0)))
+        verbs.collect(tmp_path / "missing", url, options=CollectorOptions(grace=timedelta(0)))
     assert len(verbs.list_manifests(url)) < before

@@ -41,7 +41,7 @@ from worlds.kv.manual_database import ManualDatabase
 
 BY_HAND = DatabaseOptions(background=False)
 READ_BY_HAND = ReaderOptions(background=False)
-EVERYTHING = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+EVERYTHING = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
 UNKNOWN_ID = "7c1cf6ad-0000-4000-8000-000000000000"
 
 
@@ -212,9 +212,9 @@ CALLS: dict[str, tuple[Asking, type[LakebedError], str]] = {
     "destroy nothing": (lambda w: admin.destroy(w.at("nothing"), soft=True), NotFound, "database_not_found"),
     "destroy notes": (lambda w: admin.destroy(w.at("notes"), soft=False), NotFound, "database_not_found"),
     "destroy newer": (lambda w: admin.destroy(w.at("newer"), soft=False), UnsupportedFormat, "unsupported_format"),
-    "collect nothing": (lambda w: admin.collect_garbage(w.at("nothing")), NotFound, "database_not_found"),
+    "collect nothing": (lambda w: admin.collect(w.at("nothing")), NotFound, "database_not_found"),
     "collect newer": (
-        lambda w: admin.collect_garbage(w.at("newer"), options=EVERYTHING),
+        lambda w: admin.collect(w.at("newer"), options=EVERYTHING),
         UnsupportedFormat,
         "unsupported_format",
     ),
@@ -265,7 +265,7 @@ WORDS: dict[str, tuple[list[str], int]] = {
     "restore to nothing": (["orders", "restore", UNKNOWN_ID, "--yes"], exits.NOT_FOUND),
     "destroy what is pinned": (["orders", "drop", "--hard", "--yes"], exits.USAGE),
     "clone onto a database": (["fork", "branch", "./orders"], exits.CONFLICT),
-    "collect for no age": (["orders", "collect", "--min-age", "old"], exits.USAGE),
+    "collect for no age": (["orders", "collect", "--grace", "old"], exits.USAGE),
 }
 
 

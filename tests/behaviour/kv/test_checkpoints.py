@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
@@ -20,6 +21,7 @@ from lakebed.kv.checkpoint import (
     with_checkpoint,
 )
 from lakebed.kv.database_location import DatabaseLocation
+from lakebed.kv.layout import manifest_path
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import CheckpointScope, Owner
 from lakebed.kv.options import CheckpointOptions
@@ -115,14 +117,125 @@ def test_it_is_made_from_another_by_id_or_name(manual: ManualDatabase) -> None:
 
 
 def test_it_names_the_manifest_that_first_has_it(manual: ManualDatabase) -> None:
-    """As in the proposal: of the latest, the checkpoint's manifest is the one that adds it."""
+    """When the log has gone on, the checkpoint's manifest is the one that adds it, and says how far the log goes."""
+    with manual.open() as database:
+        database.put(b"key 000001", b"value 1")
+        before = manual.admin.show_manifest()
+        made = manual.admin.create_checkpoint()
+        manifest = manual.admin.show_manifest(made.manifest_id)
+        assert made.manifest_id == before.manifest_id + 1
+        assert made.id in [one.id for one in manifest.checkpoints]
+        assert manifest.wal_id_last_seen > before.wal_id_last_seen
+
+
+def test_checkpoints_of_one_version_hold_one_manifest(manual: ManualDatabase) -> None:
+    """Nothing changed since the one before: after a collection a checkpoint more costs its line in the newest version.
+
+    Readers, openings, a refresh, a deletion and a collection in between change nothing; a write does.
+    """
     manual.write(1)
-    before = manual.admin.show_manifest().manifest_id
+    made = [manual.admin.create_checkpoint()]
+    with manual.reader():
+        made.append(manual.admin.create_checkpoint())
+    manual.admin.refresh_checkpoint(made[0].id, HOUR)
+    manual.collect()
+    with manual.open() as database:
+        made.append(database.create_checkpoint())
+    made.append(manual.admin.create_checkpoint())
+    manual.admin.delete_checkpoint(made[1].id)
+    made.append(manual.admin.create_checkpoint(CheckpointOptions(name="named", lifetime=HOUR)))
+    assert len({one.manifest_id for one in made}) == 1
+    manual.write(2)
+    later = [manual.admin.create_checkpoint(), manual.admin.create_checkpoint()]
+    assert len({one.manifest_id for one in later} - {made[0].manifest_id}) == 1
+    manual.collect()
+    with manual.reader("named") as before, manual.reader(later[1].id) as after:
+        assert (manual.numbers(before), manual.numbers(after)) == ([1], [1, 2])
+
+
+def manifest_bytes(manual: ManualDatabase, count: int) -> int:
+    """Bytes of manifests after so many checkpoints of an unchanged database, and a collection."""
+    other = manual.copy()
+    for number in range(count):
+        other.admin.create_checkpoint(CheckpointOptions(name=f"checkpoint {number}"))
+    other.collect()
+    assert len(other.admin.list_checkpoints()) == count
+    return sum(meta.size_bytes for meta in other.store.list("manifest"))
+
+
+def test_the_space_of_checkpoints_grows_with_their_number(manual: ManualDatabase) -> None:
+    """A checkpoint more of an unchanged database takes at most 250 bytes, however many there are."""
+    manual.write(1, 2)
+    bytes_by_count = {count: manifest_bytes(manual, count) for count in (0, 50, 200)}
+    for count, taken in bytes_by_count.items():
+        assert taken <= bytes_by_count[0] * 2 + 250 * count, bytes_by_count
+
+
+@pytest.mark.long
+def test_a_thousand_checkpoints_take_a_quarter_of_a_megabyte(manual: ManualDatabase) -> None:
+    """As above, for as many as a user may really have."""
+    manual.write(1, 2)
+    assert manifest_bytes(manual, 1000) <= 250_000
+
+
+def test_a_version_outlives_the_checkpoint_that_pinned_it_first(manual: ManualDatabase) -> None:
+    """Of several on one manifest each holds it: ends, deletions and collections of the others take nothing away."""
+    manual.write(1)
+    brief = manual.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
+    deleted = manual.admin.create_checkpoint()
+    lasting = manual.admin.create_checkpoint(CheckpointOptions(name="lasting"))
+    assert brief.manifest_id == deleted.manifest_id == lasting.manifest_id
+    manual.write(2)
+    manual.admin.compact(full=True)
+    manual.clock.advance(3600)
+    manual.collect()
+    manual.admin.delete_checkpoint(deleted.id)
+    manual.collect()
+    with manual.reader("lasting") as reader:
+        assert manual.numbers(reader) == [1]
+    manual.admin.delete_checkpoint(lasting.id)
+    manual.collect()
+    assert manifest_path(lasting.manifest_id) not in {meta.path for meta in manual.store.list("manifest")}
+
+
+def test_an_expired_one_lends_no_manifest(manual: ManualDatabase) -> None:
+    """What a dead checkpoint pinned may be gone with the next collection: a new one pins what is the newest now."""
+    manual.write(1)
+    dead = manual.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
+    manual.clock.advance(3600)
     made = manual.admin.create_checkpoint()
-    manifest = manual.admin.show_manifest(made.manifest_id)
-    assert made.manifest_id == before + 1
-    assert [one.id for one in manifest.checkpoints] == [made.id]
-    assert manifest.wal_id_last_seen >= manifest.replay_after_wal_id
+    assert made.manifest_id == dead.manifest_id + 1
+    manual.collect()
+    with manual.reader(made.id) as reader:
+        assert manual.numbers(reader) == [1]
+
+
+def test_a_lost_manifest_is_not_pinned_again(manual: ManualDatabase) -> None:
+    """A checkpoint whose manifest is missing or damaged does not take the next one with it."""
+    manual.write(1)
+    first = manual.admin.create_checkpoint()
+    path = manifest_path(first.manifest_id)
+    whole = manual.store.get(path)
+    manual.admin.create_checkpoint()
+    for damage in (lambda: manual.store.put(path, whole[:-1]), lambda: manual.store.delete([path])):
+        damage()
+        made = manual.admin.create_checkpoint()
+        assert made.manifest_id > first.manifest_id
+        with manual.reader(made.id) as reader:
+            assert manual.numbers(reader) == [1]
+        manual.admin.delete_checkpoint(made.id)
+
+
+def test_a_later_settings_change_is_another_version(manual: ManualDatabase) -> None:
+    """An opening that died after its first update may have named an operator: a clone of the latest knows it."""
+    manual.write(1)
+    first = manual.admin.create_checkpoint()
+    ManifestLog(manual.place()).update(
+        lambda newest: msgspec.structs.replace(newest, writer_epoch=newest.writer_epoch + 1, merge_operator="append")
+    )
+    made = manual.admin.create_checkpoint()
+    assert made.manifest_id > first.manifest_id
+    assert manual.admin.show_manifest(made.manifest_id).merge_operator == "append"
 
 
 # ---- wrong calls
@@ -377,13 +490,18 @@ def struck(faulty: FaultyStore) -> None:
     faulty.land()
 
 
-@pytest.mark.parametrize("source", ["latest", "checkpoint", "version"])
+@pytest.mark.parametrize("source", ["latest", "log", "again", "checkpoint", "version"])
 def test_making_one_survives_every_fault(manual: ManualDatabase, source: str) -> None:
     """At every store call: what was acknowledged is there, once, and readable after a collection; all else expires."""
     manual.write(1, 2)
     base = manual.admin.create_checkpoint(CheckpointOptions(name="base"))
     version = manual.admin.show_manifest().manifest_id
-    manual.write(3, files=False)
+    if source == "log":
+        manual.open().put(b"key 000003", b"value 3")  # its process died: no manifest says how far the log goes
+    else:
+        manual.write(3, files=False)
+    if source == "again":
+        manual.admin.create_checkpoint()
 
     def verb(place: DatabaseLocation) -> Any:
         if source == "version":
@@ -407,7 +525,10 @@ def test_making_one_survives_every_fault(manual: ManualDatabase, source: str) ->
             assert [one.id for one in found] == [made.id]
         if found:
             with case.reader("new") as reader:
-                assert case.numbers(reader) == ([1, 2, 3] if source == "latest" else [1, 2]), (fault, index)
+                assert case.numbers(reader) == ([1, 2] if source in ("checkpoint", "version") else [1, 2, 3]), (
+                    fault,
+                    index,
+                )
         case.clock.advance(3600)
         case.collect()
         assert case.admin.list_checkpoints("new", expired=True) == []
@@ -478,7 +599,7 @@ def test_two_makers_both_win(manual: ManualDatabase) -> None:
 
     made = create_checkpoint(manual.place(lambda store: Race(store, faults={})))
     assert {one.id for one in manual.admin.list_checkpoints()} == {made.id, rival[0].id}
-    assert made.manifest_id == rival[0].manifest_id + 1
+    assert made.manifest_id == rival[0].manifest_id
 
 
 def test_a_pure_change_checks_names(manual: ManualDatabase) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from lakebed.errors import Conflict, Fenced, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.kv import claim as claim_module
 from lakebed.kv.claim import Claim, claim_all, claim_writer
+from lakebed.kv.database import Database
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import manifest_path, wal_path
 from lakebed.kv.lease import Process
@@ -27,9 +29,10 @@ from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
-from lakebed.testing import ManualClock, StoreWrapper
+from lakebed.testing import ManualClock, RecordingStore, StoreWrapper
 
-HERE = Process("here", 7, "boot/1", "http://here:1", lambda pid: True)
+HERE = Process("here", 7, "boot/1", "http://here:1", lambda pid: pid == 7)
+GONE = replace(HERE, pid=6)
 START_ID = "01M7Z0AX9JD0889MTSQGP4ADK0"
 
 SEEDS = itertools.count()
@@ -48,8 +51,13 @@ def fresh(clock: ManualClock | None = None) -> DatabaseLocation:
 
 
 def claimed(place: DatabaseLocation, **settings: Any) -> Claim:
-    """A claim whose lease is given up at once."""
-    claim = claim_writer(place, process=HERE, **settings)
+    """A claim whose lease is in no one's way, and says nothing of an end: its owner may still write."""
+    return claim_writer(place, process=GONE, **settings)
+
+
+def closed(place: DatabaseLocation) -> Claim:
+    """A claim whose owner ended as it should."""
+    claim = claimed(place)
     claim.lease.give_up()
     return claim
 
@@ -90,6 +98,129 @@ def test_costs_of_a_claim() -> None:
     with place.store.count() as counts:
         claim_writer(place, process=HERE)
     assert (counts.list, counts.get, counts.put, counts.total) == (4, 2, 3, 9)
+
+
+def test_costs_of_a_claim_after_an_owner_that_closed() -> None:
+    """No fence and no second look: 3 LIST + 2 GET + 2 PUT; the log is as it was left."""
+    place = fresh()
+    before = closed(place)
+    log = WalLog(place).ids()
+    with place.store.count() as counts:
+        claim = claim_writer(place, process=HERE)
+    assert (counts.list, counts.get, counts.put, counts.total) == (3, 2, 2, 7)
+    assert (claim.epoch, claim.fence_id, WalLog(place).ids()) == (2, before.fence_id, log)
+    append(place, claim, claim.fence_id + 1)
+
+
+def test_openings_that_close_leave_nothing_in_the_log() -> None:
+    """However often a database is opened and closed, its log has the one fence of its first opening."""
+    place = fresh()
+    for _ in range(20):
+        Database.open(place, options=DatabaseOptions(background=False)).close()
+    assert len(WalLog(place).ids()) == 1
+    with Database.open(place, options=DatabaseOptions(background=False)) as database:
+        database.put(b"k", b"v")
+    with Database.open(place, options=DatabaseOptions(background=False)) as database:
+        assert database.get(b"k") == b"v"
+        database.put(b"l", b"w")
+        database.flush(memtable=True)
+    with Database.open(place, options=DatabaseOptions(background=False)) as database:
+        assert dict(database.scan()) == {b"k": b"v", b"l": b"w"}
+    assert len(WalLog(place).ids()) == 3
+
+
+@pytest.mark.parametrize("between", ["nothing", "a claim that died", "a claim that lives", "destruction"])
+def test_only_the_writer_just_before_ends_by_its_word(between: str) -> None:
+    """When another epoch came after the one that ended, the next claim makes a fence, whatever the lease says."""
+    place = fresh()
+    first = closed(place)
+    lease = place.store.get("lease.json")
+    middle = None
+    if between == "a claim that died":
+        ManifestLog(place).update(lambda one: msgspec.structs.replace(one, writer_epoch=one.writer_epoch + 1))
+    elif between == "a claim that lives":
+        middle = claimed(place)
+    elif between == "destruction":
+        claim_all(place, process=GONE)
+    place.store.put("lease.json", lease)  # that of the one between was never written, or a late request undid it
+    new = claim_writer(place, process=HERE)
+    assert new.fence_id == first.fence_id + {"nothing": 0, "destruction": 2}.get(between, 1)
+    if middle is not None:
+        with pytest.raises(Fenced):
+            append(place, middle, middle.fence_id + 1)
+
+
+class Overtaken(StoreWrapper):
+    """Before one of our calls, a rival claims the database and writes a row."""
+
+    def __init__(self, inner: Any, *, at: int, rival: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.calls_left, self.rival = at, rival
+
+    def intercept(self, call: Any, perform: Any) -> Any:
+        self.calls_left -= 1
+        if self.calls_left == -1:
+            self.rival()
+        return perform()
+
+
+def test_a_claim_that_was_overtaken_writes_nothing() -> None:
+    """Without a fence of its own it meets the fence of the claim that came between any two of its requests."""
+    place = fresh()
+    closed(place)
+    recording = RecordingStore(place.store)
+    claim_writer(place_on(recording), process=HERE)
+    outcomes = set()
+    for index in range(len(recording.trace)):
+        place = fresh()
+        closed(place)
+        newer: list[Claim] = []
+
+        def come(place: DatabaseLocation = place, newer: list[Claim] = newer) -> None:
+            newer.append(claimed(place))
+            append(place, newer[0], newer[0].fence_id + 1)
+
+        older: Claim | None = None
+        with suppress(Fenced):
+            older = claim_writer(place_on(Overtaken(place.store, at=index, rival=come)), process=HERE, take_over=True)
+        (other,) = newer
+        winner, loser = (other, older) if older is None or older.epoch < other.epoch else (older, other)
+        outcomes.add(winner is other)
+        append(place, winner, WalLog(place).last_id() + 1)
+        if loser is not None:
+            with pytest.raises(Fenced):
+                append(place, loser, loser.fence_id + (1 if loser is older else 2))
+    assert outcomes == {True, False}
+
+
+def test_numbers_that_files_cover_are_not_used_again() -> None:
+    """A rival between any two requests that writes, has its rows collected and closes: we begin behind its last row."""
+    place = fresh()
+    closed(place)
+    recording = RecordingStore(place.store)
+    claim_writer(place_on(recording), process=HERE)
+    checked = 0
+    for index in range(len(recording.trace)):
+        place = fresh()
+        closed(place)
+
+        def come(place: DatabaseLocation = place) -> None:
+            rival = claimed(place)
+            rows = range(rival.fence_id + 1, rival.fence_id + 6)
+            for id in rows:
+                append(place, rival, id)
+            ManifestLog(place).update(changed(replay_after_wal_id=rows[-1], wal_id_last_seen=rows[-1]))
+            place.store.delete(wal_path(id) for id in rows)
+            rival.lease.give_up()
+
+        claim: Claim | None = None
+        with suppress(Fenced):
+            claim = claim_writer(place_on(Overtaken(place.store, at=index, rival=come)), process=HERE, take_over=True)
+        newest = ManifestLog(place).latest()
+        if claim is not None and claim.epoch == newest.writer_epoch:
+            assert claim.fence_id >= newest.replay_after_wal_id
+            checked += newest.replay_after_wal_id > 0
+    assert checked
 
 
 def test_the_next_writer_ends_the_one_before() -> None:
@@ -397,7 +528,7 @@ def test_a_new_database_above_a_tombstone() -> None:
     assert claim.manifest.destroyed_at_ms is None
     assert claim.epoch == end.epoch + 1
     assert claim.manifest.replay_after_wal_id == end.fence_id
-    assert claim.fence_id == end.fence_id + 1
+    assert claim.fence_id == end.fence_id  # its own fence: the destruction has ended by its own word
     assert (claim.manifest.last_sequence, claim.manifest.file_set.files()) == (9, [])
     assert claim.manifest.readable_since == tombstone.manifest_id + 1
     assert pin in claim.manifest.checkpoints

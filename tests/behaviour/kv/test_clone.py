@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,8 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
-from lakebed.runtime import Environment
-from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
+from lakebed.runtime import Environment, ThreadRuntime
+from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 
 
@@ -141,6 +144,76 @@ def test_clones_of_clones_hold_a_pin_in_every_ancestor(databases: FaultyDatabase
     destroy(databases.place("b"), soft=False, take_over=True)
     destroy(databases.place("a"), soft=False, take_over=True)
     assert databases.rows("c") == rows
+
+
+def line_of_three(databases: FaultyDatabases) -> dict[bytes, bytes]:
+    """The databases a, its clone b, and its clone c, each with files of its own; what c holds."""
+    rows = fill(databases, "a", prefix="a", files=1, tail=0)
+    for child, parent in (("b", "a"), ("c", "b")):
+        clone(databases, child, parent)
+        rows |= fill(databases, child, prefix=child, files=1, tail=0)
+    return rows
+
+
+def test_ancestors_are_pinned_at_once(databases: FaultyDatabases) -> None:
+    """The requests to ancestors further up are under way together: each waits here for that of the other one."""
+    rows = line_of_three(databases)
+    databases.environment = replace(databases.environment, runtime=ThreadRuntime())
+    meeting = threading.Barrier(2)
+    met: list[str] = []
+
+    class Together(StoreWrapper):
+        def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
+            if call.kind == "put" and call.path.startswith(("a/manifest/", "b/manifest/")):
+                meeting.wait(timeout=60)
+                met.append(call.path[0])
+            return perform()
+
+    create_clone(databases.place("d", through=Together(databases.root)), databases.url("c"))
+    assert sorted(met) == ["a", "a", "b", "b"]
+    assert databases.rows("d") == rows
+
+
+@pytest.mark.parametrize("broken", ["a", "b"])
+def test_a_pin_that_fails_takes_the_others_back(databases: FaultyDatabases, broken: str) -> None:
+    """When one ancestor cannot be pinned the clone is refused, and no other keeps a pin, whichever came first."""
+    rows = line_of_three(databases)
+    entries = {entry.url: entry.pin for entry in databases.newest("c").external_databases}
+    delete_checkpoint(databases.place(broken), entries[databases.url(broken)], force=True)
+    before = {name: databases.clone_pins(name) for name in "abc"}
+    with pytest.raises(InvalidRequest, match=f"{broken} are not held any more"):
+        clone(databases, "d", "c")
+    assert {name: databases.clone_pins(name) for name in "abc"} == before
+    assert databases.objects("d") == {}
+    clone(databases, "d", "c", copy=True)
+    assert databases.rows("d") == rows
+
+
+def test_pins_that_died_are_taken_anew_or_not_at_all(databases: FaultyDatabases) -> None:
+    """A retry whose further pins are gone takes them from those of the parent; if one fails, none of the new stays."""
+    rows = line_of_three(databases)
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    create_clone(databases.place("d", through=recording), databases.url("c"))
+    databases.put_back(base)
+    path = f"d/manifest/{1:020d}.manifest"
+    index = next(one.index for one in recording.trace if one.call.kind == "put" and one.call.path == path)
+    faulty = FaultyStore(databases.root, faults={index: Fault.CRASH_AFTER})
+    with pytest.raises(Crashed):
+        create_clone(databases.place("d", through=faulty), databases.url("c"))
+    for entry in databases.newest("d").external_databases[1:]:
+        delete_checkpoint(databases.place(entry.url[-1]), entry.pin, force=True)
+    before = {name: databases.clone_pins(name) for name in "ab"}
+    source = next(one.pin for one in databases.newest("c").external_databases if one.url == databases.url("b"))
+    held = databases.save()
+    delete_checkpoint(databases.place("b"), source, force=True)
+    with pytest.raises(InvalidRequest, match="not held any more"):
+        clone(databases, "d", "c")
+    assert databases.clone_pins("a") == before["a"]
+    databases.put_back(held)
+    clone(databases, "d", "c")
+    assert databases.rows("d") == rows
+    assert [len(databases.clone_pins(name)) for name in "ab"] == [len(before["a"]) + 1, len(before["b"]) + 1]
 
 
 def test_a_grandchild_outlives_the_database_in_between(databases: FaultyDatabases) -> None:

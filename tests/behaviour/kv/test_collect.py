@@ -129,7 +129,7 @@ def test_progress_is_told(databases: FaultyDatabases) -> None:
 def test_younger_than_the_smallest_age_stays(databases: FaultyDatabases) -> None:
     """With an age, garbage stays until it is that old, and goes then."""
     worn(databases)
-    day = CollectorOptions(min_age=timedelta(days=1))
+    day = CollectorOptions(grace=timedelta(days=1))
     report = collect_garbage(databases.place("db"), options=day)
     assert report.deleted_count == 0
     assert report.kept["younger than the smallest age"] > 3
@@ -177,7 +177,7 @@ def test_a_collector_with_a_wrong_clock_deletes_nothing_that_lives(databases: Fa
     fill.put(b"k", b"v")
     fill.close()
     destroy(databases.place("other"), soft=True)
-    grace = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(minutes=30))
+    grace = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(minutes=30))
     assert not collect_once(databases.place("other", clock=clock), options=grace).gone
     databases.clock.advance(HOUR_MS // 1000 + 1801)
     assert collect_once(databases.place("other", clock=clock), options=grace).gone
@@ -321,7 +321,7 @@ def test_anything_at_any_call_of_a_collection_loses_nothing(databases: FaultyDat
 def test_a_collector_at_any_call_of_others_takes_nothing_that_they_publish(
     databases: FaultyDatabases, verb: str
 ) -> None:
-    """At min_age = 0: files that are uploaded and not published, jobs under way and pins half made survive."""
+    """At grace = 0: files that are uploaded and not published, jobs under way and pins half made survive."""
     worn(databases)
     base = databases.save()
 

@@ -59,7 +59,7 @@ class World:
 
     def collect(self) -> None:
         """A collection that waits for nothing."""
-        self.admin().collect_garbage(CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0)))
+        self.admin().collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
 
     def check(self, model: Model, *, where: str) -> None:
         """Everything named is there, named once, and a new owner reads what was acknowledged."""

@@ -21,7 +21,7 @@ from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 
-DAY = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(days=1))
+DAY = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(days=1))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ for number in range(40):
 import atexit, threading
 from lakebed import exiting
 running = [thread for thread in threading.enumerate() if thread.name.startswith("lakebed")]
-assert len(running) == 4, running
+assert len(running) == 4, running  # all have begun: rows were flushed, and the files merged
 atexit.unregister(exiting._wait)
 atexit.register(lambda: print(sum(thread.is_alive() for thread in running)))
 atexit.register(exiting._wait)

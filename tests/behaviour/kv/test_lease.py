@@ -53,6 +53,18 @@ def test_a_lease_ends_by_the_clock() -> None:
     assert read_lease(place, process=THERE).owner is None
 
 
+def test_only_an_owner_that_gave_up_is_said_to_have_ended() -> None:
+    """A lease that lives, has expired, or belongs to a process that is gone says nothing of what is under way."""
+    place, clock = fresh()
+    lease, _ = take_lease(place, process=HERE, epoch=4, lifetime_ms=LIFETIME_MS)
+    assert read_lease(place, process=THERE).ended_epoch is None
+    assert read_lease(place, process=dataclasses.replace(HERE, runs=lambda pid: False)).ended_epoch is None
+    clock.advance(LIFETIME_MS / 1000)
+    assert read_lease(place, process=THERE).ended_epoch is None
+    lease.give_up()
+    assert read_lease(place, process=THERE).ended_epoch == 4
+
+
 def test_renewal_is_a_step_that_knows_when_it_is_due() -> None:
     """Nothing before a third of its life, then 1 GET and 1 PUT."""
     place, clock = fresh()
@@ -89,7 +101,7 @@ def test_a_lease_that_was_given_up_is_no_ones() -> None:
     place, _ = fresh()
     lease, _ = take_lease(place, process=HERE, epoch=1, lifetime_ms=LIFETIME_MS)
     lease.give_up()
-    assert read_lease(place, process=THERE) == (None, None)
+    assert read_lease(place, process=THERE) == (None, None, 1)
 
 
 def test_a_dead_process_of_this_machine_owns_nothing() -> None:

@@ -19,7 +19,7 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import manifest_path
 from lakebed.kv.lease import read_lease, this_process
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
-from lakebed.kv.restore import KEEP_FOR, restore
+from lakebed.kv.restore import RESTORABLE_FOR, restore
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 
@@ -68,7 +68,7 @@ def test_the_older_state_is_back_and_the_present_is_kept(databases: FaultyDataba
 def test_the_present_is_lost_only_when_its_lifetime_ends(databases: FaultyDatabases) -> None:
     """The kept state has the stated lifetime, and goes with the first collection after it."""
     _, before, now = two_states(databases)
-    done = restore(databases.place("db"), "good", keep_for=timedelta(hours=1))
+    done = restore(databases.place("db"), "good", lifetime=timedelta(hours=1))
     kept = databases.newest("db").checkpoint(done.present.id)
     assert kept.expires_at_ms - kept.created_at_ms == 3_600_000
     databases.clock.advance(3599)
@@ -128,9 +128,9 @@ def test_an_open_database_restores_itself(databases: FaultyDatabases) -> None:
         with pytest.raises(NotFound, match="no version"):
             db.restore(version)
     with pytest.raises(InvalidRequest, match="lifetime"):
-        db.restore("good", keep_for=timedelta(0))
+        db.restore("good", lifetime=timedelta(0))
     assert db.get(b"late") == b"1"
-    again = db.restore("good", keep_for=timedelta(hours=1))
+    again = db.restore("good", lifetime=timedelta(hours=1))
     assert dict(again.scan()) == before
     assert again.epoch > db.epoch
     for call in (lambda: db.put(b"k", b"v"), lambda: db.get(b"a"), transaction.commit, lambda: db.restore("good")):
@@ -167,7 +167,7 @@ def test_a_wrong_checkpoint_changes_nothing(databases: FaultyDatabases) -> None:
             restore(databases.place("db"), wrong)
         assert error.value.kind == "invalid_db_state"
     with pytest.raises(InvalidRequest):
-        restore(databases.place("db"), "good", keep_for=timedelta(0))
+        restore(databases.place("db"), "good", lifetime=timedelta(0))
     with pytest.raises(NotFound):
         restore(databases.place("nobody"), "good")
     assert databases.objects("db") == state
@@ -272,7 +272,7 @@ def test_every_fault_at_every_call_of_a_restore(databases: FaultyDatabases) -> N
         first = next(one.id for one in kept if databases.rows("db", one.id) == now)
         databases.collect("db")
         assert (databases.rows("db"), databases.rows("db", first)) == (before, now)
-        databases.clock.advance(KEEP_FOR.total_seconds() + 1)
+        databases.clock.advance(RESTORABLE_FOR.total_seconds() + 1)
         databases.collect("db")
         assert databases.rows("db") == before == databases.rows("db", checkpoint)
         assert databases.unreferenced("db") == []

@@ -25,7 +25,7 @@ from lakebed.kv.wal import WalLog
 
 BY_HAND = DatabaseOptions(background=False, l0_compaction_count=2)
 READ_BY_HAND = ReaderOptions(background=False, cache_bytes=0)
-EVERYTHING = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+EVERYTHING = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
 THREADS = 16
 
 
@@ -124,8 +124,8 @@ def test_the_life_of_a_database(home: Home) -> None:
     home.admin("orders").compact(full=True)
     for name in ("orders", "fork", "forks fork"):
         for _ in range(2):  # the first one's own manifests go with the second
-            home.admin(name).collect_garbage(EVERYTHING)
-        assert not home.admin(name).collect_garbage(EVERYTHING, dry_run=True).plan.doomed
+            home.admin(name).collect(EVERYTHING)
+        assert not home.admin(name).collect(EVERYTHING, dry_run=True).plan.doomed
     assert home.rows("orders") == rows == home.rows("orders", first.id)
     assert home.rows("fork") == numbered(0, 300)
     assert home.rows("forks fork") == {**rows, b"mine": b"1"}
@@ -136,7 +136,7 @@ def test_the_life_of_a_database(home: Home) -> None:
     home.admin("fork").destroy(soft=False)
     assert home.rows("forks fork") == {**rows, b"mine": b"1"}
     home.admin("forks fork").destroy(soft=True)
-    home.admin("forks fork").collect_garbage(EVERYTHING)
+    home.admin("forks fork").collect(EVERYTHING)
     with pytest.raises(InvalidRequest):
         home.open("fork")
     with home.open("fork", after_destroy=True) as db:
@@ -281,7 +281,7 @@ def test_lost_replies_on_the_line(s3_server: Any) -> None:
         far.admin("fork").create_clone(home.at("orders"), checkpoint.id)
         with far.open("fork") as db:
             db.put(b"99", b"")
-        far.admin("orders").collect_garbage(EVERYTHING)
+        far.admin("orders").collect(EVERYTHING)
     assert {folder for path in proxy.lost for folder in ("wal", "manifest") if f"/{folder}/" in path} == {
         "wal",
         "manifest",

@@ -58,7 +58,7 @@ def test_a_death_while_creating_blocks_no_name(fault: Fault) -> None:
         clock.advance(LATER_S)
         lake = Lake.open(inner, environment=Environment(clock=clock))
         lake.create_table("t", SCHEMA, if_not_exists=True).append(pa.table({"id": [1]}))
-        lake.clean()
+        lake.collect()
         assert not [path for path in paths(inner) if "probe" in path]
         lake.drop_table("t")
         assert paths(inner) == ["lakebed.json"]
@@ -73,15 +73,15 @@ def test_probes_that_older_versions_left_in_a_table_block_nothing() -> None:
     for path in leftovers:
         store.put(path, b"first")
     lake.create_table("t", SCHEMA)
-    assert not [report for report in lake.clean() if report.deleted_count]
+    assert not [report for report in lake.collect() if report.deleted_count]
     assert set(leftovers) <= set(paths(store))
     clock = ManualClock(start_ms=Environment().clock.now_ms())
     clock.advance(LATER_S)
     later = Lake.open(store, environment=Environment(clock=clock))
-    (report,) = [report for report in later.clean(dry_run=True) if report.plan and report.plan.doomed]
+    (report,) = [report for report in later.collect(dry_run=True) if report.plan and report.plan.doomed]
     assert sorted(doomed.path for doomed in report.plan.doomed) == leftovers
     assert set(leftovers) <= set(paths(store))
-    later.clean()
+    later.collect()
     assert not set(leftovers) & set(paths(store))
     assert later.tables() == ["t"]
 

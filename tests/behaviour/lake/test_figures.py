@@ -144,12 +144,12 @@ def test_a_dry_run_counts_what_would_go(tmp_path: Path, verb: str) -> None:
             database.flush(memtable=True)
     if verb == "delete_tag":
         table.expire(retain_max=1, retain_min=1)
-    collect = lakebed.kv.CollectorOptions(min_age=timedelta(0))
-    run: dict[str, Callable[[bool], lakebed.reclaim.model.ReclaimReport]] = {
+    collect = lakebed.kv.CollectorOptions(grace=timedelta(0))
+    run: dict[str, Callable[[bool], lakebed.reclaim.model.CollectionReport]] = {
         "expire": lambda dry: table.expire(retain_max=1, retain_min=1, dry_run=dry),
         "delete_tag": lambda dry: table.delete_tag("tag-3", dry_run=dry),
-        "orphans": lambda dry: table.remove_orphan_files(older_than_ms=2**60, dry_run=dry),
-        "database": lambda dry: lake.database("d").collect_garbage(collect, dry_run=dry),
+        "orphans": lambda dry: table.collect(grace_ms=0, dry_run=dry),
+        "database": lambda dry: lake.database("d").collect(collect, dry_run=dry),
     }
     before = {meta.path for meta in lake.store.list("")}
     said = run[verb](True)
@@ -212,12 +212,12 @@ def test_what_a_checkpoint_holds_alone_is_what_deleting_it_frees(tmp_path: Path,
             database.put(b"alone %d" % number, b"new", await_durable=False)
         database.flush(memtable=True)
         database.compact(full=True)
-    now = kv.CollectorOptions(min_age=timedelta(0))
-    kv.admin.collect_garbage(url, options=now)
+    now = kv.CollectorOptions(grace=timedelta(0))
+    kv.admin.collect(url, options=now)
     for name in ("alone", "shared"):
         left = {pin.name: pin.bytes_alone for pin in lakebed.open(str(tmp_path)).pins()}
         kv.admin.delete_checkpoint(url, name)
-        (freed,) = kv.admin.collect_garbage(url, options=now)
+        (freed,) = kv.admin.collect(url, options=now)
         assert freed.plan is not None
         data = sum(one.size_bytes for one in freed.plan.doomed if not one.path.startswith("manifest/"))
         assert left[name] == data > 0

@@ -13,12 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import OutcomeUnknown, Unavailable
+from lakebed.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from lakebed.fsck.check import check_lake
+from lakebed.kv import Database, DatabaseAdmin
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.options import CollectorOptions, DatabaseOptions
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
-from lakebed.objects.reserve import RESERVE_BYTES, RESERVE_PATH, freeing_space, give_up_reserve
+from lakebed.objects.reserve import (
+    DATABASE_RESERVE_BYTES,
+    RESERVE_BYTES,
+    RESERVE_PATH,
+    freeing_space,
+    give_up_reserve,
+)
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.float64())])
 DISK_BYTES = 24 << 20
@@ -131,21 +139,76 @@ def test_databases_are_collected_on_a_full_disk(disk: Path) -> None:
     lake.database("d").compact(full=True)
     fill(disk)
     before = free_bytes(disk)
-    report = lake.database("d").collect_garbage(CollectorOptions(min_age=timedelta(0)))
+    report = lake.database("d").collect(CollectorOptions(grace=timedelta(0)))
     assert report.deleted_count
     assert free_bytes(disk) > before + 500_000
     with lake.database("d").reader() as reader:
         assert len(list(reader.scan())) == 100
 
 
+def fill_database(folder: Path, place: str, *, lake: bool) -> DatabaseLocation:
+    """A database of four files and one that replaces them, on a disk that is full then; by its own path."""
+    if lake:
+        Lake.open(open_store(str(folder / "lake"), create=True)).database(place).open().close()
+        path = next(one.parent for one in (folder / "lake").rglob("lease.json"))
+    else:
+        path = folder / place
+    location = DatabaseLocation.at(str(path))
+    with Database.open(location, options=DatabaseOptions(background=False)) as db:
+        for _ in range(4):
+            for key in range(100):
+                db.put(b"%d" % key, os.urandom(10_000), await_durable=False)
+            db.flush(memtable=True)
+    DatabaseAdmin(location).compact(full=True)
+    fill(folder)
+    with pytest.raises((Unavailable, OutcomeUnknown), match="disk is full"):
+        DatabaseAdmin(location).create_checkpoint()
+    return location
+
+
+@pytest.mark.parametrize("lake", [True, False])
+def test_a_database_by_its_own_path_is_collected_on_a_full_disk(disk: Path, lake: bool) -> None:
+    """In a lake it gives up the lake's reserve, elsewhere its own, and has it again afterwards."""
+    location = fill_database(disk, "d", lake=lake)
+    before = free_bytes(disk)
+    assert DatabaseAdmin(location).collect(CollectorOptions(grace=timedelta(0))).deleted_count
+    assert free_bytes(disk) > before + 500_000
+    with DatabaseAdmin(location).reader() as reader:
+        assert len(list(reader.scan())) == 100
+    own = location.url.rpartition("/")[2]
+    reserves = {one.parent.parent.name: one.stat().st_size for one in disk.rglob(RESERVE_PATH)}
+    assert reserves == ({"lake": RESERVE_BYTES} if lake else {}) | {own: DATABASE_RESERVE_BYTES}
+
+
+@pytest.mark.parametrize("lake", [True, False])
+@pytest.mark.parametrize("soft", [True, False])
+def test_a_database_by_its_own_path_is_destroyed_on_a_full_disk(disk: Path, lake: bool, soft: bool) -> None:
+    """At once, or softly and by a collection; no reserve of its own is left, and another database has room there.
+
+    The stamp of a soft destruction takes the lake's reserve and frees nothing: the lake's next cleaning makes it again.
+    """
+    location = fill_database(disk, "d", lake=lake)
+    before = free_bytes(disk)
+    admin = DatabaseAdmin(location)
+    admin.destroy(soft=soft, take_over=True)
+    if soft:
+        admin.collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
+    assert free_bytes(disk) > before + 1_000_000
+    assert [one.parent.parent.name for one in disk.rglob(RESERVE_PATH)] == (["lake"] if lake and not soft else [])
+    with pytest.raises(InvalidRequest, match="destroyed"):
+        Database.open(location)
+    with Database.open(DatabaseLocation.at(str(disk / "other"))) as db:
+        db.put(b"k", b"v")
+
+
 def test_only_deletions_give_the_reserve_up(tmp_path: Path) -> None:
     """An ordinary write on a full disk fails and leaves the reserve; so does a deletion's when there is none."""
     lake = Lake.open(open_store(str(tmp_path / "lake"), create=True))
     driver = lake.store._driver  # type: ignore[attr-defined]
-    assert not give_up_reserve(driver)
+    assert not give_up_reserve(driver, "t/snapshot/1")
     with freeing_space():
-        assert give_up_reserve(driver)
-        assert not give_up_reserve(driver)
+        assert give_up_reserve(driver, "t/snapshot/1")
+        assert not give_up_reserve(driver, "t/snapshot/1")
         assert not (tmp_path / "lake" / RESERVE_PATH).exists()
     assert (tmp_path / "lake" / RESERVE_PATH).stat().st_size == RESERVE_BYTES
     assert "held back" in lake.why(RESERVE_PATH).sentence

@@ -108,11 +108,11 @@ def test_in_place_files_are_never_deleted(lake: Lake, hive: Path) -> None:
     expected = sorted_rows(table.read())
     table.compact(full=True)
     table.expire(retain_max=1, retain_min=1)
-    table.remove_orphan_files(older_than_ms=2**62)
+    table.collect(grace_ms=0)
     assert sorted_rows(table.read()) == expected
     assert hashes(hive) == before
     lake.drop_table("t")
-    lake.clean(orphans_older_than_ms=2**62)
+    lake.collect(grace_ms=0)
     assert hashes(hive) == before
 
 

@@ -145,7 +145,7 @@ def test_a_read_only_folder() -> None:
     Lake.open(store).create_table("t", SCHEMA).append(rows(1))
     lake = Lake.open(ReadOnlyStore(store))
     assert lake.table("t").read().num_rows == 1
-    assert lake.clean(dry_run=True)
+    assert lake.collect(dry_run=True)
     with pytest.raises(InvalidRequest, match="may not be written"):
         lake.create_table("u", SCHEMA)
     empty = memory()
@@ -223,8 +223,8 @@ def test_a_drop_that_crashed_is_finished_by_cleaning() -> None:
             if lake.list_dropped():
                 with pytest.raises(AlreadyExists):
                     lake.create_table("t", SCHEMA)
-                assert "cleaning" in lake.why("default.db/t/lakebed/dropped").sentence
-            lake.clean()
+                assert "collection" in lake.why("default.db/t/lakebed/dropped").sentence
+            lake.collect()
             assert paths(inner) == ["lakebed.json"]
             lake.create_table("t", SCHEMA)
     raise AssertionError("the drop never came to its end")
@@ -292,9 +292,9 @@ def test_cleaning_keeps_what_is_pinned() -> None:
         table.append(rows(key))
         if key == 0:
             table.create_tag("first")
-    foretold = lake.clean(dry_run=True)
+    foretold = lake.collect(dry_run=True)
     assert [snapshot.id for snapshot in table.snapshots()] == [1, 2, 3]
-    reports = lake.clean()
+    reports = lake.collect()
     assert len(foretold) == len(reports)
     assert [snapshot.id for snapshot in table.snapshots()] == [3]
     assert table.read(version="first").num_rows == 1
@@ -331,7 +331,7 @@ def test_no_damage_stops_the_cleaning_of_others(is_gone: bool) -> None:
             continue  # to the format, a snapshot that was rolled back: its files are orphans
         before = {path for path in paths(lake.store) if "/wal/" not in path and "/manifest/" not in path}
         PROCESS_CACHE.clear()
-        reports = lake.clean(orphans_older_than_ms=lake.environment.clock.now_ms() + 1)
+        reports = lake.collect(grace_ms=0)
         assert before - set(paths(lake.store)) <= {orphan}, path
         assert orphan not in paths(lake.store), path
         warned += any(report.problem for report in reports)
@@ -347,7 +347,7 @@ def test_a_damaged_database_does_not_stop_the_cleaning_of_others() -> None:
     newest = max(meta.path for meta in lake.store.list("damaged.kv/manifest"))
     lake.store.put(newest, b"rubbish")
     lake.create_table("t", SCHEMA).append(rows(1))
-    reports = {report.store: report for report in lake.clean()}
+    reports = {report.store: report for report in lake.collect()}
     assert {"damaged.kv", "sound.kv", "t"} <= reports.keys()
     assert reports["damaged.kv"].problem_kind == "corruption"
     assert reports["sound.kv"].warnings == ()

@@ -55,7 +55,7 @@ def test_questions_own_nothing(lake: Lake) -> None:
         with pytest.raises(Conflict) as owned:
             lake.repository("analytics")
         assert owned.value.kind == "owned"
-        (report,) = [report for report in lake.clean() if report.store == "repositories"]
+        (report,) = [report for report in lake.collect() if report.store == "repositories"]
         assert report.problem_kind == "owned"
         assert "open in this process already" in str(report.problem)
         assert "not collected: owned" in repr(report)
@@ -67,11 +67,11 @@ def test_a_dry_run_owns_nothing(lake: Lake, clock: ManualClock) -> None:
         analytics.branch().put("a/c", b"three")
         clock.advance(2 * 86_400)
         before = [meta.path for meta in lake.store.list("analytics.repo")]
-        reports = {report.store: report for report in lake.clean(dry_run=True)}
+        reports = {report.store: report for report in lake.collect(dry_run=True)}
         assert [meta.path for meta in lake.store.list("analytics.repo")] == before
     shown = reports["analytics"]
     assert (shown.problem, shown.deleted_count) == (None, 1)
-    done = {report.store: report for report in lake.clean()}["analytics"]
+    done = {report.store: report for report in lake.collect()}["analytics"]
     assert done.deleted_count == 1
 
 
@@ -107,12 +107,12 @@ def test_a_deleted_repository_is_cleaned_after_a_day(lake: Lake, clock: ManualCl
     with lake.open_repositories(options=QUIET) as home:
         home.delete("analytics")
     assert lake.repositories() == []
-    lake.clean()
+    lake.collect()
     assert list(lake.store.list("analytics.repo"))
     clock.advance(2 * 86_400)
-    shown = lake.clean(dry_run=True)
+    shown = lake.collect(dry_run=True)
     assert list(lake.store.list("analytics.repo"))
-    done = lake.clean()
+    done = lake.collect()
     deleted = [report.deleted_count for report in done if report.store == "analytics"]
     planned = [len(report.plan.doomed) for report in shown if report.store == "analytics" and report.plan]
     assert deleted == planned
@@ -128,7 +128,7 @@ def test_cleaning_takes_what_nobody_needs(lake: Lake, clock: ManualClock) -> Non
         analytics.branch().put("a/c", b"three")
     before = len(list(lake.store.list("analytics.repo/data")))
     clock.advance(2 * 86_400)
-    lake.clean()
+    lake.collect()
     assert len(list(lake.store.list("analytics.repo/data"))) == before - 1
     with lake.repository("analytics", options=QUIET) as analytics:
         assert analytics.branch().get("a/c") == b"three"

@@ -17,7 +17,7 @@ import lakebed
 from lakebed.errors import InvalidRequest
 from lakebed.fsck.check import check_url
 from lakebed.fsck.model import CheckReport, Finding
-from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Version
 from lakebed.texts import utc
 
 EVIL = "<script>alert('1')</script>&\"x\""
@@ -66,13 +66,13 @@ def test_objects_show_what_they_are(lake: lakebed.Lake) -> None:
     assert repr(table.tag("first")) == "Tag('first', snapshot=1, rows=2)"
     assert repr(difference) == "TableDiff(added=1, removed=0, changed=1, keys=('id',))"
     assert repr(table.at("first")) == f"TableView({table!r}, version='tag.first')"
-    assert repr(table.expire(dry_run=True)) == "ReclaimReport('db.t', versions=0, files=0, bytes=0, dry_run=True)"
+    assert repr(table.expire(dry_run=True)) == "CollectionReport('db.t', versions=0, files=0, bytes=0, dry_run=True)"
     with lakebed.repo.open(f"{lake.url}/files.repo") as repository, lakebed.kv.open(f"{lake.url}/d.kv") as database:
         repository.branch("main").put("a", b"1")
         made = repository.branch("main").commit("why", committer="ann")
         (change,) = repository.diff("main~1", "main")
         every: list[Any] = [lake, table, newest, difference, table.scan(), table.compact(full=True), repository]
-        every += [database, made, change, table.at(1), check_url(lake.url, store="db.t"), table.plan_reclaim()]
+        every += [database, made, change, table.at(1), check_url(lake.url, store="db.t"), table.plan_collection()]
         for one in every:
             text = repr(one)
             assert len(text) <= REPR_CHARACTERS_MAX, text
@@ -85,8 +85,8 @@ def test_objects_show_what_they_are(lake: lakebed.Lake) -> None:
 def test_a_notebook_shows_tables_and_runs_nothing_of_their_content(lake: lakebed.Lake) -> None:
     """Names, values and messages appear as text, for any characters in them."""
     table = lake.table("db.t")
-    plan = ReclaimPlan("t", (EVIL,), (Deletable(EVIL, 3, EVIL),))
-    report = ReclaimReport("t", 1, 1, 3, {EVIL: 2}, (EVIL,), True, plan)
+    plan = CollectionPlan("t", (EVIL,), (Deletable(EVIL, 3, EVIL),))
+    report = CollectionReport("t", 1, 1, 3, {EVIL: 2}, (EVIL,), True, plan)
     check = CheckReport(EVIL, False, [Finding("error", "missing", EVIL, EVIL, EVIL)])
     for shown in (table, table.diff("first", 2), plan, report, check):
         cells = Cells(shown._repr_html_())

@@ -37,7 +37,9 @@ def test_a_file_is_written_and_read(store: Any) -> None:
     reader = files.reader(meta)
     with store.count() as requests:
         assert reader.get(b"01234") == [rows[1234]]
-    assert (requests.get, requests.total) == (2, 2)
+    # A folder of this machine maps the file: that is the one request.
+    expected = 1 if store.root_url.startswith("file:") else 2
+    assert (requests.get, requests.total) == (expected, expected)
     assert [row for block in reader.batches() for row in rows_of_batch(block.batch)] == rows
     keys = [rows[number].key for number in (3, 700, 701, 1999)]
     assert reader.get_many([], hashes=hash_keys([])) == {}

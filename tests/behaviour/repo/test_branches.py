@@ -25,7 +25,15 @@ from lakebed.repo.records.protection import (
 )
 from lakebed.repo.records.reflog import reflog, trim_reflog
 from lakebed.repo.records.retention import delete_retention, load_retention, store_retention
-from lakebed.repo.references.branches import create_branch, delete_branch, list_branches, load_branch, undelete_branch
+from lakebed.repo.references.branches import (
+    CLOSED_MS,
+    create_branch,
+    delete_branch,
+    delete_empty_branch,
+    list_branches,
+    load_branch,
+    undelete_branch,
+)
 from lakebed.repo.references.tags import create_tag
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.runtime import Environment
@@ -375,3 +383,30 @@ def test_wrong_rules_of_retention_are_refused(home: RepositoryContext, rules: di
     """Days are whole, not negative and fewer than a hundred years; nothing wrong is stored."""
     refused(InvalidRequest, "invalid_retention", lambda: store_retention(home, **rules))
     assert load_retention(home) is None
+
+
+def test_an_empty_branch_goes_without_what_is_written_meanwhile(home: RepositoryContext, clock: ManualClock) -> None:
+    """A put beside the look is refused, or the deletion is: nothing that was acknowledged goes with the branch."""
+    create_branch(home, "dev", source="main")
+
+    def look() -> bool:
+        refused(Conflict, "branch_closed", put, home, "dev", "a", "1")
+        return not contents(home, "dev")
+
+    put(home, "dev", "b", "2")
+    assert not delete_empty_branch(home, "dev", look)
+    put(home, "dev", "c", "3")  # it is open again
+    assert contents(home, "dev") == {"b": "2", "c": "3"}
+    create_branch(home, "other", source="main")
+
+    def hang() -> bool:
+        is_empty = not contents(home, "other")
+        clock.advance(CLOSED_MS / 1000)
+        put(home, "other", "d", "4")  # its writer does not wait for a process that may have died
+        return is_empty
+
+    refused(Conflict, "branch_moved", delete_empty_branch, home, "other", hang)
+    assert contents(home, "other") == {"d": "4"}
+    create_branch(home, "third", source="main")
+    assert delete_empty_branch(home, "third", lambda: not contents(home, "third"))
+    refused(NotFound, "branch_not_found", load_branch, home, "third")

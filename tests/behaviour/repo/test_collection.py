@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -33,7 +34,7 @@ from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import MemoryRepository, Pause, Trap, open_context
 from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, rebase, reset, revert
 
-AT_ONCE = CollectionOptions(min_age=timedelta(0))
+AT_ONCE = CollectionOptions(grace=timedelta(0))
 
 
 class Lab:
@@ -306,7 +307,7 @@ def test_why_says_who_needs_an_object(lab: Lab, home: RepositoryContext) -> None
 def test_negative_ages_are_refused(home: RepositoryContext) -> None:
     """A minimum age in the future is a mistake."""
     with pytest.raises(InvalidRequest):
-        collect_garbage(home, options=CollectionOptions(min_age=timedelta(seconds=-1)))
+        collect_garbage(home, options=CollectionOptions(grace=timedelta(seconds=-1)))
 
 
 @pytest.mark.parametrize("mode", ["crash before", "crash after"])
@@ -443,7 +444,7 @@ def test_a_range_of_a_newer_format_protects_everything(lab: Lab, home: Repositor
     trailer = struct.Struct("<IQ8s")
     length, _, magic = trailer.unpack(body[-trailer.size :])
     start = len(body) - trailer.size - length
-    footer = bytes(body[start : start + length]).replace(b'"min_reader":1', b'"min_reader":9')
+    footer = re.sub(rb'"min_reader":\d', b'"min_reader":9', bytes(body[start : start + length]))
     body[start:] = footer + trailer.pack(length, xxh3_64_intdigest(footer, seed=start), magic)
     home.store.put(path, bytes(body))
     with open_context(lab.place) as fresh:

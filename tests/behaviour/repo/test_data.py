@@ -283,7 +283,7 @@ def test_what_was_put_to_a_signed_url_is_copied_when_it_is_linked() -> None:
         assert missing.value.kind == "object_gone"
         assert "collection deletes it" in why(home, address).sentence
         clock.advance(1)
-        collect_garbage(home, options=CollectionOptions(min_age=timedelta(0)))
+        collect_garbage(home, options=CollectionOptions(grace=timedelta(0)))
         assert list(home.store.list("uploads")) == []
         assert bytes(data.read(home, entry)) == b"first"
 

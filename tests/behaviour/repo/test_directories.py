@@ -148,6 +148,24 @@ def test_nothing_is_written_outside_of_the_directory(repository: Repository, tmp
     assert sorted(os.listdir(tmp_path)) == ["outside", "target"]
 
 
+def test_links_to_files_are_replaced_not_followed(repository: Repository, tmp_path: Path) -> None:
+    """Where an object and a link have one name, the link becomes a file, and what it leads to stays as it is."""
+    main = repository.branch("main")
+    for name in ("differs", "dangling", "same"):
+        main.put(name, b"new")
+    fill(tmp_path, {"outside": b"old", "equal": b"new"})
+    target = tmp_path / "target"
+    target.mkdir()
+    for name, leads_to in (("differs", "outside"), ("dangling", "nowhere"), ("same", "equal"), ("other", "gone")):
+        os.symlink(tmp_path / leads_to, target / name)
+    report = main.download_directory(target)
+    assert (report.copied, report.unchanged_count, report.skipped) == (("dangling", "differs"), 1, ("other",))
+    assert on_disk(target) == {"differs": b"new", "dangling": b"new", "same": b"new"}
+    assert (tmp_path / "outside").read_bytes() == b"old"
+    assert [path.name for path in target.iterdir() if path.is_symlink()] in (["same", "other"], ["other", "same"])
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_what_cannot_be_files_is_named(repository: Repository, tmp_path: Path) -> None:
     """A path below another object, a directory in place of a file, and a directory that is not there."""
     main = repository.branch("main")

@@ -282,6 +282,55 @@ def test_listings_fold_and_go_on(repo: Repository) -> None:
         assert [listed.path for listed in reading.list("x/", delimiter="/")] == ["x/0", "x/1", "x/2", "x/b/"]
 
 
+def test_numbers_and_names_that_no_list_has(repo: Repository) -> None:
+    """A length beyond what a list can hold means all; half a character in a name is refused with a sentence."""
+    main = repo.branch("main")
+    main.put("a", b"1")
+    main.commit("one")
+    main.put("b", b"1")
+    repo.create_branch("other", source="main")
+    for amount in (2**63, 2**70):
+        assert [one.path for one in main.list(amount=amount)] == ["a", "b"]
+        assert [one.path for one in main.list(amount=amount, delimiter="/")] == ["a", "b"]
+        assert [one.path for one in main.status(amount=amount)] == ["b"]
+        assert list(main.diff("other", amount=amount)) == []
+        assert len(list(main.log(amount=amount))) == 2
+    for act in (repo.unpin, repo.reflog, main.download_directory):
+        with pytest.raises(InvalidRequest):
+            act("\ud800")
+
+
+def test_an_open_file_that_nothing_was_read_of(local: Repository) -> None:
+    """It has the object that replaced a collected one, whole; after a read, or a look at its size, it stays."""
+    main = local.branch("main")
+
+    def replace(body: bytes) -> None:
+        gone = main.stat("a").address
+        main.put("a", body)
+        local.context.store.delete([gone])
+
+    main.put("a", b"first")
+    unread, sized, begun, sought = (main.open("a") for _ in range(4))
+    assert sized.seek(0, io.SEEK_END) == 5
+    assert begun.read(2) == b"fi"
+    sought.seek(3)
+    for body in (b"another", b"the last, which is the longest"):
+        replace(body)
+    assert unread.read() == b"the last, which is the longest"
+    assert sought.read() == b" last, which is the longest"
+    assert begun.read() == b"rst"  # it was read ahead
+    sized.seek(0)
+    with pytest.raises(NotFound) as gone:
+        sized.read()
+    assert gone.value.kind == "object_gone"
+    lost, address = main.open("a"), main.stat("a").address
+    main.delete("a")
+    local.context.store.delete([address])
+    with pytest.raises(NotFound) as missing:
+        lost.read()
+    assert missing.value.kind == "path_not_found"
+
+
 def test_differences_fold_and_go_on(repo: Repository) -> None:
     """Pages of differences make the whole, of references and of what is staged, and agree with whole states."""
     rng = random.Random(2)
@@ -346,8 +395,8 @@ def test_branches_and_tags_by_name(repo: Repository) -> None:
     first = main.commit("first")
     main.put("a", b"2")
     second = main.commit("second")
-    dev = repo.create_branch("dev", source="main~1")
-    repo.create_branch("txn", source=dev, hidden=True)
+    dev = repo.create_branch("dev", version="main~1")
+    repo.create_branch("txn", version=dev, hidden=True)
     repo.create_tag("v1", ref=dev)
     repo.create_tag("v2")
     assert list(repo.branches()) == [("dev", first.id), ("main", second.id)]
@@ -359,7 +408,7 @@ def test_branches_and_tags_by_name(repo: Repository) -> None:
     assert [branch.name for branch in repo.branches()] == ["main"]
     assert repo.undelete_branch("dev").commit_id == first.id
     refused(NotFound, "reference_not_found", repo.ref("v1").head)
-    refused(NotFound, "reference_not_found", repo.create_branch, "x", source="v1")
+    refused(NotFound, "reference_not_found", repo.create_branch, "x", version="v1")
     assert {line.what for line in repo.reflog("dev")} == {"create", "delete", "undelete"}
 
 

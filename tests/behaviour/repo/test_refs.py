@@ -21,8 +21,8 @@ from lakebed.repo.references.commits import (
     find_commit,
     is_commit_id,
     load_commit,
-    merge_base,
 )
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve
 from lakebed.repo.references.tags import create_tag
 from worlds.repo.memory_repository import MemoryRepository, make_branch, open_context, put

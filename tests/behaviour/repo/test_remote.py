@@ -141,7 +141,7 @@ def test_versions_and_pins_through_a_server(repo: Repository) -> None:
     assert (pin.version, pin.name) == (first.id, "kept")
     assert [one.name for one in repo.pins()] == ["kept"]
     assert repo.at("kept").get("a") == b"1"
-    fork = repo.fork("old", version="kept")
+    fork = repo.create_branch("old", version="kept")
     assert fork.get("a") == b"1"
     assert repo.restore(first.id).id == main.commit_id
     assert main.head().committer == first.committer == client_of(repo).access_key
@@ -149,8 +149,8 @@ def test_versions_and_pins_through_a_server(repo: Repository) -> None:
     repo.unpin("kept")
     assert "a" not in [one.name for one in repo.pins()]
     assert [one.what for one in repo.reflog("old")] == ["create"]
-    assert repo.plan_reclaim(CollectionOptions()).doomed == ()
-    report = repo.collect_garbage(dry_run=True)
+    assert repo.plan_collection(CollectionOptions()).doomed == ()
+    report = repo.collect(dry_run=True)
     assert (report.dry_run, report.plan is not None) == (True, True)
     assert repo.why(main.stat("a").address).path == main.stat("a").address
 

@@ -107,7 +107,7 @@ def test_other_references_are_read(repo: Repository) -> None:
 
 def test_a_table_lives_behind_a_server(repo: Repository) -> None:
     """A table is made, upserted, tagged, compacted, expired and merged through the server alone."""
-    dev = repo.create_branch("tables", source=repo.create_branch("target"))
+    dev = repo.create_branch("tables", version=repo.create_branch("target"))
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
     table = Table.create(
         dev.store("t/trips"), name="trips", schema=schema, primary_keys=["id"], options={"bucket": "2"}

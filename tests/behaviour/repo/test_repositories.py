@@ -530,7 +530,7 @@ def test_a_deleted_repository_takes_no_write(storage: Storage, home: Repositorie
         refused(NotFound, "repository_not_found", main.put, "b", b"2")
         refused(NotFound, "repository_not_found", main.commit, "two")
         refused(NotFound, "repository_not_found", main.get, "a")
-        refused(NotFound, "repository_not_found", old.create_branch, "dev", source=commit.id)
+        refused(NotFound, "repository_not_found", old.create_branch, "dev", version=commit.id)
         refused(NotFound, "repository_not_found", old.create_tag, "v1", ref=commit.id)
         home.create("shop", namespace="elsewhere")
         refused(NotFound, "repository_not_found", main.put, "c", b"3")
@@ -547,7 +547,7 @@ def test_a_branch_that_is_made_while_its_repository_is_deleted_goes_too(storage:
         def write(self, *args: Any, **named: Any) -> None:
             if not looks:
                 looks.append(1)
-                late("dev", source="main")
+                late("dev", version="main")
             super().write(*args, **named)
 
     with storage.open(key_value=Between(storage.space)) as other:

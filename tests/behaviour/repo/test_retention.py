@@ -30,7 +30,7 @@ from worlds.repo.operations import commit
 DAY_S = 86_400
 LONG_AGO_MS = 1_000_000_000  # January 1970
 FAR_AHEAD_MS = 32_000_000_000_000  # the year 2984
-SOON = CollectionOptions(min_age=timedelta(0))
+SOON = CollectionOptions(grace=timedelta(0))
 
 
 OPTIONS = RepositoryOptions(committer="ada", undelete_days=0)

@@ -81,7 +81,7 @@ def test_a_full_disk(small_disk: Path, leave: int) -> None:
             main.put(f"after/{number}", kept[f"after/{number}"])
         main.commit("after")
         assert_holds(main, kept, unclear)
-        repository.collect_garbage()
+        repository.collect()
     with open_all(small_disk / "lake", options=QUIET) as home:
         repository = home.repository("storm")
         assert_holds(repository.branch("main"), kept, unclear)
@@ -179,7 +179,7 @@ def test_a_forked_child_is_refused(tmp_path: Path) -> None:
             "branch": lambda _: repository.create_branch("child"),
             "list": lambda _: [one.path for one in main.list()],
             "close": lambda _: home.close(),
-            "collect": lambda _: repository.collect_garbage(),
+            "collect": lambda _: repository.collect(),
         }
         for name, call in calls.items():
             told = in_child(context, call)

@@ -46,7 +46,7 @@ from worlds.repo.operations import (
     revert,
 )
 
-AT_ONCE = CollectionOptions(min_age=timedelta(0))
+AT_ONCE = CollectionOptions(grace=timedelta(0))
 Verb = Callable[[RepositoryContext], object]
 
 
@@ -262,7 +262,7 @@ def test_collections_with_other_minimum_ages_do_not_stop_one_another(lab: Lab) -
         assert collect_garbage(home, options=AT_ONCE).deleted_count > 0
         uploaded(home, "b", b"kept")
         lab.days(0.01)
-        report = collect_garbage(home, options=CollectionOptions(min_age=timedelta(hours=1)))
+        report = collect_garbage(home, options=CollectionOptions(grace=timedelta(hours=1)))
         assert report.warnings == ()
         assert garbage.address not in {meta.path for meta in home.store.list(DATA_FOLDER)}
         assert bytes(local_store(home, "main").get("b")) == b"kept"
@@ -297,7 +297,7 @@ def test_an_object_that_is_replaced_and_collected_while_it_is_opened_is_looked_u
             if next(replaced, False):
                 uploaded(home, "a", b"new")
                 lab.days(0.1)
-                collect_garbage(home, options=CollectionOptions(min_age=timedelta(hours=1)))
+                collect_garbage(home, options=CollectionOptions(grace=timedelta(hours=1)))
             return bytes(data.read(home, entry))
 
         assert data.read_found(lambda: Stat(ref="main", path="a").run(home), look) == b"new"

@@ -223,7 +223,7 @@ def test_reports_say_when_the_bytes_come_back(home: RepositoryContext) -> None:
     home.environment.clock.sleep(10 * 86_400)
     local_store(home, "main", ROOT).put("bucket-0/data-stray.parquet", b"x")
     home.environment.clock.sleep(10 * 86_400)
-    cleaned = table.remove_orphan_files(dry_run=True)
+    cleaned = table.collect(dry_run=True)
     assert any("collection" in note for note in cleaned.notes)
 
 

@@ -16,7 +16,7 @@ import lakebed.repo
 from lakebed import Table
 from lakebed.errors import LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects import ObjectStore, open_store
-from lakebed.reclaim.model import ReclaimReport
+from lakebed.reclaim.model import CollectionReport
 from lakebed.repo import CollectionOptions, ImportSource, Repository, RepositoryOptions
 from lakebed.repo.objects.task_store import EntryStore, TaskStore
 from lakebed.repo.transport.local_objects import local_store
@@ -119,9 +119,9 @@ def test_a_task_has_no_branch(repo: Repository) -> None:
     assert kind_of(lambda: store.for_tasks(writes=True)) == "protected_branch"
 
 
-def collect_everything(repo: Repository) -> ReclaimReport:
+def collect_everything(repo: Repository) -> CollectionReport:
     """Collect without a minimum age, until an orphan is older than the clock's resolution."""
-    while not (report := repo.collect_garbage(CollectionOptions(min_age=timedelta(0)))).deleted_count:
+    while not (report := repo.collect(CollectionOptions(grace=timedelta(0)))).deleted_count:
         pass
     return report
 
@@ -132,7 +132,7 @@ def test_a_collection_between_upload_and_staging(repo: Repository) -> None:
     store: Any = branch.store("t")
     task = in_a_task(store, [], writes=True)
     task.put("a", b"kept")
-    assert repo.collect_garbage(CollectionOptions()).deleted_count == 0
+    assert repo.collect(CollectionOptions()).deleted_count == 0
     store.stage_entries(task.uploads())
     late = in_a_task(store, [], writes=True)
     late.put("b", b"late")

@@ -45,7 +45,7 @@ def test_a_read_looks_again(
             wait_until(lambda: any(pool._work_queue.qsize() for pool in (pools.quick, pools.transfer)))
             repository.branch("main").put("a", NEW)
             # The time of files is coarse: the old object is garbage some milliseconds later.
-            wait_until(lambda: repository.collect_garbage(CollectionOptions(min_age=timedelta(0))).deleted_count)
+            wait_until(lambda: repository.collect(CollectionOptions(grace=timedelta(0))).deleted_count)
         finally:
             goes_on.set()
         answer = asked.result()

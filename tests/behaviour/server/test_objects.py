@@ -368,3 +368,42 @@ def test_a_connection_serves_one_request_after_another(client: Any) -> None:
         assert reply.status == 200
         reply.read()
     line.close()
+
+
+def test_a_repository_that_was_made_again_shows_nothing_of_the_old_one(client: Any) -> None:
+    """Reads of a repository that was used a moment ago end with it, and a new one of its name is empty."""
+    repository = {"name": "again", "storage_namespace": "local://again-1"}
+    assert client.ask("POST", "/repositories", repository).status == 201
+    client.repository = "again"
+    made = client.put("a", b"old").json
+    assert client.ask("GET", ":/refs/main/objects/stat", path="a").json == made
+    assert client.ask("DELETE", "/repositories/again").status == 204
+    reads = [
+        ("GET", ":/refs/main/objects/stat"),
+        ("GET", ":/refs/main/objects"),
+        ("GET", ":/refs/main/objects/ls"),
+        ("HEAD", ":/refs/main/objects"),
+        ("POST", ":/branches/main/objects"),
+        ("DELETE", ":/branches/main/objects"),
+    ]
+    assert {client.ask(method, place, path="a").status for method, place in reads} == {404}
+    assert client.ask("POST", "/repositories", {**repository, "storage_namespace": "local://again-2"}).status == 201
+    assert client.ask("GET", ":/refs/main/objects/stat", path="a").status == 404
+    assert client.ask("GET", ":/refs/main/objects/ls").json["results"] == []
+
+
+def test_a_page_of_a_list_has_what_stat_says_of_each(client: Any) -> None:
+    """Objects with and without metadata, staged and committed, and prefixes between them: each line is that of stat."""
+    for number in range(5):
+        client.put(f"a{number}", body_of(number), **{"x-lakefs-meta-number": str(number)})
+    client.commit()
+    client.put("a1", b"changed", **{"Content-Type": "text/csv"})
+    client.put("a3/b", b"below")
+    client.ask("DELETE", ":/branches/main/objects", path="a2")
+    for flag in ("true", "false"):
+        page = client.ask("GET", ":/refs/main/objects/ls", delimiter="/", user_metadata=flag).json
+        lines = {line["path"]: line for line in page["results"]}
+        assert list(lines) == ["a0", "a1", "a3", "a3/", "a4"]
+        assert lines.pop("a3/")["path_type"] == "common_prefix"
+        for path, line in lines.items():
+            assert line == client.ask("GET", ":/refs/main/objects/stat", path=path, user_metadata=flag).json

@@ -230,7 +230,8 @@ def test_commits_that_are_refused(paimon: Paimon) -> None:
     head = table.resolve()
     snapshot = paimon.done("GET", ":/snapshot")["snapshot"]["snapshot"]
     table_id = paimon.done("GET", ":")["id"]
-    commit = {"tableId": table_id, "snapshot": {**snapshot, "id": 4, "uuid": None, "properties": {}}, "statistics": []}
+    mine = {**snapshot, "id": 4, "uuid": None, "properties": {}}  # what only lakebed writes is refused
+    commit = {"tableId": table_id, "snapshot": mine, "statistics": []}
     other = {**commit, "tableId": "00000000-0000-0000-0000-000000000000"}
     assert "dropped and created again" in paimon.refuse(400, "POST", ":/commit", other)["message"]
     old = {**commit, "snapshot": {**snapshot, "id": 2, "deltaManifestList": "manifest-list-new-1"}}
@@ -273,7 +274,7 @@ def test_names_that_are_none(paimon: Paimon, status: int, place: str) -> None:
 
 
 def test_prefixes_keys_and_bodies(paimon: Paimon, tmp_path: Path) -> None:
-    """Another prefix, no key, keys that may not, a huge body: the protocol answers."""
+    """Another prefix, no key, a key that may not, a huge body: the error of the protocol."""
     paimon.create("t")
     client = paimon.client
     wrong = client.ask_root("GET", "/paimon/v1/other/databases", None, None)

@@ -19,9 +19,9 @@ from lakebed import repo
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COMMIT_COUNT = 4
-FILE_COUNT = 200
-ROUND_COUNT = 3
+COMMIT_COUNT = 3
+FILE_COUNT = 60
+ROUND_COUNT = 2
 
 COMMITTING = """
 import subprocess, sys

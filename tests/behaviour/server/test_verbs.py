@@ -121,9 +121,7 @@ def test_a_collection_runs_beside_other_requests(client: Any, server: Any) -> No
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(home.store), "list", lambda store, *args, **named: slow(*args, **named))
-        collecting = threading.Thread(
-            target=lambda: found.append(verb(client, "collect_garbage", min_age_s=0, dry_run=True))
-        )
+        collecting = threading.Thread(target=lambda: found.append(verb(client, "collect", grace_s=0, dry_run=True)))
         collecting.start()
         assert inside.wait(60)
         assert client.get("a").body == b"second"
@@ -133,9 +131,9 @@ def test_a_collection_runs_beside_other_requests(client: Any, server: Any) -> No
         go_on.set()
         collecting.join()
     assert found[0]["dry_run"] is True
-    assert verb(client, "collect_garbage", min_age_s=0)["deleted_count"] >= 1
+    assert verb(client, "collect", grace_s=0)["deleted_count"] >= 1
     assert client.get("a").body == b"second"
-    assert client.ask("POST", ":/verbs/collect_garbage", {"min_age_s": -1}).status == 400
+    assert client.ask("POST", ":/verbs/collect", {"grace_s": -1}).status == 400
 
 
 def test_roles_are_checked(client: Any) -> None:

@@ -102,7 +102,7 @@ def test_main_keeps_what_a_branch_of_another_client_needs(bench: Any) -> None:
     assert needed <= {meta.path for meta in bench.store.list("")}
     assert bench.live(fork) == ["a"]
     bench.table.delete_branch("foreign")
-    bench.table.remove_orphan_files(older_than_ms=2**60)
+    bench.table.collect(grace_ms=0)
     assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
 
 
@@ -129,12 +129,12 @@ def test_a_branch_with_a_placement_of_its_own_keeps_its_files(
     before = {meta.path for meta in bench.store.list("")}
     for table in (bench.reopen(), bench.reopen(branch="b")):
         assert table.why(path).pins, f"{path} of the branch is in use"
-        table.remove_orphan_files(older_than_ms=2**60)
+        table.collect(grace_ms=0)
     assert before - {meta.path for meta in bench.store.list("")} == strays
     report = CheckReport("memory://t", False)
     check_table(bench.reopen(), Findings(report, store="t"))
     assert not report.findings, report.findings
     bench.reopen().delete_branch("b")
-    bench.reopen().remove_orphan_files(older_than_ms=2**60)
+    bench.reopen().collect(grace_ms=0)
     assert path not in {meta.path for meta in bench.store.list("")}
     assert bench.reopen().read()["id"].to_pylist() == [1]

@@ -87,7 +87,7 @@ def test_the_check_names_times_in_the_future_and_out_of_order() -> None:
     """The check names the snapshots and tags whose times lie in the future, and what to do about them."""
     table, clock = jumped()
     clock.ahead_s = JUMP_S
-    table.create_tag("late", snapshot_id=2, time_retained_ms=1000)
+    table.create_tag("late", snapshot_id=2, lifetime_ms=1000)
     clock.ahead_s = 0.0
     sentences = " ".join(found(table))
     assert "snapshots 4 to 10" in sentences
@@ -104,7 +104,7 @@ def test_a_tag_made_while_the_clock_was_ahead_ends() -> None:
     table = new_table(clock)
     commit(table, clock, 1)
     clock.ahead_s = JUMP_S
-    table.create_tag("short", time_retained_ms=1000)
+    table.create_tag("short", lifetime_ms=1000)
     clock.ahead_s = 0.0
     body = bytes(table.store.get("tag/tag-short"))
     table.store.put("tag/tag-short", body)  # as on a store with a clock of its own

@@ -64,7 +64,7 @@ def test_a_row_that_no_longer_matches_stays() -> None:
     assert store.happened
     assert values_of(table) == {3: 5.0}
     data = {meta.path for meta in table.store.list("") if meta.path.startswith("bucket-")}
-    table.remove_orphan_files(older_than_ms=2**60)
+    table.collect(grace_ms=0)
     assert {meta.path for meta in table.store.list("") if meta.path.startswith("bucket-")} == data
 
 
@@ -135,7 +135,7 @@ def test_rows_that_change_at_every_try_end_with_a_sentence(monkeypatch: pytest.M
     assert tries == TRIES_MAX
     assert len(values_of(table)) == 11
     data = {meta.path for meta in table.store.list("")}
-    table.remove_orphan_files(older_than_ms=2**60)
+    table.collect(grace_ms=0)
     assert {path for path in data if "/bucket-" in path or path.startswith("bucket-")} <= {
         meta.path for meta in table.store.list("")
     }

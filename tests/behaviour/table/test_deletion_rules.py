@@ -16,7 +16,7 @@ from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
 from lakebed.testing.between import Between
 from lakebed.testing.wrapper import StoreWrapper
-from worlds.table.world import EVER_MS, TableWorld
+from worlds.table.world import TableWorld
 
 R = TypeVar("R")
 
@@ -234,7 +234,7 @@ def test_orphan_cleaning_lists_before_it_asks_what_is_used() -> None:
     made = world()
     other = seen_by(made, made.store)
     store = BeforeTheListing(made.store, lambda: made._commit_to(other, made.main))
-    seen_by(made, store).remove_orphan_files(older_than_ms=EVER_MS)
+    seen_by(made, store).collect(grace_ms=0)
     assert store.happened
     check(made)
     made.check_versions()

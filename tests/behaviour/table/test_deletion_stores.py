@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
-from worlds.table.world import EVER_MS, TableWorld
+from worlds.table.world import TableWorld
 
 pytestmark = pytest.mark.parametrize("opened", ["local", "s3"], indirect=True)
 
@@ -52,7 +52,7 @@ def test_each_verb(opened: Callable[..., Any]) -> None:
     world.main.publish(world.main.head)
     world.check(collected=True)
     world.store.put("pt=a/bucket-0/data-stray.parquet", b"x")
-    assert world.table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 1
+    assert world.table.collect(grace_ms=0).deleted_count == 1
     assert world.unneeded() == set()
     world.check_versions()
 
@@ -97,7 +97,7 @@ def test_a_crash_is_recovered_from(opened: Callable[..., Any], verb: str, change
         assert world._paths(after, tag.snapshot) == world.main.tags[tag.name][1]
     after.expire(retain_max=1, retain_min=1, older_than_ms=0)
     after.delete_tag("a", "b", if_exists=True)
-    after.remove_orphan_files(older_than_ms=EVER_MS)
+    after.collect(grace_ms=0)
     newest = after.latest()
     assert newest is not None
     files = frozenset(world._paths(after, newest))

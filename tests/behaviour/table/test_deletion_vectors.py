@@ -402,7 +402,7 @@ def test_an_update_that_loses_a_race(name: str) -> None:
     left = opened(table.store)
     assert values_of(left) == after
     before = files_in(left, "")
-    left.remove_orphan_files(older_than_ms=EVER)
+    left.collect(grace_ms=0)
     assert files_in(left, "bucket-0") == {path for path in before if path.startswith("bucket-0")}
 
 
@@ -496,7 +496,7 @@ def test_index_files_live_as_long_as_a_version() -> None:
         wanted = needed(table)
         if step == "delete the branch":  # its files become orphans
             assert files_in(table, "index") > wanted
-            table.remove_orphan_files(older_than_ms=EVER)
+            table.collect(grace_ms=0)
         assert files_in(table, "index") == wanted, step
         if step in ("expire", "expire the branch", "delete a tag", "delete the branch", "expire all", "roll back"):
             assert before - wanted, f"{step} deleted nothing: the test shows nothing"
@@ -505,7 +505,7 @@ def test_index_files_live_as_long_as_a_version() -> None:
             assert values_of(opened(table.store), tag=tag.name) == expected[tag.name], step
         if step != "delete the branch" and any(one.name == "b" for one in table.branches()):
             assert values_of(opened(table.store, "b")) == {n: n for n in range(5, 100) if n not in (50, 51)}, step
-        table.remove_orphan_files(older_than_ms=EVER)
+        table.collect(grace_ms=0)
         assert files_in(table, "index") == wanted, f"orphan files after {step}"
     assert not files_in(table, "index")
 
@@ -574,7 +574,7 @@ def test_a_crash_at_any_call(verb: Race, after: Rows) -> None:
         found = values_of(opened(store))
         assert found in (BASE, after), (index, fault)
         results.add(found == after)
-        opened(store).remove_orphan_files(older_than_ms=EVER)
+        opened(store).collect(grace_ms=0)
         assert values_of(opened(store)) == found
         left = opened(store)
         assert files_in(left, "index") == needed(left), (index, fault)

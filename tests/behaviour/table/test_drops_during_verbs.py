@@ -64,6 +64,26 @@ class Before(StoreWrapper):
         return perform()
 
 
+class AroundSnapshot(StoreWrapper):
+    """Lets something happen before and after the first put of a snapshot."""
+
+    def __init__(self, inner: ObjectStore, *, before: Callable[[], object], after: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._before = before
+        self._after = after
+        self._is_over = False
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Surround the put."""
+        if self._is_over or call.kind != "put" or not call.path.startswith("snapshot/snapshot-"):
+            return perform()
+        self._is_over = True
+        self._before()
+        result = perform()
+        self._after()
+        return result
+
+
 def meet(verb: str, call: int, happens: Callable[[Lake], object]) -> tuple[Lake, Call | None, object]:
     """Run a verb on a table of three commits; before its call of a number something happens.
 
@@ -136,6 +156,35 @@ def test_a_verb_on_a_table_that_is_created_again_meanwhile(verb: str) -> None:
         table.expire(retain_max=1, retain_min=1, older_than_ms=EVER_MS)
         assert keys_of(table) == sorted([*expected, 7])
     assert struck >= 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_no_commit_is_made_on_a_snapshot_of_the_dropped_table(count: int) -> None:
+    """A late snapshot has the new table's next id: who reads it as the newest is refused, and both writers go on."""
+    lake = lakebed.open(f"memory://{uuid.uuid4()}")
+    made = lake.create_table("t", COLUMNS)
+    for key in range(count):
+        made.append(rows(key))
+    answers: list[object] = []
+
+    def replace_table() -> None:
+        lake.drop_table("t", force=True)
+        again = lake.create_table("t", COLUMNS)
+        for key in range(count):
+            again.append(rows(100 + key))
+
+    def append_on_top() -> None:
+        PROCESS_CACHE.clear()
+        with pytest.raises(NotFound) as refused:
+            lake.table("t").append(rows(500))
+        answers.append(refused.value)
+
+    store = AroundSnapshot(made.store, before=replace_table, after=append_on_top)
+    Table.open(store, name="t").append(rows(9))
+    assert len(answers) == 1
+    assert keys_of(lake.table("t")) == [9, *range(100, 100 + count)]
+    lake.table("t").append(rows(500))
+    assert keys_of(lake.table("t")) == [9, *range(100, 100 + count), 500]
 
 
 def test_an_expiry_hides_nothing_of_a_table_that_was_created_again() -> None:

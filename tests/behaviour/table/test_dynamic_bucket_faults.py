@@ -129,7 +129,7 @@ def _check_recovery(inner: ObjectStore, store: FaultyStore, where: str) -> bool:
     table.upsert(rows(AFTER))  # renews the hint, which a late change has set back
     kept = contents(table)
     table.expire(retain_max=1, retain_min=1, older_than_ms=2**50)
-    table.remove_orphan_files(older_than_ms=2**60)
+    table.collect(grace_ms=0)
     newest = table.latest()
     assert newest is not None
     named = {entry.file_name for entry in HashIndex(inner, table.layout).entries(newest.index_manifest)}

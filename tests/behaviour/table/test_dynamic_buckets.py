@@ -228,7 +228,7 @@ def test_versions_keep_their_index(make: Callable[..., Table]) -> None:
     table.upsert(rows(range(80, 120), v=2))
     tagged = {(k, "ab"[k % 2]): 0 for k in range(40)}
     table.expire(retain_max=1, retain_min=1, older_than_ms=2**50)
-    table.remove_orphan_files(older_than_ms=2**50)
+    table.collect(grace_ms=0)
     table.rollback_to("one")
     assert contents(table) == tagged
     table.upsert(rows(range(20, 60), v=3))
@@ -237,7 +237,7 @@ def test_versions_keep_their_index(make: Callable[..., Table]) -> None:
     check_placement(table)
     table.expire(retain_max=1, retain_min=1, older_than_ms=2**50)
     table.delete_tag("one")
-    table.remove_orphan_files(older_than_ms=2**50)
+    table.collect(grace_ms=0)
     table.upsert(rows(range(50, 70), v=4))
     assert contents(table) == expected | {(k, "ab"[k % 2]): 4 for k in range(50, 70)}
     check_placement(table)

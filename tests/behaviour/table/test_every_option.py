@@ -256,7 +256,7 @@ def _(name: str) -> None:
     table = make({name: "part-"})
     table.write(rows(1))
     assert files(table)[0]["file_path"].startswith("bucket-0/part-")
-    assert table.remove_orphan_files(older_than_ms=2**60, dry_run=True).deleted_count == 0
+    assert table.collect(grace_ms=0, dry_run=True).deleted_count == 0
 
 
 @proves("changelog-producer", "changelog-file.prefix")
@@ -506,7 +506,7 @@ def _(name: str) -> None:
 def _(name: str) -> None:
     table = make({name: "3 d"})
     table.write(rows(1))
-    assert table.create_tag("a").time_retained_ms == 3 * 86_400_000
+    assert table.create_tag("a").lifetime_ms == 3 * 86_400_000
 
 
 @proves("tag.time-expire-enabled")
@@ -515,7 +515,7 @@ def _(name: str) -> None:
         clock = ManualClock()
         table = Table.open(make({name: text}).store, name="t", environment=Environment(clock=clock))
         table.write(rows(1))
-        table.create_tag("a", time_retained_ms=1000)
+        table.create_tag("a", lifetime_ms=1000)
         clock.sleep(10.0)
         table.expire_tags()
         assert [tag.name for tag in table.tags()] == left

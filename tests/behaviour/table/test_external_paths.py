@@ -151,7 +151,7 @@ def test_files_are_written_outside_and_go_with_their_versions(world: World, stra
     assert values(table) == expected
     assert table.read(version="kept").num_rows == 8
     table.delete_tag("kept")
-    report = table.remove_orphan_files(older_than_ms=EVER_MS)
+    report = table.collect(grace_ms=0)
     assert report.deleted_count == 0
     assert world.urls() == live(table) | strays
     report = check_lake(world.lake, deep=True)
@@ -170,11 +170,11 @@ def test_orphans_of_this_table_alone_are_deleted(world: World) -> None:
         writer.finish()  # and its process dies here
     before = world.urls()
     assert len(before) == 16
-    assert one.remove_orphan_files(older_than_ms=1).deleted_count == 0
-    assert one.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 4
+    assert one.collect(grace_ms=60_000).deleted_count == 0
+    assert one.collect(grace_ms=0).deleted_count == 4
     assert len(world.urls()) == 12
     assert live(one) | live(two) <= world.urls()
-    assert two.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 4
+    assert two.collect(grace_ms=0).deleted_count == 4
     assert world.urls() == live(one) | live(two)
     assert values(one) == values(two) == dict.fromkeys(range(8), 1)
 
@@ -191,7 +191,7 @@ def test_a_table_under_the_name_of_another_leaves_its_files_alone(world: World) 
     world.environment.clock.advance(1)
     new = world.make()
     new.upsert(rows(2))
-    assert new.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert new.collect(grace_ms=0).deleted_count == 0
     assert world.urls() == written | live(new)
     assert values(world.lake.table("moved")) == dict.fromkeys(range(8), 1)
 
@@ -225,7 +225,7 @@ def test_options_may_change(world: World) -> None:
     table.compact(full=True)
     table.expire(retain_max=1, retain_min=1)
     assert world.urls() == orphans
-    table.remove_orphan_files(older_than_ms=EVER_MS)
+    table.collect(grace_ms=0)
     assert world.urls() == set()
     assert values(table) == dict.fromkeys(range(8), 4)
 
@@ -252,7 +252,7 @@ def test_files_that_are_elsewhere_are_never_deleted(world: World, change: str) -
     table.overwrite(rows(2))
     table.expire(retain_max=1, retain_min=1)
     assert world.urls() - live(table) == {url}
-    table.remove_orphan_files(older_than_ms=EVER_MS)
+    table.collect(grace_ms=0)
     assert world.urls() - live(table) == {url}
 
 
@@ -289,7 +289,7 @@ def test_cleaning_stops_when_an_external_file_is_missing(world: World) -> None:
     writer.finish()
     before = world.urls()
     with pytest.raises(Corruption, match="1 live data files") as stopped:
-        table.remove_orphan_files(older_than_ms=EVER_MS)
+        table.collect(grace_ms=0)
     assert stopped.value.kind == "live_files_missing"
     assert world.urls() == before
     report = check_lake(world.lake)
@@ -336,7 +336,7 @@ def test_another_bucket_is_reached_with_the_options_of_the_lake(s3_server: Any) 
         table.upsert(rows(value))
     table.compact(full=True)
     table.expire(retain_max=1, retain_min=1)
-    assert table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert table.collect(grace_ms=0).deleted_count == 0
     assert values(pickle.loads(pickle.dumps(table))) == dict.fromkeys(range(8), 1)
     place = open_store(f"s3://{buckets[1]}", storage_options=options)
     assert {f"s3://{buckets[1]}/{meta.path}" for meta in place.list("")} == live(table)
@@ -368,7 +368,7 @@ def test_in_a_branch_of_a_repository_nothing_outside_changes() -> None:
         assert values(table) == dict.fromkeys(range(3), 1)
         table.overwrite(rows(2, 3))
         table.expire(retain_max=1, retain_min=1)
-        table.remove_orphan_files(older_than_ms=EVER_MS)
+        table.collect(grace_ms=0)
         assert values(table) == dict.fromkeys(range(3), 2)
     assert world.urls() == {url}
 
@@ -384,7 +384,7 @@ def test_a_dropped_table_s_files_go_after_a_crash() -> None:
         if world.lake.has_table("t"):
             assert live(world.lake.table("t")) <= world.urls()
             world.lake.drop_table("t")
-        world.lake.clean()
+        world.lake.collect()
         assert world.urls() == {f"memory://{world.name}-outside/{STRAYS[0]}"}
         assert not list(table.store.list(""))
         if not faulty.met:
@@ -408,9 +408,9 @@ def test_a_root_in_the_folder_of_another_table_is_safe(world: World) -> None:
         writer.write(rows(2))
         writer.finish()
     assert len(inside(host)) == 4
-    assert host.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 1
+    assert host.collect(grace_ms=0).deleted_count == 1
     assert values(guest) == values(host) == dict.fromkeys(range(8), 1)
-    assert guest.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 1
+    assert guest.collect(grace_ms=0).deleted_count == 1
     assert len(inside(host)) == 2
     assert values(guest) == values(host) == dict.fromkeys(range(8), 1)
 
@@ -484,6 +484,6 @@ def check_recovered(world: World, where: str) -> None:
     assert live(table) <= world.urls(), where
     table.upsert(rows(5, 3))  # expiry keeps what the hint names, which a crashed commit has not written
     assert not table.expire(retain_max=1, retain_min=1).warnings, where
-    table.remove_orphan_files(older_than_ms=EVER_MS)
+    table.collect(grace_ms=0)
     assert world.urls() == live(table), where
     assert values(table) == dict.fromkeys(range(3), 5), where

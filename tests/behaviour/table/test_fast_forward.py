@@ -56,7 +56,7 @@ def shrink(table: Table) -> None:
     """Let everything go that may go."""
     table.compact(full=True)
     table.expire(retain_max=1, retain_min=1, older_than_ms=EVER_MS)
-    table.remove_orphan_files(older_than_ms=EVER_MS)
+    table.collect(grace_ms=0)
 
 
 def check(table: Table) -> None:

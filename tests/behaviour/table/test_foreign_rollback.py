@@ -80,7 +80,7 @@ def expired_and_rolled_back(inserts: int = 1) -> Table:
 def check_clean(table: Table, expected: list[int]) -> None:
     """The rows are these, before and after everything that cleans, and nothing is left of what is not needed."""
     assert ids_of(reopened(table)) == expected
-    table.remove_orphan_files(older_than_ms=2**60)
+    table.collect(grace_ms=0)
     table = reopened(table)
     assert ids_of(table) == expected
     for snapshot in table.snapshots():
@@ -135,7 +135,7 @@ def test_an_append_after_a_rollback_below_the_boundary_ends(inserts: int) -> Non
     expected = sorted([0, 7, *(100 + number for number in range(inserts))])
     assert ids_of(table) == expected
     manifests = {meta.path for meta in table.store.list("manifest")}
-    table.remove_orphan_files(older_than_ms=2**60)
+    table.collect(grace_ms=0)
     created = {one.call.path for one in store.trace if one.call.kind == "put" and one.call.path.startswith("manifest/")}
     assert created <= {meta.path for meta in table.store.list("manifest")} <= manifests
     check_clean(table, expected)

@@ -107,13 +107,13 @@ def test_files_lie_where_java_looks(name: str) -> None:
         made.append(value)
     assert {path.rpartition("/")[0] for path in made.data()} == {f"{folder}/bucket-0"}
     made.store.put(f"{folder}/bucket-0/data-stray.parquet", b"x")
-    assert made.table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 1
+    assert made.table.collect(grace_ms=0).deleted_count == 1
     made.table.compact(full=True)
     assert len(made.data()) == 4
     made.table.expire(retain_max=1, retain_min=1)
     assert len(made.data()) == 1
     assert made.rows() == made.expected
-    assert made.table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert made.table.collect(grace_ms=0).deleted_count == 0
 
 
 SPELLINGS: dict[str, tuple[Any, dict[str, str], Any, str, str]] = {
@@ -144,7 +144,7 @@ def test_files_of_other_writers_are_found_and_cleaned(name: str, keyed: bool) ->
     assert all(theirs in path and ours + "/" not in path for path in old)
     made.append(value)
     assert made.rows() == made.expected
-    assert made.table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert made.table.collect(grace_ms=0).deleted_count == 0
     made.table.create_tag("before")
     made.table.compact(full=True)
     assert made.rows() == made.expected
@@ -153,7 +153,7 @@ def test_files_of_other_writers_are_found_and_cleaned(name: str, keyed: bool) ->
     made.table.delete_tag("before")
     assert not set(old) & set(made.data())
     assert made.rows() == made.expected
-    assert made.table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert made.table.collect(grace_ms=0).deleted_count == 0
 
 
 def test_line_breaks_in_a_bucket(s3_server: Any) -> None:
@@ -171,7 +171,7 @@ def test_line_breaks_in_a_bucket(s3_server: Any) -> None:
     (path,) = (meta.path for meta in store.list("") if meta.path.endswith(".parquet"))
     assert path.startswith("p=a%0Ab/")
     assert table.read().num_rows == 2
-    assert table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert table.collect(grace_ms=0).deleted_count == 0
     store.delete([path])
     with pytest.raises(LakebedError, match="p=a%0Ab/bucket-0/data-") as gone:
         table.read()
@@ -187,7 +187,7 @@ def test_cleaning_stops_when_a_live_file_is_elsewhere(dry_run: bool) -> None:
     made.move(lambda path: path.replace("p=x/", "p=unheard of/") if "stray" not in path else path)
     before = made.data()
     with pytest.raises(Corruption, match="not where lakebed looks for them, such as p=x/bucket-0/data-") as stopped:
-        made.table.remove_orphan_files(older_than_ms=EVER_MS, dry_run=dry_run)
+        made.table.collect(grace_ms=0, dry_run=dry_run)
     assert stopped.value.kind == "live_files_missing"
     assert made.data() == before
 
@@ -199,7 +199,7 @@ def test_the_name_of_a_live_file_protects_it_in_every_folder() -> None:
     (path,) = made.data()
     copy = path.replace("p=x", "p=somewhere else")
     made.store.put(copy, made.store.get(path))
-    assert made.table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert made.table.collect(grace_ms=0).deleted_count == 0
     assert made.data() == sorted((path, copy))
 
 
@@ -226,5 +226,5 @@ def test_external_files_are_read_and_kept(tmp_path: Path) -> None:
     made.table.commit([change], kind="OVERWRITE")
     assert made.rows() == made.expected
     made.table.expire(retain_max=1, retain_min=1)
-    assert made.table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert made.table.collect(grace_ms=0).deleted_count == 0
     assert made.rows() == made.expected

@@ -293,7 +293,7 @@ def test_a_crash_at_any_call(verb: Race, after: Rows) -> None:
             left.compact()
             assert values_of(left) in (AFTER, {})
             left.expire(retain_max=1, retain_min=1, older_than_ms=0)
-            left.remove_orphan_files(older_than_ms=EVER)
+            left.collect(grace_ms=0)
             named = {one.index_manifest for one in left.snapshots() if one.index_manifest}
             entries = [entry for one in named for entry in left.context.manifests.index_entries(one)]
             assert files_in(left, "index") == {f"index/{entry.file_name}" for entry in entries}

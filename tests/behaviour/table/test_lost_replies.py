@@ -282,6 +282,6 @@ def test_files_of_a_commit_that_was_tried_are_left_alone() -> None:
     table = opened(store)
     assert rows_of(table) == {**BEFORE, 9: 9}
     assert len(data_files(store) - before) == 2
-    table.remove_orphan_files(older_than_ms=2**60)
+    table.collect(grace_ms=0)
     assert len(data_files(store) - before) == 1
     assert rows_of(opened(store)) == {**BEFORE, 9: 9}

@@ -56,10 +56,10 @@ def strays(world: TableWorld) -> list[str]:
 def test_a_day_must_pass(made: TableWorld) -> None:
     """A file younger than a day may belong to a writer that has not committed; older ones go, and only they."""
     made.clock.advance(DAY_S)
-    assert made.table.remove_orphan_files().deleted_count == 0
+    assert made.table.collect().deleted_count == 0
     made.clock.advance(1.0)
     made.store.put("pt=a/bucket-0/data-young.parquet", b"x")
-    report = made.table.remove_orphan_files()
+    report = made.table.collect()
     assert report.deleted_count == len(STRAYS)
     assert strays(made) == []
     assert bytes(made.store.get("pt=a/bucket-0/data-young.parquet")) == b"x"
@@ -69,7 +69,7 @@ def test_a_day_must_pass(made: TableWorld) -> None:
 
 def test_a_dry_run_names_them(made: TableWorld) -> None:
     """A dry run names the orphans with their sizes and deletes nothing."""
-    plan = made.table.remove_orphan_files(older_than_ms=2**60, dry_run=True).plan
+    plan = made.table.collect(grace_ms=0, dry_run=True).plan
     assert plan is not None
     assert sorted(doomed.path for doomed in plan.doomed) == sorted(STRAYS)
     assert strays(made) == list(STRAYS)
@@ -79,7 +79,7 @@ def test_other_things_in_the_folder_are_left_alone(made: TableWorld) -> None:
     """What lies outside the format's folders is not ours to judge."""
     for path in ("README.txt", "notes/plan.md", "lakebed/boundary/other", "schema/schema-draft", "branch/readme"):
         made.store.put(path, b"mine")
-    made.table.remove_orphan_files(older_than_ms=2**60)
+    made.table.collect(grace_ms=0)
     for path in ("README.txt", "notes/plan.md", "lakebed/boundary/other", "schema/schema-draft", "branch/readme"):
         assert bytes(made.store.get(path)) == b"mine"
 
@@ -119,7 +119,7 @@ def test_an_expiry_of_a_branch_that_was_cut_short_takes_nothing_of_main(
             branch.expire(retain_max=1, retain_min=1, older_than_ms=0)
     if not is_pinned:
         table.context.tags.unpin_hidden("branch.b")
-    report = table.remove_orphan_files(older_than_ms=2**60)
+    report = table.collect(grace_ms=0)
     assert sorted(table.read()["id"].to_pylist()) == [0, 1, 2]
     assert sorted(branch.read()["id"].to_pylist()) == [9, 10]
     unfinished = list(load_deletions(store, branch.layout))
@@ -133,7 +133,7 @@ def test_files_of_a_deleted_branch_are_orphans(made: TableWorld) -> None:
     assert only
     made.table.delete_branch(made.branch[0].branch or "")
     made.branch = None
-    made.table.remove_orphan_files(older_than_ms=2**60)
+    made.table.collect(grace_ms=0)
     assert not only & made.stored()
     made.check(collected=True)
     made.check_versions()

@@ -60,7 +60,7 @@ VERBS: dict[str, Callable[[Table], object]] = {
     "expire_tags": lambda table: table.expire_tags(older_than_ms=EVER_MS),
     "delete_tag": lambda table: table.delete_tag("kept", if_exists=True),
     "rollback_to": lambda table: table.rollback_to(min(table.context.snapshots.ids())),
-    "remove_orphan_files": lambda table: table.remove_orphan_files(older_than_ms=EVER_MS),
+    "remove_orphan_files": lambda table: table.collect(grace_ms=0),
 }
 WRITING = ("write", "writer", "overwrite", "delete", "compact")
 
@@ -241,7 +241,7 @@ def test_a_lake_is_cleaned_around_a_table_that_cannot_be() -> None:
         table.append(pa.table({"id": [1]}))
         table.store.put("bucket-0/data-stray.parquet", b"x")
     with_options(tables[0], {"data-file.external-paths.strategy": "by-the-moon"})
-    reports = lake.clean(orphans_older_than_ms=EVER_MS)
+    reports = lake.collect(grace_ms=0)
     problems = [report.problem for report in reports if report.problem]
     assert len(problems) == 1
     assert "data-file.external-paths.strategy" in problems[0]

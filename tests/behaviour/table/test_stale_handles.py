@@ -219,7 +219,7 @@ def test_an_option_that_a_handle_has_not_seen_counts() -> None:
     logged.append(stale[3].commit([]))
     assert [snapshot is not None and snapshot.changelog_record_count for snapshot in logged[:3]] == [1, 1, 1]
     assert two.stale.changes(1)["_row_kind"].to_pylist()[0] == "+I"
-    assert stale[4].create_tag("kept").time_retained_ms == 86_400_000
+    assert stale[4].create_tag("kept").lifetime_ms == 86_400_000
 
 
 def test_vectors_that_another_handle_turned_on_count() -> None:
@@ -375,7 +375,7 @@ def test_an_option_that_is_set_while_rows_are_written_counts(interrupted: tuple[
     store.before = partial(set_producer, two)
     snapshot = two.stale.write(pa.table({"k": [3], "v": [30]}, SCHEMA))
     assert (snapshot.changelog_record_count, snapshot.schema_id) == (1, 1)
-    report = two.other.remove_orphan_files(older_than_ms=EVER, dry_run=True)
+    report = two.other.collect(grace_ms=0, dry_run=True)
     assert report.plan is not None
     assert not report.plan.doomed
 

@@ -98,7 +98,7 @@ def test_renaming_keeps_every_file(made: TableWorld) -> None:
 
 def test_lifetimes(made: TableWorld) -> None:
     """A tag goes when its lifetime is over, not before, and its files with it; older_than takes the others too."""
-    made.table.create_tag("brief", tag="b", time_retained_ms=60_000)
+    made.table.create_tag("brief", tag="b", lifetime_ms=60_000)
     made.table.delete_tag("b")
     made.main.tags["brief"] = made.main.tags.pop("b")
     made.clock.advance(59.0)
@@ -143,10 +143,10 @@ def test_why_names_the_holder(made: TableWorld) -> None:
 
 
 def test_the_tables_own_plan(made: TableWorld) -> None:
-    """`plan_reclaim` names expired snapshots and outlived tags by the table's options, and deletes nothing."""
+    """`plan_collection` names expired snapshots and outlived tags by the table's options, and deletes nothing."""
     made.table.set_options({"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"})
-    made.table.create_tag("brief", tag="b", time_retained_ms=1)
+    made.table.create_tag("brief", tag="b", lifetime_ms=1)
     made.clock.advance(1.0)
     before = made.stored()
-    assert set(made.table.plan_reclaim().hide) == {"snapshot/snapshot-7", "tag/tag-brief"}
+    assert set(made.table.plan_collection().hide) == {"snapshot/snapshot-7", "tag/tag-brief"}
     assert made.stored() == before

@@ -28,7 +28,7 @@ def test_a_tag_is_the_newest_snapshot_by_default(bench: Any) -> None:
     bench.commit("a")
     newest = bench.commit("b")
     tag = bench.table.create_tag("v1")
-    assert (tag.name, tag.snapshot.id, tag.create_time_ms, tag.time_retained_ms) == ("v1", newest.id, None, None)
+    assert (tag.name, tag.snapshot.id, tag.create_time_ms, tag.lifetime_ms) == ("v1", newest.id, None, None)
     assert bench.table.tag("v1") == tag
     assert bench.table.tag_exists("v1")
     assert not bench.table.tag_exists("v2")
@@ -84,7 +84,7 @@ def test_what_cannot_be_tagged_is_said_in_one_sentence(bench: Any) -> None:
     with pytest.raises(InvalidRequest, match="one of snapshot, tag and timestamp"):
         bench.table.create_tag("v1", snapshot_id=1, tag="x")
     with pytest.raises(InvalidRequest, match="negative"):
-        bench.table.create_tag("v1", time_retained_ms=-1)
+        bench.table.create_tag("v1", lifetime_ms=-1)
     with pytest.raises(InvalidRequest, match="all digits"):
         bench.table.create_tag("2013")
     assert bench.table.tags() == []
@@ -120,11 +120,11 @@ def test_lifetimes_are_written_only_when_given(new_bench: Callable[..., Any]) ->
     """A lifetime is the argument's, else the option's; hidden pins have none."""
     bench = new_bench({"tag.default-time-retained": "2 d"})
     bench.commit("a")
-    assert bench.table.create_tag("default").time_retained_ms == 2 * DAY_MS
-    tag = bench.table.create_tag("own", time_retained_ms=5000)
-    assert (tag.create_time_ms, tag.time_retained_ms) == (bench.clock.now_ms(), 5000)
+    assert bench.table.create_tag("default").lifetime_ms == 2 * DAY_MS
+    tag = bench.table.create_tag("own", lifetime_ms=5000)
+    assert (tag.create_time_ms, tag.lifetime_ms) == (bench.clock.now_ms(), 5000)
     pin = bench.table.context.tags.pin_hidden("x", source=bench.table.context.tags.source())
-    assert (pin.create_time_ms, pin.time_retained_ms) == (None, None)
+    assert (pin.create_time_ms, pin.lifetime_ms) == (None, None)
 
 
 def test_replacing_moves_a_tag_that_is_there(bench: Any) -> None:
@@ -142,7 +142,7 @@ def test_replacing_moves_a_tag_that_is_there(bench: Any) -> None:
 def test_renaming_keeps_everything_but_the_name(bench: Any) -> None:
     """Snapshot and lifetime stay; a taken or forbidden new name changes nothing."""
     bench.commit("a")
-    tag = bench.table.create_tag("old", time_retained_ms=5000)
+    tag = bench.table.create_tag("old", lifetime_ms=5000)
     bench.table.create_tag("taken")
     with pytest.raises(AlreadyExists):
         bench.table.rename_tag("old", "taken")
@@ -152,7 +152,7 @@ def test_renaming_keeps_everything_but_the_name(bench: Any) -> None:
         bench.table.rename_tag("nope", "new")
     bench.clock.advance(100)
     renamed = bench.table.rename_tag("old", "new")
-    assert (renamed.snapshot.id, renamed.create_time_ms, renamed.time_retained_ms) == (1, tag.create_time_ms, 5000)
+    assert (renamed.snapshot.id, renamed.create_time_ms, renamed.lifetime_ms) == (1, tag.create_time_ms, 5000)
     assert [tag.name for tag in bench.table.tags()] == ["new", "taken"]
 
 
@@ -253,7 +253,7 @@ def test_the_index_notices_every_change(bench: Any) -> None:
     for name in "abc":
         bench.commit(name)
     for number in range(20):
-        bench.table.create_tag(f"t{number}", snapshot_id=1, time_retained_ms=number + 1)
+        bench.table.create_tag(f"t{number}", snapshot_id=1, lifetime_ms=number + 1)
     bench.table.context.tags.index()
     bench.table.context.tags.replace("t3", source=bench.table.context.tags.source(snapshot_id=2))
     bench.table.rename_tag("t4", "renamed")

@@ -38,7 +38,7 @@ def test_versions(table: Table, version: Any) -> None:
         lambda: table.at(version),
         lambda: table.pin("p", version=version),
         lambda: table.restore(version),
-        lambda: table.fork("f", version=version),
+        lambda: table.create_branch("f", version=version),
         lambda: table.rollback_to(version),
         lambda: table.system("files", version=version),
     ]
@@ -90,11 +90,21 @@ def test_a_mark_of_deletes_that_is_no_column(table: Table, deletes: Any) -> None
 def test_a_lifetime_beyond_the_end_of_time(table: Table) -> None:
     """A tag that is kept for longer than a number of milliseconds can say is refused; the longest one is kept."""
     with pytest.raises(InvalidRequest, match="lifetime of tag"):
-        table.create_tag("never", time_retained_ms=2**63)
-    table.create_tag("long", time_retained_ms=2**63 - 1)
+        table.create_tag("never", lifetime_ms=2**63)
+    table.create_tag("long", lifetime_ms=2**63 - 1)
     table.expire_tags()
     for _ in range(2):
         assert table.at("long").read()["x"].to_pylist() == [1]
         table.expire(retain_max=1, retain_min=1)
     assert [pin.expires_ms for pin in table.pins()] == [2**63 - 1]
     table.delete_tag("long")
+
+
+def test_limits_and_paths(table: Table) -> None:
+    """A limit beyond every count of rows means all, and half a character is in no path."""
+    for limit in (2**63, 2**70):
+        assert table.read(limit=limit).num_rows == 1
+    for path in ("\ud800", "s3://elsewhere/\ud800", "a//b", ""):
+        with pytest.raises(InvalidRequest) as refused:
+            table.why(path)
+        assert refused.value.kind == "invalid_path"

@@ -22,7 +22,7 @@ from lakebed.kv.layout import sst_path
 from lakebed.kv.options import DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
-from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, Version
+from lakebed.reclaim.model import CollectionPlan, Explanation, Pin, Version
 from lakebed.reclaim.versioned import Versioned
 from lakebed.repo import Branch, Reference, Repositories, Repository, RepositoryOptions
 from lakebed.repo.transport.catalog import LocalCatalog
@@ -230,7 +230,7 @@ def test_wrong_pins_are_refused(subject: Subject) -> None:
 def test_a_fork_lives_its_own_life(subject: Subject) -> None:
     """Writes to a fork and to its origin do not meet; the fork holds a pin of its origin."""
     ids = subject.fill(1, 2)
-    fork = subject.store.fork("experiment", version=ids[0])
+    fork = subject.store.create_branch("experiment", version=ids[0])
     subject.clock.advance(1)
     subject.write(fork, 10)
     subject.write(subject.store, 3)
@@ -238,7 +238,7 @@ def test_a_fork_lives_its_own_life(subject: Subject) -> None:
     assert subject.items(subject.store) == [1, 2, 3]
     assert ids[0] in [pin.version for pin in subject.store.pins()]
     with pytest.raises(AlreadyExists):
-        subject.store.fork("experiment")
+        subject.store.create_branch("experiment")
 
 
 def test_restoring_makes_an_old_version_the_newest(subject: Subject) -> None:
@@ -256,8 +256,8 @@ def test_restoring_makes_an_old_version_the_newest(subject: Subject) -> None:
 def test_planning_deletes_nothing(subject: Subject) -> None:
     """A plan says what cleaning would do; afterwards every version reads as before."""
     ids = subject.fill(1, 2, 3)
-    plan = subject.store.plan_reclaim()
-    assert isinstance(plan, ReclaimPlan)
+    plan = subject.store.plan_collection()
+    assert isinstance(plan, CollectionPlan)
     assert plan.store == subject.store.name
     for number, version in enumerate(ids, start=1):
         assert subject.items(subject.store.at(version)) == list(range(1, number + 1))

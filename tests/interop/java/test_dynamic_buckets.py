@@ -71,7 +71,7 @@ def test_alternation(java: Java, lake: Lake, maker: str) -> None:
         if step == 11:
             java.call("expire_snapshots") if java_turn else table.expire(retain_max=1, older_than_ms=2**50)
             java.call("remove_orphans")
-            table.remove_orphan_files(older_than_ms=2**50)
+            table.collect(grace_ms=0)
         assert as_model(table.read()) == model, step
         assert as_model(java.read("default.t")) == model, step
     assert {file["bucket"] for file in java.call("files")} > {0}

@@ -83,11 +83,11 @@ def test_partitions_of_both_lie_together(java: Java, lake: Lake, case: int, keye
     expected = expected.filter(pa.compute.not_equal(expected["id"], 100))
     table.compact(full=True)
     table.expire(retain_max=1, retain_min=1)
-    assert table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert table.collect(grace_ms=0).deleted_count == 0
     assert java.exact(java.read("default.t")) == java.exact(table.read()) == java.exact(expected)
     java.write("default.t", rows_of(kind, values, 200))
     expected = pa.concat_tables([expected, rows_of(kind, values, 200)])
-    assert table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert table.collect(grace_ms=0).deleted_count == 0
     java.call("compact")
     java.call("expire_snapshots")
     assert java.call("remove_orphans") == []
@@ -153,7 +153,7 @@ def test_external_paths_are_shared_by_both(java: Java, lake: Lake, tmp_path: Pat
         (key, day, "2") for key, day, _ in java.exact(rows)
     ]
     table.delete_tag("kept")
-    assert table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    assert table.collect(grace_ms=0).deleted_count == 0
     assert java.call("remove_orphans") == []
     there = [path for place in places for path in place.rglob("*") if path.is_file()]
     assert sorted(f"file:{path}" for path in there) == sorted(paths)
@@ -184,7 +184,7 @@ def test_a_root_that_another_table_has_too_is_cleaned_with_care(java: Java, lake
         writer.finish()
     folder = tmp_path / "outside" / "p=x" / "bucket-0"
     assert len(list(folder.iterdir())) == 6
-    lake.clean(orphans_older_than_ms=EVER_MS)
+    lake.collect(grace_ms=0)
     assert len(list(folder.iterdir())) == 4
     lake.drop_table("one")
     assert len(list(folder.iterdir())) == 2
@@ -222,5 +222,5 @@ def test_indexes_in_manifests_and_beside_files_are_checked(java: Java, lake: Lak
         table.append(expected.slice(50))
         report = check_lake(lake, deep=True)
         assert [(finding.kind, finding.path) for finding in report.findings] == []
-        assert table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+        assert table.collect(grace_ms=0).deleted_count == 0
         assert java.exact(java.read(f"default.{table_name}")) == java.exact(table.read()) == java.exact(expected)

@@ -165,7 +165,7 @@ def run_program(java: Java, lake: Lake, kind: str, role: str, *, keyed: bool, ja
     turns.check()
     java.call("expire_snapshots") if first else table.expire(retain_max=1, older_than_ms=2**50)
     java.call("remove_orphans")
-    table.remove_orphan_files(older_than_ms=2**50)
+    table.collect(grace_ms=0)
     turns.check()
     turns.check("one", tagged)
     if java.catalog:

@@ -47,7 +47,7 @@ def test_java_rolls_back_below_what_lakebed_expired(java: Java, lake: Lake, keys
     assert ids(java.read("default.t")) == ids(lake.table("t").read()) == expected
     lake.table("t").expire(retain_max=1, retain_min=1, older_than_ms=0)
     java.call("expire_snapshots", retain_max=1, retain_min=1, older_than_ms=0)
-    lake.table("t").remove_orphan_files(older_than_ms=2**60)
+    lake.table("t").collect(grace_ms=0)
     java.call("remove_orphans")
     assert ids(java.read("default.t")) == ids(lake.table("t").read()) == expected
     assert ids(java.read("default.t", options={"scan.tag-name": "t1"})) == [0]

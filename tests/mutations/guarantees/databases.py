@@ -6,15 +6,17 @@ What races of processes break is in `tests/simulation/test_kv_mutations.py`.
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
-from lakebed.kv import claim, group_commit, lease, recovery, transaction, writer
-from lakebed.lsm import compact, file_reader, files, memtable, tree, view
-from lakebed.objects import create_once, local, numbered_log, probe
+from lakebed.kv import checkpoint, claim, group_commit, lease, recovery, transaction, writer
+from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, page, tree, view
+from lakebed.objects import create_once, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
     always,
     answer,
     change_arguments,
+    change_result,
     never,
     pass_on,
     raise_nothing,
@@ -31,8 +33,47 @@ def sort_with_old_pieces(original, self, *args, **kwargs):
     return original(self, *args, **kwargs)
 
 
+def join_the_sync_under_way(original, self, descriptor):
+    """Take the end of a sync that began before the call for that of one of its own."""
+    with self._lock:
+        running = next((folder.running for folder in self._folders.values()), None)
+        while running is not None and not running.has_ended:
+            self._ended.wait()
+    if running is None:
+        original(self, descriptor)
+
+
+class AnyEpoch(int):
+    """An epoch that is equal to every other one."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = int.__hash__
+
+
 GUARANTEES = [
     # ---- the log and its writers
+    Guarantee(
+        "A claim fences the writer just before it, unless that one has said that it ended.",
+        change_result(lease.check_not_owned, lambda it: it._replace(ended_epoch=AnyEpoch())),
+        "behaviour/kv/test_claim.py::test_only_the_writer_just_before_ends_by_its_word[a claim that lives]",
+    ),
+    Guarantee(
+        "A writer after one that ended uses no number that files cover.",
+        replace(claim._end_of_log, lambda original, claimed, last_wal_id: last_wal_id),
+        "behaviour/kv/test_claim.py::test_numbers_that_files_cover_are_not_used_again",
+    ),
+    Guarantee(
+        "A checkpoint of the latest holds what the log got since the newest manifest.",
+        change_arguments(checkpoint.find_same_version, last_wal_id=0),
+        "behaviour/kv/test_checkpoints.py::test_no_durable_write_is_missing_beside_a_running_writer",
+    ),
+    Guarantee(
+        "A checkpoint of the latest pins no manifest that only a dead one held.",
+        change_arguments(checkpoint.find_same_version, now_ms=0),
+        "behaviour/kv/test_checkpoints.py::test_an_expired_one_lends_no_manifest",
+    ),
     Guarantee(
         "A reader does not leave out acknowledged rows whose log object is missing.",
         see(recovery.read_records, lambda it: it.wal_id_last_seen, 0),
@@ -103,6 +144,37 @@ GUARANTEES = [
         "unit/lsm/test_view.py::test_a_file_with_rows_on_both_sides_of_a_sequence_is_read",
     ),
     Guarantee(
+        "A page of a file that is read alone is checked before it is used.",
+        never(format.decode_page, lambda it: it.checksums),
+        "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
+    ),
+    Guarantee(
+        "A block of pages that is read whole is checked before it is used.",
+        never(format.decode_blocks, lambda it: it.checksum),
+        "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
+    ),
+    Guarantee(
+        "Many keys asked of a view are not answered with newer rows from the cache.",
+        never(view.View._values_in_cache, lambda it: it.generation),
+        "unit/lsm/test_tree.py::test_a_view_takes_cached_rows_of_its_own_moment_alone",
+    ),
+    Guarantee(
+        "Bytes of a key in the middle of other keys are not taken for the key.",
+        always(page._first_row, lambda it: it.length),
+        "unit/lsm/test_page.py::test_keys_inside_other_keys[keys0]",
+    ),
+    Guarantee(
+        "Versions of one key are not parted by the pages of a block.",
+        answer(
+            file_writer.FileWriter._emit,
+            file_writer._page_starts,
+            lambda page_starts, *args, is_repeat, **kwargs: page_starts(
+                *args, is_repeat=np.zeros_like(is_repeat), **kwargs
+            ),
+        ),
+        "unit/lsm/test_page.py::test_many_versions_of_one_key[65536]",
+    ),
+    Guarantee(
         "A branch does not read rows that its parent wrote after the branch point.",
         see(file_reader.FileReader.__init__, lambda it: it.ceiling, None),
         "unit/lsm/test_ceilings.py::test_a_branch_does_not_read_newer_rows_of_its_parent",
@@ -151,5 +223,10 @@ GUARANTEES = [
         "A large upload to a folder replaces no object.",
         pass_on(local._LocalUpload.finish, local._give_name, create_only=False),
         "behaviour/objects/test_streaming.py::test_a_create_only_stream_replaces_nothing[local-10485760]",
+    ),
+    Guarantee(
+        "An upload is not acknowledged before its name is on the disk, whatever other uploads sync.",
+        replace(shared_sync.SharedSyncs.sync, join_the_sync_under_way),
+        "unit/objects/test_shared_sync.py::test_a_sync_under_way_covers_no_later_caller",
     ),
 ]

@@ -6,18 +6,21 @@ What races of processes break is in `tests/simulation/test_repo_mutations.py`.
 from __future__ import annotations
 
 from lakebed.errors import NotFound, UnsupportedFormat
+from lakebed.key_value.port import KeyValue
 from lakebed.repo import directories, fs
 from lakebed.repo.collect import collect
-from lakebed.repo.heads import commit, write
+from lakebed.repo.heads import commit, multipart, write
+from lakebed.repo.model import commit_graph
 from lakebed.repo.objects import data, intact
 from lakebed.repo.records.records import replace_record
-from lakebed.repo.references import branches, mark, tags
-from lakebed.repo.staging import view
+from lakebed.repo.references import branches, history, mark, tags
+from lakebed.repo.staging import protocol, view
 from lakebed.repo.transport import catalog
 from mutations.defects import (
     always,
     answer,
     change_arguments,
+    change_result,
     forget,
     never,
     pass_on,
@@ -48,7 +51,24 @@ def change_whatever_is_there(original, key_value, key, changed, *, expected):
     return True
 
 
+def complete_whatever_became_of_it(original, key_value, puts, *, expected):
+    """Do not expect the record of the upload."""
+    kept = {key: value for key, value in expected.items() if b"/multipart/" not in key}
+    return original(key_value, puts, expected=kept)
+
+
 GUARANTEES = [
+    Guarantee(
+        "An empty branch is deleted without what is acknowledged meanwhile.",
+        raise_nothing(protocol.WriteAttempts._check_closed),
+        "behaviour/repo/test_branches.py::test_an_empty_branch_goes_without_what_is_written_meanwhile",
+    ),
+    # ---- uploads in parts
+    Guarantee(
+        "A completion of an upload that was aborted stages nothing.",
+        answer(multipart._publish, lambda it: it.write_unique, complete_whatever_became_of_it),
+        "behaviour/server/s3/test_multipart.py::test_an_abort_during_a_completion_wins_before_it_is_staged",
+    ),
     # ---- collection
     Guarantee(
         "What a branch gave up stays for the minimum age after that, however old its files are.",
@@ -57,7 +77,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "What was compacted on a deleted branch stays for the minimum age.",
-        answer(branches.delete_branch, branches.supersede_compaction, lambda original, *args, **facts: []),
+        answer(branches._traces, branches.supersede_compaction, lambda original, *args, **facts: []),
         f"{SUPERSEDED}::test_a_reader_goes_on_for_the_minimum_age_after_its_state_was_replaced[deletion of the branch]",
     ),
     Guarantee(
@@ -210,5 +230,31 @@ GUARANTEES = [
         "An upload of a directory deletes only when it is told to.",
         change_arguments(directories.upload_directory, delete=True),
         "behaviour/repo/test_directories.py::test_deleting_what_the_other_side_does_not_have",
+    ),
+    # ---- metadata, and the index of the history
+    Guarantee(
+        "New metadata of an object never bring back bytes that were overwritten meanwhile.",
+        pass_on(write.update_metadata, write.write_rows, expected={}),
+        "behaviour/repo/test_update_metadata.py::test_a_write_meanwhile_keeps_its_bytes[True]",
+    ),
+    Guarantee(
+        "New metadata of an object never bring it back after it was deleted.",
+        pass_on(write.update_metadata, write.write_rows, expected={}),
+        "behaviour/repo/test_update_metadata.py::test_a_deletion_meanwhile_is_not_undone[False]",
+    ),
+    Guarantee(
+        "The index of a history leaves out no commit that changed something in a folder.",
+        change_result(commit_graph.path_keys, lambda keys: keys[:1]),
+        "behaviour/repo/test_history_index.py::test_a_long_history_is_not_read_for_one_path",
+    ),
+    Guarantee(
+        "A damaged index of a history answers nothing wrong.",
+        replace(commit_graph.decode_segment, lambda original, raw, *, first: commit_graph._decode(raw[8:])),
+        "behaviour/repo/test_history_index.py::test_a_damaged_index_answers_nothing_wrong[swapped-3]",
+    ),
+    Guarantee(
+        "Two processes that index a history at once do not mix what they write.",
+        pass_on(history._Writer.write, KeyValue.write, expected={}),
+        "behaviour/repo/test_history_index.py::test_two_that_index_at_once_write_one_index",
     ),
 ]

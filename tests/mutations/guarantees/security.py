@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from lakebed.http import authentication, call, endpoint, signing
+from lakebed.http import authentication, call, endpoint, signing, tls
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories
 from lakebed.repo.heads import write
 from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
-from lakebed.server import errors, keys
+from lakebed.server import auth, errors, keys
 from lakebed.server.routes import staging
+from lakebed.server.s3 import application, body, objects, signature
 from mutations.defects import (
     answer,
     change_arguments,
@@ -30,6 +31,11 @@ ISOLATION = "behaviour/server/test_isolation.py"
 GUARANTEES = [
     # ---- keys, tokens, signatures
     Guarantee(
+        "An access key that is limited to repositories reaches no table through the catalog.",
+        raise_nothing(auth.check_lake),
+        "behaviour/server/test_paimon.py::test_prefixes_keys_and_bodies",
+    ),
+    Guarantee(
         "A service does nothing without its token.",
         raise_nothing(authentication.check_token),
         "behaviour/fleet/log/test_service.py::test_the_token",
@@ -38,6 +44,16 @@ GUARANTEES = [
         "A service refuses what a known caller may not do.",
         skip(endpoint.EndpointApp._authenticate, lambda it: it.authorize),
         "behaviour/http/test_service.py::test_two_routes_a_token_and_errors",
+    ),
+    Guarantee(
+        "A fleet's token is not sent unencrypted to another machine.",
+        raise_nothing(tls.check_clear),
+        "behaviour/http/test_tls.py::test_a_token_does_not_travel_in_clear_text",
+    ),
+    Guarantee(
+        "A server that asks callers for a certificate refuses those without one.",
+        never(tls.Tls.context, lambda it: it.client_ca),
+        "behaviour/http/test_tls.py::test_callers_show_a_certificate",
     ),
     Guarantee(
         "A token ends with the rotation of its access key, also of one at that moment.",
@@ -53,6 +69,36 @@ GUARANTEES = [
         "A signed upload address permits nothing once its key was revoked or rotated.",
         change_result(keys.AccessKeys.holder, lambda holder: (holder[0], "")),
         "behaviour/server/test_objects.py::test_a_signed_url_ends_with_the_key_that_got_it",
+    ),
+    Guarantee(
+        "The S3 gateway does nothing for a request whose signature is wrong.",
+        raise_nothing(signature.check_signature),
+        "unit/server/test_s3_signature.py::test_the_example_of_awss_documents_is_verified",
+    ),
+    Guarantee(
+        "What a signature for S3 does not cover is refused.",
+        raise_nothing(signature.check_headers),
+        "unit/server/test_s3_signature.py::test_what_botocore_signs_is_verified_and_what_is_changed_is_not",
+    ),
+    Guarantee(
+        "A signature for S3 ends with its time.",
+        raise_nothing(signature.check_time),
+        "unit/server/test_s3_signature.py::test_a_signature_of_another_time_is_refused",
+    ),
+    Guarantee(
+        "A signed chunk that was changed stores nothing.",
+        raise_nothing(body._unchunk),
+        "unit/server/test_s3_signature.py::test_chunks_that_differ_are_refused",
+    ),
+    Guarantee(
+        "Roles and limits of access keys hold in the S3 gateway.",
+        skip(application.S3Application._answer, lambda it: it.check_role),
+        "behaviour/server/s3/test_refused.py::test_keys_and_roles_hold_as_over_rest",
+    ),
+    Guarantee(
+        "A copy between repositories needs to read its source.",
+        skip(objects.source_context, lambda it: it.check_role),
+        "behaviour/server/s3/test_objects.py::test_a_copy_between_repositories_is_one_of_the_bytes",
     ),
     Guarantee(
         "A signature is of the time of expiry too.",
@@ -101,7 +147,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A 404 names no other repository.",
-        see(errors.error_reply, lambda it: it._PLAIN, {}),
+        see(errors.shown_error, lambda it: it._PLAIN, {}),
         f"{ISOLATION}::test_a_404_tells_neither_paths_nor_other_names",
     ),
     Guarantee(

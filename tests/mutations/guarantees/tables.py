@@ -11,7 +11,7 @@ from lakebed.errors import NotFound
 from lakebed.table.branch import discard
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.changes import stream
-from lakebed.table.commit import commit, conflicts, index_after, vector_update
+from lakebed.table.commit import commit, conflicts, index_after, prepared, vector_update
 from lakebed.table.compaction import compact, compact_plan, lookup
 from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update, sequence
 from lakebed.table.model.model import Split
@@ -37,6 +37,21 @@ from mutations.guarantee import Guarantee
 
 GUARANTEES = [
     # ---- commits that race
+    Guarantee(
+        "A snapshot that another client prepared is committed only on the files of the newest one.",
+        raise_nothing(prepared._check_base),
+        "behaviour/table/test_prepared.py::test_a_base_with_other_files_is_refused",
+    ),
+    Guarantee(
+        "A snapshot that another client prepared brings no deleted row back.",
+        raise_nothing(prepared._check_vectors),
+        "behaviour/table/test_prepared.py::test_deleted_rows_stay_deleted",
+    ),
+    Guarantee(
+        "A snapshot that another client prepared makes no file of another place a part of the table.",
+        raise_nothing(prepared._check_names),
+        "behaviour/table/test_prepared.py::test_files_outside_of_the_table_are_refused",
+    ),
     Guarantee(
         "A rewrite whose race was lost to a snapshot that expired since is checked against what is live.",
         replace(

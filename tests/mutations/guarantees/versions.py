@@ -47,7 +47,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "The snapshot that lakebed committed on after a rollback of another client stays.",
-        returns(lineage._reached_by, frozenset()),
+        returns(lineage.newest_once, frozenset()),
         "behaviour/table/test_foreign_rollback.py::test_what_came_before_the_next_commit_stays_readable",
     ),
     Guarantee(

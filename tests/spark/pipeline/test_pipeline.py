@@ -335,16 +335,16 @@ def test_metadata_steps_need_no_spark(spark: SparkSession, root: Path) -> None:
     text = (
         "name: meta\nlake: ${root}/lake\nvars: {root: }\nsteps:\n  - {step: tag, table: flights, tag: now}\n"
         "  - {step: expire, table: flights, keep: 1}\n"
-        "  - {step: clean, table: flights, older_than: 0 s, dry_run: yes}\n"
-        "  - {step: clean, name: young, table: flights}\n"
-        "  - {step: clean, name: all, table: flights, older_than: 0 s}\n"
+        "  - {step: collect, table: flights, grace: 0 s, dry_run: yes}\n"
+        "  - {step: collect, name: young, table: flights}\n"
+        "  - {step: collect, name: all, table: flights, grace: 0 s}\n"
     )
     orphan = root / "lake" / "default.db" / "flights" / "bucket-0" / "data-left-behind.parquet"
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_bytes(b"1234")
     summary = run(None, root, text, progress=NoSpark())  # type: ignore[arg-type]
     assert summary.steps_run == 5
-    cleaned = [record.metrics for record in summary.records if record.verb == "clean"]
+    cleaned = [record.metrics for record in summary.records if record.verb == "collect"]
     assert [(one["files_deleted"], one["bytes_freed"]) for one in cleaned] == [(1, 4), (0, 0), (1, 4)]
     assert not orphan.exists()
     assert flights(root).tag("now").snapshot.id == 3

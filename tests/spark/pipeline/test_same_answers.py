@@ -131,6 +131,9 @@ ROWS = pa.table(
 )
 
 
+LIKE = ["'a'", "'a%'", "''", "'%'", "'é%'"]
+
+
 def simple_condition(random_: random.Random, depth: int) -> str:
     """A condition on one row."""
     if depth and random_.random() < 0.5:
@@ -147,6 +150,7 @@ def simple_condition(random_: random.Random, depth: int) -> str:
             f"{left} {random_.choice(['', 'NOT '])}BETWEEN {others[0]} AND {others[1]}",
             f"{left} {random_.choice(['', 'NOT '])}IN ({', '.join(others)})",
             f"{left} IS {random_.choice(['', 'NOT '])}NULL",
+            *([f"{left} {random_.choice(['', 'NOT '])}LIKE {random_.choice(LIKE)}"] if kind == "text" else []),
         ]
     )
 

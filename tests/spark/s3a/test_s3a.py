@@ -152,4 +152,4 @@ def check_failures(found: dict[str, Any], lake: Lake, lines: list[str]) -> None:
     live = sorted(lake.table("db.big").system("files")["file_path"].to_pylist())
     assert sorted(files_below(lake, "db.big")) == live
     assert len([line for line in lines if "DELETE" in line and "/db.db/big/" in line and "uploadId" in line]) == 1
-    assert failed.remove_orphan_files(older_than_ms=2**60).deleted_count == 0
+    assert failed.collect(grace_ms=0).deleted_count == 0

@@ -196,7 +196,7 @@ def test_a_failed_insert_leaves_no_snapshot_and_nothing_that_is_not_cleaned(sql:
     assert table.latest() is None
 
     def is_clean() -> bool:
-        table.remove_orphan_files(older_than_ms=2**60)
+        table.collect(grace_ms=0)
         return not any("parquet" in meta.path for meta in table.store.list("bucket-0"))
 
     # The job has failed before the last of its killed tasks ends.

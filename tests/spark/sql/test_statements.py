@@ -29,7 +29,7 @@ def test_tags_and_branches_are_statements(sql: Run, session: SparkSession, lake:
     assert sql("-- a comment\n/* and one */ alter table t create tag `it's` as of version 1;") == [("it's", 1)]
     assert sql("ALTER TABLE db.t CREATE TAG IF NOT EXISTS `it's`") == [("it's", 1)]
     assert sql("ALTER TABLE `lake`.db.`t`\nREPLACE  TAG `it's` RETAIN 2 HOURS") == [("it's", 2)]
-    assert lake.table("db.t").tag("it's").time_retained_ms == 7_200_000
+    assert lake.table("db.t").tag("it's").lifetime_ms == 7_200_000
     assert sql("ALTER TABLE t CREATE TAG IF NOT EXISTS more") == [("more", 2)]
     assert [row.tag_name for row in session.sql("SHOW TAGS IN t").collect()] == ["it's", "more"]
     assert sql("ALTER TABLE t CREATE BRANCH b AS OF TAG more") == [("b",)]
@@ -55,7 +55,7 @@ def test_tags_in_plans_scripts_and_with_parameters(sql: Run, session: SparkSessi
     assert sql(script) == [("a;b", 1), ("do", 2)]
     named = {"tag": "x", "id": 1, "life": "2 days"}
     session.sql("ALTER TABLE lake.db.t CREATE TAG :tag AS OF VERSION :id RETAIN :life", args=named).collect()
-    assert (lake.table("db.t").tag("x").snapshot.id, lake.table("db.t").tag("x").time_retained_ms) == (1, 172_800_000)
+    assert (lake.table("db.t").tag("x").snapshot.id, lake.table("db.t").tag("x").lifetime_ms) == (1, 172_800_000)
     session.sql("ALTER TABLE lake.db.t RENAME TAG ? TO ?", args=["x", "y"]).collect()
     assert [row.tag_name for row in session.sql("SHOW TAGS lake.db.t").collect()] == ["a;b", "y", "do"]
     assert sql("-- many comments\n" * 5000 + "SELECT 1") == [(1,)]

@@ -127,5 +127,5 @@ def test_a_layer_is_explained_by_the_timelines_that_name_it() -> None:
     assert [pin.bytes_alone for pin in state.pins()] == [100]
     assert "is open" in why(layer_path("t", 4, MAIN, "01NEW"))[0]
     assert "n9 was rejected" in why(layer_path("t", 2, MAIN, "01LOST"))[0]
-    assert "scrub" in why(layer_path("t", 1, MAIN, "01GONE"))[0]
+    assert "fleet collect" in why(layer_path("t", 1, MAIN, "01GONE"))[0]
     assert "newest committed state" in why("0000000000000003/manifest.1")[0]

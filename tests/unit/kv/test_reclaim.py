@@ -79,7 +79,7 @@ def plan(
         tuple(one for one in paths if one.path.startswith("manifest/")),
     )
     made = plan_collection(
-        found, manifest=current, pinned=pinned or {}, now_ms=NOW, min_age_ms=round(min_age_hours * HOUR), store="db"
+        found, manifest=current, pinned=pinned or {}, now_ms=NOW, grace_ms=round(min_age_hours * HOUR), store="db"
     )
     gone = {one.path for one in made.doomed}
     assert len(gone) + sum(made.kept.values()) == len(paths)
@@ -179,7 +179,7 @@ def test_a_missing_pinned_manifest_protects_what_is_older_than_its_checkpoint() 
         assert fate(current, one, pinned={5: None}) == "older than a checkpoint whose version is missing"
     for one in newer:
         assert fate(current, one, pinned={5: None}) == "gone"
-    made = plan_collection(Found((), (), ()), manifest=current, pinned={5: None}, now_ms=NOW, min_age_ms=0, store="db")
+    made = plan_collection(Found((), (), ()), manifest=current, pinned={5: None}, now_ms=NOW, grace_ms=0, store="db")
     assert "checkpoint p" in made.warnings[0]
 
 

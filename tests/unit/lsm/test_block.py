@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from lakebed.lsm.block import PLAIN, Block, BlockEntry, decode_block, encode_block
+from lakebed.lsm.block import PLAIN, Block, BlockEntry, decode_block
 from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import Kind, Row
 
 
 def stored(rows: list[Row], *, flags: int = 0) -> Block:
-    """A block of these rows, as it comes out of a file."""
-    body, codec, raw_length = encode_block(batch_of(rows), compression="lz4")
-    view = memoryview(body).cast("B")
-    entry = BlockEntry(0, len(view), len(rows), xxh3_64_intdigest(view, seed=0), 0, 1 << 60, flags, codec, raw_length)
+    """A block of these rows, as it comes out of a file of version 1."""
+    message = batch_of(rows).serialize()
+    view = memoryview(pa.Codec("lz4_raw").compress(message)).cast("B")
+    entry = BlockEntry(0, len(view), len(rows), xxh3_64_intdigest(view, seed=0), 0, 1 << 60, flags, 1, message.size)
     return decode_block(view, entry=entry, path="sst/x")
 
 

@@ -17,10 +17,12 @@ from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.file_writer import FileOptions, FileWriter
+from lakebed.lsm.filter import hash_keys
 from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import FileMeta, Kind, Row
 from lakebed.objects import open_store
 
+SECTIONS = ("filter", "index", "pages", "statistics")
 ROWS = [Row(b"%05d" % number, number, int(Kind.PUT), b"value", None) for number in range(20)]
 
 
@@ -29,13 +31,15 @@ class Parts:
 
     def __init__(self) -> None:
         self.store = open_store(f"memory://{uuid.uuid4().hex}")
-        writer = FileWriter(self.store, "x", file_id="x", options=FileOptions(block_bytes=200, compression=None))
+        writer = FileWriter(
+            self.store, "x", file_id="x", options=FileOptions(block_bytes=200, page_bytes=60, compression=None)
+        )
         writer.write(batch_of(ROWS))
         self.meta = writer.finish()
         body = bytes(self.store.get("x"))
         (length,) = struct.unpack("<I", body[-20:-16])
         footer = json.loads(body[-20 - length : -20])
-        places = [footer[name] for name in ("filter", "index", "statistics")]
+        places = [footer[name] for name in SECTIONS]
         self.blocks = body[: self.meta.tail_offset]
         self.sections = [body[place["offset"] : place["offset"] + place["length"]] for place in places]
         self.footer: Callable[[dict[str, Any]], bytes] = lambda footer: json.dumps(footer).encode()
@@ -60,10 +64,45 @@ class Parts:
         field = table.schema.field(place)
         self.index = table.set_column(place, field, pa.array(change(table[name].to_pylist()), field.type))
 
+    @property
+    def pages(self) -> dict[str, list[int]]:
+        """The numbers of the directory of pages, by column."""
+        body, columns, at = self.sections[2], {}, 4
+        blocks, count = self.index.num_rows, int.from_bytes(self.sections[2][:4], "little")
+        for name, size, letter in (
+            ("page_count", blocks, "I"),
+            ("prefix_bytes", blocks, "I"),
+            ("end", count, "I"),
+            ("raw_length", count, "I"),
+            ("separator_end", count, "I"),
+            ("checksum", count, "Q"),
+        ):
+            columns[name] = list(struct.unpack_from(f"<{size}{letter}", body, at))
+            at += struct.calcsize(f"<{size}{letter}")
+        return columns
+
+    def pages_column(self, name: str, change: Callable[[list[int]], list[int]]) -> None:
+        """Change a column of the directory of pages."""
+        columns = self.pages
+        texts = self.sections[2][-columns["separator_end"][-1] :] if columns["separator_end"][-1] else b""
+        columns[name] = change(columns[name])
+        body = len(columns["end"]).to_bytes(4, "little")
+        for column, numbers in columns.items():
+            body += struct.pack(f"<{len(numbers)}{'Q' if column == 'checksum' else 'I'}", *numbers)
+        self.sections[2] = body + texts
+
+    def put_page(self, page: bytes) -> None:
+        """Change what is stored of the first page, which stays as long, with right checksums."""
+        assert len(page) == self.pages["end"][0]
+        self.blocks = page + self.blocks[len(page) :]
+        self.pages_column("checksum", lambda column: [xxh3_64_intdigest(page, seed=0), *column[1:]])
+        block = self.blocks[: self.index.to_pylist()[0]["length"]]
+        self.column("checksum", lambda column: [xxh3_64_intdigest(block, seed=0), *column[1:]])
+
     def joined(self) -> FileReader:
         """The file, to be read."""
-        body, footer = self.blocks, {"format": 1, "min_reader": 1, "features": []}
-        for name, section in zip(("filter", "index", "statistics"), self.sections, strict=True):
+        body, footer = self.blocks, {"format": 2, "min_reader": 2, "features": []}
+        for name, section in zip(SECTIONS, self.sections, strict=True):
             checksum = xxh3_64_intdigest(section, seed=len(body))
             footer[name] = {"offset": len(body), "length": len(section), "checksum": checksum}
             body += section
@@ -86,6 +125,28 @@ FAULTS: dict[str, Callable[[Parts], object]] = {
     "an index that is none": lambda parts: parts.sections.__setitem__(1, b"nothing of the kind"),
     "an index with other columns": lambda parts: setattr(parts, "index", parts.index.drop(["flags"])),
     "an index without rows": lambda parts: setattr(parts, "index", parts.index.slice(0, 0)),
+    "a directory of pages without bytes": lambda parts: parts.sections.__setitem__(2, b""),
+    "a directory without pages": lambda parts: parts.sections.__setitem__(2, bytes(len(parts.sections[2]))),
+    "a directory that is cut": lambda parts: parts.sections.__setitem__(2, parts.sections[2][:-1]),
+    "a directory with more pages": lambda parts: parts.sections.__setitem__(2, b"\xff" * 4 + parts.sections[2][4:]),
+    "a block without pages": lambda parts: parts.pages_column(
+        "page_count", lambda column: [0, sum(column[:2]), *column[2:]]
+    ),
+    "pages of another block": lambda parts: parts.pages_column(
+        "page_count", lambda column: [column[0] + 1, column[1] - 1, *column[2:]]
+    ),
+    "a page that ends before it begins": lambda parts: parts.pages_column(
+        "end", lambda column: [column[1] + 1, *column[1:]]
+    ),
+    "a page without bytes": lambda parts: parts.pages_column("end", lambda column: [0, *column[1:]]),
+    "pages that end too early": lambda parts: parts.pages_column("end", lambda column: [*column[:-1], column[-1] - 1]),
+    "a separator that ends before it begins": lambda parts: parts.pages_column(
+        "separator_end", lambda column: [column[-1], *column[1:]]
+    ),
+    "separators that end too early": lambda parts: parts.pages_column(
+        "separator_end", lambda column: [*column[:-1], column[-1] - 1]
+    ),
+    "a prefix longer than the key": lambda parts: parts.pages_column("prefix_bytes", lambda column: [6, *column[1:]]),
     "blocks with a gap": lambda parts: parts.column("offset", lambda column: [*column[:-1], column[-1] + 1]),
     "blocks that end too early": lambda parts: parts.column("length", lambda column: [*column[:-1], column[-1] - 1]),
     "too many rows": lambda parts: parts.column("row_count", lambda column: [column[0] + 1, *column[1:]]),
@@ -94,10 +155,10 @@ FAULTS: dict[str, Callable[[Parts], object]] = {
     ),
     "keys out of order": lambda parts: parts.column("first_key", lambda column: [column[0], *column[:0:-1]]),
     "another first key": lambda parts: parts.column("first_key", lambda column: [b"0", *column[1:]]),
-    "statistics that are none": lambda parts: parts.sections.__setitem__(2, b"{}"),
+    "statistics that are none": lambda parts: parts.sections.__setitem__(3, b"{}"),
     "a footer that is none": lambda parts: setattr(parts, "footer", lambda _: b"[]"),
     "a footer without sections": lambda parts: setattr(
-        parts, "footer", lambda _: b'{"format": 1, "min_reader": 1, "features": []}'
+        parts, "footer", lambda _: b'{"format": 2, "min_reader": 2, "features": []}'
     ),
     "sections elsewhere": lambda parts: setattr(parts, "footer", moved),
     "bytes that belong to nothing": lambda parts: setattr(parts, "gap", b"?"),
@@ -120,19 +181,42 @@ def test_faults_behind_right_checksums(fault: str) -> None:
     assert caught.value.facts["offset"] >= 0
 
 
-def test_a_block_that_is_none() -> None:
-    """Bytes that are not a record batch, in a block with a right checksum, are `Corruption` with the block's offset."""
-    parts = Parts()
-    first = parts.index.to_pylist()[0]
-    garbage = b"\xff\xff\xff\xff" + bytes(first["length"] - 4)
-    parts.blocks = garbage + parts.blocks[len(garbage) :]
-    checksum = xxh3_64_intdigest(garbage, seed=0)
-    parts.column("checksum", lambda column: [checksum, *column[1:]])
+def test_a_page_that_is_none() -> None:
+    """Bytes that are no page, though their checksums are right, are `Corruption` with a place, in every read."""
     for codec in (0, 1, 2):
-        parts.column("codec", lambda column, codec=codec: [codec, *column[1:]])
-        with pytest.raises(Corruption, match="cannot be decoded") as caught:
-            list(parts.joined().batches())
-        assert caught.value.facts["offset"] == 0
+        parts = Parts()
+        if codec:
+            parts.pages_column("raw_length", lambda column: [1 << 10] * len(column))
+        parts.put_page(b"\xff" * parts.pages["end"][0])
+        parts.column("codec", lambda column, codec=codec: [codec] * len(column))
+        reader = parts.joined()
+        reads: list[Callable[[], object]] = [
+            lambda reader=reader: list(reader.batches()),
+            lambda reader=reader: reader.get(ROWS[0].key),
+            lambda reader=reader: reader.get_many([ROWS[0].key], hashes=hash_keys([ROWS[0].key])),
+        ]
+        for read in reads:
+            with pytest.raises(Corruption, match=r"cannot be decoded|contradicts itself") as caught:
+                read()
+            assert caught.value.facts["offset"] == 0
+
+
+@pytest.mark.parametrize("field", range(5))
+def test_a_page_that_contradicts_itself(field: int) -> None:
+    """A page whose header promises other rows, keys or values than it has is `Corruption`, or reads as before."""
+    parts = Parts()
+    size_bytes = parts.pages["end"][0]
+    parts.column("codec", lambda column: [0] * len(column))
+    header = list(struct.unpack("<IIIIQ", parts.blocks[:24]))
+    header[field] += 1
+    parts.put_page(struct.pack("<IIIIQ", *header) + parts.blocks[24:size_bytes])
+    reader = parts.joined()
+    if field == 4:  # the base of the sequences: every page is right by itself
+        assert [row.sequence for row in reader.get(ROWS[0].key)] == [ROWS[0].sequence + 1]
+        return
+    for read in (lambda: list(reader.batches()), lambda: reader.get(ROWS[0].key)):
+        with pytest.raises(Corruption):
+            read()
 
 
 def test_an_unknown_codec() -> None:

@@ -367,6 +367,28 @@ def test_a_set_published_elsewhere_empties_the_cache() -> None:
     assert world.tree.generation == generation + 1
 
 
+def test_a_view_takes_cached_rows_of_its_own_moment_alone() -> None:
+    """Many keys asked of a view read what is cached of its files, and never a newer row that a later get has cached."""
+    world = World()
+    world.put(b"a", b"1")
+    world.put(b"b", b"1")
+    world.flush()
+    view = world.tree.view()
+    assert world.tree.latest(b"a") == b"1"
+    reads: list[int] = []
+    world.hooked.on_read = lambda: reads.append(1)
+    assert view.get_many([b"a", b"a"]) == [b"1", b"1"]
+    assert not reads, "what was cached was read again"
+    world.put(b"a", b"2")
+    world.put(b"b", b"2")
+    newer = world.tree.view()
+    world.flush()
+    assert [world.tree.latest(key) for key in (b"a", b"b")] == [b"2", b"2"]
+    assert view.get_many([b"a", b"b", b"c"]) == [b"1", b"1", None]
+    assert newer.get_many([b"b", b"a"]) == [b"2", b"2"]
+    assert world.tree.view().get_many([b"a", b"b"]) == [b"2", b"2"]
+
+
 def test_values_that_end_are_not_cached() -> None:
     """A value with an end, and one combined with such a value, are gone in time however often they were read."""
     world = World(operator="append")

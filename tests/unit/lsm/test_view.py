@@ -321,7 +321,8 @@ def test_a_level_asks_each_file_for_its_own_keys(place: Place) -> None:
         (files[2].id, [key_of(50), key_of(59)]),
     ]
     assert list(level.of_keys([])) == []
-    assert [level.of_key(key_of(n)) for n in (9, 10, 25, 59, 60)] == [None, files[0], None, files[2], None]
+    readers = [level.reader_of(key_of(n), place.files) for n in (9, 10, 25, 59, 60)]
+    assert [reader and reader.meta for reader in readers] == [None, files[0], None, files[2], None]
     assert list(level.of_range(key_of(20), key_of(30))) == []
     assert list(level.of_range(key_of(19), key_of(31))) == files[:2]
     assert list(level.of_range(None, None)) == files

@@ -244,7 +244,7 @@ def test_bad_rows_that_were_dropped_are_on_the_page(lake: Lake) -> None:
     page = render(facts_of(lake))
     total = 1 + sum(range(2, 14))
     assert f"<dd>{total}</dd><dt>bad rows dropped</dt><p>by 13 steps: see the runs</p>" in page
-    assert f"{total} bad rows were dropped: 13 by 'ingest &lt;14&gt;', 12 by" in page
+    assert f"{total} bad rows were dropped: 13 by &#39;ingest &lt;14&gt;&#39;, 12 by" in page
     assert f", {1 + 2 + 3} by 3 other steps.</p>" in page
 
 
@@ -257,7 +257,7 @@ def test_a_tag_says_until_when_it_is_kept(lake: Lake) -> None:
     ledger = Ledger(lake.store, run_id="daily-1", environment=Environment())
     ledger.record(StepRecord(9, "tag", "tag", "", "f", 1, 0.1, metrics))
     assert "kept until" not in render(facts_of(lake))
-    table.create_tag("weekly", snapshot_id=2, time_retained_ms=7 * 86_400_000)
+    table.create_tag("weekly", snapshot_id=2, lifetime_ms=7 * 86_400_000)
     made_ms = table.tag("weekly").create_time_ms
     assert made_ms is not None
     end = datetime.datetime.fromtimestamp(made_ms / 1000, datetime.UTC) + datetime.timedelta(days=7)

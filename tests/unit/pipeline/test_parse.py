@@ -235,7 +235,7 @@ def test_the_run_id_follows_from_the_plan() -> None:
 
 def test_every_kind_of_step_says_what_it_is() -> None:
     """Kinds of steps and their keys are documented where they are defined."""
-    assert set(KINDS) == {"ingest", "audit", "merge", "tag", "compact", "clean", "expire", "publish", "report"}
+    assert set(KINDS) == {"ingest", "audit", "merge", "tag", "compact", "collect", "expire", "publish", "report"}
     for kind in KINDS.values():
         assert kind.summary
         assert all(key.help for key in kind.keys)

@@ -9,7 +9,7 @@ import pytest
 from lakebed.errors import InternalError
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Deletable, ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import BATCH_COUNT_MAX, Progress, Sweeper
 from lakebed.testing import Fault, FaultyStore, RecordingStore
 
@@ -25,9 +25,9 @@ def store() -> ObjectStore:
     return store
 
 
-def plan(*paths: str, hide: tuple[str, ...] = ()) -> ReclaimPlan:
+def plan(*paths: str, hide: tuple[str, ...] = ()) -> CollectionPlan:
     """A plan that dooms some paths of two bytes each."""
-    return ReclaimPlan("t", hide, tuple(Deletable(path, 2, "dead") for path in paths), {"needed": 3}, ("careful",))
+    return CollectionPlan("t", hide, tuple(Deletable(path, 2, "dead") for path in paths), {"needed": 3}, ("careful",))
 
 
 def there(store: ObjectStore) -> list[str]:

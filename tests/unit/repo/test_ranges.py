@@ -123,7 +123,7 @@ def test_ranges_of_a_repository() -> None:
         for number in range(4):
             main.put(f"{'ab'[number % 2]}/{number}", b"1")
             main.commit(f"commit {number}")
-        dev = some.create_branch("dev", source="main~2")
+        dev = some.create_branch("dev", version="main~2")
         dev.put("d", b"1")
         dev.commit("on dev")
         main.merge("dev", message="merged")

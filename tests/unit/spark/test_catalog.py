@@ -270,7 +270,7 @@ def test_procedures_describe_themselves_and_return_rows(ask: Ask, lake: Lake) ->
         assert optional == sorted(optional)
     done = ask("call", procedure="create_tag", arguments={"table": "db.t", "tag": "x", "time_retained": "7 d"})["ok"]
     assert rows_of(done["rows"]).to_pylist() == [{"tag_name": "x", "snapshot_id": 1}]
-    assert table.tag("x").time_retained_ms == 7 * 86_400_000
+    assert table.tag("x").lifetime_ms == 7 * 86_400_000
     table.append(pa.table({"id": [2]}))
     found = []
     for rule in ({}, {"if_not_exists": True}, {"or_replace": True}):

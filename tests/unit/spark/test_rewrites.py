@@ -218,7 +218,7 @@ def test_a_row_that_is_found_twice(ask: Ask, marking: Table) -> None:
     error = ask("commit", table="db.t", results=two, marks=True, basis=version["snapshot"])["error"]
     assert error["kind"] == "row_changed_twice"
     assert marking.read().num_rows == 28
-    assert marking.remove_orphan_files(older_than_ms=2**60).deleted_count == 0
+    assert marking.collect(grace_ms=0).deleted_count == 0
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_rows_that_were_found_before_another_commit(ask: Ask, marking: Table, ra
     else:
         assert reply["error"]["kind"] == kind
         assert after == before
-    assert marking.remove_orphan_files(older_than_ms=2**60).deleted_count == 0
+    assert marking.collect(grace_ms=0).deleted_count == 0
 
 
 def test_a_large_delete_is_a_job_of_spark(ask: Ask, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

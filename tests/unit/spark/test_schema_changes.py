@@ -84,7 +84,7 @@ def test_rows_of_tasks_do_not_erase_a_column_or_miss_a_log(ask: Ask, lake: Lake,
     assert (error["kind"], error["group"]) == ("schema_changed", "Conflict")
     assert "open the table again" in error["message"]
     assert rows_of(table) == before
-    report = table.remove_orphan_files(older_than_ms=2**60, dry_run=True)
+    report = table.collect(grace_ms=0, dry_run=True)
     assert report.plan is not None
     assert not report.plan.doomed
 
@@ -124,6 +124,6 @@ def test_batches_of_a_long_stream_are_carried_or_refused(lake: Lake) -> None:
         sinks[1].commit([sinks[1].write(iter(rows))], 0)
     assert refused.value.kind == "schema_changed"
     assert keyed.latest() is None
-    report = keyed.remove_orphan_files(older_than_ms=2**60, dry_run=True)
+    report = keyed.collect(grace_ms=0, dry_run=True)
     assert report.plan is not None
     assert not report.plan.doomed

@@ -48,7 +48,7 @@ def test_own_tags() -> None:
     """A tag without a lifetime is the snapshot's bytes; one with a lifetime has it to the millisecond."""
     assert body(OURS / "tag-kept") == body(OURS / "snapshot-7")
     tag = decode_tag(body(OURS / "tag-month"), name="month", path="tag-month")
-    assert (tag.create_time_ms, tag.time_retained_ms) == (1_700_000_000_789, 86_400_250)
+    assert (tag.create_time_ms, tag.lifetime_ms) == (1_700_000_000_789, 86_400_250)
     assert tag.snapshot == decode_snapshot(body(OURS / "snapshot-7"), path="snapshot-7")
 
 
@@ -191,4 +191,4 @@ def test_foreign_statistics() -> None:
 def test_foreign_tag() -> None:
     """A tag another client made without a lifetime is kept until deleted."""
     tag = decode_tag(body(THEIRS / "pk/tag/tag-t1"), name="t1", path="t")
-    assert (tag.snapshot.id, tag.create_time_ms, tag.time_retained_ms) == (2, None, None)
+    assert (tag.snapshot.id, tag.create_time_ms, tag.lifetime_ms) == (2, None, None)

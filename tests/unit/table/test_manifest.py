@@ -20,6 +20,8 @@ from lakebed.table.codec.manifest import (
     ENTRY_SCHEMA,
     decode_manifest,
     decode_manifest_list,
+    decode_manifest_lists,
+    decode_manifests,
     encode_manifest,
     encode_manifest_list,
     entries_of_changes,
@@ -230,3 +232,94 @@ def test_fold_tells_levels_apart() -> None:
     upgraded = dataclasses.replace(FILE, level=6)
     folded = fold(pa.concat_tables([changes(added=(FILE,)), changes(added=(upgraded,), deleted=(FILE,))]))
     assert folded.column("level").to_pylist() == [6]
+
+
+def row_of(record: dict[str, Any], *, added_snapshot: int | None) -> dict[str, Any]:
+    """A record of another library as a row of `ENTRY_SCHEMA`, its commit snapshot by the rules of the format."""
+    file = record["_FILE"]
+    row = {
+        "kind": record["_KIND"],
+        "partition": record["_PARTITION"],
+        "bucket": record["_BUCKET"],
+        "total_buckets": record["_TOTAL_BUCKETS"],
+        "embedded_index": file["_EMBEDDED_FILE_INDEX"],
+    }
+    for stats in ("key_stats", "value_stats"):
+        for ours, theirs in (("min", "_MIN_VALUES"), ("max", "_MAX_VALUES"), ("null_counts", "_NULL_COUNTS")):
+            row[f"{stats}_{ours}"] = file[f"_{stats.upper()}"][theirs]
+    created = file["_CREATION_TIME"]
+    row["creation_time_ms"] = created and round(created.timestamp() * 1000)
+    inherited = -1 if added_snapshot is None or row["kind"] == DELETE else added_snapshot
+    stated = file["_COMMIT_SNAPSHOT"]
+    row["commit_snapshot"] = inherited if stated is None else stated
+    return {name: row[name] if name in row else file["_" + name.upper()] for name in ENTRY_SCHEMA.names}
+
+
+def some_manifests(rng: np.random.Generator, count: int) -> list[pa.Table]:
+    """Entries of small manifests: different counts, lengths and nulls."""
+
+    def some_file(number: int) -> DataFile:
+        chosen = BARE if rng.random() < 0.5 else FILE
+        text = "ü" * int(rng.integers(0, 200))
+        return dataclasses.replace(chosen, file_name=f"{number}-{text}", file_size=int(rng.integers(0, 2**50)))
+
+    tables = []
+    for number in range(count):
+        added, deleted = (tuple(some_file(number) for _ in range(rng.integers(0, 4))) for _ in range(2))
+        tables.append(changes(added=added, deleted=deleted))
+    return tables
+
+
+def test_manifests_decoded_together_are_what_another_library_reads() -> None:
+    """Many manifests decoded in one pass have the rows that fastavro reads from each, in the order of the files."""
+    tables = some_manifests(np.random.default_rng(3), 60)
+    bodies = [encode_manifest(table) for table in tables]
+    added = [None if number % 7 == 0 else number for number in range(len(bodies))]
+    joined = decode_manifests(bodies, added_snapshots=added)
+    assert [position for part in joined for position in part.positions] == list(range(len(bodies)))
+    for part in joined:
+        assert part.entries.schema.equals(ENTRY_SCHEMA)
+        expected = [
+            row_of(record, added_snapshot=added[position])
+            for position in part.positions
+            for record in fastavro.reader(io.BytesIO(null_codec(bodies[position])))
+        ]
+        assert part.entries.to_pylist() == expected
+        assert part.counts == [tables[position].num_rows for position in part.positions]
+
+
+def test_what_is_decoded_together_is_never_damaged() -> None:
+    """Of files with one damaged byte, or of other clients, each is decoded right, or left out of all results."""
+    rng = np.random.default_rng(4)
+    tables = some_manifests(rng, 8)
+    whole = [encode_manifest(table) for table in tables]
+    other = foreign(records_of(tables[1]))
+    alone = [decode_manifest(body, path="m", added_snapshot=5) for body in whole]
+    seen_right = seen_left_out = 0
+    for _ in range(80):
+        bodies = [*whole, other]
+        damaged = bytearray(bodies[2])
+        damaged[rng.integers(0, len(damaged))] ^= 1 << rng.integers(0, 8)
+        bodies[2] = bytes(damaged)
+        positions = []
+        for part in decode_manifests(bodies, added_snapshots=[5] * len(bodies)):
+            positions += part.positions
+            assert part.entries.equals(pa.concat_tables(alone[at] for at in part.positions))
+        assert len(whole) not in positions  # the other client's
+        seen_right += 2 in positions
+        seen_left_out += 2 not in positions
+    assert seen_left_out > seen_right
+
+
+def test_lists_decoded_together() -> None:
+    """Many manifest lists decoded in one pass are those that were written; few, and damaged ones, are left out."""
+    lists = [
+        [ManifestMeta(f"m-{number}-{place}", place, 1, 2, Stats(b"a", b"b", (None, place)), 0, number or None)]
+        * (number % 3)
+        for number, place in enumerate(range(20))
+    ]
+    bodies = [encode_manifest_list(metas) for metas in lists]
+    assert decode_manifest_lists(bodies) == dict(enumerate(lists))
+    assert decode_manifest_lists(bodies[:2]) == {}
+    bodies[4] = bodies[4][:-1]
+    assert decode_manifest_lists(bodies) == {number: metas for number, metas in enumerate(lists) if number != 4}

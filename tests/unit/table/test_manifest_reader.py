@@ -145,3 +145,59 @@ def test_a_cache_too_small_keeps_nothing(store: ObjectStore, snapshot: Snapshot)
         with store.count() as counts:
             assert reader(store, cache=cache).live_entries(snapshot).column("file_name").to_pylist() == ["b", "c"]
         assert (counts.get, cache.size_bytes) == (4, 0)
+
+
+def test_many_manifests_are_read_as_each_alone(store: ObjectStore) -> None:
+    """Small and large ones, with a missing, a damaged and a miscounted one among them: those alone are left out."""
+    metas = []
+    for number in range(40):
+        files = tuple(dataclasses.replace(FILE, file_name=f"{number}-{place}") for place in range(number % 4 + 1))
+        if number == 9:
+            files = tuple(dataclasses.replace(FILE, file_name=f"{number}-{place}") for place in range(200))
+        metas.append(stored(store, f"m{number}", BucketChange(EMPTY_ROW, 0, 1, added=files), number + 1))
+    store.delete(["manifest/m3"])
+    body = bytearray(store.get("manifest/m4"))
+    body[-20] ^= 1
+    store.put("manifest/m4", bytes(body))
+    metas[5] = dataclasses.replace(metas[5], added_file_count=1)
+    columns = ("file_name", "commit_snapshot", "kind")
+    for cached in ((), (0, 9)):
+        manifests = reader(store)
+        for number in cached:
+            manifests.entries(metas[number])
+        with store.count() as counts:
+            joined = manifests.entries_of_each(metas, columns)
+        assert counts.get == 40 - len(cached)
+        assert sorted(joined.ranges) == sorted(f"m{number}" for number in range(40) if number not in (3, 4, 5))
+        for meta in metas:
+            if meta.file_name in joined.ranges:
+                start, end = joined.ranges[meta.file_name]
+                assert joined.rows.slice(start, end - start).equals(reader(store).entries(meta).select(columns))
+        readable = [meta for meta in metas if meta.file_name in joined.ranges]
+        with store.count() as counts:
+            manifests.entries_of_each(readable, columns)
+            gets = counts.get
+            manifests.entries_of_each(readable, columns)
+        assert counts.get == gets > 0
+
+
+def test_lists_of_many_snapshots_are_read_as_each_alone(store: ObjectStore, snapshot: Snapshot) -> None:
+    """Each has what `all_metas` returns, and one whose list is missing has none; no list is read twice."""
+    snapshots = []
+    for number in range(12):
+        for name in ("l1", "l2"):
+            store.put(f"manifest/{name}-{number}", bytes(store.get(f"manifest/{name}")))
+        snapshots.append(
+            dataclasses.replace(snapshot, base_manifest_list=f"l1-{number}", delta_manifest_list=f"l2-{number}")
+        )
+    store.delete(["manifest/l2-7"])
+    manifests = reader(store)
+    with store.count() as counts:
+        metas = manifests.all_metas_of_each(snapshots)
+    assert counts.get == 24
+    assert metas[7] is None
+    with store.count() as counts:
+        for each, expected in zip(metas, snapshots, strict=True):
+            if each is not None:
+                assert each == manifests.all_metas(expected) == reader(store).all_metas(expected)
+    assert counts.get == 22

@@ -23,6 +23,9 @@ ROWS = pa.table(
         "day": pa.array([datetime.date(2013, 1, day) for day in range(1, 5)] + [None]),
         "at": pa.array([datetime.datetime(2013, 1, day, 12) for day in range(1, 5)] + [None], pa.timestamp("ms")),
         "late": [True, False, None, True, False],
+        "date": ["x", "y", "z", None, None],
+        "timestamp": [1, None, 3, 4, 5],
+        "in": [1, 2, 3, 4, 5],
     }
 )
 
@@ -65,6 +68,9 @@ def matching(text: str) -> list[int]:
         ("not late", [1, 4]),
         ("late = true and (month = 1 or month = 2)", [0]),
         ('`month` = 1 or "month" = 2', [0, 1]),
+        ("month > - 1 and month < + 2", [0]),
+        ("date = 'x' or timestamp is null", [0, 1]),
+        ("date like 'x' and `in` = 1", [0]),
     ],
 )
 def test_text_means_rows(text: str, expected: list[int]) -> None:
@@ -104,6 +110,24 @@ def test_unreadable_text(text: str) -> None:
     """Text that is not a filter says where it cannot be read; a bare column must at least be a boolean."""
     with pytest.raises(InvalidRequest):
         bind(parse_predicate(text), ROWS.schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "expected"),
+    [
+        ("month = late", 8, "a value such as"),
+        ("month in (1, late)", 13, "a value such as"),
+        ("1 = 2", 4, "a column"),
+        ("1 in (month)", 2, "one of = <>"),
+        ("month between 1and 2", 13, "a column, a value or an operator"),
+        ("count(*) > 1", 5, "AND, OR or the end"),
+    ],
+)
+def test_what_only_checks_of_pipelines_compare(text: str, position: int, expected: str) -> None:
+    """Two columns, two values and aggregates are refused where they stand, and so is junk after a number."""
+    with pytest.raises(InvalidRequest, match=f"character {position + 1}\\): expected {expected}") as refused:
+        parse_predicate(text)
+    assert refused.value.facts["position"] == position
 
 
 def test_builder_and_shape() -> None:

@@ -38,7 +38,7 @@ def test_tag_keeps_unknown_members() -> None:
     members = json.loads(encode_snapshot(SNAPSHOT)) | {"futureMember": {"deep": [1, 2.5, None]}, "big": 2**62 + 1}
     body = json.dumps(members).encode()
     assert encode_tag(body) == body
-    tag = encode_tag(body, create_time_ms=1_700_000_000_000, time_retained_ms=1500)
+    tag = encode_tag(body, create_time_ms=1_700_000_000_000, lifetime_ms=1500)
     assert json.loads(tag) == members | {"tagCreateTime": [2023, 11, 14, 22, 13, 20], "tagTimeRetained": 1.5}
     assert json.loads(encode_tag(tag)) == members
 
@@ -56,7 +56,7 @@ def test_lifetimes_of_other_clients(created: object, retained: object, expected:
     """Lifetimes are read in each form a client writes them."""
     members = json.loads(encode_snapshot(SNAPSHOT)) | {"tagCreateTime": created, "tagTimeRetained": retained}
     tag = decode_tag(json.dumps(members).encode(), name="t", path="p")
-    assert (tag.create_time_ms, tag.time_retained_ms) == expected
+    assert (tag.create_time_ms, tag.lifetime_ms) == expected
 
 
 def test_older_snapshots_open() -> None:

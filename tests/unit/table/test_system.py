@@ -37,7 +37,7 @@ def fill(table: Table) -> None:
     """Two commits, three rows, two partitions, a tag with a lifetime."""
     first = pa.table({"day": [0, 1], "id": [1, 2], "name": ["a", None]})
     table.upsert(first.set_column(0, "day", first["day"].cast(pa.int32()).cast(pa.date32())))
-    table.create_tag("v1", time_retained_ms=90_000)
+    table.create_tag("v1", lifetime_ms=90_000)
     second = pa.table({"day": [1], "id": [3], "name": ["c"]})
     table.upsert(second.set_column(0, "day", second["day"].cast(pa.int32()).cast(pa.date32())))
 

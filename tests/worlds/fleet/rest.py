@@ -2,7 +2,7 @@
 
 Owns: `Rest`, and `JudgedFleet`, the world that ends with it. A control plane and every node are started once more,
 without faults; the fleet must come to rest by itself. L1: each tenant commits what is appended now. L2: every finished
-transaction is collected. I11: the scrubber finds nothing that nothing names. I10: every timeline is read at every LSN
+transaction is collected. I11: the collector finds nothing that nothing names. I10: every timeline is read at every LSN
 from its cutoff on.
 """
 
@@ -15,12 +15,12 @@ from datetime import timedelta
 from typing import Final
 
 from lakebed.errors import NotFound
+from lakebed.fleet.collect import OrphanCollector, Reason
 from lakebed.fleet.layout import by_id, log_key
 from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, TenantRecord, TransactionState
 from lakebed.fleet.node.node import Node
-from lakebed.fleet.scrub import Reason, Scrubber
 from worlds.fleet.oracle import Appended
 from worlds.fleet.world import FleetWorld
 from worlds.promise import PromiseBroken
@@ -62,7 +62,7 @@ class Rest:
             self._read(world.monitor.records[tenant])
         self._force()
         self._until(self._all_collected, "L2")
-        self._scrub()
+        self._collect_orphans()
 
     def _start(self, name: str) -> None:
         world = self.world
@@ -163,8 +163,8 @@ class Rest:
                     self.world.oracle.check_value(timeline, key, lsn, value, what="at rest")
             self.world.counts["timelines read at rest"] += 1
 
-    def _scrub(self) -> None:
-        """I11: everything in the bucket is referenced, or in the prefix of an open transaction; the scrubber agrees."""
+    def _collect_orphans(self) -> None:
+        """I11: every object is referenced, or in the prefix of an open transaction; `fleet collect` agrees."""
         monitor = self.world.monitor
         named = {path for paths in monitor.references.values() for path in paths}
         there = {meta.path for meta in self.world.power.list()}
@@ -177,15 +177,15 @@ class Rest:
         )
         if left := [path for path in sorted(there - named) if not path.startswith(prefixes)]:
             raise PromiseBroken(f"I11: at rest nothing names {left[:3]}")
-        scrubber = Scrubber(
+        collector = OrphanCollector(
             Ledger(self.world.ledger.inner),
             self.world.power,
             grace=timedelta(0),
             environment=self.world.quiet,
         )
-        report = scrubber.scrub(dry_run=True)
+        report = collector.collect(dry_run=True)
         if not report.is_clean:
-            raise PromiseBroken(f"I11: scrub finds {report}")
+            raise PromiseBroken(f"I11: lakebed fleet collect finds {report}")
         strange = set(report.found) - {Reason.REFERENCED, Reason.UNFINISHED}
         if strange:
             raise PromiseBroken(f"I11: after all collections there is {strange}: {report}")

@@ -82,7 +82,7 @@ def control_options() -> ControlOptions:
     """Settings of a control plane in which everything is soon due."""
     return ControlOptions(
         doubt_ms=3_000,
-        settle_ms=2_000,
+        grace_ms=2_000,
         decommission_wait_ms=1_000,
         scan_interval_ms=4_000,
         retry_ms=200,

@@ -174,7 +174,7 @@ def crew(
 
 def collector(world: DatabaseWorld, *folders: str, name: str = "collector", rounds: int = 4, lives: int = 1) -> None:
     """Collections without any minimal age."""
-    settings = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+    settings = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
 
     def live(_life: str, rng: random.Random) -> None:
         for _ in range(rounds):
@@ -187,7 +187,7 @@ def collector(world: DatabaseWorld, *folders: str, name: str = "collector", roun
 
 def collect_once(world: DatabaseWorld, folder: str, settings: CollectorOptions) -> None:
     """One collection, counted."""
-    report = world.admin(folder).collect_garbage(options=settings)
+    report = world.admin(folder).collect(options=settings)
     world.counts["collected on the way"] += report.deleted_count
 
 

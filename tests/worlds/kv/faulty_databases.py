@@ -34,7 +34,7 @@ from lakebed.testing.recording import RecordingStore
 from lakebed.testing.wrapper import Call
 from worlds.table.world import InlineRuntime
 
-AT_ONCE: Final = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+AT_ONCE: Final = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
 
 
 class SkewedClock(ManualClock):

@@ -23,7 +23,7 @@ from lakebed.kv.options import CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import ReclaimReport
+from lakebed.reclaim.model import CollectionReport
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 
@@ -116,9 +116,9 @@ class ManualDatabase:
         """A reader without a thread and without a cache; `settings` of `ReaderOptions`."""
         return DatabaseReader.open(self.place(), checkpoint, options=replace(_READ_BY_HAND, **settings))
 
-    def collect(self) -> ReclaimReport:
+    def collect(self) -> CollectionReport:
         """Delete all that may go, however young."""
-        return self.admin.collect_garbage(CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0)))
+        return self.admin.collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
 
     def numbers(self, readable: Any) -> list[int]:
         """Numbers that can be read from a reader, snapshot or database, sorted; looks at their values too."""

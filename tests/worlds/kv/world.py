@@ -271,13 +271,13 @@ class DatabaseWorld(World):
         """After every temporary pin has ended and collections have run, nothing is left that nothing needs."""
         self.environment.clock.sleep(_LATER.total_seconds())
         folders = [folder for folder, known in sorted(self.monitor.databases.items()) if known.manifest is not None]
-        settings = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+        settings = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
         for folder in folders:
             if self.known(folder).is_destroyed or self.known(folder).corrupted:
                 self._let_go(folder)
         for _ in range(3):  # a clone that lets go of its ancestor frees files for the round after
             for folder in folders:
-                report = self.admin(folder).collect_garbage(options=settings)
+                report = self.admin(folder).collect(options=settings)
                 self.counts["collected"] += report.deleted_count
         for known in self.monitor.databases.values():
             for checkpoint in known.manifest.checkpoints if known.manifest is not None else ():

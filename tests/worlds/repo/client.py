@@ -51,7 +51,7 @@ EAGER: Final = RepositoryOptions(
 QUIET: Final = replace(EAGER, background=False)
 """The same without a compactor, which would go on making garbage while the end is checked."""
 
-EVERYTHING: Final = CollectionOptions(min_age=timedelta(0))
+EVERYTHING: Final = CollectionOptions(grace=timedelta(0))
 _BODY_BYTES_MAX: Final = 3_000
 
 
@@ -202,7 +202,7 @@ class LibraryClient(RepositoryClient):
 
     @told()
     def create_branch(self, name: str, source: str) -> None:
-        self.repository.create_branch(name, source=source)
+        self.repository.create_branch(name, version=source)
 
     @told()
     def delete_branch(self, name: str) -> None:
@@ -246,7 +246,7 @@ def check_sound(repository: Repository, *, tidy: bool = True) -> int:
             continue
         for _ in range(2):
             pause(0.01)  # names of one millisecond have no order
-            repository.collect_garbage(EVERYTHING)
+            repository.collect(EVERYTHING)
     report = CheckReport(home.name, deep=True)
     check_repository(home, Findings(report, store=home.name))
     bad = [one for one in report.findings if one.severity != "info" or (tidy and one.kind == "orphan")]

@@ -550,14 +550,14 @@ class Process:
     def collect(self, rng: random.Random) -> None:
         """Collect garbage."""
         self._linger(rng)
-        options = CollectionOptions(min_age=timedelta(milliseconds=self.world.min_age_ms))
+        options = CollectionOptions(grace=timedelta(milliseconds=self.world.grace_ms))
         report = self.perform(self._verb("collection"), lambda home: collect_garbage(home, options=options))
         if report is not None:
             self.world.counts["collected on the way"] += report.deleted_count
 
     def doze(self, rng: random.Random) -> None:
         """Let some of a minimum age pass."""
-        self.world.pass_time(rng.randrange(self.world.min_age_ms + 2))
+        self.world.pass_time(rng.randrange(self.world.grace_ms + 2))
 
     def sleep(self, rng: random.Random) -> None:
         """Let hours or days pass."""

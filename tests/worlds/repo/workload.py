@@ -357,7 +357,7 @@ class MaintenanceWorkload(Workload):
         branch = self.rng.choice(branches)
 
         def collect() -> None:
-            report = repository.collect_garbage(EVERYTHING)
+            report = repository.collect(EVERYTHING)
             bad = [one for one in report.warnings if "older than the rules" not in one]
             if bad:
                 raise PromiseBroken(f"a collection: {bad}")

@@ -88,7 +88,7 @@ class RepositoryWorld(World):
         """How often a process that has uploaded lets another one go first."""
         self.jump_ms_max = 3
         """Largest step of the clock before a verb."""
-        self.min_age_ms = 0
+        self.grace_ms = 0
         """Of collections; see `give_grace`."""
         self.record = RepositoryRecord("01J0000000000000000000SEED", "here", "main", START_MS)
         self._monitor = RepositoryMonitor(
@@ -144,9 +144,9 @@ class RepositoryWorld(World):
         """What watches both stores."""
         return self._monitor
 
-    def give_grace(self, min_age_ms: int) -> None:
+    def give_grace(self, grace_ms: int) -> None:
         """Let collections have a minimum age: what is replaced is needed as long."""
-        self.min_age_ms = self.monitor.grace_ms = min_age_ms
+        self.grace_ms = self.monitor.grace_ms = grace_ms
 
     # ---- homes and time
 
@@ -223,7 +223,7 @@ class RepositoryWorld(World):
             raise PromiseBroken("the cleanup of orphans took rows of live tokens")
 
     def _collect(self, home: RepositoryContext) -> None:
-        report = collect_garbage(home, options=CollectionOptions(min_age=timedelta(0)))
+        report = collect_garbage(home, options=CollectionOptions(grace=timedelta(0)))
         self.counts["collected at rest"] += report.deleted_count
         failed = [warning for warning in report.warnings if "older than the rules" not in warning]
         if failed:

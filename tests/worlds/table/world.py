@@ -162,7 +162,7 @@ class TableWorld:
             self.check()
         self.check_versions()
         self.excused_count = len(self.unneeded())
-        self.table.remove_orphan_files(older_than_ms=EVER_MS)
+        self.table.collect(grace_ms=0)
         self.check()
         left = self.unneeded()
         assert not left, f"orphan cleaning left {sorted(left)[:4]}"
@@ -379,11 +379,11 @@ class TableWorld:
         lifetime_ms = self.rng.choice((None, None, 600_000))
         if model.tags and self.rng.random() < 0.2:
             other = self.rng.choice(sorted(model.tags))
-            table.create_tag(name, tag=other, time_retained_ms=lifetime_ms)
+            table.create_tag(name, tag=other, lifetime_ms=lifetime_ms)
             snapshot_id, files, _ = model.tags[other]
         else:
             snapshot_id = self.rng.choice(sorted(model.snapshots))
-            table.create_tag(name, snapshot_id=snapshot_id, time_retained_ms=lifetime_ms)
+            table.create_tag(name, snapshot_id=snapshot_id, lifetime_ms=lifetime_ms)
             files = model.snapshots[snapshot_id]
         expires_ms = None if lifetime_ms is None else self.clock.now_ms() + lifetime_ms
         model.tags[name] = (snapshot_id, files, expires_ms)

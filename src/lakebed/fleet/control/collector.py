@@ -23,7 +23,7 @@ from lakebed.fleet.manifest import decode_deadlist
 from lakebed.fleet.model import CollectTask, Floor, TenantRecord, TransactionState
 from lakebed.metrics import default_registry
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Deletable, ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import Sweeper
 
 _COLLECTED: Final = default_registry.counter(
@@ -134,7 +134,7 @@ class Collector:
             self._rejected_due[key] = self._context.now_s() + left_s
 
     def _settle_wait_s(self, since_ms: int) -> float:
-        return (since_ms + self._context.options.settle_ms - self._context.now_ms()) / 1000
+        return (since_ms + self._context.options.grace_ms - self._context.now_ms()) / 1000
 
     def _collect_commit(self, task: CollectTask) -> float | None:
         """Delete what a commit made unneeded; seconds until it may be, or None when it is done."""
@@ -202,7 +202,7 @@ class Collector:
         doomed = tuple(Deletable(path, 0, why) for path in dict.fromkeys(paths) if path.startswith(inside))
         if not doomed:
             return
-        report = self._sweeper.sweep(ReclaimPlan(store=layout.tenant_folder(tenant), hide=(), doomed=doomed))
+        report = self._sweeper.sweep(CollectionPlan(store=layout.tenant_folder(tenant), hide=(), doomed=doomed))
         _OBJECTS.add(report.deleted_count)
         if report.warnings:
             raise Unavailable(report.warnings[0], kind="not_deleted")

@@ -147,7 +147,7 @@ class Members:
             and not member.record.is_draining
             and member.record.node not in excluded
         ]
-        return min(candidates, key=lambda one: (one.weight, one.record.node), default=None)
+        return min(candidates, key=lambda candidate: (candidate.weight, candidate.record.node), default=None)
 
     def statuses(self) -> list[NodeStatus]:
         """All nodes, as they are shown."""

@@ -25,7 +25,7 @@ class ControlOptions:
     doubt_ms: int = 10_000
     """When more than half of the nodes fall silent at once, the control plane waits so long before it believes it."""
 
-    settle_ms: int = 60_000
+    grace_ms: int = 60_000
     """How long a put that was sent may still land: before what a commit replaced is deleted, and between the first and
     the second LIST of a rejected transaction."""
 

@@ -234,10 +234,10 @@ def run_control(
         Conflict: kind ``storage_of_another_ledger``.
         Unavailable: kind ``port_in_use``; or the ledger does not answer.
     """
-    check_host(host, allow_remote=settings.allow_remote)
+    check_host(host, allow_remote=settings.allow_remote, tls=settings.http.tls)
     pa.set_memory_pool(lean_pool())
     with bind(host, port, backlog=settings.http.backlog) as listener:
-        endpoint = url_of(host, listener)
+        endpoint = url_of(host, listener, tls=settings.http.tls)
         site = _site(settings, endpoint, environment=Environment())
         _serve_owned(site, settings, endpoint=endpoint, owned=owned)
         serve(application(site), site, listener, ready=lambda: (started or _print)(endpoint))
@@ -251,7 +251,7 @@ def start_control(
     environment = environment or Environment()
     listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
     try:
-        endpoint = url_of("127.0.0.1", listener)
+        endpoint = url_of("127.0.0.1", listener, tls=settings.http.tls)
         site = _site(settings, endpoint, environment=environment)
         _serve_owned(site, settings, endpoint=endpoint)
         return RunningServer(application(site), site, listener)

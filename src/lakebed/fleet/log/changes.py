@@ -16,10 +16,10 @@ import pyarrow as pa
 from lakebed.errors import LakebedError
 from lakebed.fleet.log.port import (
     log_ends_before,
+    lsn_conflict,
     timeline_exists,
     timeline_not_found,
     timeline_sealed,
-    unexpected_lsn,
 )
 from lakebed.fleet.log.record import End, encode_log_record, mark_of
 from lakebed.fleet.log.timeline import (
@@ -150,7 +150,7 @@ class Append(Change):
             raise timeline_sealed(self.timeline, last=known.mark.lsn)
         before = group.tails.get(self.timeline, known.mark)
         if self._expected is not None and self._expected != before.lsn:
-            error = unexpected_lsn(self.timeline, expected=self._expected, last=before.lsn)
+            error = lsn_conflict(self.timeline, expected=self._expected, last=before.lsn)
             group.after.append(lambda: self.finish(error))
             group.expect_tail(known)
             return known

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakebed.errors import OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import REQUEST_S, JetStream, WrongSequence
 from lakebed.fleet.log.jetstream_subjects import Subjects, Tail, headers_of, mark_in
-from lakebed.fleet.log.port import timeline_not_found, timeline_sealed, unexpected_lsn
+from lakebed.fleet.log.port import lsn_conflict, timeline_not_found, timeline_sealed
 from lakebed.fleet.log.record import End, encode_log_record, mark_of
 
 _TRIES_MAX: Final = 16
@@ -112,7 +112,7 @@ class Appending:
             )
             if record.write_id == self._write_id:
                 return record.last_lsn
-        raise unexpected_lsn(self._timeline, expected=self._expected, last=tail.mark.lsn)
+        raise lsn_conflict(self._timeline, expected=self._expected, last=tail.mark.lsn)
 
     def _publish(self, tail: Tail) -> int | None:
         try:

@@ -305,7 +305,7 @@ def timeline_exists(timeline: str, *, after: int, begun_after: int) -> AlreadyEx
     )
 
 
-def unexpected_lsn(timeline: str, *, expected: int, last: int) -> Conflict:
+def lsn_conflict(timeline: str, *, expected: int, last: int) -> Conflict:
     """The error of an append that expected another last LSN."""
     return Conflict(
         f"The last LSN of {timeline} is {last}, and the append expected {expected}: read what was appended meanwhile, "

@@ -108,10 +108,10 @@ def run_log(
             it is named.
         Unavailable: kind ``port_in_use``.
     """
-    check_host(host, allow_remote=settings.allow_remote)
+    check_host(host, allow_remote=settings.allow_remote, tls=settings.http.tls)
     pa.set_memory_pool(lean_pool())
     with bind(host, port, backlog=settings.http.backlog) as listener:
-        endpoint = url_of(host, listener)
+        endpoint = url_of(host, listener, tls=settings.http.tls)
         site = _site(settings, endpoint, environment=Environment())
         _serve_owned(site, settings, endpoint=endpoint)
         serve(application(site), site, listener, ready=lambda: (started or _print)(endpoint))
@@ -135,7 +135,7 @@ def start_log(settings: LogSettings, *, port: int = 0, environment: Environment 
     environment = environment or Environment()
     listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
     try:
-        endpoint = url_of("127.0.0.1", listener)
+        endpoint = url_of("127.0.0.1", listener, tls=settings.http.tls)
         site = _site(settings, endpoint, environment=environment)
         _serve_owned(site, settings, endpoint=endpoint)
         return RunningLog(site, listener, endpoint=endpoint)

@@ -208,11 +208,11 @@ def run_node(
         Unavailable: kind ``port_in_use``; or the control plane does not say where storage and log are, and this node
             has never known.
     """
-    check_host(host, allow_remote=settings.allow_remote)
+    check_host(host, allow_remote=settings.allow_remote, tls=settings.http.tls)
     pa.set_memory_pool(lean_pool())
     environment = Environment()
     with bind(host, port, backlog=settings.http.backlog) as listener:
-        endpoint = url_of(host, listener)
+        endpoint = url_of(host, listener, tls=settings.http.tls)
         site = _site(settings, endpoint, environment=environment)
         serve(application(site), site, listener, ready=lambda: (started or _print)(endpoint))
     return 0
@@ -225,7 +225,7 @@ def start_node(
     environment = environment or Environment()
     listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
     try:
-        endpoint = url_of("127.0.0.1", listener)
+        endpoint = url_of("127.0.0.1", listener, tls=settings.http.tls)
         site = _site(settings, endpoint, environment=environment)
         return RunningServer(application(site), site, listener)
     except BaseException:

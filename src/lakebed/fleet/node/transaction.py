@@ -32,7 +32,7 @@ from lakebed.fleet.node.local import LocalState, LocalTenant
 from lakebed.fleet.ports import CommitRequest
 from lakebed.objects.create_once import put_new
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Deletable, ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import Sweeper
 
 _ATTEMPT: Final = 1
@@ -143,7 +143,7 @@ class OpenTransaction:
             if meta.path not in known
         )
         if unknown:
-            report = Sweeper(self._storage).sweep(ReclaimPlan(store=self.tenant, hide=(), doomed=unknown))
+            report = Sweeper(self._storage).sweep(CollectionPlan(store=self.tenant, hide=(), doomed=unknown))
             if report.warnings:
                 raise Unavailable(f"What {self.tenant} left unfinished cannot be deleted: {report.warnings[0]}")
         return len(unknown)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import lakebed.lake
 from lakebed.errors import NotFound
-from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
+from lakebed.lake.adapters.port import Collection, StoreAdapter, StoreSummary
 from lakebed.lake.names import DATABASE_SUFFIX, database_folder, split_top
-from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
 
 
 class DatabaseAdapter(StoreAdapter):
@@ -23,7 +23,7 @@ class DatabaseAdapter(StoreAdapter):
             for checkpoint in manifest.checkpoints
         )
         if manifest.destroyed_at_ms is not None:
-            size_bytes = module_of("database").remaining_bytes(database, manifest, now_ms=now_ms)
+            size_bytes = lakebed.lake.databases.remaining_bytes(database, manifest, now_ms=now_ms)
             if size_bytes is None:
                 return None
             return StoreSummary("database", name, "destroyed", manifest.destroyed_at_ms, None, size_bytes, pin_count)
@@ -60,12 +60,9 @@ class DatabaseAdapter(StoreAdapter):
         except NotFound:
             return None
 
-    def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+    def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
         """Collect every database with the default settings; a report says why a database was not collected."""
         locations = [lake.database(name).location for name in lake.databases()]
         if not locations:
             return []
-        collected: list[ReclaimReport] = module_of("database").collect(
-            locations, dry_run=cleaning.dry_run, progress=cleaning.progress
-        )
-        return collected
+        return lakebed.lake.databases.collect(locations, dry_run=collection.dry_run, progress=collection.progress)

@@ -3,7 +3,7 @@
 Owns: the contract that makes `lakebed.lake.operations` one loop over kinds. Knows no store.
 
 To add a kind of store: name it in `names.KINDS`, implement `StoreAdapter` in a module of this package and enter it in
-`operations._ADAPTERS`; a package that is costly to import is loaded through `lakebed.lake.on_demand`.
+`operations._ADAPTERS`; a package that is costly to import is loaded through `lakebed.lake`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class StoreSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaning:
-    """The options of a cleaning."""
+class Collection:
+    """The options of a collection."""
 
     dry_run: bool = False
     """Report what would be deleted; delete nothing."""
-    orphans_older_than_ms: int | None = None
-    """Unreferenced files of tables are deleted when last changed before this Unix time (ms, UTC); None: a day ago."""
+    grace_ms: int | None = None
+    """Files of tables that no version names stay while they were written within this time (ms); None: a day."""
     progress: Callable[[Any], None] | None = None
     """Called after each batch of deletes."""
 
@@ -78,6 +78,6 @@ class StoreAdapter(Protocol):
         """Explain an object, by its path in the lake; None when it is in no store of the kind."""
         ...
 
-    def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+    def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
         """Delete what is no longer needed in all stores of the kind. Return one report a deleting step."""
         ...

@@ -6,11 +6,11 @@ owner, and where another process is the owner, the report says that nothing was 
 
 from __future__ import annotations
 
+import lakebed.lake
 from lakebed.errors import Conflict, Corruption, NotFound, UnsupportedFormat
-from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
-from lakebed.lake.on_demand import module_of
-from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
+from lakebed.lake.adapters.port import Collection, StoreAdapter, StoreSummary
+from lakebed.lake.stores import Stores, read_repositories, root_of
+from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
 from lakebed.repo.outside.namespace import METADATA_FOLDER, namespace_folder
 
 
@@ -18,8 +18,8 @@ class RepositoryAdapter(StoreAdapter):
     """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
-        """Cost: as `Stores.reading_repositories`, and 1 read."""
-        with lake.reading_repositories() as opened:
+        """Cost: as `read_repositories`, and 1 read."""
+        with read_repositories(lake) as opened:
             if opened is None or not opened.exists(name):
                 return None
             repository = opened.repository(name)
@@ -27,7 +27,7 @@ class RepositoryAdapter(StoreAdapter):
             return StoreSummary(
                 "repository",
                 name,
-                head.id[: module_of("repository").SHOWN_CHARACTERS],
+                head.id[: lakebed.lake.repositories.SHOWN_CHARACTERS],
                 head.commit.created_at_ms,
                 head.commit.metarange.entry_count,
                 head.commit.metarange.size_bytes,
@@ -35,19 +35,19 @@ class RepositoryAdapter(StoreAdapter):
             )
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        with lake.reading_repositories() as opened:
+        with read_repositories(lake) as opened:
             if opened is None:
                 return 0
             return sum(meta.size_bytes for meta in opened.repository(name).context.store.list(""))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Cost: 1 read a commit."""
-        with lake.reading_repositories() as opened:
+        with read_repositories(lake) as opened:
             return [] if opened is None else list(opened.repository(name).versions())
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Cost: 2 scans of the records."""
-        with lake.reading_repositories() as opened:
+        with read_repositories(lake) as opened:
             return [] if opened is None else opened.repository(name).pins()
 
     def why(self, lake: Stores, path: str) -> Explanation | None:
@@ -57,7 +57,7 @@ class RepositoryAdapter(StoreAdapter):
                 path, (), "It is part of the records of all repositories: their database keeps what it needs."
             )
         url = f"{lake.url}/{path}"
-        with lake.reading_repositories() as opened:
+        with read_repositories(lake) as opened:
             if opened is None:
                 return None
             for repository in opened.list():
@@ -72,17 +72,17 @@ class RepositoryAdapter(StoreAdapter):
                     )
         return None
 
-    def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+    def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
         """Collect every repository, the remains of deleted ones, and the database of their records."""
         if not lake.has_repositories():
             return []
-        repositories, reports = module_of("repository"), list[ReclaimReport]()
-        dry_run, progress = cleaning.dry_run, cleaning.progress
+        repositories, reports = lakebed.lake.repositories, list[CollectionReport]()
+        dry_run, progress = collection.dry_run, collection.progress
         try:
-            repositories.collect(lake.root, reports, dry_run=dry_run, progress=progress)
+            repositories.collect(root_of(lake), reports, dry_run=dry_run, progress=progress)
         except NotFound:
             return []
         except (Conflict, Corruption, UnsupportedFormat) as error:
             # The other stores of the lake are cleaned all the same.
-            return [*reports, ReclaimReport.not_collected("repositories", error, dry_run=dry_run)]
-        return [*reports, repositories.collect_records(lake.root, dry_run=dry_run, progress=progress)]
+            return [*reports, CollectionReport.not_collected("repositories", error, dry_run=dry_run)]
+        return [*reports, repositories.collect_records(root_of(lake), dry_run=dry_run, progress=progress)]

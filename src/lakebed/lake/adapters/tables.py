@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
-from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
+from lakebed.lake.adapters.port import Collection, StoreAdapter, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.names import split_path
-from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
+from lakebed.lake.stores import Stores, list_dropped_tables
+from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
 from lakebed.table.table import Table
 
-_NOT_CLEANABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
+_NOT_COLLECTABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
 """Kinds of `InvalidRequest` for a table whose options do not determine where its files are."""
 
 _COUNTED_BYTES_MAX = 16 * 1024 * 1024
@@ -80,25 +80,25 @@ class TableAdapter(StoreAdapter):
         if lake.has_table(str(name)):
             return lake.table(str(name)).why(inside)
         if is_dropped(lake.store, name):
-            return Explanation(path, (), "Its table was dropped: the next cleaning deletes it.")
+            return Explanation(path, (), "Its table was dropped: the next collection deletes it.")
         return None
 
-    def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+    def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
         """Delete expired tags, snapshots and orphans of each table, then the remains of dropped tables."""
-        dry_run, progress = cleaning.dry_run, cleaning.progress
-        reports: list[ReclaimReport] = []
+        dry_run, progress = collection.dry_run, collection.progress
+        reports: list[CollectionReport] = []
         for name in lake.tables():
             try:
                 table = lake.table(name)
                 reports.append(table.expire_tags(dry_run=dry_run))
                 reports.append(table.expire(dry_run=dry_run, progress=progress))
-                reports.append(table.remove_orphan_files(older_than_ms=cleaning.orphans_older_than_ms, dry_run=dry_run))
+                reports.append(table.collect(grace_ms=collection.grace_ms, dry_run=dry_run))
             except (InvalidRequest, UnsupportedFormat, Corruption) as error:
-                if isinstance(error, InvalidRequest) and error.kind not in _NOT_CLEANABLE:
+                if isinstance(error, InvalidRequest) and error.kind not in _NOT_COLLECTABLE:
                     raise
-                # The other tables of the lake are cleaned all the same.
-                reports.append(ReclaimReport.not_collected(name, error, dry_run=dry_run))
-        for dropped in lake.list_dropped_tables():
+                # The other tables of the lake are collected all the same.
+                reports.append(CollectionReport.not_collected(name, error, dry_run=dry_run))
+        for dropped in list_dropped_tables(lake):
             reports.append(
                 drop_table(lake.store, dropped, environment=lake.environment, dry_run=dry_run, progress=progress)
             )

@@ -1,20 +1,20 @@
 """The adapter of tenants: the newest committed transaction, branches and pins.
 
-Invariants: reading needs no running fleet where the ledger is in the lake. Cleaning deletes nothing of a tenant: the
-control plane's collector does, by deadlists, and `lakebed fleet scrub` what it left.
+Invariants: reading needs no running fleet where the ledger is in the lake. Collection deletes nothing of a tenant: the
+control plane's collector does, by deadlists, and `lakebed fleet collect` what it left.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import lakebed.lake
 from lakebed.errors import LakebedError, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER, TENANT_SUFFIX, tenant_folder
-from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
+from lakebed.lake.adapters.port import Collection, StoreAdapter, StoreSummary
 from lakebed.lake.names import split_top
-from lakebed.lake.on_demand import module_of
-from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
+from lakebed.lake.stores import Stores, read_tenants, root_of
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 
 
 class TenantAdapter(StoreAdapter):
@@ -22,7 +22,7 @@ class TenantAdapter(StoreAdapter):
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
         """Cost: 3 reads of the ledger and 1 GET."""
-        with lake.reading_tenants() as records:
+        with read_tenants(lake) as records:
             state = records.state(name)
         versions = state.versions()
         files = {file.id: file.size_bytes for timeline in state.manifest.timelines for file in timeline.files.files()}
@@ -41,12 +41,12 @@ class TenantAdapter(StoreAdapter):
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Cost: as `summary`."""
-        with lake.reading_tenants() as records:
+        with read_tenants(lake) as records:
             return list(records.state(name).versions())
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Cost: as `summary`."""
-        with lake.reading_tenants() as records:
+        with read_tenants(lake) as records:
             return list(records.state(name).pins())
 
     def why(self, lake: Stores, path: str) -> Explanation | None:
@@ -58,34 +58,36 @@ class TenantAdapter(StoreAdapter):
         parts = split_top(path, TENANT_SUFFIX)
         if parts is None:
             return None
-        with lake.reading_tenants() as records:
+        with read_tenants(lake) as records:
             try:
                 explained = records.state(parts[0]).explain(parts[1])
             except NotFound:
                 return Explanation(
-                    path, (), f"The ledger has no tenant {parts[0]}: it was dropped, or lakebed fleet scrub deletes it."
+                    path,
+                    (),
+                    f"The ledger has no tenant {parts[0]}: it was dropped, or lakebed fleet collect deletes it.",
                 )
         return replace(explained, path=path)
 
-    def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+    def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
         """Say what the control plane's collector deletes next. Delete nothing."""
         if not lake.has_fleet():
             return []
         reports = []
-        with lake.reading_tenants() as records:
+        with read_tenants(lake) as records:
             for record in records.tenants():
                 try:
-                    plan = module_of("tenant").plan_of(lake.root, records.state(record.tenant))
+                    plan = lakebed.lake.tenants.plan_of(root_of(lake), records.state(record.tenant))
                 except LakebedError as error:
                     reports.append(
-                        ReclaimReport.not_collected(f"tenant {record.tenant}", error, dry_run=cleaning.dry_run)
+                        CollectionReport.not_collected(f"tenant {record.tenant}", error, dry_run=collection.dry_run)
                     )
                 else:
-                    reports.append(_report(plan, dry_run=cleaning.dry_run))
+                    reports.append(_report(plan, dry_run=collection.dry_run))
         return reports
 
 
-def _report(plan: ReclaimPlan, *, dry_run: bool) -> ReclaimReport:
+def _report(plan: CollectionPlan, *, dry_run: bool) -> CollectionReport:
     """Of a tenant: everything is left to the control plane."""
     kept = {"the control plane's collector deletes them": len(plan.doomed)} if plan.doomed else {}
-    return ReclaimReport(plan.store, 0, 0, 0, kept, plan.warnings, dry_run, notes=plan.notes)
+    return CollectionReport(plan.store, 0, 0, 0, kept, plan.warnings, dry_run, notes=plan.notes)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lakebed.pipeline.keys import StepKind
-from lakebed.pipeline.steps import audit, clean, compact, expire, ingest, merge, publish, report, tag
+from lakebed.pipeline.steps import audit, collect, compact, expire, ingest, merge, publish, report, tag
 
 __all__ = ["KINDS"]
 
 KINDS: dict[str, StepKind] = {
-    module.KIND.name: module.KIND for module in (ingest, audit, merge, tag, compact, expire, clean, publish, report)
+    module.KIND.name: module.KIND for module in (ingest, audit, merge, tag, compact, expire, collect, publish, report)
 }

@@ -38,9 +38,9 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
                 tag=name,
             )
         if snapshot_id != target:
-            table.replace_tag(name, snapshot_id=target, time_retained_ms=settings["keep"])
+            table.replace_tag(name, snapshot_id=target, lifetime_ms=settings["keep"])
     else:
-        table.create_tag(name, snapshot_id=target, time_retained_ms=settings["keep"])
+        table.create_tag(name, snapshot_id=target, lifetime_ms=settings["keep"])
     metrics: dict[str, Any] = {"table": settings["table"], "tag": name, "snapshot": target}
     if settings["fingerprint"]:
         taken = context.engine().fingerprint(table, version=f"tag.{name}")

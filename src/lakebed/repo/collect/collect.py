@@ -2,7 +2,7 @@
 
 Owns: the order of its steps, which is what makes it safe:
 
-1. The *boundary* is raised to `CollectionOptions.min_age` ago. From now on no older upload can be staged: staging and
+1. The *boundary* is raised to `CollectionOptions.grace` ago. From now on no older upload can be staged: staging and
    publishing expect the boundary that they have read.
 2. Objects whose names are older than the boundary are listed.
 3. What is needed is marked in one snapshot of the records (`lakebed.repo.references.mark`), and commits that lose
@@ -11,7 +11,7 @@ Owns: the order of its steps, which is what makes it safe:
    What 3 has kept is kept, for it has no mark.
 5. What the listing has and neither needs is swept, by the shared sweeper; then the marks are made final.
 
-What a branch or tag gave up within `CollectionOptions.min_age` counts as referred to: a reader may be in the middle
+What a branch or tag gave up within `CollectionOptions.grace` counts as referred to: a reader may be in the middle
 of it (`lakebed.repo.records.superseded`).
 
 So an object is deleted only if nothing refers to it at 4, and nothing can begin to: a new upload has a younger name, an
@@ -37,7 +37,7 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 from lakebed.repo.collect.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, drop_named
 from lakebed.repo.model.layout import (
@@ -54,6 +54,7 @@ from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.superseded import trim_superseded
+from lakebed.repo.references.history import index_history
 from lakebed.repo.references.mark import Marked, mark
 from lakebed.repo.staging.cleanup import clean_orphans_once
 
@@ -110,8 +111,10 @@ def collect_garbage(
     dry_run: bool = False,
     subtract: Subtraction = subtract_here,
     progress: Callable[[Any], None] | None = None,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete the objects, ranges and metaranges of a repository that nothing needs, and staged rows of no branch.
+
+    Afterwards the history is indexed, where no background does that.
 
     Args:
         options: how old garbage has to be.
@@ -136,10 +139,11 @@ def collect_garbage(
         pass  # rows of records are garbage too, where no background looks for them
     while trim_superseded(context):
         pass
+    index_history(context)
     return report
 
 
-def plan_collection(context: RepositoryContext, *, options: CollectionOptions | None = None) -> ReclaimPlan:
+def plan_collection(context: RepositoryContext, *, options: CollectionOptions | None = None) -> CollectionPlan:
     """What a collection would delete now; writes nothing. Cost: as `collect_garbage`, without what it writes."""
     return _Collection(context, options or CollectionOptions(), subtract=subtract_here).plan()
 
@@ -163,25 +167,25 @@ class _Collection:
     """One run."""
 
     def __init__(self, context: RepositoryContext, options: CollectionOptions, *, subtract: Subtraction) -> None:
-        if options.min_age.total_seconds() < 0:
+        if options.grace.total_seconds() < 0:
             raise InvalidRequest(
-                f"A minimum age of {options.min_age} lies in the future: give zero or more.", kind="invalid_min_age"
+                f"A grace of {options.grace} lies in the future: give zero or more.", kind="invalid_grace"
             )
         self._context = context
-        self._min_age_ms = round(options.min_age.total_seconds() * 1000)
+        self._grace_ms = round(options.grace.total_seconds() * 1000)
         self._subtract = subtract
         self._run_id = mint_file_id(environment=context.environment).encode()
         self._marked: list[str] = []
         self._gone: list[str] = []
 
-    def plan(self) -> ReclaimPlan:
+    def plan(self) -> CollectionPlan:
         """As if the boundary were raised and nothing happened meanwhile."""
         now_ms = self._context.now_ms()
         listed = self._list(self._boundary(now_ms))
         with self._context.key_value.snapshot() as snapshot:
             return self._guard(lambda: self._plan_reclaim(listed, self._mark(snapshot, now_ms), snapshot))
 
-    def prepare(self) -> ReclaimPlan:
+    def prepare(self) -> CollectionPlan:
         """Steps 1 to 4."""
         now_ms = self._now_ms()
         boundary = self._raise_boundary(self._boundary(now_ms))
@@ -198,12 +202,12 @@ class _Collection:
                 deletes=[keys.commit(commit_id) for commit_id in self._gone[first : first + _WRITE_COUNT_MAX]]
             )
 
-    def _guard(self, judge: Callable[[], ReclaimPlan]) -> ReclaimPlan:
+    def _guard(self, judge: Callable[[], CollectionPlan]) -> CollectionPlan:
         """Plan with nothing to delete when something is unreadable."""
         try:
             return judge()
         except (Corruption, NotFound, UnsupportedFormat) as problem:
-            return ReclaimPlan(self._context.name, (), (), warnings=(f"Nothing is deleted: {problem.message}",))
+            return CollectionPlan(self._context.name, (), (), warnings=(f"Nothing is deleted: {problem.message}",))
 
     def _now_ms(self) -> int:
         """The earlier of our time and the store's."""
@@ -212,7 +216,7 @@ class _Collection:
 
     def _boundary(self, now_ms: int) -> str:
         raw = self._context.key_value.get(self._context.keys.boundary)
-        return max(file_id_at(max(0, now_ms - self._min_age_ms)), "" if raw is None else raw.decode())
+        return max(file_id_at(max(0, now_ms - self._grace_ms)), "" if raw is None else raw.decode())
 
     def _raise_boundary(self, wanted: str) -> str:
         """Raise the boundary; concurrent collections never lower it."""
@@ -257,7 +261,7 @@ class _Collection:
                 ulids, sizes = [], []
         yield _object_batch(ulids, sizes)
 
-    def _judge(self, listed: _Listed, *, now_ms: int) -> ReclaimPlan:
+    def _judge(self, listed: _Listed, *, now_ms: int) -> CollectionPlan:
         context = self._context
         with context.key_value.snapshot() as snapshot:
             first = self._mark(snapshot, now_ms)
@@ -277,7 +281,7 @@ class _Collection:
             return self._plan_reclaim(listed, second, snapshot)
 
     def _mark(self, snapshot: KeyValueSnapshot, now_ms: int) -> Marked:
-        return mark(self._context, snapshot, now_ms=now_ms, grace_ms=self._min_age_ms)
+        return mark(self._context, snapshot, now_ms=now_ms, grace_ms=self._grace_ms)
 
     def _write_marks(self) -> None:
         """Ours, also over those of a collection that died, or that runs too."""
@@ -291,7 +295,7 @@ class _Collection:
         with suppress(Conflict):
             self._context.key_value.set_if(self._context.keys.expired(commit_id), value, expected=self._run_id)
 
-    def _plan_reclaim(self, listed: _Listed, marked: Marked, snapshot: KeyValueSnapshot) -> ReclaimPlan:
+    def _plan_reclaim(self, listed: _Listed, marked: Marked, snapshot: KeyValueSnapshot) -> CollectionPlan:
         """Listed minus needed."""
         context = self._context
         files: set[str] = set()
@@ -328,7 +332,9 @@ class _Collection:
             if meta.path not in files
         ]
         kept = {"named": listed.objects.num_rows - garbage.num_rows}
-        plan = ReclaimPlan(context.name, (), tuple(doomed), {reason: count for reason, count in kept.items() if count})
+        plan = CollectionPlan(
+            context.name, (), tuple(doomed), {reason: count for reason, count in kept.items() if count}
+        )
         lost = len(marked.expired & marked.remembered)
         if not lost:
             return plan

@@ -15,9 +15,11 @@ from lakebed.key_value.port import KeyValue
 from lakebed.kv.background import Background, Stopped
 from lakebed.repo.heads.compact import run_compactor_once
 from lakebed.repo.heads.importing import trim_imports
+from lakebed.repo.heads.multipart import trim_uploads
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.reflog import trim_reflog
 from lakebed.repo.records.superseded import trim_superseded
+from lakebed.repo.references.history import index_history
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.runtime import Environment
 
@@ -25,6 +27,8 @@ _COMPACTION_PAUSE_S: Final = 1.0
 _QUIET_LOOK_S: Final = 60.0
 """How often a repository is checked that this process does not write to; another process may."""
 _CLEANING_PAUSE_S: Final = 60.0
+_INDEXED_COUNT_MIN: Final = 64
+"""Commits that are worth a write of the index; so many are looked at quickly without it."""
 _ORPHANS_PAUSE_S: Final = 3600.0
 """Unmarked rows are rare, and finding them is a seek a token."""
 _MAINTENANCE_PAUSE_S: Final = 3600.0
@@ -114,12 +118,14 @@ class Upkeep:
             self._cleaned_s = self._clock.monotonic_s()
 
     def _clean_one(self, context: RepositoryContext) -> None:
-        """Remove unneeded records of a repository: rows of dropped tokens, old lines and imports."""
+        """Remove unneeded records: rows of dropped tokens, old lines, imports and uploads. Index the history."""
         while not clean_once(context).is_done:
             self._stop_if_closing()
         trim_reflog(context)
         trim_superseded(context)
         trim_imports(context)
+        trim_uploads(context)
+        index_history(context, count_min=_INDEXED_COUNT_MIN, pause=self._stop_if_closing)
 
     def _sweep(self) -> None:
         try:

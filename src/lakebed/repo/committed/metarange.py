@@ -115,7 +115,7 @@ class Metarange:
         first = 0 if start is None else bisect_left(last_paths, start)
         last = len(ranges)
         if end is not None:
-            last = bisect_left(ranges, end, first, key=lambda one: one.file.first_key)
+            last = bisect_left(ranges, end, first, key=lambda entry: entry.file.first_key)
         if first >= last:
             return
         lazy_end = min(first + _LAZY_COUNT, last)

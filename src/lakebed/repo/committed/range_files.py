@@ -16,12 +16,11 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from lakebed.errors import Corruption, NotFound
-from lakebed.lsm.block import decode_block
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.file_writer import FileOptions
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.format import decode_tail
+from lakebed.lsm.format import decode_blocks, decode_tail
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model.layout import metarange_path, range_path
@@ -35,6 +34,10 @@ AHEAD_COUNT: Final = 3
 
 _WORKERS_MAX: Final = 8
 """Ranges that are read or written at once, by all who share the committed data of a repository."""
+
+_HANDLE_COUNT_MAX: Final = 2_048
+"""Handles kept of ranges, and of metaranges. Each commit writes new ones, and no commit says that older ones are no
+longer read, so more would only hold memory: those that are read are made anew."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -73,10 +76,16 @@ class RangeFiles:
         self.cache = cache
         self.environment = environment
         self.pool = environment.runtime.pool(_WORKERS_MAX)
-        file_options = FileOptions(block_bytes=options.block_bytes)
-        self.ranges = FileStore(store, path_of=range_path, cache=cache, options=file_options, environment=environment)
-        self.metaranges = FileStore(
-            store, path_of=metarange_path, cache=cache, options=file_options, environment=environment
+        self.ranges, self.metaranges = (
+            FileStore(
+                store,
+                path_of=path_of,
+                cache=cache,
+                options=FileOptions(block_bytes=options.block_bytes),
+                environment=environment,
+                handle_count_max=_HANDLE_COUNT_MAX,
+            )
+            for path_of in (range_path, metarange_path)
         )
         self._counting: tuple[RangeCounts, ...] = ()
 
@@ -167,8 +176,8 @@ class RangeFiles:
             )
         tail = decode_tail(body[file.tail_offset :], meta=file, path=path)
         return [
-            decode_block(body[entry.offset : entry.offset + entry.length], entry=entry, path=path).batch
-            for entry in tail.entries(0, tail.block_count)
+            decode_blocks(tail, number, [body[entry.offset : entry.offset + entry.length]], path=path).batch
+            for number, entry in enumerate(tail.entries(0, tail.block_count))
         ]
 
 

@@ -232,6 +232,6 @@ def _has_marker(ranges: Iterable[_MarkerRange], folder: bytes) -> bool:
 def _overlapping(metarange: Metarange, start: bytes, end: bytes) -> Sequence[RangeMeta]:
     """The ranges that may have paths in [start, end)."""
     ranges = metarange.ranges()
-    first = bisect_left(ranges, start, key=lambda one: one.file.last_key)
-    last = bisect_left(ranges, end, first, key=lambda one: one.file.first_key)
+    first = bisect_left(ranges, start, key=lambda entry: entry.file.last_key)
+    last = bisect_left(ranges, end, first, key=lambda entry: entry.file.first_key)
     return ranges[first:last]

@@ -7,20 +7,26 @@ where no parent has it is the answer, so a merge is blamed only for what it deci
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import NotFound
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.heads.heads import CommitWithId
-from lakebed.repo.model.model import MetarangeRef
+from lakebed.repo.model.model import Commit, MetarangeRef
 from lakebed.repo.model.names import check_path
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.history import open_graph
 from lakebed.repo.references.mark import explaining_missing
 from lakebed.repo.references.refs import resolve_commit
+
+_SKIPPED_KEYS_MAX: Final = 64
+"""Paths of which the index is asked one by one; of more, the walk looks at every commit once for all."""
 
 
 def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict[str, CommitWithId]:
@@ -36,16 +42,31 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
         InvalidRequest: kind ``invalid_path``, ``invalid_reference``.
         Corruption: a record or range is damaged.
     Cost: for each commit back to the oldest answer 1 read of the key-value store, its metarange, the parents', and of
-    their ranges those that differ between the smallest path and the largest.
+    their ranges those that differ between the smallest path and the largest. Of up to 64 paths indexed commits that
+    have certainly not changed them cost 0.1 us each instead.
     """
     keys = {check_path(path): path for path in paths}
     commits: dict[bytes, CommitWithId] = {}
     with context.key_value.snapshot() as snapshot:
         start, head = resolve_commit(context, ref, snapshot=snapshot)
         _check_there(context, head.metarange, keys, ref=ref)
-        pending = {start: set(keys)}
-        known = {start: head}
-        waiting = [(-head.generation, start)] if keys else []
+        skip = _Skip(context, start, keys, snapshot=snapshot)
+        pending: dict[str, set[bytes]] = {}
+        known: dict[str, Commit] = {}
+        waiting: list[tuple[int, str]] = []
+
+        def follow(id: str, some: Iterable[bytes], commit: Commit | None = None) -> None:
+            """Look at paths in a commit, or in the first before it that may have changed them."""
+            for key in some:
+                target = skip.target(id, key)
+                if target not in known:
+                    same = commit is not None and target == id
+                    known[target] = commit if same and commit else load_commit(context, target, snapshot=snapshot)
+                    pending[target] = set()
+                    heapq.heappush(waiting, (-known[target].generation, target))
+                pending[target].add(key)
+
+        follow(start, keys, head)
         while waiting:
             _, id = heapq.heappop(waiting)  # by falling generation: all that leads to it was met before
             commit, left = known.pop(id), pending.pop(id)
@@ -54,15 +75,34 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
                     break
                 parent = known.get(parent_id) or load_commit(context, parent_id, snapshot=snapshot)
                 changed = _find_changed(context, parent.metarange, commit.metarange, left)
-                unchanged = left - changed
-                if unchanged:
-                    if parent_id not in known:
-                        known[parent_id], pending[parent_id] = parent, set()
-                        heapq.heappush(waiting, (-parent.generation, parent_id))
-                    pending[parent_id] |= unchanged
+                follow(parent_id, left - changed, parent)
                 left = left & changed
             commits.update((key, CommitWithId(id, commit)) for key in left)
     return {path: commits[key] for key, path in keys.items()}
+
+
+class _Skip:
+    """Where to look for a path next, by the index of the history."""
+
+    def __init__(
+        self, context: RepositoryContext, start: str, keys: Collection[bytes], *, snapshot: KeyValueSnapshot
+    ) -> None:
+        self._graph = open_graph(context, [start], snapshot=snapshot) if 0 < len(keys) <= _SKIPPED_KEYS_MAX else None
+        self._may_change: dict[bytes, bytes] = {}
+        if self._graph is not None:
+            self._may_change = {key: self._graph.may_change(key).tobytes() for key in keys}
+
+    def target(self, id: str, key: bytes) -> str:
+        """The commit, or the first along first parents that may have changed a path which the commit has."""
+        graph = self._graph
+        position = None if graph is None else graph.find(id)
+        if graph is None or position is None:
+            return id
+        may_change, first_parents = self._may_change[key], graph.first_parents
+        begin = position
+        while not may_change[position] and first_parents[position] >= 0:
+            position = first_parents[position]
+        return id if position == begin else graph.id_at(position)
 
 
 def _check_there(context: RepositoryContext, metarange: MetarangeRef, keys: dict[bytes, str], *, ref: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import AlreadyExists, Conflict
+from lakebed.errors import AlreadyExists, Conflict, NotFound
 from lakebed.repo.heads.heads import fold
 from lakebed.repo.model.entry import decode_entry
 from lakebed.repo.model.model import TOMBSTONE, Entry
@@ -49,7 +49,7 @@ def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -
     attempts = WriteAttempts(context, branch, operation="stage")
     while True:
         precondition = attempts.look()
-        _check_age(ulid, precondition.boundary)
+        check_age(ulid, precondition.boundary)
         if write_rows(context, [precondition.token_prefix + key], [value], expected=precondition.on_both):
             context.counters.count(branch, precondition.record.staging.id, entries=1)
             return
@@ -120,11 +120,44 @@ def _stage_unless(
         if visible is not None and visible.address == entry.address:
             return
         refuse(visible)
-        _check_age(ulid, precondition.boundary)
+        check_age(ulid, precondition.boundary)
         staged = precondition.token_prefix + key
         if write_rows(context, [staged], [value], expected={**precondition.on_both, staged: newest}):
             context.counters.count(branch, precondition.record.staging.id, entries=1)
             return
+
+
+def update_metadata(context: RepositoryContext, *, branch: str, path: str, metadata: dict[str, str]) -> Entry:
+    """Replace the user's own metadata of what a branch shows at a path; the bytes and all else stay.
+
+    The address may be older than the boundary of a collection: it is that of what the branch shows in the moment of the
+    write, so a collection keeps it.
+
+    Returns:
+        The entry as it is now.
+
+    Raises:
+        NotFound: kind ``branch_not_found``, ``path_not_found``.
+        InvalidRequest, Conflict, OutcomeUnknown: as `stage`.
+    Cost: as `stage_if_absent`.
+    """
+    key = check_path(path, writing=True)
+    attempts = WriteAttempts(context, branch, operation="update_metadata")
+    while True:
+        [(newest, below)], precondition = attempts.read(lambda view: view.layers_of([key]))
+        raw = below if newest is None else newest or None
+        if raw is None:
+            raise NotFound(
+                f"Branch {branch} of repository {context.name} has nothing at {path!r}.",
+                kind="path_not_found",
+                path=path,
+            )
+        entry = msgspec.structs.replace(decode_entry(raw, where=path), metadata=metadata)
+        value, _ = check_entry(entry, path)
+        staged = precondition.token_prefix + key
+        if write_rows(context, [staged], [value], expected={**precondition.on_both, staged: newest}):
+            context.counters.count(branch, precondition.record.staging.id, entries=1)
+            return entry
 
 
 def stage_many(
@@ -150,7 +183,7 @@ def stage_many(
     attempts = WriteAttempts(context, branch, operation="stage_many")
     while True:
         precondition = attempts.look()
-        _check_age(oldest, precondition.boundary)
+        check_age(oldest, precondition.boundary)
         if not paths:
             return 0
         prefix = precondition.token_prefix
@@ -270,8 +303,8 @@ def _check_entry(context: RepositoryContext, entry: Entry, path: str) -> tuple[b
     return value, ulid
 
 
-def _check_age(ulid: str | None, boundary: bytes | None) -> None:
-    """Whether an upload is still safe from a collection. Raises `Conflict` (``upload_expired``)."""
+def check_age(ulid: str | None, boundary: bytes | None) -> None:
+    """Refuse an upload that is not safe from a collection any more. Raises `Conflict` (``upload_expired``)."""
     if ulid is not None and boundary is not None and ulid.encode() < boundary:
         raise Conflict(
             f"The upload {ulid} is older than what a collection of unused objects may have taken: upload again.",

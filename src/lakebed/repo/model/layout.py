@@ -12,7 +12,10 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     r/<uid>/cleanup/<token>                          when it was dropped
     r/<uid>/imports/<id>  settings/<name>  reflog/<branch>/<ulid>  expired/<commit>
     r/<uid>/superseded/<ulid>                        Superseded: a state that was replaced lately
+    r/<uid>/pulls/<ulid>                             PullRequest
+    r/<uid>/history/<number>                         a segment of the commit graph, 8 digits
     r/<uid>/boundary                                 uploads with smaller ULIDs may be collected
+    r/<uid>/multipart/<ulid>  parts/<ulid>/<number>  Upload, and its Parts: uploads in parts that are not at their end
     keys/<access key>  audit/<ulid>                  of the server
 
 Objects, relative to a repository's storage namespace: ``data/<ulid>``, ``ranges/<hash>-<ulid>``,
@@ -131,6 +134,26 @@ class Keys:
     def supersession(self, ulid: str = "") -> bytes:
         """A state that was replaced; without a ULID the prefix of all."""
         return self.root + b"superseded/" + ulid.encode()
+
+    def upload(self, ulid: str = "") -> bytes:
+        """An upload in parts; without a ULID the prefix of all."""
+        return self.root + b"multipart/" + ulid.encode()
+
+    def parts(self, ulid: str) -> bytes:
+        """The prefix of the parts of an upload."""
+        return self.root + b"parts/" + ulid.encode() + b"/"
+
+    def part(self, ulid: str, number: int) -> bytes:
+        """A part of an upload; five digits, so that parts are in order."""
+        return self.parts(ulid) + b"%05d" % number
+
+    def pull(self, id: str = "") -> bytes:
+        """A pull request; without an id the prefix of all."""
+        return self.root + b"pulls/" + id.encode()
+
+    def history(self, number: int | None = None) -> bytes:
+        """A segment of the commit graph; without a number the prefix of all."""
+        return self.root + b"history/" + (b"" if number is None else b"%08d" % number)
 
     @property
     def boundary(self) -> bytes:

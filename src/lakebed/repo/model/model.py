@@ -117,6 +117,8 @@ class Branch(msgspec.Struct, frozen=True, omit_defaults=True):
     compaction_started_at_ms: int | None = None
     hidden: bool = False
     created_at_ms: int = 0
+    closed_at_ms: int | None = None
+    """When a deletion that asks for an empty branch began to look: no row is staged until it ends, or a while later."""
 
 
 class Tag(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from lakebed.errors import InvalidRequest, NotFound
@@ -36,6 +38,8 @@ _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}", re.ASCII)
 _BRANCH: Final = re.compile(r"\w[-\w]*", re.ASCII)
 _NOT_IN_TAGS: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{")
 _TAG_ENDS: Final = (".", ".lock", "/", "@", "$")
+_REFERENCES_KEPT_MAX: Final = 256
+"""Texts of references that are kept taken apart: most reads name the same few."""
 _REFERENCE: Final = re.compile(r"(?P<name>[^\s~^\x00-\x1f\x7f]+?)(?P<steps>(?:[~^][0-9]*)*)(?P<mode>[@$]?)")
 _STEP: Final = re.compile(r"([~^])([0-9]*)")
 _SURROUNDED_DOTS: Final = re.compile(r"(?:^|/)\.\.(?:/|$)")
@@ -204,10 +208,13 @@ def _path_bytes(path: object, what: str) -> bytes:
     return key
 
 
-def check_amount(amount: object) -> None:
-    """Refuse an invalid length of a page; None: all. Raises `InvalidRequest` (``invalid_amount``)."""
-    if amount is not None and (not isinstance(amount, int) or isinstance(amount, bool) or amount < 0):
+def check_amount(amount: object) -> int | None:
+    """The length of a page, no larger than a list can be; None: all. Raises `InvalidRequest` (``invalid_amount``)."""
+    if amount is None:
+        return None
+    if not isinstance(amount, int) or isinstance(amount, bool) or amount < 0:
         raise InvalidRequest(f"A page has 0 or more lines, and {amount!r} were asked for.", kind="invalid_amount")
+    return min(amount, sys.maxsize)
 
 
 def parse_reference(text: object) -> ReferenceText:
@@ -216,6 +223,15 @@ def parse_reference(text: object) -> ReferenceText:
     Raises:
         InvalidRequest: kind ``invalid_reference``; it is empty, holds spaces, or has something behind its steps.
     """
+    return _parse_reference(text) if isinstance(text, str) else _match_reference(text)
+
+
+@lru_cache(_REFERENCES_KEPT_MAX)
+def _parse_reference(text: str) -> ReferenceText:
+    return _match_reference(text)
+
+
+def _match_reference(text: object) -> ReferenceText:
     match = _REFERENCE.fullmatch(text) if isinstance(text, str) and _is_text(text) else None
     if match is None or len(match["name"]) > NAME_CHARACTERS_MAX or match["name"].endswith(("@", "$")):
         raise InvalidRequest(

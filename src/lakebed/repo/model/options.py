@@ -88,7 +88,7 @@ class Access:
 class CollectionOptions:
     """What a collection may take."""
 
-    min_age: timedelta = timedelta(days=1)
+    grace: timedelta = timedelta(days=1)
     """Uploads younger than this are left alone; a slower upload is refused when it is staged. What a branch or tag
     gave up less than this ago is left alone too, at most `lakebed.repo.records.superseded.KEPT_DAYS`; a slower reader
     of it begins again, or gets `Conflict` (``version_went``) when it has returned rows already."""

@@ -8,6 +8,7 @@ by `lakebed.lsm.merge`. No row becomes a Python object.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -41,18 +42,28 @@ def overlay(sources: Sequence[Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBa
     Cost: about 0.05 us a row where sources do not overlap, 0.3 us where they do; memory as
     `lakebed.lsm.merge.cut_windows`.
     """
-    if len(sources) == 1:
-        yield from (batch for batch in sources[0] if batch.num_rows)
+    layers = [layer for layer in map(_begin, sources) if layer is not None]
+    if len(layers) == 1:
+        yield from layers[0]
         return
-    newest = len(sources)
-    for window in cut_windows([_parts(source, newest - age) for age, source in enumerate(sources)]):
+    newest = len(layers)
+    for window in cut_windows([_parts(layer, newest - age) for age, layer in enumerate(layers)]):
         yield from _newest(window)
+
+
+def _begin(source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
+    """The batches of a source that are not empty; None: there are none.
+
+    Reads the first: mostly only one layer has rows in a place, and then they need not be laid over one another.
+    """
+    batches = (batch for batch in source if batch.num_rows)
+    first = next(batches, None)
+    return None if first is None else chain((first,), batches)
 
 
 def _parts(source: Iterable[pa.RecordBatch], sequence: int) -> Iterator[Part]:
     for batch in source:
-        if batch.num_rows:
-            yield Part(lsm_rows(batch, sequence=sequence), True, batch.get_total_buffer_size())
+        yield Part(lsm_rows(batch, sequence=sequence), True, batch.get_total_buffer_size())
 
 
 def _newest(window: Window) -> Iterator[pa.RecordBatch]:

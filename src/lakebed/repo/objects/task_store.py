@@ -6,7 +6,7 @@ has the repository stages it (`EntryStore.stage_entries`).
 
 Invariants: a path reads as one object for the whole task, whatever happens to the branch meanwhile; an upload
 overwrites nothing; what a failed task has uploaded is named by no entry, and a collection takes it once it is older
-than `CollectionOptions.min_age`. A pickled store holds credentials: put it into a function that is shipped to a task,
+than `CollectionOptions.grace`. A pickled store holds credentials: put it into a function that is shipped to a task,
 never into a path, a column or a setting.
 """
 

@@ -22,6 +22,7 @@ from lakebed.repo.outside.foreign import ForeignStores
 from lakebed.repo.outside.outbound import parse_allowed
 from lakebed.repo.records.counters import Counters
 from lakebed.repo.records.hooks import Hooks
+from lakebed.repo.records.kept_graph import KeptGraph
 from lakebed.repo.records.records import OrderedIds
 from lakebed.runtime import Environment
 
@@ -38,6 +39,7 @@ class RepositoryContext:
         hooks: what runs before and after commits and merges.
         moves: ULIDs for the reference log, in the order of the moves.
         positions: where pages of the log of commits ended.
+        graph: the index of its history, as it was read last.
         foreign: where imported objects are read.
     """
 
@@ -53,6 +55,7 @@ class RepositoryContext:
     hooks: Hooks
     moves: OrderedIds
     positions: Positions
+    graph: KeptGraph
     foreign: ForeignStores = field(default_factory=ForeignStores)
 
     def now_ms(self) -> int:
@@ -113,5 +116,6 @@ def make_context(
         ),
         moves=OrderedIds(environment),
         positions=Positions(runtime=environment.runtime),
+        graph=KeptGraph(runtime=environment.runtime),
         foreign=(foreign or ForeignStores(environment=environment)).of(name),
     )

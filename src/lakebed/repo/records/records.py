@@ -11,20 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import lru_cache
+from typing import Final, TypeVar
 
 import msgspec
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.lsm.file_id import mint_file_id
-from lakebed.repo.model.model import StagingToken
+from lakebed.repo.model.model import Branch, Commit, RepositoryRecord, StagingToken, Tag
 from lakebed.repo.model.rows import prefix_range
 from lakebed.runtime import Environment
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 _ENCODER = msgspec.json.Encoder()
+
+_KEPT_KINDS: Final[frozenset[type[msgspec.Struct]]] = frozenset((RepositoryRecord, Branch, Tag, Commit))
+"""Records that every read of a branch decodes again; equal bytes are one record, and records never change."""
+_KEPT_BYTES_MAX: Final = 2 << 10
+"""Of a record that is kept decoded."""
+_KEPT_COUNT_MAX: Final = 1_024
+"""Records that are kept decoded: 5 MB at most."""
 
 
 def encode_record(record: msgspec.Struct) -> bytes:
@@ -54,6 +62,9 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
         Corruption: the bytes are not such a record.
     """
     try:
+        if kind in _KEPT_KINDS and len(raw) <= _KEPT_BYTES_MAX:
+            kept: R = _decode_kept(raw, kind)
+            return kept
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
         shown = key.decode(errors="backslashreplace")
@@ -61,6 +72,11 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
             f"The record at {shown} is no {kind.__name__.lower()}: {error}. Restore the database of records.",
             path=shown,
         ) from error
+
+
+@lru_cache(_KEPT_COUNT_MAX)
+def _decode_kept(raw: bytes, kind: type[R]) -> R:
+    return msgspec.json.decode(raw, type=kind)
 
 
 def read_records(

@@ -37,7 +37,11 @@ class RetentionRules(msgspec.Struct, frozen=True, omit_defaults=True):
         if branch in self.branch_days:
             return self.branch_days[branch]
         matching = [pattern for pattern in self.branch_days if fnmatchcase(branch, pattern)]
-        return self.branch_days[max(matching, key=lambda one: (len(one), one))] if matching else self.default_days
+        return (
+            self.branch_days[max(matching, key=lambda pattern: (len(pattern), pattern))]
+            if matching
+            else self.default_days
+        )
 
 
 def load_retention(context: RepositoryContext, *, snapshot: KeyValueSnapshot | None = None) -> RetentionRules | None:

@@ -8,7 +8,11 @@ by it or fails, and no token is forgotten. A new branch has a token that never w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+import msgspec
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.key_value.port import KeyValueSnapshot
@@ -157,18 +161,71 @@ def delete_branch(context: RepositoryContext, name: str, *, committer: str = "")
     while True:
         tries += 1
         branch, raw = load_branch(context, name)
-        dropped = str(context.now_ms()).encode()
-        puts = [reflog_line(context, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
-        puts += [(context.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
-        puts += supersede_compaction(context, branch.compacted, after=None, branch=name, what="delete")
         key = context.keys.branch(name)
         try:
-            write_unique(context.key_value, puts, [key], expected={key: raw})
+            write_unique(context.key_value, _traces(context, name, branch, committer), [key], expected={key: raw})
         except Conflict:
             if tries == context.options.publish_tries_max:
                 raise branch_moved(context, name, "deletion") from None
         else:
             return branch
+
+
+CLOSED_MS: Final = 10_000
+"""How long a branch may stay closed, by the clock of a writer: a process that closed it may have died."""
+
+
+def delete_empty_branch(
+    context: RepositoryContext, name: str, is_empty: Callable[[], bool], *, committer: str = ""
+) -> bool:
+    """Delete a branch if it is empty, so that nothing which is acknowledged meanwhile goes with it.
+
+    The branch is closed first: no row is staged on it until this ends. A process that dies here leaves it closed for
+    `CLOSED_MS`; then the next writer opens it again, and a deletion that continues later is refused.
+
+    Args:
+        is_empty: looks at the branch, once it is closed.
+
+    Returns whether it was empty, and is deleted. Raises as `delete_branch`. Cost: as `delete_branch`, and 1 write.
+    """
+    check_not_default(name, default=context.record.default_branch, repository=context.name)
+    check_deletable(context, name)
+    branch, raw = load_branch(context, name)
+    key = context.keys.branch(name)
+    closed = encode_record(msgspec.structs.replace(branch, closed_at_ms=context.now_ms()))
+    try:
+        write_unique(context.key_value, [(key, closed)], expected={key: raw})
+    except Conflict:
+        raise branch_moved(context, name, "deletion") from None
+    empty = False
+    try:
+        empty = is_empty()
+    finally:
+        if not empty:
+            reopen_branch(context, name, closed)
+    if empty:
+        try:
+            write_unique(context.key_value, _traces(context, name, branch, committer), [key], expected={key: closed})
+        except Conflict:
+            raise branch_moved(context, name, "deletion") from None
+    return empty
+
+
+def reopen_branch(context: RepositoryContext, name: str, closed: bytes) -> None:
+    """Let rows be staged on a closed branch again; a no-op when its record is another one by now."""
+    key = context.keys.branch(name)
+    record = msgspec.structs.replace(decode_record(closed, Branch, key=key), closed_at_ms=None)
+    with suppress(Conflict):
+        context.key_value.write([(key, encode_record(record))], expected={key: closed})
+
+
+def _traces(context: RepositoryContext, name: str, branch: Branch, committer: str) -> list[tuple[bytes, bytes]]:
+    """What a deletion leaves: its line, marks of the tokens that go, and of the compacted state."""
+    dropped = str(context.now_ms()).encode()
+    puts = [reflog_line(context, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
+    puts += [(context.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
+    puts += supersede_compaction(context, branch.compacted, after=None, branch=name, what="delete")
+    return puts
 
 
 def check_not_default(name: str, *, default: str, repository: str) -> None:

@@ -98,7 +98,7 @@ def load_commit(context: RepositoryContext, id: str, *, snapshot: Records | None
     return commit
 
 
-def _load_parent(context: RepositoryContext, id: str, *, child: str, snapshot: Records | None) -> Commit:
+def load_parent(context: RepositoryContext, id: str, *, child: str, snapshot: Records | None) -> Commit:
     """A commit that another one names: it is there, or something is lost."""
     commit = find_commit(context, id, snapshot=snapshot)
     if commit is None:
@@ -149,7 +149,7 @@ class Walk(Iterator[tuple[str, Commit]]):
         for parent_id in commit.parents[:1] if self._first_parent else commit.parents:
             if parent_id not in self._seen:
                 self._seen.add(parent_id)
-                self._push(parent_id, _load_parent(self._context, parent_id, child=here, snapshot=self._snapshot))
+                self._push(parent_id, load_parent(self._context, parent_id, child=here, snapshot=self._snapshot))
         return here, commit
 
     @property
@@ -165,16 +165,19 @@ _LEFT: Final = 1
 _RIGHT: Final = 2
 
 
-def merge_base(context: RepositoryContext, left: str, right: str, *, snapshot: Records | None = None) -> str | None:
-    """The best common ancestor of two commits; one that descends from no other.
+class TooFar(Exception):
+    """A walk has met as many commits as it may."""
 
-    Of several as good (after merges crosswise) that of the greatest generation, then the later, then the smaller id:
-    the same whichever side is named first, and in every process.
 
-    Returns:
-        A commit id, which may be one of the two; None: they have no ancestor in common.
+def walk_to_merge_base(
+    context: RepositoryContext, left: str, right: str, *, count_max: int | None, snapshot: Records | None
+) -> str | None:
+    """`lakebed.repo.references.history.merge_base` by the records alone.
 
-    Raises as `Walk`. Cost: 1 read of the key-value store for each commit that is newer than the answer.
+    Raises:
+        TooFar: it is behind `count_max` commits; None: any number.
+        As `Walk`.
+    Cost: 1 read of the key-value store for each commit that is newer than the answer.
     """
     if left == right:
         load_commit(context, left, snapshot=snapshot)
@@ -184,12 +187,14 @@ def merge_base(context: RepositoryContext, left: str, right: str, *, snapshot: R
     waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
     heapq.heapify(waiting)
     while waiting:
+        if count_max is not None and len(known) > count_max:
+            raise TooFar
         _, _, here = heapq.heappop(waiting)
         if sides[here] == _LEFT | _RIGHT:
             return here  # everything that descends from it was met before: none of that is common
         for parent_id in known[here].parents:
             if parent_id not in known:
-                parent = known[parent_id] = _load_parent(context, parent_id, child=here, snapshot=snapshot)
+                parent = known[parent_id] = load_parent(context, parent_id, child=here, snapshot=snapshot)
                 heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
             sides[parent_id] = sides.get(parent_id, 0) | sides[here]
     return None
@@ -215,7 +220,7 @@ def difference(context: RepositoryContext, head: str, onto: str) -> Iterator[tup
         for parent_id in known[here].parents:
             before = sides.get(parent_id, 0)
             if parent_id not in known:
-                parent = known[parent_id] = _load_parent(context, parent_id, child=here, snapshot=None)
+                parent = known[parent_id] = load_parent(context, parent_id, child=here, snapshot=None)
                 heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
             after = sides[parent_id] = before | side
             wanted_count += (after == _LEFT) - (before == _LEFT)

@@ -68,6 +68,7 @@ def list_entries(
     Raises:
         InvalidRequest: kind ``invalid_amount``, ``invalid_path``.
     """
+    amount = check_amount(amount)
     page = page_of(prefix, after=after, delimiter=delimiter, amount=amount)
     if page is None:
         return iter(())
@@ -92,7 +93,7 @@ def page_of(prefix: bytes, *, after: str = "", delimiter: str = "", amount: int 
     Raises:
         InvalidRequest: kind ``invalid_amount``, ``invalid_path``.
     """
-    check_amount(amount)
+    amount = check_amount(amount)
     try:
         behind, mark = after.encode(), delimiter.encode()
     except UnicodeEncodeError as error:
@@ -116,15 +117,28 @@ def _start_behind(after: bytes, prefix: bytes, mark: bytes) -> bytes | None:
 
 
 def _plain(rows: RowsFrom, start: bytes, end: bytes | None, amount: int | None) -> Iterator[Listed]:
-    """Every row."""
-    for batch in rows(start or None, end):
-        if amount is not None:
-            batch = batch.slice(0, amount)
-            amount -= batch.num_rows
+    """Every row; of a page all at once, for each batch costs as much as some hundred of its rows."""
+    batches = rows(start or None, end)
+    for batch in batches if amount is None else _cut_chunks(batches, amount):
         for at in range(0, batch.num_rows, CHUNK_ROW_COUNT):
             yield from _lines_of(batch.slice(at, CHUNK_ROW_COUNT))
-        if amount == 0:
-            return
+
+
+def _cut_chunks(batches: Iterator[pa.RecordBatch], amount: int) -> Iterator[pa.RecordBatch]:
+    """The first rows, in batches of at least `CHUNK_ROW_COUNT`; the last may have fewer."""
+    pending: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        pending.append(batch.slice(0, amount))
+        count += pending[-1].num_rows
+        amount -= pending[-1].num_rows
+        if not amount:
+            break
+        if count >= CHUNK_ROW_COUNT:
+            yield pa.concat_batches(pending)
+            pending, count = [], 0
+    if pending:
+        yield pa.concat_batches(pending)
 
 
 def _fold_rows(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, mark: bytes) -> Iterator[Listed]:

@@ -24,7 +24,7 @@ from lakebed.repo.model.names import check_branch_name
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_writable
 from lakebed.repo.records.records import resolving_outcome
-from lakebed.repo.references.branches import branch_moved, load_branch, peek_branch
+from lakebed.repo.references.branches import CLOSED_MS, branch_moved, load_branch, peek_branch, reopen_branch
 from lakebed.repo.staging.view import View, branch_view, went_suppressed
 
 R = TypeVar("R")
@@ -100,9 +100,22 @@ class WriteAttempts:
 
     def _precondition(self, record: Branch, raw: bytes, boundary: bytes | None) -> WritePrecondition:
         self._begin(record)
+        if record.closed_at_ms is not None:
+            self._check_closed(record.closed_at_ms, raw)
         on_branch: dict[bytes, bytes | None] = {self._key: raw}
         on_both = {**on_branch, self._context.keys.boundary: boundary}
         return WritePrecondition(record, on_branch, boundary, on_both, self._context.keys.token(record.staging.id))
+
+    def _check_closed(self, closed_at_ms: int, raw: bytes) -> None:
+        """Refuse a write while a deletion looks; end one that took too long, whose record no write is made on."""
+        if 0 <= self._context.now_ms() - closed_at_ms < CLOSED_MS:
+            raise Conflict(
+                f"Branch {self._branch} of repository {self._context.name} is being deleted if it is empty: try again "
+                "in a moment.",
+                kind="branch_closed",
+                branch=self._branch,
+            )
+        reopen_branch(self._context, self._branch, raw)
 
     def _begin(self, record: Branch) -> None:
         options = self._context.options

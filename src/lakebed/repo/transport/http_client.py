@@ -16,10 +16,10 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 from typing_extensions import Buffer
-from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
+from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError, SSLError
 
 from lakebed.errors import InvalidRequest, OutcomeUnknown, Unavailable
-from lakebed.http.asking import Connections, check_endpoint, error_of, read_reply
+from lakebed.http.asking import Connections, check_endpoint, error_of, read_reply, untrusted
 
 ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
 """The environment variable with the access key, where none is given."""
@@ -148,6 +148,8 @@ class Client:
 
     def _give_up(self, error: HTTPError, *, again: bool) -> NoReturn:
         cause = error.reason if isinstance(error, MaxRetryError) else error
+        if isinstance(cause, SSLError):
+            raise untrusted(self.endpoint, cause) from error
         if again or isinstance(cause, NewConnectionError):
             raise Unavailable(
                 f"The server at {self.endpoint} does not answer: check that it runs, then try again.",

@@ -59,7 +59,7 @@ class ServerBytes(ObjectBytes):
 
     def read_ranges(self, path: str, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """See `ObjectBytes.read_ranges`. Cost: 1 request a joined range."""
-        return _in_ranges(ranges, lambda one: self.read(path, entry, byte_range=one))
+        return _in_ranges(ranges, lambda byte_range: self.read(path, entry, byte_range=byte_range))
 
     def upload(self, body: Buffer | Iterable[Buffer]) -> Entry:
         """See `ObjectBytes.upload`. A whole body is sent again when the answer is lost: each has its own address."""
@@ -125,10 +125,10 @@ class HttpObjects(ReferenceObjects):
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """See `ReferenceObjects.read_ranges`. Cost: 1 GET; of distant ranges 1 HEAD and 1 GET each."""
         if len(coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)) == 1:
-            return _in_ranges(ranges, lambda one: self.read(path, byte_range=one))
+            return _in_ranges(ranges, lambda byte_range: self.read(path, byte_range=byte_range))
 
         def read(entry: Entry) -> list[Buffer]:
-            return _in_ranges(ranges, lambda one: self.transport.read_entry(self.ref, path, entry, byte_range=one))
+            return _in_ranges(ranges, lambda part: self.transport.read_entry(self.ref, path, entry, byte_range=part))
 
         return read_found(lambda: self.stat(path), read)
 

@@ -18,11 +18,12 @@ from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.committed.windows import match_paths, same
 from lakebed.repo.model.entry import decode_entry, identities
 from lakebed.repo.model.model import DIFF_SCHEMA, Difference, DiffKind, Entry, MetarangeRef
-from lakebed.repo.model.names import check_branch_name, check_prefix
+from lakebed.repo.model.names import check_amount, check_branch_name, check_prefix
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import load_branch
-from lakebed.repo.references.commits import load_commit, merge_base
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.mark import explaining_missing
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of, text_of
@@ -156,7 +157,7 @@ def _against_left(
 def _list_page(rows: RowsFrom, page: Page | None, *, prefix: str, amount: int | None) -> Iterator[Difference]:
     if page is None:
         return iter(())
-    return islice(_fold(rows, page, len(prefix.encode())), amount)
+    return islice(_fold(rows, page, len(prefix.encode())), check_amount(amount))
 
 
 def _fold(rows: RowsFrom, page: Page, prefix_bytes: int) -> Iterator[Difference]:

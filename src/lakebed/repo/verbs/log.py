@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,14 +19,20 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.heads.commit import intervals_of
 from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.model.commit_graph import prefix_key
 from lakebed.repo.model.model import Commit
+from lakebed.repo.model.names import check_path, check_prefix
 from lakebed.repo.model.positions import format_position, parse_position
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.commits import Walk, load_commit
+from lakebed.repo.references.history import GraphWalk, open_graph
 from lakebed.repo.references.mark import explaining_missing
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, Verb, verb
 from lakebed.repo.verbs.reading import Head
+
+_KEYS_MAX: Final = 64
+"""Paths and prefixes of a log that the index is asked for; of more, most commits have changed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,9 @@ class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
         InvalidRequest: a reference, a path, the position or the amount is invalid.
         Corruption: a record or range is damaged.
     Cost: 1 snapshot and 1 read of the key-value store a commit; with paths also the metaranges of each and its parent,
-    and of their ranges those that differ around the paths. A page costs what it shows: only behind a commit where this
-    process has ended no page lately the commits before it are walked again.
+    and of their ranges those that differ around the paths. Of indexed commits that have certainly changed none of the
+    paths, or nothing in the folders of the prefixes, 0.3 us instead. A page costs what it shows: only behind a commit
+    where this process has ended no page lately the commits before it are walked again.
     """
 
     ref: str
@@ -132,7 +139,32 @@ class _Reading:
                 starts = waiting
             else:
                 self._behind = id
-        self._walk = Walk(context, starts, first_parent=log.first_parent, snapshot=snapshot)
+        self._walk = self._open_graph_walk(starts) or Walk(
+            context, starts, first_parent=log.first_parent, snapshot=snapshot
+        )
+
+    def _open_graph_walk(self, starts: Sequence[str]) -> GraphWalk | None:
+        """A walk by the index, of a log of paths or folders; None: the index cannot help."""
+        log = self._log
+        keys = [check_path(path) for path in log.paths]
+        for prefix in log.prefixes:
+            key = prefix_key(check_prefix(prefix))
+            if key is None:
+                return None
+            keys.append(key)
+        graph = open_graph(self._context, starts, snapshot=self._snapshot) if 0 < len(keys) <= _KEYS_MAX else None
+        if graph is None:
+            return None
+        return GraphWalk(
+            self._context,
+            graph,
+            starts,
+            keys=keys,
+            first_parent=log.first_parent,
+            since_ms=log.since_ms,
+            met=(self._last, self._behind),
+            snapshot=self._snapshot,
+        )
 
     @property
     def waiting(self) -> list[str]:

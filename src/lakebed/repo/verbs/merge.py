@@ -17,7 +17,8 @@ from lakebed.repo.heads.merge import merge_states
 from lakebed.repo.model.names import check_prefix
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_not_read_only
-from lakebed.repo.references.commits import load_commit, merge_base
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.references.tags import reading_commits
 from lakebed.repo.verbs.differences import Status

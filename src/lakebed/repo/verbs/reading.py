@@ -11,10 +11,11 @@ from lakebed.errors import NotFound
 from lakebed.repo.heads.blame import blame
 from lakebed.repo.heads.heads import CommitWithId
 from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_branch_name
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.reflog import ReflogLine, reflog
-from lakebed.repo.references.commits import merge_base
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve, resolve_commit
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import at_reference, read_reference, rows_of_moment
@@ -144,10 +145,16 @@ class CommonAncestor(Verb[str | None], frozen=True, kw_only=True):
 
 @verb("reflog", role="read", effort="compute", gives=list[ReflogLine])
 class Reflog(Verb[list[ReflogLine]], frozen=True, kw_only=True):
-    """Where a branch, or every branch, has been, oldest first."""
+    """Where a branch, or every branch, has been, oldest first.
+
+    Raises:
+        InvalidRequest: kind ``invalid_branch_name``.
+    """
 
     branch: str | None = None
     since_ms: Milliseconds | None = None
 
     def run(self, context: RepositoryContext) -> list[ReflogLine]:
+        if self.branch is not None:
+            check_branch_name(self.branch)
         return list(reflog(context, branch=self.branch, since_ms=self.since_ms))

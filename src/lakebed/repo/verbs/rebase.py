@@ -17,7 +17,8 @@ from lakebed.repo.heads.heads import CommitWithId, Move, SealedBranch, check_cle
 from lakebed.repo.heads.merge import merge_states
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_committable
-from lakebed.repo.references.commits import difference, load_commit, merge_base
+from lakebed.repo.references.commits import difference, load_commit
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.references.tags import reading_commits
 from lakebed.repo.verbs.message import Verb, verb

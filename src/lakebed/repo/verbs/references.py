@@ -7,6 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from lakebed.repo.model.model import Tag
+from lakebed.repo.model.names import check_amount
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import create_branch, delete_branch, list_branches, undelete_branch
 from lakebed.repo.references.refs import resolve_commit
@@ -22,7 +23,7 @@ class NamedCommit(NamedTuple):
 
 
 def _first(rows: Iterator[NamedCommit], amount: int | None) -> Iterator[NamedCommit]:
-    return rows if amount is None else islice(rows, max(0, amount))
+    return rows if amount is None else islice(rows, check_amount(max(0, amount)))
 
 
 @verb("branches", role="read", effort="compute", gives=list[NamedCommit])

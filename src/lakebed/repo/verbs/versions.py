@@ -15,18 +15,20 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from lakebed.errors import InvalidRequest
-from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 from lakebed.repo.collect.collect import collect_garbage, plan_collection
 from lakebed.repo.collect.why import why
 from lakebed.repo.heads.commit import move_by_commits, new_commit
 from lakebed.repo.heads.heads import Move, SealedBranch, check_clean
 from lakebed.repo.model.model import Commit, Tag
+from lakebed.repo.model.names import check_tag_name
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_committable
 from lakebed.repo.references.branches import list_branches, load_branch
-from lakebed.repo.references.commits import Walk, merge_base
+from lakebed.repo.references.commits import Walk
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.references.tags import create_tag, delete_tag, find_tag, list_tags
 from lakebed.repo.verbs.message import Milliseconds, Verb, verb
@@ -115,7 +117,7 @@ class Unpin(Verb[None], frozen=True, kw_only=True):
     name: str
 
     def run(self, context: RepositoryContext) -> None:
-        name = self.name
+        name = check_tag_name(self.name)  # branches have no other names
         if find_tag(context, name) is None and context.key_value.get(context.keys.branch(name)) is not None:
             raise InvalidRequest(
                 f"What {name!r} pins is held by a branch: delete the branch (delete_branch) if nothing on it is "
@@ -175,31 +177,31 @@ class Why(Verb[Explanation], frozen=True, kw_only=True):
         return why(context, self.path)
 
 
-@verb("plan_reclaim", role="admin", effort="long", gives=ReclaimPlan, changes_nothing=True)
-class PlanReclaim(Verb[ReclaimPlan], frozen=True, kw_only=True):
+@verb("plan_collection", role="admin", effort="long", gives=CollectionPlan, changes_nothing=True)
+class PlanCollection(Verb[CollectionPlan], frozen=True, kw_only=True):
     """What a collection would delete now."""
 
-    min_age_s: Seconds | None = None
+    grace_s: Seconds | None = None
     """None: the default, a day."""
 
-    def run(self, context: RepositoryContext) -> ReclaimPlan:
-        return plan_collection(context, options=_options(self.min_age_s))
+    def run(self, context: RepositoryContext) -> CollectionPlan:
+        return plan_collection(context, options=_options(self.grace_s))
 
 
-@verb("collect_garbage", role="admin", effort="long", gives=ReclaimReport)
-class CollectGarbage(Verb[ReclaimReport], frozen=True, kw_only=True):
+@verb("collect", role="admin", effort="long", gives=CollectionReport)
+class Collect(Verb[CollectionReport], frozen=True, kw_only=True):
     """Delete what nothing needs."""
 
-    min_age_s: Seconds | None = None
+    grace_s: Seconds | None = None
     """None: the default, a day."""
     dry_run: bool = False
 
-    def run(self, context: RepositoryContext, *, progress: Callable[[Any], None] | None = None) -> ReclaimReport:
-        return collect_garbage(context, options=_options(self.min_age_s), dry_run=self.dry_run, progress=progress)
+    def run(self, context: RepositoryContext, *, progress: Callable[[Any], None] | None = None) -> CollectionReport:
+        return collect_garbage(context, options=_options(self.grace_s), dry_run=self.dry_run, progress=progress)
 
 
-def _options(min_age_s: float | None) -> CollectionOptions | None:
-    return None if min_age_s is None else CollectionOptions(min_age=timedelta(seconds=min_age_s))
+def _options(grace_s: float | None) -> CollectionOptions | None:
+    return None if grace_s is None else CollectionOptions(grace=timedelta(seconds=grace_s))
 
 
 def _version_of(context: RepositoryContext, id: str, commit: Commit) -> Version:

@@ -78,7 +78,7 @@ async def create_tag(call: RepositoryCall) -> Response:
 
     def create() -> None:
         table, _ = catalog.look(database, name)
-        table.create_tag(body.tag_name, snapshot_id=body.snapshot_id, time_retained_ms=retained_ms)
+        table.create_tag(body.tag_name, snapshot_id=body.snapshot_id, lifetime_ms=retained_ms)
 
     await call.quick(create)
     return empty(200)
@@ -92,7 +92,7 @@ async def get_tag(call: RepositoryCall) -> Response:
     def read() -> Response:
         table, _ = catalog.look(database, name)
         tag = table.tag(tag_name)
-        retained = None if tag.time_retained_ms is None else format_iso_duration(tag.time_retained_ms)
+        retained = None if tag.lifetime_ms is None else format_iso_duration(tag.lifetime_ms)
         return json(
             {
                 "tagName": tag.name,

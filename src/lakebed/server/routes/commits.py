@@ -13,7 +13,7 @@ from lakebed.http.pages import AMOUNT_MAX, Page, Pagination
 from lakebed.http.replies import empty, json
 from lakebed.repo.heads.heads import CommitWithId
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.references.commits import merge_base
+from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.log import Log

@@ -6,6 +6,7 @@ The most frequent calls are here, and their routes are tried first. Objects of u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.responses import Response
@@ -13,14 +14,16 @@ from starlette.responses import Response
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.multipart import FORM, form_content
-from lakebed.http.pages import Page, PageRequest
+from lakebed.http.pages import Page, page_of_many
 from lakebed.http.replies import StreamedResponse, empty, json
 from lakebed.http.streaming import whole_or_stream
-from lakebed.repo.heads.write import delete, delete_many
+from lakebed.repo.heads.write import delete, delete_many, update_metadata
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_writable
+from lakebed.repo.references.branches import load_branch
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View, read_reference
 from lakebed.server.bodies import (
@@ -30,6 +33,8 @@ from lakebed.server.bodies import (
     ObjectStageCreation,
     ObjectStats,
     PathList,
+    UnderlyingProperties,
+    UserMetadataUpdate,
 )
 from lakebed.server.errors import status_of
 from lakebed.server.routes.entity import part_of
@@ -54,7 +59,7 @@ from lakebed.server.routes.parameters import (
     RANGE,
     USER_METADATA,
 )
-from lakebed.server.routes.shapes import engine_url, object_stats, prefix_stats
+from lakebed.server.routes.shapes import engine_url, listed_stats, object_stats, prefix_stats
 from lakebed.server.site import RepositoryCall
 
 HOT: Final = Routes[RepositoryCall]("objects")
@@ -83,7 +88,7 @@ async def stat_object(call: RepositoryCall) -> Response:
     """Get the metadata of an object."""
     path = call.required("path")
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign")
-    context = await call.context()
+    context = await call.context(is_proven_later=True)
     entry = await call.look(find_entry, context, call.path["ref"], path)
     if presign and call.site.signs:
         return json(await call.quick(_stats, call, context, path, entry, with_metadata=with_metadata, presign=True))
@@ -119,7 +124,7 @@ async def get_object(call: RepositoryCall) -> Response:
     """Read an object, or a range of it."""
     path = call.required("path")
     presign = call.flag("presign")
-    context = await call.context()
+    context = await call.context(is_proven_later=True)
 
     async def reply(entry: Entry) -> Response:
         if presign and call.site.signs:
@@ -147,7 +152,7 @@ async def get_object(call: RepositoryCall) -> Response:
 async def head_object(call: RepositoryCall) -> Response:
     """Check whether an object exists, and get its headers."""
     path = call.required("path")
-    context = await call.context()
+    context = await call.context(is_proven_later=True)
     entry = await call.look(find_entry, context, call.path["ref"], path)
     part = part_of(call, entry)
     return Response(status_code=part.status, headers=part.headers)
@@ -169,7 +174,7 @@ async def upload_object(call: RepositoryCall) -> Response:
     check_path(path, writing=True)  # before a byte is read
     condition = condition_of(call)
     metadata = _metadata_of(call)
-    context = await call.context(force=call.flag("force"))
+    context = await call.context(force=call.flag("force"), is_proven_later=True)
     content_type = call.header(b"content-type") or _ANY_TYPE
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
     if content_type.startswith(FORM):
@@ -222,7 +227,7 @@ def _text(raw: bytes) -> str:
 async def delete_object(call: RepositoryCall) -> Response:
     """Delete an object. Deleting a missing object is a no-op."""
     path = call.required("path")
-    context = await call.context(force=call.flag("force"))
+    context = await call.context(force=call.flag("force"), is_proven_later=True)
     await call.quick(delete, context, branch=call.path["branch"], path=path)
     return empty()
 
@@ -328,17 +333,83 @@ async def list_objects(call: RepositoryCall) -> Response:
     """List objects and, with a delimiter, common prefixes."""
     delimiter, ref = call.query.get("delimiter", ""), call.path["ref"]
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign") and call.site.signs
-    context = await call.context()
+    context = await call.context(is_proven_later=True)
 
-    def rows(page: PageRequest) -> list[Listed]:
-        def read(view: View) -> list[Listed]:
+    page = call.page()
+
+    def results(lines: Sequence[Listed]) -> list[ObjectStats]:
+        if presign:
+            return [
+                prefix_stats(line.path)
+                if line.entry is None
+                else _stats(call, context, line.path, line.entry, with_metadata=with_metadata, presign=True)
+                for line in lines
+            ]
+        urls = data.physical_urls(context, (line.entry for line in lines if line.entry is not None))
+        return listed_stats(lines, addresses=urls, with_metadata=with_metadata)
+
+    def read() -> Response:
+        def lines_of(view: View) -> list[Listed]:
             return list(view.list(page.prefix, after=page.after, delimiter=delimiter, amount=page.probe))
 
-        return read_reference(context, ref, read)
+        lines = read_reference(context, ref, lines_of)
+        return json(page_of_many(lines, amount=page.amount, key=lambda line: line.path, results=results))
 
-    def row(listed: Listed) -> ObjectStats:
-        if listed.entry is None:
-            return prefix_stats(listed.path)
-        return _stats(call, context, listed.path, listed.entry, with_metadata=with_metadata, presign=presign)
+    return await call.heavy(read)
 
-    return await call.list_page(rows, key=lambda listed: listed.path, row=row)
+
+@OBJECTS.add(
+    "PUT",
+    _BRANCH + "/stat/user_metadata",
+    "updateObjectUserMetadata",
+    needs="write",
+    takes=UserMetadataUpdate,
+    gives={201: None},
+    parameters=(OBJECT_PATH,),
+)
+async def update_user_metadata(call: RepositoryCall) -> Response:
+    """Replace the user's own metadata of an object; its bytes stay."""
+    path, branch = call.required("path"), call.path["branch"]
+    body = await call.read(UserMetadataUpdate)
+    context = await call.context()
+    metadata = data.check_metadata(body.set)
+    await call.quick(update_metadata, context, branch=branch, path=path, metadata=metadata)
+    return empty(201)
+
+
+@OBJECTS.add(
+    "GET",
+    _BRANCH + "/stage_allowed",
+    "uploadObjectPreflight",
+    needs="write",
+    gives={204: None},
+    parameters=(OBJECT_PATH,),
+)
+async def may_upload(call: RepositoryCall) -> Response:
+    """Check whether the caller may upload an object."""
+    path = call.required("path")
+    context = await call.context()
+    await call.quick(_check_upload, context, call.path["branch"], path)
+    return empty()
+
+
+def _check_upload(context: RepositoryContext, branch: str, path: str) -> None:
+    check_path(path, writing=True)
+    check_writable(context, branch)
+    load_branch(context, branch)
+
+
+@OBJECTS.add(
+    "GET",
+    _REF + "/underlyingProperties",
+    "getUnderlyingProperties",
+    needs="read",
+    gives={200: UnderlyingProperties},
+    parameters=(OBJECT_PATH,),
+)
+async def get_underlying_properties(call: RepositoryCall) -> Response:
+    """Check that an object is there. Stores are not asked for its storage class."""
+    path = call.required("path")
+    context = await call.context(is_proven_later=True)
+    await call.look(find_entry, context, call.path["ref"], path)
+    return json(UnderlyingProperties())

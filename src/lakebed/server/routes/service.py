@@ -7,11 +7,22 @@ from typing import Any, Final
 from starlette.responses import Response
 
 import lakebed
+from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
 from lakebed.metrics import render
 from lakebed.objects.path import parse_url
-from lakebed.server.bodies import Config, StorageConfig, VersionConfig
+from lakebed.repo.model.options import CollectionOptions
+from lakebed.server.bodies import (
+    AuthCapabilities,
+    Config,
+    GarbageCollectionConfig,
+    Setup,
+    SetupState,
+    StatisticsEvents,
+    StorageConfig,
+    VersionConfig,
+)
 from lakebed.server.site import RepositoryCall
 
 SERVICE: Final = Routes[RepositoryCall]("service")
@@ -38,9 +49,69 @@ async def health(call: RepositoryCall) -> Response:
 @SERVICE.add("GET", "/config", "getConfig", needs="read", gives={200: Config})
 async def get_config(call: RepositoryCall) -> Response:
     """Get what clients need to know of the server and its storage."""
+    return json(Config(VersionConfig(INTERFACE_VERSION), _storage_config(call), []))
+
+
+@SERVICE.add("GET", "/config/version", "getLakeFSVersion", tag="config", needs="read", gives={200: VersionConfig})
+async def get_version(call: RepositoryCall) -> Response:
+    """Get the version of the interface."""
+    return json(VersionConfig(INTERFACE_VERSION))
+
+
+@SERVICE.add("GET", "/config/storage", "getStorageConfig", tag="config", needs="read", gives={200: StorageConfig})
+async def get_storage(call: RepositoryCall) -> Response:
+    """Get what clients may do with the storage themselves."""
+    return json(_storage_config(call))
+
+
+@SERVICE.add(
+    "GET",
+    "/config/garbage-collection",
+    "getGarbageCollectionConfig",
+    tag="config",
+    needs="read",
+    gives={200: GarbageCollectionConfig},
+)
+async def get_garbage_collection(call: RepositoryCall) -> Response:
+    """Get how old an object must be to be collected."""
+    return json(GarbageCollectionConfig(round(CollectionOptions().grace.total_seconds())))
+
+
+@SERVICE.add("GET", "/setup_lakefs", "getSetupState", tag="config", needs=None, gives={200: SetupState})
+async def get_setup_state(call: RepositoryCall) -> Response:
+    """Check whether there are credentials: the first start made the first ones."""
+    return json(SetupState("initialized"))
+
+
+@SERVICE.add(
+    "POST", "/setup_lakefs", "setup", tag="config", needs=None, takes=Setup, gives={}, statuses={"already_set_up": 409}
+)
+async def set_up(call: RepositoryCall) -> Response:
+    """Refuse to make first credentials, which the first start printed."""
+    await call.read(Setup)
+    raise InvalidRequest(
+        "The server was set up at its first start, which printed an access key: make others with `lakebed key create`.",
+        kind="already_set_up",
+    )
+
+
+@SERVICE.add("GET", "/auth/capabilities", "getAuthCapabilities", tag="auth", needs=None, gives={200: AuthCapabilities})
+async def get_auth_capabilities(call: RepositoryCall) -> Response:
+    """Get what is done by e-mail: nothing."""
+    return json(AuthCapabilities())
+
+
+@SERVICE.add("POST", "/statistics", "postStatsEvents", needs="read", takes=StatisticsEvents, gives={204: None})
+async def post_statistics(call: RepositoryCall) -> Response:
+    """Accept what a client counted. It is not kept."""
+    await call.read(StatisticsEvents)
+    return empty()
+
+
+def _storage_config(call: RepositoryCall) -> StorageConfig:
     root = parse_url(call.site.repositories.url)
     is_local = root.scheme in ("file", "memory")
-    storage = StorageConfig(
+    return StorageConfig(
         blockstore_type=_BLOCKSTORES[root.scheme],
         blockstore_namespace_example="local://my-repository" if is_local else f"{root}/my-repository",
         blockstore_namespace_validity_regex="^local://" if is_local else f"^(local://|{root.scheme}://)",
@@ -50,7 +121,6 @@ async def get_config(call: RepositoryCall) -> Response:
         import_support=True,
         import_validity_regex="^(local|file|memory)://" if is_local else f"^{root.scheme}://",
     )
-    return json(Config(VersionConfig(INTERFACE_VERSION), storage, []))
 
 
 @ROOT_SERVICE.add("GET", "/metrics", "metrics", needs=None, gives={200: str})

@@ -9,9 +9,14 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
-from lakebed.repo.records.protection import ProtectionRule, rules_with_tag, set_protected
+from lakebed.repo.records.protection import ProtectionRule, protect, rules_with_tag, set_protected, unprotect
 from lakebed.repo.records.retention import delete_retention, load_retention, store_retention
-from lakebed.server.bodies import BranchProtectionRule, GarbageCollectionRule, GarbageCollectionRules
+from lakebed.server.bodies import (
+    BranchProtectionPattern,
+    BranchProtectionRule,
+    GarbageCollectionRule,
+    GarbageCollectionRules,
+)
 from lakebed.server.site import RepositoryCall
 
 SETTINGS: Final = Routes[RepositoryCall]("repositories")
@@ -80,4 +85,105 @@ async def remove_retention(call: RepositoryCall) -> Response:
     """Delete the retention rules: nothing expires."""
     context = await call.context()
     await call.quick(delete_retention, context)
+    return empty()
+
+
+# The paths of these settings before version 1 of lakeFS, which `lakectl` still uses.
+_OLD_PROTECTION: Final = "/repositories/{repository}/branch_protection"
+_OLD_RETENTION: Final = "/repositories/{repository}/gc/rules"
+
+
+@SETTINGS.add(
+    "GET", _OLD_PROTECTION, "internalGetBranchProtectionRules", needs="read", gives={200: list[BranchProtectionRule]}
+)
+async def get_old_protection(call: RepositoryCall) -> Response:
+    """List the patterns of protected branches, as `getBranchProtectionRules`."""
+    return await get_protection(call)
+
+
+@SETTINGS.add(
+    "POST",
+    _OLD_PROTECTION,
+    "internalCreateBranchProtectionRule",
+    needs="admin",
+    takes=BranchProtectionPattern,
+    gives={204: None},
+    audited=True,
+)
+async def add_protection(call: RepositoryCall) -> Response:
+    """Protect the branches that a pattern matches."""
+    body = await call.read(BranchProtectionPattern)
+    await call.quick(protect, await call.context(), body.pattern)
+    return empty()
+
+
+@SETTINGS.add(
+    "DELETE",
+    _OLD_PROTECTION,
+    "internalDeleteBranchProtectionRule",
+    needs="admin",
+    takes=BranchProtectionPattern,
+    gives={204: None},
+    audited=True,
+)
+async def remove_protection(call: RepositoryCall) -> Response:
+    """Remove the protection of a pattern."""
+    body = await call.read(BranchProtectionPattern)
+    await call.quick(unprotect, await call.context(), body.pattern)
+    return empty()
+
+
+@SETTINGS.add(
+    "GET",
+    _OLD_PROTECTION + "/set_allowed",
+    "createBranchProtectionRulePreflight",
+    needs="admin",
+    gives={204: None},
+)
+async def may_protect(call: RepositoryCall) -> Response:
+    """Check whether the caller may protect branches."""
+    await call.context()
+    return empty()
+
+
+@SETTINGS.add(
+    "GET", _OLD_RETENTION, "internalGetGarbageCollectionRules", needs="read", gives={200: GarbageCollectionRules}
+)
+async def get_old_retention(call: RepositoryCall) -> Response:
+    """Get how long objects of old commits are kept, as `getGCRules`."""
+    return await get_retention(call)
+
+
+@SETTINGS.add(
+    "POST",
+    _OLD_RETENTION,
+    "internalSetGarbageCollectionRules",
+    needs="admin",
+    takes=GarbageCollectionRules,
+    gives={204: None},
+    audited=True,
+)
+async def set_old_retention(call: RepositoryCall) -> Response:
+    """Set how long objects of old commits are kept, as `setGCRules`."""
+    return await set_retention(call)
+
+
+@SETTINGS.add(
+    "DELETE", _OLD_RETENTION, "internalDeleteGarbageCollectionRules", needs="admin", gives={204: None}, audited=True
+)
+async def remove_old_retention(call: RepositoryCall) -> Response:
+    """Delete the retention rules, as `deleteGCRules`."""
+    return await remove_retention(call)
+
+
+@SETTINGS.add(
+    "GET",
+    _OLD_RETENTION + "/set_allowed",
+    "setGarbageCollectionRulesPreflight",
+    needs="admin",
+    gives={204: None},
+)
+async def may_retain(call: RepositoryCall) -> Response:
+    """Check whether the caller may set retention rules."""
+    await call.context()
     return empty()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import UNSET, UnsetType
 
 from lakebed.repo.model.model import Commit, Difference, DiffKind, Entry, RepositoryRecord
+from lakebed.repo.staging.listing import Listed
 from lakebed.server.bodies import CommitRow, DiffObjectStat, DiffRow, ObjectStats, RepositoryRow
 from lakebed.server.errors import LOCAL_SCHEME
 
@@ -33,6 +35,32 @@ def object_stats(
         content_type=entry.content_type,
         physical_address_expiry=UNSET if expires_at_s is None else expires_at_s,
     )
+
+
+def listed_stats(lines: Sequence[Listed], *, addresses: Iterable[str], with_metadata: bool) -> list[ObjectStats]:
+    """The lines of a page.
+
+    Args:
+        addresses: the URLs of the objects' bytes, in the order of the lines that are objects.
+
+    Cost: about 0.5 us a line: by position and without a call in between, for a page has a thousand of them.
+    """
+    urls = iter(addresses)
+    return [
+        prefix_stats(line.path)
+        if (entry := line.entry) is None
+        else ObjectStats(
+            line.path,
+            "object",
+            next(urls),
+            entry.checksum,
+            entry.modified_ms // 1000,
+            entry.size_bytes,
+            entry.metadata if with_metadata else UNSET,
+            entry.content_type,
+        )
+        for line in lines
+    ]
 
 
 def prefix_stats(path: str) -> ObjectStats:

@@ -16,9 +16,10 @@ from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import nearest_names
-from lakebed.reclaim.model import ReclaimReport
+from lakebed.reclaim.model import CollectionReport
 from lakebed.spark.catalog.arguments import Arguments, Parameter, arguments_of
 from lakebed.spark.catalog.verb import Session, Verb, register_verb
+from lakebed.table.collect import orphans
 from lakebed.table.exports.model import ExportOptions
 from lakebed.table.exports.run import export_table
 from lakebed.table.imports.model import ImportOptions
@@ -107,7 +108,7 @@ def _snapshot_rows(snapshot: Snapshot) -> Rows:
     return [{"snapshot_id": snapshot.id, "record_count": snapshot.total_record_count}]
 
 
-def _reclaim_rows(report: ReclaimReport) -> Rows:
+def _reclaim_rows(report: CollectionReport) -> Rows:
     return [
         {
             "hidden_count": report.hidden_count,
@@ -127,22 +128,22 @@ def _create_tag(table: Table, given: Arguments) -> Rows:
     name, snapshot_id, retained = given["tag"], given["snapshot"], _retention_ms(given)
     if_not_exists = bool(given["if_not_exists"])
     try:
-        tag = table.create_tag(name, snapshot_id=snapshot_id, time_retained_ms=retained, if_not_exists=if_not_exists)
+        tag = table.create_tag(name, snapshot_id=snapshot_id, lifetime_ms=retained, if_not_exists=if_not_exists)
     except AlreadyExists:
         if not given["or_replace"]:
             raise
-        tag = table.replace_tag(name, snapshot_id=snapshot_id, time_retained_ms=retained)
+        tag = table.replace_tag(name, snapshot_id=snapshot_id, lifetime_ms=retained)
     return _tag_rows(tag)
 
 
 def _create_tag_from_timestamp(table: Table, given: Arguments) -> Rows:
     retained = _retention_ms(given)
-    return _tag_rows(table.create_tag(given["tag"], timestamp_ms=given["timestamp"], time_retained_ms=retained))
+    return _tag_rows(table.create_tag(given["tag"], timestamp_ms=given["timestamp"], lifetime_ms=retained))
 
 
 def _replace_tag(table: Table, given: Arguments) -> Rows:
     retained = _retention_ms(given)
-    return _tag_rows(table.replace_tag(given["tag"], snapshot_id=given["snapshot"], time_retained_ms=retained))
+    return _tag_rows(table.replace_tag(given["tag"], snapshot_id=given["snapshot"], lifetime_ms=retained))
 
 
 def _delete_tag(table: Table, given: Arguments) -> Rows:
@@ -167,7 +168,8 @@ def _expire_tags(table: Table, given: Arguments) -> Rows:
 
 
 def _remove_orphan_files(table: Table, given: Arguments) -> Rows:
-    return _reclaim_rows(table.remove_orphan_files(older_than_ms=given["older_than"], dry_run=bool(given["dry_run"])))
+    older_than_ms, dry_run = given["older_than"], bool(given["dry_run"])
+    return _reclaim_rows(orphans.remove_orphan_files(table.context, older_than_ms=older_than_ms, dry_run=dry_run))
 
 
 def _compact(table: Table, given: Arguments) -> Rows:

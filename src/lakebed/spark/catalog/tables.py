@@ -21,6 +21,7 @@ from lakebed.spark.catalog.verb import Resolved, Session, TableVerb, Verb, regis
 from lakebed.spark.plan.carried import AUDIT_LOG, show_instants
 from lakebed.spark.plan.types import arrow_schema_of, spark_json
 from lakebed.spark.tasks.native_writes import native_write
+from lakebed.table.branch.travel import resolve
 from lakebed.table.model.model import Snapshot, TableSchema
 from lakebed.table.model.option_values import check_listed, parse_names
 from lakebed.table.model.types import type_of_arrow
@@ -73,7 +74,7 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         table = self.open_table(session, lake_url)
         travels = self.version is not None or self.timestamp_us is not None
         timestamp_ms = None if self.timestamp_us is None else self.timestamp_us // 1000
-        target = table.locate(version=self.version, timestamp_ms=timestamp_ms) if travels else None
+        target = resolve(table.context, version=self.version, timestamp=timestamp_ms) if travels else None
         if self.system is not None and self.system != AUDIT_LOG:
             rows = read_system_table(table.context, self.system, version=target)
             return {"rows": session.store_rows(show_instants(self.system, rows))}

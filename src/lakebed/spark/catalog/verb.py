@@ -133,16 +133,16 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def schema(self, table: Table) -> TableSchema:
         """Return the schema. Raises `Conflict`: another table has the name. Cost: 1 GET, unless it is the newest."""
         try:
-            found = table.context.schemas.load(self.schema_id)
+            schema = table.context.schemas.load(self.schema_id)
         except LakebedError as missing:
             if self.schema_id <= table.schema.id:
                 raise
-            raise self._replaced(table) from missing
-        if found.time_ms != self.time_ms:
-            raise self._replaced(table)
-        return found
+            raise self._replacement_error(table) from missing
+        if schema.time_ms != self.time_ms:
+            raise self._replacement_error(table)
+        return schema
 
-    def _replaced(self, table: Table) -> Conflict:
+    def _replacement_error(self, table: Table) -> Conflict:
         return Conflict(
             f"The table {table.name} was dropped and created again after the statement had begun. Nothing was changed: "
             "run the statement again, and make DataFrames of the table again.",

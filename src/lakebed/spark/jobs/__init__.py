@@ -19,7 +19,7 @@ from typing_extensions import Unpack
 
 import lakebed.compute as pc
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import ReclaimReport
+from lakebed.reclaim.model import CollectionReport
 from lakebed.repo.objects.task_store import EntryStore
 from lakebed.runtime import Environment
 from lakebed.spark.dataframe.reading import read_splits
@@ -39,10 +39,11 @@ from lakebed.table.collect.orphans import (
     data_paths,
     files_of_listing,
     find_unused,
+    older_than,
     outside_of,
     paths_in_use,
+    remove_orphan_files,
 )
-from lakebed.table.collect.orphans import remove_orphan_files as remove_found
 from lakebed.table.compaction.compact import CompactReport, compact, run_task
 from lakebed.table.compaction.compact_plan import CompactTask
 from lakebed.table.files.external import names_of
@@ -53,12 +54,12 @@ from lakebed.table.table import Table
 
 __all__ = [
     "collect_repository",
+    "collect_table",
     "compact_table",
     "diff_versions",
     "expire",
     "import_table",
     "list_repository",
-    "remove_orphan_files",
     "stage_files",
 ]
 
@@ -109,7 +110,7 @@ def _run_task(task: CompactTask, store: ObjectStore, *, plan: ReadPlan) -> Bucke
     return run_task(store, task, plan=plan, environment=Environment())
 
 
-def expire(table: Table, *, dry_run: bool = False, **rules: Unpack[ExpireRules]) -> ReclaimReport:
+def expire(table: Table, *, dry_run: bool = False, **rules: Unpack[ExpireRules]) -> CollectionReport:
     """Expire the oldest snapshots; arguments and result as `Table.expire`.
 
     It reads the delta manifests of what expires and nothing else, so it runs on the driver, without a Spark job.
@@ -120,24 +121,23 @@ def expire(table: Table, *, dry_run: bool = False, **rules: Unpack[ExpireRules])
 # ---- orphans
 
 
-def remove_orphan_files(
-    spark: SparkSession, table: Table, *, older_than_ms: int | None = None, dry_run: bool = False
-) -> ReclaimReport:
-    """Delete files that no snapshot, tag or branch names, last written before a time.
+def collect_table(
+    spark: SparkSession, table: Table, *, grace_ms: int | None = None, dry_run: bool = False
+) -> CollectionReport:
+    """Delete files that no snapshot, tag or branch names and that were written longer ago than a time.
 
     Tasks list the folders first; then the used files are looked up, and Spark joins the two. Only the orphans are sent
     to the driver. In a branch of a repository the driver does all of the work.
 
     Args:
         table: the table; files of all its branches count.
-        older_than_ms: Unix ms, UTC, exclusive; default a day ago. A writer that takes longer than that before its
-        commit
-            needs a larger age.
+        grace_ms: what is younger stays; default a day. A writer that takes longer before its commit needs a larger one.
         dry_run: delete nothing; the report's `plan` lists what would be deleted.
     """
     # A branch is listed from its records, which tasks do not have: a read of columns, not of folders.
     find = find_unused if isinstance(table.store, EntryStore) else partial(_find_unused, spark)
-    return remove_found(table.context, older_than_ms=older_than_ms, dry_run=dry_run, find=find)
+    older_than_ms = None if grace_ms is None else older_than(table.context, grace_ms)
+    return remove_orphan_files(table.context, older_than_ms=older_than_ms, dry_run=dry_run, find=find)
 
 
 def _find_unused(spark: SparkSession, branches: Sequence[TableBranch], older_than_ms: int) -> Search:

@@ -21,7 +21,7 @@ from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.lsm.block import keys_of
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import ReclaimReport
+from lakebed.reclaim.model import CollectionReport
 from lakebed.repo.branch import Branch
 from lakebed.repo.collect.addresses import LISTED_SCHEMA, addresses_of_ranges
 from lakebed.repo.collect.collect import collect_garbage
@@ -175,19 +175,19 @@ def collect_repository(
     *,
     dry_run: bool = False,
     progress: Callable[[Any], None] | None = None,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete unneeded objects; tasks read the ranges, and Spark compares.
 
     Args:
         repository: open in this process. A repository behind a server is collected by the server.
-        options, dry_run, progress: as `Repository.collect_garbage`; the report is the same too.
+        options, dry_run, progress: as `Repository.collect`; the report is the same too.
 
-    Raises `InvalidRequest`: as `Repository.collect_garbage`; a repository behind a server, or in this process's memory.
-    Cost: as `Repository.collect_garbage`; the driver holds the listing and the garbage, and no range.
+    Raises `InvalidRequest`: as `Repository.collect`; a repository behind a server, or in this process's memory.
+    Cost: as `Repository.collect`; the driver holds the listing and the garbage, and no range.
     """
     if isinstance(repository.transport, HttpTransport):
         raise InvalidRequest(
-            "A repository behind a server is collected by the server: call its collect_garbage, or open the storage "
+            "A repository behind a server is collected by the server: call its collect, or open the storage "
             "here while no server runs.",
             kind="not_over_http",
         )
@@ -242,7 +242,7 @@ def _list_addresses(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]
                 except _LASTING as error:
                     yield _problem_row(pa.array([None], pa.string()), error)
 
-    packs = pack_units(ranges, size_bytes=lambda one: one[1].file.size_bytes, task_count_min=parallelism(spark))
+    packs = pack_units(ranges, size_bytes=lambda unit: unit[1].file.size_bytes, task_count_min=parallelism(spark))
     tasks, function = deal(spark, packs, lakebed_names)
     return tasks.mapInArrow(function, _NAMED).persist(StorageLevel.DISK_ONLY)
 
@@ -306,7 +306,7 @@ def _frame_of_ranges(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf
                         part = rows.slice(at, _ROWS_AT_ONCE)
                         yield from _decode(part.column(0), part.column(1)).to_batches()
 
-    packs = pack_units(ranges, size_bytes=lambda one: one[1].file.size_bytes, task_count_min=parallelism(spark))
+    packs = pack_units(ranges, size_bytes=lambda unit: unit[1].file.size_bytes, task_count_min=parallelism(spark))
     tasks, function = deal(spark, packs, lakebed_list)
     return tasks.mapInArrow(function, _ENTRIES)
 

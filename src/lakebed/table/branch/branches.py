@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Deletable, ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 from lakebed.table.branch.context import TableBranch
@@ -239,7 +239,7 @@ def _clear(main: TableBranch, name: str, *, pin: Tag | None) -> bool:
         had_files = True
         hide = tuple(path for path in paths if parse_schema(path) is not None)
         rest = tuple(Deletable(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
-        report = Sweeper(main.store, main.environment).sweep(ReclaimPlan(store="", hide=hide, doomed=rest))
+        report = Sweeper(main.store, main.environment).sweep(CollectionPlan(store="", hide=hide, doomed=rest))
         if report.warnings:
             raise Unavailable(f"The branch {name!r} is not deleted yet, try again: {report.warnings[0]}")
     raise Unavailable(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Deletable, ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 from lakebed.table.branch.context import TableBranch
@@ -22,7 +22,7 @@ def discard(store: ObjectStore, paths: Iterable[str], *, environment: Environmen
     """Delete files that nothing references. Never raises for a store that fails. Cost: 1 DELETE a thousand files."""
     doomed = tuple(Deletable(path, 0, "written for a change that was not committed") for path in paths)
     if doomed:
-        Sweeper(store, environment, reaches_outside=True).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
+        Sweeper(store, environment, reaches_outside=True).sweep(CollectionPlan(store="", hide=(), doomed=doomed))
 
 
 def discard_changes(branch: TableBranch, changes: Sequence[BucketChange]) -> None:

@@ -6,29 +6,46 @@ Invariants:
 - A manifest is read and decoded once a process, as long as the cache holds it.
 - Sizes recorded in snapshots and lists are checked: a truncated object is `Corruption`.
 - Base manifests come before delta manifests, in committed order.
+- Many small manifests, or lists, are decoded together: decoding each by itself costs as much as reading forty records.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from typing_extensions import Buffer
 
 import lakebed.compute as pc
-from lakebed.errors import Corruption
+from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, map_in_pool
 from lakebed.table.branch.manifest_cache import PROCESS_CACHE, ManifestCache
+from lakebed.table.codec.avro import SMALL_COUNT_MAX
 from lakebed.table.codec.index_manifest import IndexEntry, decode_index_manifest
-from lakebed.table.codec.manifest import ENTRY_SCHEMA, decode_manifest, decode_manifest_list, live_after
+from lakebed.table.codec.manifest import (
+    ENTRY_SCHEMA,
+    decode_manifest,
+    decode_manifest_list,
+    decode_manifest_lists,
+    decode_manifests,
+    live_after,
+)
 from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import ManifestMeta, Snapshot
 
+Unreadable = (Corruption, NotFound, UnsupportedFormat)
+"""Errors of a version that cannot be read."""
+
 _WORKER_COUNT_MAX: Final = 16
 """Concurrent GETs for one snapshot's manifests."""
+
+_JOINED_COUNT_MAX: Final = 1_000
+"""Files that are decoded together at most: what they hold is in memory several times."""
 
 _COLUMN_OVERHEAD_BYTES: Final = 1000
 """Memory of a chunk of a column without its values (measured); most of the memory of small manifests."""
@@ -41,6 +58,18 @@ _RANGE_BYTES: Final = 300
 
 _LIVE_CHUNKS_MAX: Final = 16
 """Live files of more chunks are copied into one: every operation on a column has a cost for each chunk."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedEntries:
+    """The entries of many manifests, one after the other."""
+
+    rows: pa.Table
+    ranges: dict[str, tuple[int, int]]
+    """The rows of each manifest, by its name; unreadable ones are missing."""
 
 
 class ManifestReader:
@@ -104,16 +133,126 @@ class ManifestReader:
         key = (self._store.url(path), meta.added_snapshot)
         cached: pa.Table | None = self._cache.get(key)
         if cached is None:
-            body = self._read(path, meta.file_size)
-            cached = decode_manifest(body, path=path, added_snapshot=meta.added_snapshot)
-            if cached.num_rows != meta.added_file_count + meta.deleted_file_count:
-                raise Corruption(
-                    f"{path} has {cached.num_rows} entries; its manifest list states "
-                    f"{meta.added_file_count + meta.deleted_file_count}.",
-                    path=path,
-                )
+            cached = self._decode_entries(meta, self._read(path, meta.file_size))
             self._cache.put(key, cached, size_bytes=_resident_bytes(cached))
         return cached
+
+    def _decode_entries(self, meta: ManifestMeta, body: Buffer) -> pa.Table:
+        path = self._layout.manifest(meta.file_name)
+        entries = decode_manifest(body, path=path, added_snapshot=meta.added_snapshot)
+        if entries.num_rows != _entry_count(meta):
+            raise Corruption(
+                f"{path} has {entries.num_rows} entries; its manifest list states {_entry_count(meta)}.", path=path
+            )
+        return entries
+
+    def all_metas_of_each(self, snapshots: Sequence[Snapshot]) -> list[list[ManifestMeta] | None]:
+        """As `all_metas`, of many snapshots; None where a list is unreadable. Cost: as that, 16 GETs at once."""
+        sizes = {
+            name: size_bytes
+            for snapshot in snapshots
+            for name, size_bytes in (
+                (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
+                (snapshot.delta_manifest_list, snapshot.delta_manifest_list_size),
+            )
+        }
+        metas = self._metas_of_each(sizes)
+        results: list[list[ManifestMeta] | None] = []
+        for snapshot in snapshots:
+            base, delta = metas.get(snapshot.base_manifest_list), metas.get(snapshot.delta_manifest_list)
+            results.append(None if base is None or delta is None else [*base, *delta])
+        return results
+
+    def _metas_of_each(self, sizes: Mapping[str, int | None]) -> dict[str, Sequence[ManifestMeta]]:
+        """The manifests of each list that is readable, by the list's name."""
+        cached = {name: self._cache.get((self._store.url(self._layout.manifest(name)), None)) for name in sizes}
+        results: dict[str, Sequence[ManifestMeta]] = {
+            name: metas for name, metas in cached.items() if metas is not None
+        }
+        for bodies in self._read_each({name: size for name, size in sizes.items() if name not in results}):
+            joined = decode_manifest_lists(list(bodies.values()))
+            for position, (name, body) in enumerate(bodies.items()):
+                metas = joined.get(position)
+                if metas is None:
+                    metas = _attempt(partial(decode_manifest_list, body, path=self._layout.manifest(name)))
+                if metas is not None:
+                    results[name] = metas
+                    self.remember_list(name, metas)
+        return results
+
+    def entries_of_each(self, metas: Iterable[ManifestMeta], columns: Sequence[str]) -> JoinedEntries:
+        """Some columns of the entries of many manifests, as `entries` returns them, in any order of the manifests.
+
+        Cost: 1 GET a manifest that is not cached, 16 at once, and none when the same call is repeated. Memory: the
+        result, and `_JOINED_COUNT_MAX` small manifests or one large.
+        """
+        distinct = {meta.file_name: meta for meta in metas}
+        keys = [(self._store.url(self._layout.manifest(name)), meta.added_snapshot) for name, meta in distinct.items()]
+        digest = hashlib.blake2b(repr((columns, keys)).encode(), digest_size=16).digest()
+        known: JoinedEntries | None = self._cache.get((self._store.root_url, digest))
+        if known is not None:
+            return known
+        cached = {name: self._cache.get(key) for name, key in zip(distinct, keys, strict=True)}
+        small = {
+            name: meta.file_size
+            for name, meta in distinct.items()
+            if cached[name] is None and _entry_count(meta) <= SMALL_COUNT_MAX
+        }
+        parts: list[tuple[Sequence[str], Sequence[int], pa.Table]] = [
+            ((name,), (table.num_rows,), table) for name, table in cached.items() if table is not None
+        ]
+        parts += self._small_entries(distinct, small, columns)
+        for name, meta in distinct.items():
+            if name not in small and cached[name] is None:
+                table = _attempt(partial(self.entries, meta))
+                if table is not None:
+                    parts.append(((name,), (table.num_rows,), table))
+        ranges, end = dict[str, tuple[int, int]](), 0
+        for names, counts, _ in parts:
+            for name, count in zip(names, counts, strict=True):
+                ranges[name] = (end, end + count)
+                end += count
+        tables = [ENTRY_SCHEMA.empty_table().select(columns), *(table.select(columns) for _, _, table in parts)]
+        result = JoinedEntries(pa.concat_tables(tables).combine_chunks(), ranges)
+        if len(ranges) == len(distinct):  # what is unreadable may be restored
+            size_bytes = _resident_bytes(result.rows) + _RANGE_BYTES * len(ranges)
+            self._cache.put((self._store.root_url, digest), result, size_bytes=size_bytes)
+        return result
+
+    def _small_entries(
+        self, metas: Mapping[str, ManifestMeta], sizes: Mapping[str, int | None], columns: Sequence[str]
+    ) -> Iterator[tuple[Sequence[str], Sequence[int], pa.Table]]:
+        """Some manifests by name, with the number of entries of each, and these; unreadable manifests are left out."""
+        for bodies in self._read_each(sizes):
+            names = list(bodies)
+            added = [metas[name].added_snapshot for name in names]
+            alone = dict(bodies)
+            for joined in decode_manifests(list(bodies.values()), added_snapshots=added):
+                members = [names[position] for position in joined.positions]
+                if joined.counts != [_entry_count(metas[name]) for name in members]:
+                    continue  # one of them is damaged
+                yield members, joined.counts, joined.entries.select(columns)
+                for name in members:
+                    del alone[name]
+            for name, body in alone.items():
+                entries = _attempt(partial(self._decode_entries, metas[name], body))
+                if entries is not None:
+                    yield (name,), (entries.num_rows,), entries.select(columns)
+
+    def _read_each(self, sizes: Mapping[str, int | None]) -> Iterator[dict[str, Buffer]]:
+        """The bytes of manifests, or lists, by name, some at a time, without those that are unreadable."""
+
+        def read(name: str) -> Buffer | None:
+            return _attempt(lambda: self._read(self._layout.manifest(name), sizes[name]))
+
+        names = list(sizes)
+        for start in range(0, len(names), _JOINED_COUNT_MAX):
+            some = names[start : start + _JOINED_COUNT_MAX]
+            if self._store.root_url.startswith(("file:", "memory:")):
+                bodies = [read(name) for name in some]  # there threads only wait for each other
+            else:
+                bodies = map_in_pool(self._environment.runtime, read, some, worker_count_max=_WORKER_COUNT_MAX)
+            yield {name: body for name, body in zip(some, bodies, strict=True) if body is not None}
 
     def remember_list(self, list_name: str, metas: Sequence[ManifestMeta]) -> None:
         """Cache a list that this process just committed, so that the next commit does not read it. No request."""
@@ -206,6 +345,18 @@ class ManifestReader:
         if size_bytes is not None and actual_bytes != size_bytes:
             raise Corruption(f"{path} has {actual_bytes} bytes; {size_bytes} were committed.", path=path)
         return body
+
+
+def _entry_count(meta: ManifestMeta) -> int:
+    return meta.added_file_count + meta.deleted_file_count
+
+
+def _attempt(read: Callable[[], T]) -> T | None:
+    """What is read; None where it is unreadable."""
+    try:
+        return read()
+    except Unreadable:
+        return None
 
 
 def _live_keys(root_url: str, metas: Sequence[ManifestMeta]) -> list[tuple[str, bytes]]:

@@ -253,7 +253,7 @@ class Tags:
         name: str,
         *,
         source: Source | None = None,
-        time_retained_ms: int | None = None,
+        lifetime_ms: int | None = None,
         if_not_exists: bool = False,
         marks: Mapping[str, str] | None = None,
     ) -> Tag:
@@ -261,7 +261,7 @@ class Tags:
 
         Args:
             source: from `source(...)`; None is the newest snapshot.
-            time_retained_ms: lifetime from now; None is ``tag.default-time-retained``, else until deleted.
+            lifetime_ms: lifetime from now; None is ``tag.default-time-retained``, else until deleted.
             if_not_exists: return the existing tag instead of raising.
             marks: further ``properties``, such as `TAG_AUTOMATIC`.
 
@@ -273,7 +273,7 @@ class Tags:
         """
         check_tag_name(name)
         tag_source = source or self.source()
-        body = self._body(tag_source, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
+        body = self._body(tag_source, lifetime_ms=self._lifetime_ms(name, lifetime_ms), marks=marks)
         return self._put_new(name, body, source=tag_source, if_not_exists=if_not_exists)
 
     def pin_hidden(self, name: str, *, source: Source) -> Tag:
@@ -293,7 +293,7 @@ class Tags:
         name: str,
         *,
         source: Source | None = None,
-        time_retained_ms: int | None = None,
+        lifetime_ms: int | None = None,
         marks: Mapping[str, str] | None = None,
     ) -> Tag:
         """Point an existing tag at another snapshot, in one put. Raises as `create`, and `NotFound`.
@@ -304,7 +304,7 @@ class Tags:
         check_tag_name(name)
         before = self._tag_source(name)
         tag_source = source or self.source()
-        body = self._body(tag_source, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
+        body = self._body(tag_source, lifetime_ms=self._lifetime_ms(name, lifetime_ms), marks=marks)
         self._store.put(self._layout.tag(name), body)
         if not self._is_there(tag_source):
             # Both versions may be losing their files now; the old pin is at least what the caller had before.
@@ -390,24 +390,24 @@ class Tags:
             return False
         return True
 
-    def _lifetime_ms(self, name: str, time_retained_ms: int | None) -> int | None:
-        if time_retained_ms is not None and time_retained_ms < 0:
+    def _lifetime_ms(self, name: str, lifetime_ms: int | None) -> int | None:
+        if lifetime_ms is not None and lifetime_ms < 0:
             raise InvalidRequest(f"The lifetime of tag {name!r} cannot be negative.", kind="invalid_lifetime", tag=name)
-        if time_retained_ms is not None and time_retained_ms > LONG_MAX:
+        if lifetime_ms is not None and lifetime_ms > LONG_MAX:
             raise InvalidRequest(
                 f"The lifetime of tag {name!r} is above 2^63 - 1 milliseconds: leave it out, and the tag stays until "
                 "it is deleted.",
                 kind="invalid_lifetime",
                 tag=name,
             )
-        return self._default_retained_ms() if time_retained_ms is None else time_retained_ms
+        return self._default_retained_ms() if lifetime_ms is None else lifetime_ms
 
     def _body(self, source: Source, *, lifetime_ms: int | None, marks: Mapping[str, str] | None = None) -> bytes:
         marked = {**(marks or {}), TAG_ID: new_uuid(self._environment.rng)}
         return encode_tag(
             _encode_marked(source, marks=marked, keep_marks=False, fields={}),
             create_time_ms=None if lifetime_ms is None else self._environment.clock.now_ms(),
-            time_retained_ms=lifetime_ms,
+            lifetime_ms=lifetime_ms,
         )
 
     def _tag_source(self, name: str) -> Source:

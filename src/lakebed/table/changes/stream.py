@@ -469,9 +469,9 @@ class TableStream:
 
     def _check_history(self, offset: StreamOffset, newest: Snapshot | None) -> None:
         """Raise unless the offset's snapshot is in the table's history."""
-        found = self._branch.snapshots.find(offset.snapshot) if offset.commit else None
-        if found is not None and found.delta_manifest_list != offset.commit:
-            raise self._rollback_error(offset.snapshot, found.id)
+        snapshot = self._branch.snapshots.find(offset.snapshot) if offset.commit else None
+        if snapshot is not None and snapshot.delta_manifest_list != offset.commit:
+            raise self._rollback_error(offset.snapshot, snapshot.id)
         if (0 if newest is None else newest.id) < offset.snapshot:
             raise self._rollback_error(offset.snapshot, 0 if newest is None else newest.id)
 

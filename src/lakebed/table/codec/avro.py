@@ -17,6 +17,7 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -43,11 +44,22 @@ from lakebed.table.codec.avro_few import decode_few, leaves_of
 from lakebed.table.codec.avro_kinds import arrow_type, is_record, resolve_type
 from lakebed.table.codec.ragged import I64, Bytes, binary_array, byte_strings, gather_bytes, pad, valid_mask
 
-__all__ = ["LENGTHS_KEY", "SMALL_COUNT_MAX", "RecordSchema", "decode_columns", "encode_columns", "encode_values"]
+__all__ = [
+    "LENGTHS_KEY",
+    "SMALL_COUNT_MAX",
+    "JoinedFiles",
+    "RecordSchema",
+    "decode_columns",
+    "decode_joined",
+    "encode_columns",
+    "encode_values",
+]
 
 BLOCK_BYTES_TARGET: Final = 1 << 20
 SMALL_COUNT_MAX: Final = 64
 """Up to so many records a file is encoded and decoded record by record."""
+_JOINED_COUNT_MIN: Final = 4
+"""Fewer files of a schema are decoded faster one by one."""
 _FIXED_WIDTH: Final = {"boolean": (1, "u1"), "float": (4, "<f4"), "double": (8, "<f8")}
 
 
@@ -65,10 +77,15 @@ def _record_starts(header: Header, counts: list[int], blocks: list[bytes], schem
         from lakebed.table.codec.avro_foreign import record_ends  # loads fastavro
 
         starts[1:] = record_ends(schema, counts, blocks)
+    _check_blocks(starts, counts, blocks)
+    return starts
+
+
+def _check_blocks(starts: I64, counts: list[int], blocks: list[bytes]) -> None:
+    """Raise unless each block ends with its last record."""
     ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
     if not np.array_equal(starts[np.cumsum(counts, dtype=np.int64)], ends):
         raise DamageError("a block's records do not fill it")
-    return starts
 
 
 def decode_columns(
@@ -101,16 +118,83 @@ def decode_columns(
             return decode_few(leaves, header, counts, blocks, narrow=narrow or {})
         schema = json.loads(schema_json)
         starts = _record_starts(header, counts, blocks, schema)
-        decoder = _Decoder(pad(np.frombuffer(b"".join(blocks), dtype=np.uint8)), int(starts[-1]))
-        columns: dict[str, pa.Array] = {}
-        ends = decoder.record(resolve_type(schema, {}), starts[:-1].copy(), "", columns)
-        if not np.array_equal(ends, starts[1:]):
-            raise DamageError("a record does not end where the next one begins")
-        return len(starts) - 1, columns
+        return len(starts) - 1, _decode_records(schema, starts, blocks)
     except UnsupportedFormat as error:
         raise UnsupportedFormat(f"{path}: {error.message}", path=path) from error
     except _UNREADABLE as error:
         raise Corruption(f"{path} is not a readable Avro file: {error}.", path=path) from error
+
+
+def _decode_records(schema: Any, starts: I64, blocks: list[bytes]) -> dict[str, pa.Array]:
+    decoder = _Decoder(pad(np.frombuffer(b"".join(blocks), dtype=np.uint8)), int(starts[-1]))
+    columns: dict[str, pa.Array] = {}
+    ends = decoder.record(resolve_type(schema, {}), starts[:-1].copy(), "", columns)
+    if not np.array_equal(ends, starts[1:]):
+        raise DamageError("a record does not end where the next one begins")
+    return columns
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedFiles:
+    """Files of one schema that were decoded together: their records, one file after the other."""
+
+    positions: list[int]
+    """Of the files, ascending."""
+    counts: list[int]
+    """Records of each file."""
+    columns: dict[str, pa.Array]
+    """As `decode_columns` returns them; integers are int64."""
+
+
+@dataclass(slots=True)
+class _Joining:
+    """The files of one schema, before they are decoded."""
+
+    positions: list[int]
+    totals: list[int]
+    counts: list[int]
+    blocks: list[bytes]
+    lengths: list[Any]
+
+
+def decode_joined(bodies: Sequence[Buffer]) -> list[JoinedFiles]:
+    """The records of many container files, all files of one schema in one pass.
+
+    A file is in no result where it takes `decode_columns` to decode it, or to say what is wrong with it: it is another
+    client's, or damaged, or one of its schema is damaged, or only few have its schema.
+
+    Cost: 50 us a file and 3 us a record. Memory: all files, uncompressed, and the result.
+    """
+    by_schema: dict[bytes, _Joining] = {}
+    for position, body in enumerate(bodies):
+        try:
+            reader = Cursor(bytes(body))
+            header = read_header(reader)
+            lengths = unpack_lengths(header.entries[LENGTHS_KEY])
+            counts, blocks = read_blocks(reader, header)
+            if sum(counts) != len(lengths):
+                continue
+            joining = by_schema.setdefault(header.entries[b"avro.schema"], _Joining([], [], [], [], []))
+        except (UnsupportedFormat, *_UNREADABLE):
+            continue
+        joining.positions.append(position)
+        joining.totals.append(len(lengths))
+        joining.counts += counts
+        joining.blocks += blocks
+        joining.lengths.append(lengths)
+    results = []
+    for schema_json, joining in by_schema.items():
+        if len(joining.positions) < _JOINED_COUNT_MIN:
+            continue
+        try:
+            starts = np.zeros(sum(joining.totals) + 1, dtype=np.int64)
+            np.cumsum(np.concatenate(joining.lengths), out=starts[1:])
+            _check_blocks(starts, joining.counts, joining.blocks)
+            columns = _decode_records(json.loads(schema_json), starts, joining.blocks)
+        except (UnsupportedFormat, *_UNREADABLE):
+            continue
+        results.append(JoinedFiles(joining.positions, joining.totals, columns))
+    return results
 
 
 _OTHER_FORMATS: Final = {b"ORC": "ORC", b"PAR1": "Parquet"}

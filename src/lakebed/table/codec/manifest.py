@@ -25,8 +25,15 @@ from typing_extensions import Buffer
 
 import lakebed.compute as pc
 from lakebed.errors import Corruption, UnsupportedFormat
-from lakebed.table.codec.avro import SMALL_COUNT_MAX, RecordSchema, decode_columns, encode_columns, encode_values
-from lakebed.table.codec.ragged import one_array
+from lakebed.table.codec.avro import (
+    SMALL_COUNT_MAX,
+    RecordSchema,
+    decode_columns,
+    decode_joined,
+    encode_columns,
+    encode_values,
+)
+from lakebed.table.codec.ragged import I64, one_array
 from lakebed.table.codec.row_codes import first_and_last, row_codes
 from lakebed.table.model.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats
 
@@ -149,6 +156,41 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     another ``_VERSION``.
     """
     count, columns = decode_columns(body, path=path, narrow=_INTEGERS)
+    return _entries_of(count, columns, path=path, added_snapshot=added_snapshot)
+
+
+class JoinedEntries(NamedTuple):
+    """The entries of manifests that were decoded together."""
+
+    positions: list[int]
+    """Of the manifests, ascending."""
+    counts: list[int]
+    """Entries of each manifest."""
+    entries: pa.Table
+    """As `decode_manifest` returns them, one manifest after the other."""
+
+
+def decode_manifests(bodies: Sequence[Buffer], *, added_snapshots: Sequence[int | None]) -> list[JoinedEntries]:
+    """The entries of many small manifests, decoded together.
+
+    What is in no result is for `decode_manifest`: see `avro.decode_joined`.
+    """
+    results = []
+    for joined in decode_joined(bodies):
+        stated = [added_snapshots[position] for position in joined.positions]
+        added = np.array([COMMIT_SNAPSHOT_UNKNOWN if each is None else each for each in stated], np.int64)
+        try:
+            entries = _entries_of(
+                sum(joined.counts), joined.columns, path="", added_snapshot=np.repeat(added, joined.counts)
+            )
+        except (Corruption, UnsupportedFormat):
+            continue
+        results.append(JoinedEntries(joined.positions, joined.counts, entries))
+    return results
+
+
+def _entries_of(count: int, columns: dict[str, pa.Array], *, path: str, added_snapshot: int | I64 | None) -> pa.Table:
+    """The entries of a manifest; `added_snapshot` may differ by entry."""
     _check_version(count, columns, path)
     arrays = [_column(columns, field, count=count, path=path) for field in _COLUMNS]
     entries = pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
@@ -159,7 +201,7 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     stated = entries.column(last)
     if stated.null_count == 0:
         return entries
-    inherited = COMMIT_SNAPSHOT_UNKNOWN
+    inherited: int | I64 = COMMIT_SNAPSHOT_UNKNOWN
     if added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in columns:
         inherited = added_snapshot
     default = np.where(kinds == ADD, inherited, COMMIT_SNAPSHOT_UNKNOWN).astype(np.int64)
@@ -210,6 +252,28 @@ def encode_manifest_list(metas: Sequence[ManifestMeta]) -> bytes:
 def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
     """The manifests of a list, in order. Raises `Corruption`, `UnsupportedFormat`: see `decode_manifest`."""
     count, columns = decode_columns(body, path=path)
+    return _metas_of(count, columns, path=path)
+
+
+def decode_manifest_lists(bodies: Sequence[Buffer]) -> dict[int, list[ManifestMeta]]:
+    """The manifests of many lists, decoded together, by the position of the list.
+
+    What is in no result is for `decode_manifest_list`: see `avro.decode_joined`.
+    """
+    results: dict[int, list[ManifestMeta]] = {}
+    for joined in decode_joined(bodies):
+        try:
+            metas = _metas_of(sum(joined.counts), joined.columns, path="")
+        except (Corruption, UnsupportedFormat):
+            continue
+        start = 0
+        for position, count in zip(joined.positions, joined.counts, strict=True):
+            results[position] = metas[start : start + count]
+            start += count
+    return results
+
+
+def _metas_of(count: int, columns: dict[str, pa.Array], *, path: str) -> list[ManifestMeta]:
     _check_version(count, columns, path)
     values = [_column(columns, field, count=count, path=path).to_pylist() for field in _LIST_COLUMNS]
     return [

@@ -5,13 +5,14 @@ cut by the upper 16 bits of its values into containers; a container holds the lo
 of bits, or as runs. Little-endian. DO NOT CHANGE: on disk, shared with other clients.
 
 Invariants: positions are int64, ascending, each once. Damaged bytes raise `DamageError` and never yield other sets
-silently where the structure shows the damage; callers also compare a checksum. No library is needed: the format is
-small, numpy decodes it to arrays at once, and bytes of other clients never reach a parser that trusts them.
+silently where the structure shows the damage; callers also compare a checksum. CRoaring reads, and checks what it read.
+It does not write: it makes a run of a full container, and bytes on disk stay as they are.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +26,6 @@ POSITION_MAX: Final = 2**31 - 1
 """Other clients hold a position in 31 bits."""
 
 _COOKIE: Final = 12_346
-_COOKIE_WITH_RUNS: Final = 12_347
-_OFFSETS_COUNT_MIN: Final = 4
-"""A bitmap with runs states where its containers begin if it has at least so many."""
 _ARRAY_MAX: Final = 4096
 """Values that a container holds as an array at most."""
 _BITS_BYTES: Final = 8192
@@ -61,8 +59,7 @@ def _bits(low: npt.NDArray[np.uint16]) -> bytes:
 
 def decode_positions(body: Buffer) -> Positions:
     """The positions in the bytes of a 32-bit bitmap. Raises `DamageError`."""
-    reader = _Reader(body)
-    return reader.check_positions(reader.bitmap())
+    return _decode(body, "BitMap", np.uint32)
 
 
 def decode_positions_64(body: Buffer) -> Positions:
@@ -70,78 +67,21 @@ def decode_positions_64(body: Buffer) -> Positions:
 
     Raises `DamageError`.
     """
-    reader = _Reader(body)
-    count = int(reader.numbers("<u8", 1)[0])
-    if count < 0:
-        raise DamageError("a bitmap claims more parts than there are")
-    parts = [np.zeros(0, np.int64)]
-    for _ in range(count):
-        high = int(reader.numbers("<u4", 1)[0])
-        parts.append(reader.bitmap() + (high << 32))
-    return reader.check_positions(np.concatenate(parts))
+    return _decode(body, "BitMap64", np.uint64)
 
 
-class _Reader:
-    """Reads bitmaps from the front of some bytes; every read is checked against their end."""
+def _decode(body: Buffer, kind: Literal["BitMap", "BitMap64"], dtype: type[np.unsignedinteger[Any]]) -> Positions:
+    import pyroaring
 
-    def __init__(self, body: Buffer) -> None:
-        self._bytes = np.frombuffer(memoryview(body), np.uint8)
-        self._at = 0
-
-    def numbers(self, dtype: str, count: int) -> npt.NDArray[np.int64]:
-        """The next `count` numbers."""
-        end = self._at + count * np.dtype(dtype).itemsize
-        if end > len(self._bytes):
-            raise DamageError("a bitmap ends too early")
-        values: npt.NDArray[np.int64] = self._bytes[self._at : end].view(dtype).astype(np.int64)
-        self._at = end
-        return values
-
-    def bitmap(self) -> Positions:
-        """The next 32-bit bitmap."""
-        (cookie,) = self.numbers("<u4", 1).tolist()
-        if cookie == _COOKIE:
-            (count,) = self.numbers("<u4", 1).tolist()
-            has_runs = np.zeros(count if count <= 1 << 16 else 0, np.bool_)
-        elif cookie & 0xFFFF == _COOKIE_WITH_RUNS:
-            count = (cookie >> 16) + 1
-            flags = self.numbers("u1", (count + 7) // 8).astype(np.uint8)
-            has_runs = np.unpackbits(flags, bitorder="little")[:count].astype(np.bool_)
-        else:
-            raise DamageError("a bitmap does not begin with its cookie")
-        if count > 1 << 16:
-            raise DamageError("a bitmap claims more containers than there are")
-        keys, cardinalities = self.numbers("<u2", 2 * count).reshape(-1, 2).T
-        if (np.diff(keys) <= 0).any():
-            raise DamageError("the containers of a bitmap do not ascend")
-        if cookie == _COOKIE or count >= _OFFSETS_COUNT_MIN:
-            self.numbers("<u4", count)
-        parts = [np.zeros(0, np.int64)]
-        for key, cardinality, is_run in zip(keys.tolist(), (cardinalities + 1).tolist(), has_runs, strict=True):
-            low = self._container(cardinality, is_run=bool(is_run))
-            if len(low) != cardinality or (np.diff(low) <= 0).any() or int(low[-1]) > 0xFFFF:
-                raise DamageError("a container of a bitmap does not hold what its header says")
-            parts.append(low + (key << 16))
-        return np.concatenate(parts)
-
-    def _container(self, cardinality: int, *, is_run: bool) -> Positions:
-        if is_run:
-            (count,) = self.numbers("<u2", 1).tolist()
-            starts, lengths = self.numbers("<u2", 2 * count).reshape(-1, 2).T
-            ends = np.cumsum(lengths + 1)
-            if count == 0 or int(ends[-1]) != cardinality:
-                raise DamageError("the runs of a bitmap do not hold what its header says")
-            within = np.arange(cardinality) - np.repeat(ends - lengths - 1, lengths + 1)
-            return np.repeat(starts, lengths + 1) + within
-        if cardinality <= _ARRAY_MAX:
-            return self.numbers("<u2", cardinality)
-        bits = np.unpackbits(self.numbers("u1", _BITS_BYTES).astype(np.uint8), bitorder="little")
-        return np.flatnonzero(bits)
-
-    def check_positions(self, positions: Positions) -> Positions:
-        """What was read, when nothing is left over."""
-        if self._at != len(self._bytes):
-            raise DamageError("bytes follow a bitmap")
-        if (np.diff(positions) <= 0).any() or (len(positions) and int(positions[0]) < 0):
-            raise DamageError("the positions of a bitmap do not ascend")
-        return positions
+    bitmaps: type[pyroaring.BitMap] = getattr(pyroaring, kind)
+    view: Any = memoryview(body).cast("B")  # any buffer will do, which its stubs do not say
+    try:
+        positions = np.frombuffer(bitmaps.deserialize(view).to_array(), dtype).astype(np.int64)
+    except (ValueError, IndexError) as error:  # the second for no bytes at all
+        raise DamageError("a bitmap is cut off, or does not hold what its headers say") from error
+    with suppress(ValueError, IndexError):
+        bitmaps.deserialize(view[:-1])  # the library reads as far as the bitmap goes
+        raise DamageError("bytes follow a bitmap")
+    if len(positions) and positions[-1] < 0:
+        raise DamageError("a bitmap holds a position beyond 63 bits")
+    return positions

@@ -148,25 +148,23 @@ def json_object(body: Buffer, path: str) -> dict[str, Any]:
         raise Corruption(f"{path} is not a JSON object: {error}.", path=path) from error
 
 
-def encode_tag(
-    snapshot_body: Buffer, *, create_time_ms: int | None = None, time_retained_ms: int | None = None
-) -> bytes:
+def encode_tag(snapshot_body: Buffer, *, create_time_ms: int | None = None, lifetime_ms: int | None = None) -> bytes:
     """The bytes of ``tag/tag-<name>``: a snapshot (or another tag) copied, with this tag's own lifetime.
 
     Args:
         snapshot_body: the bytes of a snapshot or tag file; members that lakebed does not know are kept.
         create_time_ms: Unix ms, UTC; written only together with a lifetime.
-        time_retained_ms: None: kept until deleted.
+        lifetime_ms: None: kept until deleted.
     """
     members = json_object(snapshot_body, "the tagged snapshot")
-    if time_retained_ms is None and not any(name in members for name in _TAG_MEMBERS):
+    if lifetime_ms is None and not any(name in members for name in _TAG_MEMBERS):
         return bytes(snapshot_body)
     for name in _TAG_MEMBERS:
         members.pop(name, None)
-    if time_retained_ms is not None:
+    if lifetime_ms is not None:
         if create_time_ms is not None:
             members["tagCreateTime"] = _local_date_time(create_time_ms)
-        members["tagTimeRetained"] = time_retained_ms / 1000
+        members["tagTimeRetained"] = lifetime_ms / 1000
     return msgspec.json.format(msgspec.json.encode(members), indent=2)
 
 

@@ -24,12 +24,13 @@ import pyarrow as pa
 from lakebed.runtime import map_in_pool
 from lakebed.table.branch.branches import with_fork_point
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.branch.reclaim import UNKNOWN, BoolArray, IntArray, Role, candidates_of, concat
 from lakebed.table.branch.tags import is_hidden
-from lakebed.table.codec.manifest import ADD, ENTRY_SCHEMA, IDENTITY
+from lakebed.table.codec.manifest import ADD, IDENTITY
 from lakebed.table.codec.row_codes import first_and_last, row_codes
 from lakebed.table.collect.live_versions import LiveVersions, read_live_versions
-from lakebed.table.collect.reachability import Unreadable, judge_each
+from lakebed.table.collect.reachability import judge_each
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.model import ManifestMeta, Snapshot
 
@@ -142,7 +143,7 @@ class _Pass:
             if snapshot is not None:
                 self.snapshots[snapshot.id] = snapshot
         known = [self.snapshots[version_id] for version_id in sorted(needed) if version_id in self.snapshots]
-        lists = self._each(self.branch.manifests.all_metas, known)
+        lists = self.branch.manifests.all_metas_of_each(known)
         self.metas = {snapshot.id: metas for snapshot, metas in zip(known, lists, strict=True) if metas is not None}
 
     def _each(self, read: Callable[[T], R], items: Sequence[T]) -> list[R | None]:
@@ -233,18 +234,10 @@ class _Pass:
         return owners, table
 
     def _entries(self, metas: Iterable[ManifestMeta]) -> _Entries:
-        distinct = {meta.file_name: meta for meta in metas}
-        tables = self._each(self.branch.manifests.entries, list(distinct.values()))
-        ranges: dict[str, tuple[int, int]] = {}
-        parts, end = [ENTRY_SCHEMA.empty_table().select(_COLUMNS)], 0
-        for name, table in zip(distinct, tables, strict=True):
-            if table is not None:
-                ranges[name] = (end, end + table.num_rows)
-                end += table.num_rows
-                parts.append(table.select(_COLUMNS))
-        rows = pa.concat_tables(parts).combine_chunks()
+        joined = self.branch.manifests.entries_of_each(metas, _COLUMNS)
+        rows = joined.rows
         (identities,), (places,) = row_codes(IDENTITY, rows), row_codes(_PLACE, rows)
-        return _Entries(rows, identities, places, rows["kind"].to_numpy(), ranges)
+        return _Entries(rows, identities, places, rows["kind"].to_numpy(), joined.ranges)
 
     def _in_version_before(self, entries: pa.Table, rows: IntArray, versions: IntArray) -> BoolArray:
         """Which files the version before has, whose birth is unknown; `UNKNOWN` in place of a version: not asked.

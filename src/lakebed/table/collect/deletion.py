@@ -29,10 +29,11 @@ from msgspec.structs import replace
 import lakebed.compute as pc
 from lakebed.errors import Corruption, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
 from lakebed.table.branch.branches import with_fork_point
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.branch.reclaim import CANDIDATES, STAGES, UNKNOWN, concat
 from lakebed.table.branch.snapshots import write_id_of
 from lakebed.table.branch.tags import TAG_ID
@@ -40,7 +41,7 @@ from lakebed.table.branch.unfinished import Deletion, HiddenTag, path_of, store_
 from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.collect.lineage import fits, restore_newest
 from lakebed.table.collect.live_versions import LiveVersions, note_expired_below, read_live_versions
-from lakebed.table.collect.reachability import Unreadable, judge
+from lakebed.table.collect.reachability import judge
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.files.placement import check_placement
 from lakebed.texts import spans_of
@@ -68,7 +69,7 @@ def carry_out(
     *,
     referenced: ReferencedFiles | None = None,
     progress: ProgressCall | None = None,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Carry out a deletion, or finish one that another process began.
 
     Returns what was hidden and deleted, and why the rest was kept.
@@ -78,13 +79,13 @@ def carry_out(
     hidden, warnings = _hide(branch, deletion)
     if _releases_nothing(branch, deletion):
         forget(branch, deletion)
-        plan = ReclaimPlan(branch.name, hidden, (), {}, warnings)
+        plan = CollectionPlan(branch.name, hidden, (), {}, warnings)
         return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
     try:
         versions = read_live_versions(branch)
     except Corruption as error:
         warnings = (*warnings, f"nothing was deleted, because what a tag holds is unknown: {error}")
-        plan = ReclaimPlan(branch.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)
+        plan = CollectionPlan(branch.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)
         return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
     if deletion.snapshot_ids and len(versions.snapshot_ids):
         branch.snapshots.store_earliest_hint(int(versions.snapshot_ids[0]))
@@ -111,7 +112,7 @@ def carry_out(
     deletable = deletable_of(judgement.deletable)
     sweeper = Sweeper(branch.store, branch.environment, progress, reaches_outside=True)
     sweep = sweeper.delete_all(deletable)
-    plan = ReclaimPlan(
+    plan = CollectionPlan(
         branch.name,
         hidden,
         deletable,
@@ -276,14 +277,14 @@ def deletable_of(candidates: pa.Table) -> tuple[Deletable, ...]:
     return tuple(deletable)
 
 
-def merge_reports(reports: list[ReclaimReport], *, store: str) -> ReclaimReport:
+def merge_reports(reports: list[CollectionReport], *, store: str) -> CollectionReport:
     """Several reports as one."""
     kept: dict[str, int] = {}
     for report in reports:
         for reason, count in report.kept.items():
             kept[reason] = kept.get(reason, 0) + count
     plans = [report.plan for report in reports if report.plan is not None]
-    plan = ReclaimPlan(
+    plan = CollectionPlan(
         store,
         tuple(path for plan in plans for path in plan.hide),
         tuple(doomed for plan in plans for doomed in plan.doomed),
@@ -291,7 +292,7 @@ def merge_reports(reports: list[ReclaimReport], *, store: str) -> ReclaimReport:
         tuple(warning for plan in plans for warning in plan.warnings),
         _once(note for plan in plans for note in plan.notes),
     )
-    return ReclaimReport(
+    return CollectionReport(
         store=store,
         hidden_count=sum(report.hidden_count for report in reports),
         deleted_count=sum(report.deleted_count for report in reports),

@@ -23,10 +23,11 @@ from msgspec import structs
 
 from lakebed.errors import InvalidRequest, NotFound, Unavailable
 from lakebed.ids import new_uuid
-from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Sweep, notes_on, report_of
 from lakebed.table.branch.branches import with_fork_point
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.branch.reclaim import Retention, plan_expiry
 from lakebed.table.branch.tags import Source, check_tag_name
 from lakebed.table.branch.unfinished import Deletion, HiddenTag, store_deletion
@@ -43,7 +44,7 @@ from lakebed.table.collect.deletion import (
 )
 from lakebed.table.collect.lineage import expiry_limit
 from lakebed.table.collect.live_versions import LiveVersions, read_live_versions
-from lakebed.table.collect.reachability import Unreadable, judge
+from lakebed.table.collect.reachability import judge
 from lakebed.table.collect.recovery import recover
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.model import Snapshot, Tag
@@ -114,7 +115,7 @@ def retention_of(branch: TableBranch, rules: ExpireRules) -> Retention:
 
 def expire(
     branch: TableBranch, rules: ExpireRules, *, dry_run: bool = False, progress: ProgressCall | None = None
-) -> ReclaimReport:
+) -> CollectionReport:
     """Expire the oldest snapshots, as far as the rules and the consumers allow, and delete what nothing needs then.
 
     Raises `Corruption`: a consumer's progress is unreadable.
@@ -125,7 +126,7 @@ def expire(
 
 def _expire(
     branch: TableBranch, retention: Retention, *, dry_run: bool, progress: ProgressCall | None = None
-) -> ReclaimReport:
+) -> CollectionReport:
     reports = [] if dry_run else recover(branch)
     referenced = ReferencedFiles(branch)
     limit_id = expiry_limit(branch)
@@ -133,7 +134,7 @@ def _expire(
     count = plan_expiry(ids, retention, time_ms_of=_Times(branch, retention.older_than_ms).of, expiry_limit=limit_id)
     walk, warnings = _readable_walk(branch, referenced, ids[: count + 1] if count else [])
     if len(walk) < 2:
-        empty = ReclaimPlan(branch.name, (), (), {}, tuple(warnings))
+        empty = CollectionPlan(branch.name, (), (), {}, tuple(warnings))
         return merge_reports([*reports, report_of(empty, Sweep(), hidden_count=0, dry_run=dry_run)], store=branch.name)
     if dry_run:
         report = preview(branch, _expiry(branch, referenced, walk), referenced)
@@ -158,7 +159,7 @@ def _expiry(branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Sna
 
 def _carry_out_expiry(
     branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Snapshot], *, progress: ProgressCall | None
-) -> ReclaimReport:
+) -> CollectionReport:
     """Expire the snapshots of a walk: at once, or fewer when the disk is too full for the plan of all."""
     while True:
         deletion = _expiry(branch, referenced, walk)
@@ -221,7 +222,7 @@ def _without(versions: LiveVersions, deletion: Deletion) -> LiveVersions:
     )
 
 
-def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles) -> ReclaimReport:
+def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles) -> CollectionReport:
     """What `carry_out` would do now. Deletes nothing."""
     versions = _without(read_live_versions(branch), deletion)
     candidates = deletion.candidates
@@ -237,7 +238,7 @@ def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles
         is_open=deletion.kind == "delete-tag",
     )
     deletable = deletable_of(judgement.deletable)
-    plan = ReclaimPlan(
+    plan = CollectionPlan(
         branch.name,
         hide_paths(branch, deletion),
         deletable,
@@ -248,7 +249,7 @@ def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 
 
-def plan_reclaim(branch: TableBranch) -> ReclaimPlan:
+def plan_collection(branch: TableBranch) -> CollectionPlan:
     """What cleaning would delete now by the table's own options: expired snapshots and tags past their lifetime."""
     branch.refresh()
     branch = with_fork_point(branch)
@@ -269,7 +270,7 @@ def delete_tags(
     if_exists: bool = False,
     dry_run: bool = False,
     progress: ProgressCall | None = None,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete tags, and the files that only they needed.
 
     Raises:
@@ -296,7 +297,7 @@ def expire_tags(
     older_than_ms: int | None = None,
     dry_run: bool = False,
     progress: ProgressCall | None = None,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete the tags whose lifetime is over and, with `older_than_ms`, those made before that time (Unix ms, UTC).
 
     A tag without a creation time counts as created when its file was written. Hidden pins never expire.
@@ -324,14 +325,14 @@ def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_m
         except NotFound:
             return False
         created_ms = write_time_ms if created_ms is None else min(created_ms, write_time_ms)
-    if now_ms is not None and has_lifetime and created_ms + (tag.time_retained_ms or 0) <= now_ms:
+    if now_ms is not None and has_lifetime and created_ms + (tag.lifetime_ms or 0) <= now_ms:
         return True
     return older_than_ms is not None and created_ms < older_than_ms
 
 
 def release(
     branch: TableBranch, names: Iterable[str], *, dry_run: bool = False, progress: ProgressCall | None = None
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete tags, hidden pins included, by their full names, with the files that nothing else needs."""
     tags: list[HiddenTag] = []
     released: list[str] = []
@@ -352,7 +353,7 @@ def release(
     return carry_out(branch, deletion, progress=progress)
 
 
-def replace_tag(branch: TableBranch, name: str, *, source: Source, time_retained_ms: int | None = None) -> Tag:
+def replace_tag(branch: TableBranch, name: str, *, source: Source, lifetime_ms: int | None = None) -> Tag:
     """Point a tag at another version, and delete the files that only the old one needed.
 
     A hidden tag pins the new version until the tag holds it, so the version is pinned at every moment. The deletion of
@@ -373,7 +374,7 @@ def replace_tag(branch: TableBranch, name: str, *, source: Source, time_retained
     store_deletion(branch.store, branch.layout, deletion)
     pin = branch.tags.pin_hidden(f"replace.{uuid}", source=source)
     tag = branch.tags.replace(
-        name, source=Source(body=source.body, path=branch.layout.tag(pin.name)), time_retained_ms=time_retained_ms
+        name, source=Source(body=source.body, path=branch.layout.tag(pin.name)), lifetime_ms=lifetime_ms
     )
     pinned = tag_now(branch, pin.name)
     if pinned is not None:

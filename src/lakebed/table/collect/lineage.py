@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
-from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.inherited import follows, is_ours, rollback_target
@@ -91,7 +91,7 @@ def restore_newest(branch: TableBranch, hidden: Mapping[int, bytes]) -> int | No
     return newest
 
 
-def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
+def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
     """Withdraw snapshots of lakebed that landed after their id had passed, through a plan.
 
     Either their writer died before its check, or a retry of a successful put arrived after the snapshot expired.
@@ -108,7 +108,7 @@ def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
         return []
     looked_at = ids[: len(low) + 1]  # the first above the marks states which snapshot it follows
     snapshots = {snapshot_id: _find(branch, snapshot_id) for snapshot_id in looked_at}
-    reached = _reached_by(snapshots)
+    reached = newest_once(snapshots)
     late = []
     for snapshot_id in low:
         snapshot = snapshots[snapshot_id]
@@ -124,22 +124,22 @@ def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
     if not late:
         return []
     note = f"snapshots {', '.join(map(str, late))} landed after their ids had passed, and were never acknowledged"
-    plan = ReclaimPlan(
+    plan = CollectionPlan(
         branch.name, tuple(branch.layout.snapshot(snapshot_id) for snapshot_id in late), (), notes=(note,)
     )
     return [Sweeper(branch.store, branch.environment).sweep(plan)]
 
 
-def _reached_by(found: Mapping[int, Snapshot | None]) -> frozenset[int]:
+def newest_once(snapshots: Mapping[int, Snapshot | None]) -> frozenset[int]:
     """The ids of which a later one of these snapshots shows that they were the newest version once.
 
     A snapshot names the one that it was committed on and, after a rollback, its target; the next id of another client
     follows it. What an unreadable snapshot (None) names is unknown, so it counts as naming all before it.
     """
     reached: set[int] = set()
-    for snapshot_id, snapshot in found.items():
+    for snapshot_id, snapshot in snapshots.items():
         if snapshot is None:
-            reached.update(earlier for earlier in found if earlier < snapshot_id)
+            reached.update(earlier for earlier in snapshots if earlier < snapshot_id)
             continue
         reached.add(follows(snapshot))
         target = rollback_target(snapshot)

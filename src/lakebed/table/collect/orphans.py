@@ -31,10 +31,11 @@ from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedForm
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.path import URL_PATTERN, is_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
-from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
 from lakebed.table.branch.branches import every_branch, with_fork_point
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.branch.tags import HIDDEN_PREFIX
 from lakebed.table.branch.unfinished import Deletion, load_deletions, path_of
 from lakebed.table.codec.ragged import one_array
@@ -42,7 +43,7 @@ from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.collect.deletion import ProgressCall, forget, merge_reports
 from lakebed.table.collect.expire import release
 from lakebed.table.collect.live_versions import read_live_versions
-from lakebed.table.collect.reachability import Unreadable, names_in_use
+from lakebed.table.collect.reachability import names_in_use
 from lakebed.table.collect.recovery import recover
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.files.external import (
@@ -57,6 +58,7 @@ from lakebed.table.files.external import (
 from lakebed.table.files.placement import Placement, check_placement
 from lakebed.table.model.external_paths import ExternalPaths
 from lakebed.table.model.layout import Layout, parse_bucket_folder, parse_changelog, parse_schema
+from lakebed.texts import LONG_MAX
 
 ORPHAN_AGE_MS: Final = 86_400_000
 """Files younger than this may belong to a writer that has not committed yet."""
@@ -283,6 +285,17 @@ def _exists(store: ObjectStore, url: str) -> bool:
     return True
 
 
+def older_than(branch: TableBranch, grace_ms: int) -> int:
+    """The moment (Unix ms, UTC) before which an orphan that may go was written.
+
+    A grace of zero asks no clock: files from a writer whose clock is ahead are old too. Raises `InvalidRequest`
+    (``invalid_grace``).
+    """
+    if grace_ms < 0:
+        raise InvalidRequest(f"A grace of {grace_ms} ms lies in the future: give zero or more.", kind="invalid_grace")
+    return LONG_MAX if grace_ms == 0 else branch.now_ms() - grace_ms
+
+
 def remove_orphan_files(
     branch: TableBranch,
     *,
@@ -290,7 +303,7 @@ def remove_orphan_files(
     dry_run: bool = False,
     progress: ProgressCall | None = None,
     find: FindUnused = find_unused,
-) -> ReclaimReport:
+) -> CollectionReport:
     """Delete files that nothing references, written before a time; also rollbacks abandoned before it.
 
     Args:
@@ -309,7 +322,7 @@ def remove_orphan_files(
         older_than_ms = branch.now_ms() - ORPHAN_AGE_MS
     branches = every_branch(branch)
     main = branches[0]
-    reports: list[ReclaimReport] = []
+    reports: list[CollectionReport] = []
     if not dry_run:
         for table_branch in map(_with_fork_point, branches):
             reports += recover(table_branch)
@@ -320,14 +333,14 @@ def remove_orphan_files(
         if error.kind == "live_files_missing":
             raise
         warning = f"no orphan was deleted, because what is used is unknown: {error}"
-        plan = ReclaimPlan(main.name, (), (), {}, (warning,))
+        plan = CollectionPlan(main.name, (), (), {}, (warning,))
         reports.append(report_of(plan, Sweep(), hidden_count=0, dry_run=dry_run))
         return merge_reports(reports, store=main.name)
     deletable = tuple(
         Deletable(path, size, "no snapshot, tag or branch names it")
         for path, size in zip(*(search.orphans[name].to_pylist() for name in ("path", "size_bytes")), strict=True)
     )
-    plan = ReclaimPlan(main.name, (), deletable, {"used": search.used_count}, notes=notes_on(main.store, deletable))
+    plan = CollectionPlan(main.name, (), deletable, {"used": search.used_count}, notes=notes_on(main.store, deletable))
     sweeper = Sweeper(main.store, main.environment, progress, reaches_outside=True)
     reports.append(sweeper.sweep(plan, dry_run=dry_run))
     return merge_reports(reports, store=main.name)
@@ -343,7 +356,7 @@ def _with_fork_point(branch: TableBranch) -> TableBranch:
 
 def _forget_abandoned(
     branch: TableBranch, branches: Sequence[TableBranch], *, older_than_ms: int, progress: ProgressCall | None
-) -> list[ReclaimReport]:
+) -> list[CollectionReport]:
     """Forget rollbacks without a commit, and hidden pins of unfinished verbs and of incomplete branches."""
     kept = tuple(f"{HIDDEN_PREFIX}branch.{other.layout.branch}" for other in branches)
     for deletion in load_deletions(branch.store, branch.layout):

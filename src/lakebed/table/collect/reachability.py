@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.table.branch.branches import PUBLISHED_FOLDER, fork_pin
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.branch.reclaim import (
     ROLES,
     UNKNOWN,
@@ -49,7 +49,6 @@ from lakebed.table.model.layout import parse_branch, parse_changelog
 from lakebed.table.model.model import Snapshot
 
 _CHANGELOG_ROLES = (Role.CHANGELOG, Role.CHANGELOG_MANIFEST, Role.CHANGELOG_LIST)
-Unreadable = (Corruption, NotFound, UnsupportedFormat)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import ReclaimReport
+from lakebed.reclaim.model import CollectionReport
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.branch.reclaim import CANDIDATES
 from lakebed.table.branch.tags import HIDDEN_PREFIX
 from lakebed.table.branch.unfinished import Deletion, HiddenTag, RollbackIntent, load_deletions, store_deletion
 from lakebed.table.collect.deletion import ProgressCall, carry_out, forget, tag_now
 from lakebed.table.collect.lineage import expiry_limit, withdraw_late
-from lakebed.table.collect.reachability import Unreadable
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.model import Snapshot
 
@@ -28,7 +28,7 @@ _TRIES_MAX = 8
 
 
 @freeing_space()
-def recover(branch: TableBranch) -> list[ReclaimReport]:
+def recover(branch: TableBranch) -> list[CollectionReport]:
     """Finish the unfinished deletions of a branch.
 
     Returns:
@@ -55,7 +55,7 @@ def recover(branch: TableBranch) -> list[ReclaimReport]:
     return reports
 
 
-def _finish_expiry(branch: TableBranch, deletion: Deletion) -> ReclaimReport:
+def _finish_expiry(branch: TableBranch, deletion: Deletion) -> CollectionReport:
     try:
         limit_id = expiry_limit(branch)
     except Corruption as error:
@@ -73,7 +73,7 @@ def _commit_of(branch: TableBranch, intent: RollbackIntent) -> Snapshot | None:
 
 def finish_rollback(
     branch: TableBranch, deletion: Deletion, commit: Snapshot, *, progress: ProgressCall | None = None
-) -> list[ReclaimReport]:
+) -> list[CollectionReport]:
     """After a rollback's commit: delete its pin and, unless history is kept, what came after the target.
 
     Tags are deleted first, so that the files of later snapshots are judged without them.
@@ -82,7 +82,7 @@ def finish_rollback(
     assert intent is not None
     referenced = ReferencedFiles(branch)
     steps = [_tags_step(branch, deletion, intent, commit)]
-    warnings: list[ReclaimReport] = []
+    warnings: list[CollectionReport] = []
     if not intent.keeps_history:
         step, warning = _files_step(branch, deletion, intent, commit, referenced)
         steps.append(step)
@@ -139,5 +139,5 @@ def _files_step(
     return step, warning
 
 
-def _warning(branch: TableBranch, sentence: str) -> ReclaimReport:
-    return ReclaimReport(branch.name, 0, 0, 0, {}, (sentence,), False)
+def _warning(branch: TableBranch, sentence: str) -> CollectionReport:
+    return CollectionReport(branch.name, 0, 0, 0, {}, (sentence,), False)

@@ -301,7 +301,7 @@ class _Commit:
         self.looked = (self.schema, self.branch.schemas.listed)
         if before != self.schema and (before.id >= self.schema.id or self.branch.schemas.load(before.id) != before):
             # The files of the change are gone, or in another table.
-            raise self.branch.schemas.replaced()
+            raise self.branch.schemas.replacement_error()
         if not self.commit_user:
             self.commit_user = _fresh_user(self.branch, self.options)
 

@@ -68,7 +68,7 @@ def commit_prepared(branch: TableBranch, snapshot: Snapshot, *, base_uuid: str |
     manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD: 11 requests.
     """
     if snapshot.id < 1:
-        raise _invalid(f"its id is {snapshot.id}, and ids begin at 1")
+        raise _invalid(f"its id is {snapshot.id}, and the first one is 1")
     snapshot = replace(snapshot, uuid=_write_id(snapshot))
     with branch.commit_turn:
         head = branch.snapshots.latest()

@@ -23,7 +23,7 @@ from lakebed.table.model.options import (
     PARTIAL_UPDATE_REMOVE_ON_DELETE,
     SEQUENCE_FIELD,
     TableOptions,
-    unsupported_option,
+    option_error,
 )
 
 
@@ -116,7 +116,7 @@ def check_defined(options: Mapping[str, str]) -> None:
     """Refuse to create or to write a table with another engine. Raises `InvalidRequest`: another engine."""
     text = options.get(MERGE_ENGINE.name)
     if text is not None and engine_name(options) not in ENGINES:
-        raise unsupported_option(MERGE_ENGINE.name, text)
+        raise option_error(MERGE_ENGINE.name, text)
 
 
 def check_marking(schema: TableSchema) -> None:

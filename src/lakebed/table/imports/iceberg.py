@@ -229,7 +229,7 @@ def iceberg_versions(
             named.setdefault(ref.snapshot_id, []).append(name)
     wanted = named.keys() | {snapshot.snapshot_id for snapshot in ancestors_of(current, table.metadata)}
     kept = [snapshot for snapshot in table.snapshots() if snapshot.snapshot_id in wanted]
-    kept.sort(key=lambda one: (one == current, one.sequence_number or 0, one.timestamp_ms))
+    kept.sort(key=lambda snapshot: (snapshot == current, snapshot.sequence_number or 0, snapshot.timestamp_ms))
     versions = []
     for snapshot in kept:
         tags = tuple(sorted(named.get(snapshot.snapshot_id, ())))

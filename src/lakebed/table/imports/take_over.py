@@ -383,7 +383,7 @@ def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list
     try:
         changes = map_in_pool(
             table.environment.runtime,
-            lambda one: _carry(table.store, one, counted),
+            lambda file: _carry(table.store, file, counted),
             plan.taken,
             worker_count_max=_WORKERS_MAX,
         )

@@ -135,15 +135,15 @@ class Tag:
     snapshot: Snapshot
     create_time_ms: int | None = None
     """Unix ms, UTC; written only when a lifetime was given."""
-    time_retained_ms: int | None = None
+    lifetime_ms: int | None = None
     """None: kept until deleted."""
 
     @property
     def expires_ms(self) -> int | None:
         """The end of its lifetime, Unix ms, UTC; None: it is kept until it is deleted."""
-        if self.create_time_ms is None or self.time_retained_ms is None:
+        if self.create_time_ms is None or self.lifetime_ms is None:
             return None
-        return min(self.create_time_ms + self.time_retained_ms, LONG_MAX)
+        return min(self.create_time_ms + self.lifetime_ms, LONG_MAX)
 
     def __repr__(self) -> str:
         return f"Tag({self.name!r}, snapshot={self.snapshot.id}, rows={self.snapshot.total_record_count})"

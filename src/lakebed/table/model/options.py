@@ -530,14 +530,14 @@ def check_options(
         if option is None:
             if name.startswith((*accepted, *KEPT_PREFIXES)) or is_users(name):
                 continue
-            raise unsupported_option(
+            raise option_error(
                 name, text, next(why for start, why in COLUMN_PREFIXES.items() if name.startswith(start))
             )
         value = _parse(name, option, text)
         if option.refused is not None and value != option.default:
-            raise unsupported_option(name, text, option.refused)
+            raise option_error(name, text, option.refused)
         if text.strip().lower() in option.unsupported:
-            raise unsupported_option(name, text)
+            raise option_error(name, text)
     options = TableOptions(values)
     if options.is_set(BUCKET) and options.get(BUCKET) > 0 and not primary_keys and not options.get(BUCKET_KEY):
         raise InvalidRequest(
@@ -565,10 +565,10 @@ def check_writable(values: Mapping[str, str]) -> None:
                     kind="unsupported_option",
                     option=name,
                 )
-            raise unsupported_option(name, text)
+            raise option_error(name, text)
 
 
-def unsupported_option(name: str, text: str, why: str = "") -> InvalidRequest:
+def option_error(name: str, text: str, why: str = "") -> InvalidRequest:
     """The error for a value of the format that lakebed does not implement."""
     return InvalidRequest(
         f"Option {name!r} = {format_value(text)} is not supported by this version of "

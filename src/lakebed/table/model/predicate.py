@@ -87,7 +87,7 @@ def join_balanced(parts: Sequence[T], join: Callable[[T, T], T]) -> T:
     return level[0]
 
 
-_ARROW_COMPARISON: Final = {
+ARROW_COMPARISON: Final = {
     "=": "equal",
     "<>": "not_equal",
     "<": "less",
@@ -149,7 +149,7 @@ def _evaluate(
     if pa.types.is_floating(kind) and kind != pa.float64():
         column = column.cast(pa.float64())
     if isinstance(bound, Compare):
-        return getattr(pc, _ARROW_COMPARISON[bound.op])(column, bound.value)
+        return getattr(pc, ARROW_COMPARISON[bound.op])(column, bound.value)
     unknown = constant(None)
     if isinstance(bound, Known):
         return pc.if_else(pc.is_valid(column), constant(bound.truth), unknown)

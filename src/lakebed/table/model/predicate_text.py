@@ -1,4 +1,4 @@
-"""The parser of predicates in WHERE-like text. Pure.
+"""The parser of conditions in WHERE-like text: filters of tables, and through a subclass checks of pipelines. Pure.
 
 Owns: the grammar that `parse_predicate` documents. Invariants: every text yields a predicate or `InvalidRequest`; the
 depth of recursion is limited.
@@ -15,6 +15,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.table.model.predicate_tree import (
     DEPTH_MAX,
     FLIPPED,
+    KEYWORDS,
     And,
     Column,
     Compare,
@@ -34,26 +35,32 @@ _SHOWN_MAX: Final = 200
 _INTEGER_DIGITS_MAX: Final = 400
 """Longer integers are parsed as decimals: Python refuses integers of some thousand digits."""
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    r"\s*(?:(?P<number>(?:[+-]\s*)?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![A-Za-z0-9_.]))"
     r"|(?P<text>'[^']*(?:''[^']*)*')"
     r"|(?P<quoted>`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\")"
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)"
-    r"|(?P<op><=|>=|<>|!=|==|=|<|>|\(|\)|,))"
+    r"|(?P<op><=|>=|<>|!=|==|=|<|>|\(|\)|,|\*))"
 )
-_WORDS: Final = frozenset(
-    ["AND", "OR", "NOT", "IN", "IS", "NULL", "BETWEEN", "LIKE", "TRUE", "FALSE", "DATE", "TIMESTAMP"]
-)
+_TYPES: Final = frozenset(["DATE", "TIMESTAMP"])
+"""Before a text, its type; anywhere else a column."""
+_CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
+_VALUE: Final = "a value such as 'UA', 42, 1.5, TRUE, NULL or DATE '2013-01-01'"
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class Token:
+    """A number, text, quoted name, word, keyword or operator; the last one of a text has the kind ``end``."""
+
     kind: str
     text: str
     position: int
 
 
-class _Parser:
-    """Recursive descent: or, and, not, then one comparison."""
+class ConditionParser:
+    """Recursive descent: or, and, not, then one comparison.
+
+    A subclass with other operands replaces `operand`, `compare` and `members`.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -62,6 +69,7 @@ class _Parser:
         self.tokens = self._tokenize()
 
     def error(self, position: int, expected: str) -> InvalidRequest:
+        """Return the error of a text that goes wrong at a position."""
         snippet = self.text[position : position + 20] or "the end"
         shown = self.text if len(self.text) <= _SHOWN_MAX else self.text[:_SHOWN_MAX] + "..."
         return InvalidRequest(
@@ -70,29 +78,32 @@ class _Parser:
             position=position,
         )
 
-    def _tokenize(self) -> list[_Token]:
+    def _tokenize(self) -> list[Token]:
         tokens, position, end = [], 0, len(self.text.rstrip())
         while position < end:
             match = _TOKEN.match(self.text, position)
             if match is None or match.lastgroup is None:
                 raise self.error(position, "a column, a value or an operator")
             kind, text = match.lastgroup, match[match.lastgroup]
-            if kind == "word" and text.upper() in _WORDS:
+            if kind == "word" and text.upper() in KEYWORDS:
                 kind, text = "keyword", text.upper()
-            tokens.append(_Token(kind, text, match.start(match.lastgroup)))
+            tokens.append(Token(kind, text, match.start(match.lastgroup)))
             position = match.end()
-        return [*tokens, _Token("end", "", end)]
+        return [*tokens, Token("end", "", end)]
 
     @property
-    def ahead(self) -> _Token:
+    def ahead(self) -> Token:
+        """The next token, which is not taken."""
         return self.tokens[self.index]
 
-    def next(self) -> _Token:
+    def next(self) -> Token:
+        """Take a token."""
         token = self.ahead
         self.index += 1
         return token
 
     def accept(self, *texts: str) -> bool:
+        """Take these keywords or operators, if they are next."""
         tokens = self.tokens[self.index : self.index + len(texts)]
         if [token.text for token in tokens if token.kind in ("keyword", "op")] != list(texts):
             return False
@@ -100,28 +111,33 @@ class _Parser:
         return True
 
     def expect(self, text: str) -> None:
+        """Take a keyword or an operator. Raises `InvalidRequest`."""
         if not self.accept(text):
             raise self.error(self.ahead.position, repr(text))
 
     def whole(self) -> Predicate:
+        """Read the whole text."""
         predicate = self.disjunction()
         if self.ahead.kind != "end":
             raise self.error(self.ahead.position, "AND, OR or the end")
         return predicate
 
     def disjunction(self) -> Predicate:
+        """Read conditions joined by OR."""
         parts = [self.conjunction()]
         while self.accept("OR"):
             parts.append(self.conjunction())
         return parts[0] if len(parts) == 1 else Or(tuple(parts))
 
     def conjunction(self) -> Predicate:
+        """Read conditions joined by AND."""
         parts = [self.negation()]
         while self.accept("AND"):
             parts.append(self.negation())
         return parts[0] if len(parts) == 1 else And(tuple(parts))
 
     def negation(self) -> Predicate:
+        """Read a condition behind any number of NOT."""
         negated = False
         while self.accept("NOT"):
             negated = not negated
@@ -137,33 +153,58 @@ class _Parser:
         return Not(condition) if negated else condition
 
     def comparison(self) -> Predicate:
-        if self.ahead.kind not in ("word", "quoted"):
-            value = self.literal()
-            op = self.operator()
-            return Compare(self.name(), FLIPPED[op], value)
-        name = self.name()
+        """Read a comparison, or a boolean column."""
+        left = self.operand()
+        if not isinstance(left, Column):
+            return self.compare(left, self.operator())
         if self.accept("IS"):
             negated = self.accept("NOT")
             self.expect("NULL")
-            return Not(IsNull(name)) if negated else IsNull(name)
+            return Not(IsNull(left.name)) if negated else IsNull(left.name)
         negated = self.accept("NOT")
         if self.accept("IN"):
-            condition: Predicate = In(name, self.literals())
+            self.expect("(")
+            condition = self.members(left)
+            self.expect(")")
         elif self.accept("BETWEEN"):
-            low = self.literal()
+            low = self.compare(left, ">=")
             self.expect("AND")
-            condition = Column(name).between(low, self.literal())
+            condition = And((low, self.compare(left, "<=")))
         elif self.accept("LIKE"):
-            condition = self.like(name)
+            condition = self.like(left.name)
         elif negated:
             raise self.error(self.ahead.position, "IN, BETWEEN or LIKE after NOT")
         elif self.ahead.kind == "op" and self.ahead.text not in "(),":
-            return Compare(name, self.operator(), self.literal())
+            return self.compare(left, self.operator())
         else:
-            return Compare(name, "=", True)
+            return Compare(left.name, "=", True)
         return Not(condition) if negated else condition
 
+    def compare(self, left: Any, op: Comparison) -> Predicate:
+        """Compare an operand with the next one: a column with a value, or a value with a column."""
+        position = self.ahead.position
+        right = self.operand()
+        if isinstance(left, Column):
+            if isinstance(right, Column):
+                raise self.error(position, _VALUE)
+            return Compare(left.name, op, right)
+        if not isinstance(right, Column):
+            raise self.error(position, "a column")
+        return Compare(right.name, FLIPPED[op], left)
+
+    def members(self, left: Column) -> Predicate:
+        """Whether a column is one of the values before the next parenthesis."""
+        values = []
+        while True:
+            position = self.ahead.position
+            values.append(self.operand())
+            if isinstance(values[-1], Column):
+                raise self.error(position, _VALUE)
+            if not self.accept(","):
+                return In(left.name, tuple(values))
+
     def name(self) -> str:
+        """Take the name of a column."""
         token = self.next()
         if token.kind == "quoted":
             quote = token.text[0]
@@ -173,42 +214,40 @@ class _Parser:
         return token.text
 
     def operator(self) -> Comparison:
+        """Take a sign of comparison."""
         token = self.next()
         op = {"==": "=", "!=": "<>"}.get(token.text, token.text)
         if token.kind != "op" or op not in FLIPPED:
             raise self.error(token.position, "one of = <> < <= > >=")
         return FLIPPED[FLIPPED[op]]
 
-    def literals(self) -> tuple[Any, ...]:
-        self.expect("(")
-        values = [self.literal()]
-        while self.accept(","):
-            values.append(self.literal())
-        self.expect(")")
-        return tuple(values)
-
-    def literal(self) -> Any:
+    def operand(self) -> Any:
+        """Return the next column, as a `Column`, or value."""
+        if self.ahead.text.upper() in _TYPES and self.tokens[self.index + 1].kind == "text":
+            self.index += 1  # the type of the column decides how the text is read
+        elif self.ahead.kind in ("word", "quoted"):
+            return Column(self.name())
         token = self.next()
         if token.kind == "text":
             return token.text[1:-1].replace("''", "'")
         if token.kind == "number":
             return self.number(token)
-        if token.kind == "keyword" and token.text in ("TRUE", "FALSE", "NULL"):
-            return {"TRUE": True, "FALSE": False, "NULL": None}[token.text]
-        if token.kind == "keyword" and token.text in ("DATE", "TIMESTAMP") and self.ahead.kind == "text":
-            # The type of the column decides how the text is read.
-            return self.literal()
-        raise self.error(token.position, "a value such as 'UA', 42, 1.5, TRUE, NULL or DATE '2013-01-01'")
+        if token.kind == "keyword" and token.text in _CONSTANTS:
+            return _CONSTANTS[token.text]
+        raise self.error(token.position, _VALUE)
 
-    def number(self, token: _Token) -> int | decimal.Decimal:
-        if len(token.text) <= _INTEGER_DIGITS_MAX and re.fullmatch(r"[+-]?[0-9]+", token.text):
-            return int(token.text)
+    def number(self, token: Token) -> int | decimal.Decimal:
+        """Return the number in a token."""
+        text = "".join(token.text.split())
+        if len(text) <= _INTEGER_DIGITS_MAX and re.fullmatch(r"[+-]?[0-9]+", text):
+            return int(text)
         try:
-            return decimal.Decimal(token.text)
+            return decimal.Decimal(text)
         except decimal.InvalidOperation as error:
             raise self.error(token.position, "a number with a smaller exponent") from error
 
     def like(self, name: str) -> Predicate:
+        """Read the pattern of a LIKE."""
         token = self.next()
         if token.kind != "text":
             raise self.error(token.position, "a pattern such as 'UA%'")
@@ -249,4 +288,4 @@ def parse_predicate(text: str) -> Predicate:
             f"The filter is {len(text):,} characters long; at most {TEXT_LENGTH_MAX:,} are allowed.",
             kind="invalid_predicate",
         )
-    return _Parser(text).whole()
+    return ConditionParser(text).whole()

@@ -28,6 +28,8 @@ TERMS_MAX: Final = 100_000
 
 Comparison = Literal["=", "<>", "<", "<=", ">", ">="]
 FLIPPED: Final[dict[str, Comparison]] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+KEYWORDS: Final = frozenset(["AND", "OR", "NOT", "IN", "IS", "NULL", "BETWEEN", "LIKE", "TRUE", "FALSE"])
+"""Words that name a column only in quotes."""
 
 
 class Predicate:
@@ -193,7 +195,8 @@ def _chain(kind: type[And] | type[Or], left: Predicate, right: Predicate) -> Pre
 
 
 def _name_text(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
+    is_plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name.upper() not in KEYWORDS
+    return name if is_plain else "`" + name.replace("`", "``") + "`"
 
 
 def _literal_text(value: Any) -> str:

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -354,11 +355,14 @@ def _bind(where: Predicate | str | None, schema: TableSchema) -> Predicate | Non
 
 
 def _check_limit(limit: int | None) -> int | None:
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+    """The limit, no larger than a count of rows can be."""
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
         raise InvalidRequest(
             f"limit={format_value(limit)} is invalid: use a number of rows, 0 or more.", kind="invalid_limit"
         )
-    return limit
+    return min(limit, sys.maxsize)
 
 
 def _check_columns(columns: str | Sequence[str] | None, schema: TableSchema) -> tuple[str, ...]:

@@ -108,9 +108,9 @@ class SchemaLog:
         except NotFound as gone:
             raise self._missing_error() from gone
         if not is_same:
-            raise self.replaced()
+            raise self.replacement_error()
 
-    def replaced(self) -> Conflict:
+    def replacement_error(self) -> Conflict:
         """Return the error for a table that was created again, or reset, since a change was made."""
         return Conflict(
             f"The table at {self._store.root_url} was dropped and created again, or reset, while a change of it was "

@@ -24,7 +24,7 @@ from msgspec import structs
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import ReclaimPlan
+from lakebed.reclaim.model import CollectionPlan
 from lakebed.table.branch.branches import with_fork_point
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import HIDDEN_PREFIX, is_hidden
@@ -118,7 +118,9 @@ def _roll_back(
     return committed
 
 
-def plan_rollback(branch: TableBranch, version: int | str | None, *, timestamp_ms: Time | None = None) -> ReclaimPlan:
+def plan_rollback(
+    branch: TableBranch, version: int | str | None, *, timestamp_ms: Time | None = None
+) -> CollectionPlan:
     """What `roll_back` without history would hide and delete. Deletes nothing. Raises as `roll_back`."""
     branch.refresh()
     return _plan(with_fork_point(branch), _target(branch, version, timestamp_ms).snapshot)
@@ -136,12 +138,12 @@ def _target(branch: TableBranch, version: int | str | None, timestamp_ms: Time |
     return target
 
 
-def _plan(branch: TableBranch, target: Snapshot) -> ReclaimPlan:
+def _plan(branch: TableBranch, target: Snapshot) -> CollectionPlan:
     """What `roll_back` without history would hide and delete now. Deletes nothing. Raises `InvalidRequest`."""
     versions = read_live_versions(branch)
     newest = branch.snapshots.latest()
     if newest is None or newest.id == target.id:
-        return ReclaimPlan(branch.name, (), ())
+        return CollectionPlan(branch.name, (), ())
     _check_branches(versions, target)
     gone = [
         branch.snapshots.snapshot(int(snapshot_id))
@@ -156,7 +158,7 @@ def _plan(branch: TableBranch, target: Snapshot) -> ReclaimPlan:
     deletion = structs.replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
     candidates = referenced.candidates_of_walk(gone, survivor, before=before)
     report = preview(branch, structs.replace(deletion, candidates=candidates), referenced)
-    return report.plan or ReclaimPlan(branch.name, (), ())
+    return report.plan or CollectionPlan(branch.name, (), ())
 
 
 def _intent(

@@ -172,7 +172,7 @@ def _tags_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
             "commit_time": tag.snapshot.time_ms,
             "record_count": tag.snapshot.total_record_count,
             "create_time": tag.create_time_ms,
-            "time_retained": None if tag.time_retained_ms is None else format_iso_duration(tag.time_retained_ms),
+            "time_retained": None if tag.lifetime_ms is None else format_iso_duration(tag.lifetime_ms),
         }
         for tag in branch.tags.list()
     )

@@ -140,5 +140,5 @@ def pin_version(
     branch: TableBranch, name: str, *, version: int | str | None = None, lifetime_ms: int | None = None
 ) -> Pin:
     """Tag a version; see `Table.pin`."""
-    tag = branch.tags.create(name, source=source_of(branch, version), time_retained_ms=lifetime_ms)
+    tag = branch.tags.create(name, source=source_of(branch, version), lifetime_ms=lifetime_ms)
     return pin_of(tag, store=branch.name, write_time_ms=branch.tags.write_time_ms().get(name))

@@ -8,11 +8,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lakebed.errors import Corruption, NotFound
-from lakebed.objects.path import is_url
+from lakebed.objects.path import check_path, is_url
 from lakebed.reclaim.model import Explanation, Pin
 from lakebed.table.branch.branches import every_branch
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.reclaim import ROLES, Role, is_named
+from lakebed.table.branch.tags import is_utf8
 from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.collect.live_versions import LiveVersions, consumer_limit, read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
@@ -29,9 +30,12 @@ def why(branch: TableBranch, path: str) -> Explanation:
     Args:
         path: relative to the table's folder, or the URL of a data file outside of it.
 
-    Raises `NotFound`: the object does not exist, and nothing references it; `Corruption`: something that might need it
-    is unreadable. Cost: a few listings; for a data file the manifests of every version, else their lists.
+    Raises `NotFound`: the object does not exist, and nothing references it; `InvalidRequest`: no object can have that
+    path; `Corruption`: something that might need it is unreadable. Cost: a few listings; for a data file the manifests
+    of every version, else their lists.
     """
+    if not is_url(path) or not is_utf8(path):
+        check_path(path)
     branch.refresh()
     branches = every_branch(branch)
     branch = branches[0]

@@ -347,7 +347,7 @@ def test_what_a_pin_holds_is_in_no_plan(fleet: FleetInProcess) -> None:
         orders.main.checkpoint()
     fleet.nodes[fleet.node_of("orders")].compact("orders", "main")
     orders.main.checkpoint()
-    planned = {one.path for one in orders.plan_reclaim().doomed}
+    planned = {one.path for one in orders.plan_collection().doomed}
     assert [path for path in planned if path.endswith(".sst")]
     assert held
     assert not planned & held

@@ -19,7 +19,7 @@ SETTLE_S = 2.0
 
 
 def fleet(**options: int) -> World:
-    world = World(options=ControlOptions(settle_ms=round(SETTLE_S * 1000), **options))
+    world = World(options=ControlOptions(grace_ms=round(SETTLE_S * 1000), **options))
     world.add("a", "b", "c")
     world.wait(0.5)
     world.control.create_tenant("t")
@@ -195,7 +195,7 @@ def test_a_crash_at_any_call_of_the_ledger_is_continued(happens: bool) -> None:
     """Of failover, relocation and collection: a control plane that ends at its n-th call is continued by the next."""
     for at in range(200):
         key_value = CountedKeyValue(MemoryKeyValue())
-        world = World(key_value=key_value, options=ControlOptions(settle_ms=1_000, relocation_drain_ms=200))
+        world = World(key_value=key_value, options=ControlOptions(grace_ms=1_000, relocation_drain_ms=200))
         world.add("a", "b", "c")
         world.wait(0.5)
         for number in range(3):
@@ -288,7 +288,7 @@ def test_a_crash_at_any_call_of_the_ledger_in_a_deletion_is_continued(happens: b
     """Of the ledger: before the effect, and after it."""
     for at in range(100):
         key_value = CountedKeyValue(MemoryKeyValue())
-        world = World(key_value=key_value, options=ControlOptions(settle_ms=round(SETTLE_S * 1000)))
+        world = World(key_value=key_value, options=ControlOptions(grace_ms=round(SETTLE_S * 1000)))
         world.add("a", "b")
         world.wait(0.5)
         world.control.create_tenant("t")

@@ -33,7 +33,7 @@ class Verb:
 
 def prepared() -> World:
     """Tenants in all states: one that has committed, one with a rejected transaction, one that goes to another node."""
-    world = World(key_value=CountedKeyValue(MemoryKeyValue()), options=ControlOptions(settle_ms=1_000))
+    world = World(key_value=CountedKeyValue(MemoryKeyValue()), options=ControlOptions(grace_ms=1_000))
     world.add("a", "b", "c")
     for tenant in ("t", "rejected", "other", "commits", "gone"):
         world.control.create_tenant(tenant)

@@ -102,7 +102,7 @@ class Network:
 
 @contextmanager
 def network(server: Any, folder: Path, *, seed: int = 0) -> Iterator[Network]:
-    """A running fleet with clients; at the end everything is compared, and the scrubber finds what it should."""
+    """A running fleet with clients; at the end everything is compared, and the collector finds what it should."""
     url, options = server.url(), dict(server.options)
     with ExitStack() as running:
         authority = running.enter_context(start_log(LogSettings(storage_url=url, storage_options=options)))
@@ -114,7 +114,7 @@ def network(server: Any, folder: Path, *, seed: int = 0) -> Iterator[Network]:
             nodes=lambda record: HttpNode(record.url, read_s=2),
             open_log=lambda: open_log(log),
             address=address,
-            options=ControlOptions(settle_ms=200, silent_ms=3_000, scan_interval_ms=1_000, doubt_ms=100),
+            options=ControlOptions(grace_ms=200, silent_ms=3_000, scan_interval_ms=1_000, doubt_ms=100),
         )
         control = f"http://{running.enter_context(start_control(settings)).site.serving.authority}"
         port = free_port()
@@ -148,9 +148,9 @@ def network(server: Any, folder: Path, *, seed: int = 0) -> Iterator[Network]:
         assert dict(fleet.tenant(QUIET).main.scan()) == found.quiet
 
         def is_whole() -> bool:
-            report = lake.scrub_tenants(dry_run=True, grace=timedelta(0))
+            report = lake.collect_tenants(dry_run=True, grace=timedelta(0))
             assert report.missing == ()
-            return report.problems == ()  # a commit during the scrub can supersede a manifest before it is read
+            return report.problems == ()  # a commit during the collection can supersede a manifest before it is read
 
         wait_until(is_whole)
 

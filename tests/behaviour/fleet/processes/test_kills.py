@@ -36,7 +36,7 @@ class QuickFleet(LocalFleet):
     """A local fleet that deletes two seconds after it may, and starts a node again soon, but after its failover."""
 
     def _begin(self, name: str, words: Sequence[str], **facts: Any) -> Part:
-        more = ("--settle-ms", "2000") if name == "control" else ()
+        more = ("--grace-ms", "2000") if name == "control" else ()
         if name.startswith("node"):
             facts["restart_s"] = 3.0
         return super()._begin(name, (*words, *more), **facts)
@@ -165,7 +165,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         wait_until(is_clean, timeout_s=90)
         for txn in rejected:
             assert list(store.list(txn_folder(TENANT, txn))) == []
-        report = lake.scrub_tenants(dry_run=True, grace=timedelta(0))
+        report = lake.collect_tenants(dry_run=True, grace=timedelta(0))
         assert (report.missing, report.problems) == ((), ())
 
 

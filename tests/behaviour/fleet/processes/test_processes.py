@@ -23,7 +23,7 @@ NODES = ("node-1", "node-2", "node-3")
 
 @contextmanager
 def storming(tmp_path: Path, *, tenants: int = 4, seed: int = 0) -> Iterator[tuple[LocalFleet, Storm]]:
-    """A fleet of processes with clients; at the end everything is compared, and the scrubber misses nothing."""
+    """A fleet of processes with clients; at the end everything is compared, and the collector misses nothing."""
     lake = lakebed.open(str(tmp_path / "lake"))
     settings = FleetSettings(str(tmp_path / "lake"), tmp_path / "local", options=("--verbose",))
     with LocalFleet(settings) as local, watched(local), lake.fleet() as fleet:
@@ -33,7 +33,7 @@ def storming(tmp_path: Path, *, tenants: int = 4, seed: int = 0) -> Iterator[tup
         yield local, storm
         storm.stop()
         storm.check_all(seed=seed)
-        report = lake.scrub_tenants(dry_run=True, grace=timedelta(0))
+        report = lake.collect_tenants(dry_run=True, grace=timedelta(0))
         assert report.missing == ()
         assert report.problems == ()
 

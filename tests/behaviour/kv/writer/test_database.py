@@ -143,7 +143,7 @@ def test_a_snapshot_repeats_its_reads(db: Database, place: DatabaseLocation) -> 
             fill(db, count=600, seed=seed)
             db.compact(full=True)
             db.flush(memtable=True)
-            db.admin.collect_garbage(CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0)))
+            db.admin.collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
         assert list(snapshot.scan()) == sorted(rows.items())
         assert [snapshot.get(key) for key in rows] == list(rows.values())
         assert snapshot.get_many(rows) == list(rows.values())

@@ -20,7 +20,7 @@ from lakebed.testing import Fault, FaultyStore, ManualClock
 
 Opener = Callable[..., Database]
 ROOMY = {"l0_sst_bytes": 1 << 20, "unflushed_bytes_max": 1 << 21, "l0_count_max": 2}
-AT_ONCE = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+AT_ONCE = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
 
 
 def test_what_was_closed_opens_with_everything(place: DatabaseLocation, open_at: Opener) -> None:
@@ -97,6 +97,10 @@ def test_a_short_log_costs_a_close_no_request(place: DatabaseLocation, open_at: 
     db.close()
     assert list(place.store.list("sst")) == []
     open_at(place, **ROOMY).close()
+    assert list(place.store.list("sst")) == []
+    db = open_at(place, **ROOMY)
+    db.put(b"one more", b"x")
+    db.close()
     assert len(list(place.store.list("sst"))) == 1
     assert ManifestLog(place).latest().replay_after_wal_id == WalLog(place).last_id()
 
@@ -232,9 +236,9 @@ def test_a_zombie_meets_the_fence_wherever_it_wakes(place: DatabaseLocation, ope
         for i in range(150):
             new.put(b"%03d" % i, b"new", await_durable=False)
         new.compact(full=True)
-        new.admin.collect_garbage(AT_ONCE)
+        new.admin.collect(AT_ONCE)
         new.poll_once()
-        new.admin.collect_garbage(AT_ONCE)
+        new.admin.collect(AT_ONCE)
         with pytest.raises(Fenced):
             wake(old)
         assert dict(new.scan()) == {b"%03d" % i: b"new" for i in range(150)}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from lakebed.lsm.file_reader import FileReader
+from lakebed.lsm.model import FileMeta
+from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.committed.range_files import AHEAD_COUNT
@@ -44,6 +48,17 @@ class MeetingStore(StoreWrapper):
         finally:
             with self._lock:
                 self._inside -= 1
+
+
+def test_handles_of_older_ranges_are_not_kept_for_ever(opened_on: Callable[..., Committed]) -> None:
+    """However many ranges a process has read, it holds handles of a few thousand."""
+    files = opened_on(open_store("memory://handles")).files
+    for number in range(10_000):
+        file = FileMeta(f"range-{number}", 1, 0, 1, b"a", b"b", 0, 0)
+        assert files.ranges.reader(file).meta is file
+        assert files.metaranges.reader(file).meta is file
+    gc.collect()
+    assert 0 < sum(isinstance(each, FileReader) for each in gc.get_objects()) < 5_000
 
 
 def test_ranges_are_put_at_the_same_time(rows: Any, opened_on: Callable[..., Committed], repository_store: Any) -> None:

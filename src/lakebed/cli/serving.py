@@ -1,0 +1,47 @@
+"""What commands that listen share: where, for whom, and with which certificate."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from lakebed.cli.command import Command
+from lakebed.cli.grammar import option
+from lakebed.errors import InvalidRequest
+from lakebed.http.tls import CLEAR_VARIABLE, Tls
+
+
+class ServingCommand(Command):
+    """A command that serves HTTP, or HTTPS, until it is interrupted."""
+
+    host: Annotated[str, option("--host", help="Where to listen.")] = "127.0.0.1"
+    tls_certificate: Annotated[
+        str | None,
+        option("--tls-certificate", metavar="FILE", help="Serve HTTPS with this certificate (PEM, with its chain)."),
+    ] = None
+    tls_key: Annotated[
+        str | None, option("--tls-key", metavar="FILE", help="Its key. Default: in the file of the certificate.")
+    ] = None
+    tls_ca: Annotated[
+        str | None,
+        option("--tls-ca", metavar="FILE", help="Callers must show a certificate that one of these has signed."),
+    ] = None
+    allow_remote: Annotated[
+        bool, option("--allow-remote", help="Listen to other machines without a certificate: nothing is encrypted.")
+    ] = False
+
+    def read_tls(self) -> Tls | None:
+        """The certificate to serve with, which clients in this process show too. Raises `InvalidRequest`."""
+        if self.tls_certificate is None:
+            if self.tls_key is not None or self.tls_ca is not None:
+                raise InvalidRequest(
+                    "--tls-key and --tls-ca belong to a certificate: give --tls-certificate too.",
+                    kind="invalid_certificate",
+                )
+            if self.allow_remote:
+                os.environ.setdefault(CLEAR_VARIABLE, "1")  # what listens in clear text may speak so
+            return None
+        tls = Tls(certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_ca)
+        tls.context()  # what is wrong is said before anything is opened
+        tls.export()
+        return tls

@@ -1,0 +1,365 @@
+"""Uploads in parts: begun, parts put in any order, then completed or aborted.
+
+Owns: the records of uploads and of their parts, and the change that completes one. A part is an object of its own
+(``data/<ulid>``), durable before its record. Completing joins the parts into a new object and then, in one change of
+the key-value store, stages its entry, marks the upload completed and removes the records of its parts.
+
+Invariants:
+- Every change of an upload expects its record as it was read: of a completion and an abort one wins, and a part that
+  comes after either is refused.
+- A completion that is asked for again, because its reply was lost, answers as the first did, and changes nothing.
+- Parts are referred to by these records only, which a collection does not mark: parts of an upload that takes longer
+  than `CollectionOptions.min_age` may go, and its completion then says which. Nothing is half read: the entry is staged
+  behind the last byte of the last part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
+from typing import Final
+
+import msgspec
+from typing_extensions import Buffer
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.lsm.file_id import is_file_id, mint_file_id
+from lakebed.repo.heads.write import check_age, path_exists
+from lakebed.repo.model.entry import decode_entry, new_address
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_writable
+from lakebed.repo.records.records import decode_record, encode_record, read_records, write_unique
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.staging.entries import check_entry
+from lakebed.repo.staging.protocol import WriteAttempts, check_only_unexpected
+
+PART_NUMBER_MAX: Final = 10_000
+PART_BYTES_MIN: Final = 5 << 20
+"""Smallest part but the last."""
+_KEYS_AT_ONCE: Final = 10_000
+_ENDED_MS: Final = DAY_MS
+"""How long a completed upload is remembered, for callers whose reply was lost."""
+_IDLE_MS: Final = 7 * DAY_MS
+"""How long an open upload may get no part."""
+
+
+class Upload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record of an upload. Field names are stored: DO NOT CHANGE them."""
+
+    branch: str
+    path: str
+    content_type: str
+    metadata: dict[str, str]
+    started_at_ms: int
+    owner: str = ""
+    completed: Entry | None = None
+    """What it became; None: it is open."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The record of a part. Field names are stored: DO NOT CHANGE them."""
+
+    address: str
+    size_bytes: int
+    checksum: str
+    """MD5, hexadecimal."""
+    modified_ms: int
+
+
+class WantedPart(msgspec.Struct, frozen=True):
+    """A part as a completion names it."""
+
+    number: int
+    checksum: str
+
+
+def begin_upload(
+    context: RepositoryContext, *, branch: str, path: str, content_type: str, metadata: dict[str, str], owner: str
+) -> str:
+    """Begin an upload of an object; its id.
+
+    Raises:
+        NotFound: kind ``branch_not_found``.
+        InvalidRequest: as `lakebed.repo.heads.write.stage`; ``invalid_metadata``.
+    Cost: 1 read, 1 write of the key-value store.
+    """
+    check_path(path, writing=True)
+    check_writable(context, branch)
+    load_branch(context, branch)
+    kept = data.check_metadata(metadata, content_type=content_type)
+    upload_id = mint_file_id(environment=context.environment)
+    record = Upload(branch, path, content_type, kept, context.now_ms(), owner)
+    context.key_value.set(context.keys.upload(upload_id), encode_record(record))
+    return upload_id
+
+
+def load_upload(context: RepositoryContext, upload_id: str, *, branch: str, path: str) -> tuple[Upload, bytes]:
+    """An upload's record, open or completed, and its bytes to compare it by.
+
+    Raises:
+        NotFound: kind ``upload_not_found``: there is none of this id for this path.
+    """
+    key = context.keys.upload(upload_id) if is_file_id(upload_id) else None
+    raw = None if key is None else context.key_value.get(key)
+    if key is not None and raw is not None:
+        upload = decode_record(raw, Upload, key=key)
+        if (upload.branch, upload.path) == (branch, path):
+            return upload, raw
+    raise _no_upload(upload_id)
+
+
+def open_upload(context: RepositoryContext, upload_id: str, *, branch: str, path: str) -> tuple[Upload, bytes]:
+    """As `load_upload`, of one that is neither completed nor aborted."""
+    upload, raw = load_upload(context, upload_id, branch=branch, path=path)
+    if upload.completed is not None:
+        raise _no_upload(upload_id)
+    return upload, raw
+
+
+def _no_upload(upload_id: str) -> NotFound:
+    return NotFound(
+        f"There is no upload {upload_id[:64]!r} of this object: it was completed or aborted, or never begun.",
+        kind="upload_not_found",
+    )
+
+
+def put_part(context: RepositoryContext, upload_id: str, *, number: int, stored: Entry, expected: bytes) -> None:
+    """Record a part that is stored; one of the same number is replaced.
+
+    Args:
+        stored: from `lakebed.repo.objects.data.upload`.
+        expected: the upload's record, from `open_upload`.
+
+    Raises:
+        NotFound: kind ``upload_not_found``: the upload was completed or aborted meanwhile.
+    Cost: 1 write.
+    """
+    part = Part(stored.address, stored.size_bytes, stored.checksum, stored.modified_ms)
+    key = context.keys.part(upload_id, number)
+    try:
+        # The address is new, so the record is unique to this call.
+        write_unique(
+            context.key_value, [(key, encode_record(part))], expected={context.keys.upload(upload_id): expected}
+        )
+    except Conflict as error:
+        check_only_unexpected(error)
+        raise _no_upload(upload_id) from error
+
+
+def list_parts(context: RepositoryContext, upload_id: str, *, after: int = 0) -> Iterator[tuple[int, Part]]:
+    """Numbers and parts of an upload, in order, lazily. Cost: 1 scan."""
+    with context.key_value.snapshot() as snapshot:
+        for name, part in read_records(
+            snapshot, context.keys.parts(upload_id), Part, after=f"{after:05d}" if after else None
+        ):
+            yield int(name), part
+
+
+def list_uploads(context: RepositoryContext, *, branch: str | None, prefix: str) -> list[tuple[str, Upload]]:
+    """Ids and records of open uploads, ordered by branch and path, then by their beginning. Cost: 1 scan.
+
+    Args:
+        branch: the only one; None: all.
+        prefix: of the paths.
+    """
+    with context.key_value.snapshot() as snapshot:
+        uploads = [
+            (name, upload)
+            for name, upload in read_records(snapshot, context.keys.upload(), Upload)
+            if upload.completed is None
+            and (branch is None or upload.branch == branch)
+            and upload.path.startswith(prefix)
+        ]
+    return sorted(uploads, key=lambda row: (f"{row[1].branch}/{row[1].path}".encode(), row[0]))
+
+
+def abort_upload(context: RepositoryContext, upload_id: str, *, branch: str, path: str) -> None:
+    """Abort an upload; the bytes of its parts are collected later.
+
+    Raises:
+        NotFound: kind ``upload_not_found``.
+    Cost: 1 scan, 2 writes.
+    """
+    _, raw = open_upload(context, upload_id, branch=branch, path=path)
+    try:
+        context.key_value.set_if(context.keys.upload(upload_id), None, expected=raw)
+    except Conflict as error:
+        check_only_unexpected(error)
+        raise _no_upload(upload_id) from error
+    _remove_parts(context, upload_id)
+
+
+def _remove_parts(context: RepositoryContext, upload_id: str) -> None:
+    """Remove the records of parts of an upload that takes no more of them."""
+    while True:
+        with context.key_value.snapshot() as snapshot:
+            bounds = prefix_range(context.keys.parts(upload_id))
+            batch = [key for key, _ in islice(snapshot.scan(*bounds), _KEYS_AT_ONCE)]
+        if not batch:
+            return
+        context.key_value.write(deletes=batch)
+
+
+def join_checksum(parts: Sequence[Part]) -> str:
+    """The checksum of an object made of parts, as S3 has it: the MD5 of their MD5s, and their number."""
+    digests = b"".join(bytes.fromhex(part.checksum) for part in parts)
+    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}"
+
+
+def choose_parts(context: RepositoryContext, upload_id: str, wanted: Sequence[WantedPart]) -> list[Part]:
+    """The parts that a completion names.
+
+    Raises:
+        InvalidRequest: kind ``invalid_part``: one is missing, or has another checksum; ``invalid_part_order``;
+            ``part_too_small``.
+    """
+    if not wanted:
+        raise InvalidRequest("An upload is completed with at least one part: name them.", kind="invalid_part")
+    if any(after.number <= before.number for before, after in pairwise(wanted)):
+        raise InvalidRequest("The parts are not in ascending order: order them.", kind="invalid_part_order")
+    stored = dict(list_parts(context, upload_id))
+    parts = []
+    for part in wanted:
+        record = stored.get(part.number)
+        if record is None or record.checksum != part.checksum:
+            raise InvalidRequest(
+                f"Part {part.number} was not uploaded, or its ETag is another: upload it again.", kind="invalid_part"
+            )
+        parts.append(record)
+    for part, record in zip(wanted[:-1], parts[:-1], strict=True):
+        if record.size_bytes < PART_BYTES_MIN:
+            raise InvalidRequest(
+                f"Part {part.number} has {record.size_bytes:,} bytes, and every part but the last has at least "
+                f"{PART_BYTES_MIN:,}.",
+                kind="part_too_small",
+            )
+    return parts
+
+
+def complete_upload(
+    context: RepositoryContext,
+    upload_id: str,
+    *,
+    branch: str,
+    path: str,
+    wanted: Sequence[WantedPart],
+    matches: Callable[[Entry | None], bool] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Entry:
+    """Make an object of the parts of an upload, and stage it.
+
+    Args:
+        matches: whether what is visible at the path (None: nothing) may be replaced; None: whatever it is.
+        check: called when the bytes are joined, before anything refers to them; what it raises ends the call.
+
+    Returns:
+        Its entry; of a repeated call the same.
+
+    Raises:
+        NotFound: kind ``upload_not_found``; ``object_gone``: parts are so old that a collection took them.
+        InvalidRequest: as `choose_parts`, and as `lakebed.repo.heads.write.stage`.
+        AlreadyExists: kind ``path_exists``: `matches` refused.
+        Conflict: kind ``branch_moved``, ``upload_expired``.
+        OutcomeUnknown: ask again.
+    Cost: 1 GET a chunk of each part and the PUTs of the whole; 1 scan, 1 write of the key-value store.
+    """
+    upload, raw = load_upload(context, upload_id, branch=branch, path=path)
+    if upload.completed is not None:
+        return upload.completed
+    load_branch(context, branch)
+    parts = choose_parts(context, upload_id, wanted)
+    entry = _join(context, upload, parts)
+    check()
+    return _publish(context, upload_id, upload, raw, entry=entry, matches=matches)
+
+
+def _join(context: RepositoryContext, upload: Upload, parts: Sequence[Part]) -> Entry:
+    """The object of some parts: a single one as it is, several one behind the other under a new address."""
+    size_bytes = sum(part.size_bytes for part in parts)
+    address = parts[0].address
+    if len(parts) > 1:
+        address = new_address(context.environment)
+
+        def chunks() -> Iterator[Buffer]:
+            for part in parts:
+                if part.size_bytes:
+                    yield from data.stream(context, Entry(part.address, part.size_bytes, part.checksum, 0))
+
+        context.store.put_stream(address, chunks(), create_only=True)
+    return Entry(address, size_bytes, join_checksum(parts), context.now_ms(), upload.content_type, upload.metadata)
+
+
+def _publish(
+    context: RepositoryContext,
+    upload_id: str,
+    upload: Upload,
+    raw: bytes,
+    *,
+    entry: Entry,
+    matches: Callable[[Entry | None], bool] | None,
+) -> Entry:
+    """Stage the entry and mark the upload completed, in one change."""
+    key, path = context.keys.upload(upload_id), check_path(upload.path, writing=True)
+    value, ulid = check_entry(entry, upload.path)
+    done = encode_record(msgspec.structs.replace(upload, completed=entry))
+    attempts = WriteAttempts(context, upload.branch, operation="complete_upload")
+    while True:
+        expected: dict[bytes, bytes | None] = {key: raw}
+        if matches is None:
+            precondition = attempts.look()
+        else:
+            [(newest, below)], precondition = attempts.read(lambda view: view.layers_of([path]))
+            visible = below if newest is None else newest or None
+            if not matches(None if visible is None else decode_entry(visible, where=upload.path)):
+                raise path_exists(context, upload.branch, upload.path)
+            expected[precondition.token_prefix + path] = newest
+        check_age(ulid, precondition.boundary)
+        puts = [(key, done), (precondition.token_prefix + path, value)]
+        try:
+            write_unique(context.key_value, puts, expected={**precondition.on_both, **expected})
+        except Conflict as error:
+            check_only_unexpected(error)
+            upload_now, _ = load_upload(context, upload_id, branch=upload.branch, path=upload.path)
+            if upload_now.completed is not None:
+                return upload_now.completed  # another call of the same completion was faster
+            continue
+        context.counters.count(upload.branch, precondition.record.staging.id, entries=1)
+        _remove_parts(context, upload_id)
+        return entry
+
+
+def trim_uploads(context: RepositoryContext, *, now_ms: int | None = None) -> int:
+    """Remove the records of uploads that ended a day ago, or got no part for a week; their number.
+
+    Args:
+        now_ms: None: the present time.
+
+    Cost: 1 scan, and 1 scan and 2 writes for each.
+    """
+    now_ms = context.now_ms() if now_ms is None else now_ms
+    with context.key_value.snapshot() as snapshot:
+        uploads = [
+            row
+            for row in read_records(snapshot, context.keys.upload(), Upload)
+            if row[1].started_at_ms < now_ms - _ENDED_MS
+        ]
+    removed = 0
+    for name, upload in uploads:
+        raw = context.key_value.get(context.keys.upload(name))
+        last_ms = max((part.modified_ms for _, part in list_parts(context, name)), default=upload.started_at_ms)
+        age_ms = now_ms - (last_ms if upload.completed is None else upload.completed.modified_ms)
+        if raw is None or age_ms < (_IDLE_MS if upload.completed is None else _ENDED_MS):
+            continue
+        try:
+            context.key_value.set_if(context.keys.upload(name), None, expected=raw)
+        except Conflict:
+            continue  # it was completed or aborted at this moment
+        _remove_parts(context, name)
+        removed += 1
+    return removed

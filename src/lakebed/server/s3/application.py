@@ -1,0 +1,196 @@
+"""The ASGI application of the gateway: which requests are S3's, and what happens around every operation.
+
+Owns: the order. A request is signed, or refused; then it is an operation, or not; then its caller may, or may not; only
+then anything is looked up. Invariants: no handler runs for a request whose signature was not verified; an error is XML
+with a code of S3, and says nothing of the server's inside.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from lakebed.errors import LakebedError
+from lakebed.http.call import ClientGone, parse_query
+from lakebed.http.endpoint import TRACE, RequestTrace
+from lakebed.http.pools import run_in
+from lakebed.http.site import Change
+from lakebed.server.auth import check_role
+from lakebed.server.keys import Principal
+from lakebed.server.s3.body import plan_body
+from lakebed.server.s3.buckets import BUCKETS
+from lakebed.server.s3.call import S3Call, Target, decode_path, is_domain, split_path
+from lakebed.server.s3.errors import error_reply, s3_error
+from lakebed.server.s3.listing import LISTING
+from lakebed.server.s3.multipart import MULTIPART
+from lakebed.server.s3.objects import OBJECTS
+from lakebed.server.s3.operations import Level, Operation
+from lakebed.server.s3.signature import (
+    Headers,
+    Signature,
+    check_headers,
+    check_signature,
+    check_time,
+    is_signed,
+    parse_signature,
+)
+from lakebed.server.site import RepositorySite
+
+_OPERATIONS: Final[dict[tuple[str, Level], list[Operation]]] = {}
+for _operation in (*MULTIPART, *LISTING, *OBJECTS, *BUCKETS):
+    _OPERATIONS.setdefault((_operation.endpoint.method, _operation.level), []).append(_operation)
+for _alike in _OPERATIONS.values():
+    _alike.sort(key=lambda operation: -2 * len(operation.query) - bool(operation.header))
+
+# fmt: off
+_SUBRESOURCES: Final = frozenset((
+    "accelerate", "acl", "analytics", "attributes", "cors", "delete", "encryption", "intelligent-tiering",
+    "inventory", "legal-hold", "lifecycle", "location", "logging", "metadataTable", "metrics", "notification",
+    "object-lock", "ownershipControls", "policy", "policyStatus", "publicAccessBlock", "renameObject",
+    "replication", "requestPayment", "restore", "retention", "select", "session", "tagging", "torrent",
+    "uploadId", "uploads", "versioning", "versions", "website",
+))
+# fmt: on
+"""Names of a query that make a request another operation than the plain one of its method."""
+
+_METHOD_NOT_ALLOWED: Final = "The specified method is not allowed against this resource."
+
+
+class S3Application:
+    """The operations of S3 over a site."""
+
+    def __init__(self, site: RepositorySite) -> None:
+        self._site = site
+        self._domains = tuple(site.options.s3_domains)
+
+    def claims(self, scope: Scope) -> bool:
+        """Whether a request is one of S3: it is signed so, or came to a domain of the gateway."""
+        if is_signed(scope["headers"], scope["query_string"]):
+            return True
+        if not self._domains:
+            return False
+        return is_domain(_host(scope["headers"]), domains=self._domains)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        trace: RequestTrace = scope[TRACE]
+        trace.route = "s3"
+        waits = any(name == b"expect" for name, _ in scope["headers"])
+
+        async def receive_first() -> Message:
+            nonlocal waits
+            waits = False
+            return await receive()
+
+        try:
+            reply = await self._answer(scope, receive_first if waits else receive, trace)
+        except ClientGone:
+            trace.status, trace.error = 499, "client_gone"
+            return
+        except Exception as error:
+            reply = self._explain(error, scope, trace)
+        if waits:  # a client that still holds its body back sends it or not: what comes next cannot be told apart
+            reply.raw_headers.append((b"connection", b"close"))
+        request_id = trace.request_id.encode()
+        reply.raw_headers += [(b"x-amz-request-id", request_id), (b"x-request-id", request_id)]
+        await reply(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, trace: RequestTrace) -> Response:
+        headers: Headers = scope["headers"]
+        raw_path = _raw_path(scope)
+        pairs = parse_query(scope)
+        path = decode_path(raw_path)
+        signature = parse_signature(headers, pairs)
+        principal, key = await self._verify(signature)
+        trace.access_key = principal.id
+        check_headers(signature, headers)
+        check_signature(
+            signature, key, method=scope["method"], path=path, raw_path=raw_path, pairs=pairs, headers=headers
+        )
+        bucket, name = split_path(path, host=_host(headers), domains=self._domains)
+        target = Target(bucket, name, path, raw_path, pairs)
+        values = {header.decode("latin-1"): value.decode("latin-1") for header, value in headers}
+        operation = _find(scope["method"], target, values)
+        endpoint = operation.endpoint
+        trace.route = f"s3/{endpoint.name}"
+        plan = plan_body(signature, key, values)
+        # The plan has it: it is the checksum of the object, and a body may come in chunks with more around it.
+        scope["headers"] = [pair for pair in headers if pair[0] != b"content-md5"]
+        call = S3Call(
+            self._site,
+            scope,
+            receive,
+            principal=principal,
+            request_id=trace.request_id,
+            target=target,
+            headers=values,
+            body_plan=plan,
+        )
+        assert endpoint.needs is not None
+        check_role(principal, needed=endpoint.needs, repository=call.place.repository or None)
+        reply = await operation.handler(call)
+        if endpoint.audited and reply.status_code < 300:
+            await self._audit(call, operation, principal, reply.status_code)
+        return reply
+
+    async def _verify(self, signature: Signature) -> tuple[Principal, bytes]:
+        """The caller whose key a signature names, and what it signs with. Raises ``InvalidAccessKeyId``."""
+        site = self._site
+        check_time(signature, now_ms=site.serving.environment.clock.now_ms())
+        found = site.keys.recall_signer(signature.access_key, signature.scope)
+        if found is None:
+            verify = site.keys.signer
+            if site.repositories.key_value.is_local:
+                found = verify(signature.access_key, signature.scope)
+            else:
+                found = await run_in(site.serving.pools.quick, verify, signature.access_key, signature.scope)
+        return found
+
+    async def _audit(self, call: S3Call, operation: Operation, principal: Principal, status: int) -> None:
+        change = Change(operation.endpoint, principal.id, call.path, "", status, call.request_id)
+        try:
+            await self._site.audit(change)
+        except LakebedError as error:  # the change is made, and its reply must say so
+            name = operation.endpoint.name
+            self._site.serving.log_problem(f"no audit line of {name}: {error}", request_id=call.request_id)
+
+    def _explain(self, error: Exception, scope: Scope, trace: RequestTrace) -> Response:
+        reply = error_reply(
+            error,
+            request_id=trace.request_id,
+            resource=_raw_path(scope).decode("latin-1"),
+            root_url=self._site.repositories.url,
+        )
+        if isinstance(error, LakebedError) and reply.status_code != 500:
+            trace.error = error.kind
+        else:
+            trace.error = "".join(traceback.format_exception(error))
+        return reply
+
+
+def _raw_path(scope: Scope) -> bytes:
+    """The path as it was sent."""
+    path: bytes = scope["raw_path"]
+    return path
+
+
+def _host(headers: Headers) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
+
+
+def _find(method: str, target: Target, headers: dict[str, str]) -> Operation:
+    """The operation that a request asks for. Raises ``NotImplemented``, ``MethodNotAllowed``."""
+    level: Level = "object" if target.key else "bucket" if target.bucket else "service"
+    names = {name for name, _ in target.pairs}
+    for operation in _OPERATIONS.get((method, level), ()):
+        if operation.query <= names and (not operation.header or operation.header in headers):
+            others = (names & _SUBRESOURCES) - operation.query
+            if others:
+                raise s3_error("NotImplemented", f"The operation {min(others)} is not served.")
+            return operation
+    if names & _SUBRESOURCES:
+        raise s3_error("NotImplemented", f"The operation {min(names & _SUBRESOURCES)} is not served.")
+    raise s3_error("MethodNotAllowed", _METHOD_NOT_ALLOWED)

@@ -1,0 +1,248 @@
+"""The body of a request: out of its chunks, and judged while it streams.
+
+Owns: the encoding ``aws-chunked`` with signatures of chunks, with trailers, or with neither; and what a body must agree
+with: its announced length, the hash that was signed, ``Content-MD5``, and checksums of headers and trailers.
+Invariants: a body that differs is an error at its end at the latest, so an upload that reads to the end stores nothing
+of it; no more than one piece is held, however long a chunk is.
+
+Pure: an iterator of pieces becomes another. It runs where the store takes the pieces, not in the event loop.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from typing_extensions import Buffer
+
+from lakebed.server.s3.checksums import HEADER, Checksum, new_checksum
+from lakebed.server.s3.errors import s3_error
+from lakebed.server.s3.signature import EMPTY_SHA256, UNSIGNED, Signature, is_sha256, is_signature, mismatch, sign
+
+SIGNED_CHUNKS: Final = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+SIGNED_CHUNKS_TRAILER: Final = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
+UNSIGNED_CHUNKS_TRAILER: Final = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+_CHUNKED: Final = (SIGNED_CHUNKS, SIGNED_CHUNKS_TRAILER, UNSIGNED_CHUNKS_TRAILER)
+
+_LINE_BYTES_MAX: Final = 4_096
+_TRAILERS_MAX: Final = 16
+_CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,16})(?:;chunk-signature=([0-9a-f]{64}))?\s*")
+_TRAILER_SIGNATURE: Final = "x-amz-trailer-signature"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPlan:
+    """What a body is, and must agree with.
+
+    Attributes:
+        signature, key: of the request; they sign its chunks.
+        encoded_bytes: the announced length of what is sent; None: unknown.
+        decoded_bytes: the announced length of a chunked body itself; None: not announced.
+        checksums: stated in headers, base64 by name.
+        trailers: names of trailers that are announced.
+        md5: as ``Content-MD5`` states it; None: not at all.
+    """
+
+    signature: Signature
+    key: bytes
+    decoded_bytes: int | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    trailers: frozenset[str] = frozenset()
+    md5: str | None = None
+
+
+def plan_body(signature: Signature, key: bytes, headers: Mapping[str, str]) -> BodyPlan:
+    """What the headers of a request say of its body.
+
+    Args:
+        headers: by their lower-case names.
+
+    Raises:
+        InvalidRequest: kind ``InvalidArgument``, ``InvalidDigest``, ``InvalidRequest``: a header is malformed.
+    """
+    payload = signature.payload
+    if payload not in _CHUNKED and payload != UNSIGNED and not is_sha256(payload):
+        raise s3_error(
+            "InvalidArgument", "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a STREAMING- word, or a SHA-256."
+        )
+    decoded: int | None = None
+    if payload in _CHUNKED:
+        text = headers.get("x-amz-decoded-content-length", "")
+        if not (text.isascii() and text.isdigit() and len(text) <= 18):
+            raise s3_error("MissingContentLength", "A chunked body needs x-amz-decoded-content-length.")
+        decoded = int(text)
+    md5 = headers.get("content-md5")
+    if md5 is not None and len(_from_base64(md5)) != 16:
+        raise s3_error("InvalidDigest", "The Content-MD5 you specified is not valid.")
+    checksums = {}
+    for name, value in headers.items():
+        checksum = new_checksum(name.removeprefix(HEADER)) if name.startswith(HEADER) else None
+        if checksum is not None:
+            if len(_from_base64(value)) != len(checksum.digest()):
+                raise s3_error("InvalidRequest", f"Value for {name} header is invalid.")
+            checksums[name.removeprefix(HEADER)] = value
+    trailers = frozenset(name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",") if name.strip())
+    return BodyPlan(signature, key, decoded, checksums, trailers, md5)
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def decode(pieces: Iterable[Buffer], plan: BodyPlan) -> Iterator[Buffer]:
+    """The bytes of a body.
+
+    Raises:
+        InvalidRequest: kind ``IncompleteBody``, ``SignatureDoesNotMatch``, ``XAmzContentSHA256Mismatch``,
+            ``BadDigest``: at the latest behind the last piece.
+    """
+    running: dict[str, Checksum] = {}
+    for name in (*plan.checksums, *(name.removeprefix(HEADER) for name in plan.trailers)):
+        checksum = new_checksum(name)
+        if checksum is not None:
+            running[name] = checksum
+    updates = [checksum.update for checksum in running.values()]
+    whole = hashlib.sha256() if is_sha256(plan.signature.payload) else None
+    if whole is not None:
+        updates.append(whole.update)
+    md5 = None if plan.md5 is None else hashlib.md5(usedforsecurity=False)
+    if md5 is not None:
+        updates.append(md5.update)
+    trailers: dict[str, str] = {}
+    size_bytes = 0
+    for piece in _unchunk(pieces, plan, trailers) if plan.signature.payload in _CHUNKED else pieces:
+        size_bytes += len(cast(bytes, piece))
+        for update in updates:
+            update(piece)
+        yield piece
+    if plan.decoded_bytes is not None and size_bytes != plan.decoded_bytes:
+        raise s3_error(
+            "IncompleteBody", f"The body has {size_bytes} bytes, and its headers announced {plan.decoded_bytes}."
+        )
+    if whole is not None and whole.hexdigest() != plan.signature.payload:
+        raise s3_error(
+            "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed."
+        )
+    if md5 is not None and md5.digest() != _from_base64(plan.md5 or ""):
+        raise s3_error("BadDigest", "The Content-MD5 you specified did not match what we received.")
+    _check_checksums(running, plan, trailers)
+
+
+def _check_checksums(running: Mapping[str, Checksum], plan: BodyPlan, trailers: Mapping[str, str]) -> None:
+    missing = plan.trailers - trailers.keys()
+    if missing:
+        raise s3_error("IncompleteBody", f"The trailer {min(missing)} was announced, and did not come.")
+    for name, checksum in running.items():
+        stated = plan.checksums.get(name) or trailers.get(HEADER + name)
+        if stated is not None and stated.strip() != b64encode(checksum.digest()).decode():
+            raise s3_error("BadDigest", f"The {name.upper()} you specified did not match the calculated checksum.")
+
+
+class _Reader:
+    """Lines and stretches of pieces."""
+
+    def __init__(self, pieces: Iterable[Buffer]) -> None:
+        self._pieces = iter(pieces)
+        self._view = memoryview(b"")
+
+    def is_at_end(self) -> bool:
+        """Whether nothing is left."""
+        while not self._view:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return True
+            self._view = memoryview(piece)
+        return False
+
+    def _fill(self) -> None:
+        if self.is_at_end():
+            raise s3_error("IncompleteBody", "The body ended in the middle of its chunks.")
+
+    def line(self) -> bytes:
+        """A line, without its end."""
+        line = b""
+        while not line.endswith(b"\n"):
+            self._fill()
+            if len(line) > _LINE_BYTES_MAX:
+                raise _malformed()
+            head = bytes(self._view[:_LINE_BYTES_MAX])
+            taken = head[: head.find(b"\n") + 1] or head
+            line += taken
+            self._view = self._view[len(taken) :]
+        return line.removesuffix(b"\n").removesuffix(b"\r")
+
+    def take(self, size_bytes: int) -> Iterator[memoryview]:
+        """So many bytes."""
+        while size_bytes:
+            self._fill()
+            piece = self._view[:size_bytes]
+            self._view = self._view[len(piece) :]
+            size_bytes -= len(piece)
+            yield piece
+
+
+def _malformed() -> Exception:
+    return s3_error("IncompleteBody", "The chunks of the body are malformed.")
+
+
+def _unchunk(pieces: Iterable[Buffer], plan: BodyPlan, trailers: dict[str, str]) -> Iterator[Buffer]:
+    """The chunks of a body; at its end `trailers` is filled."""
+    reader = _Reader(pieces)
+    signature, is_chain = plan.signature, plan.signature.payload != UNSIGNED_CHUNKS_TRAILER
+    previous = signature.signature
+    head = f"AWS4-HMAC-SHA256-PAYLOAD\n{signature.timestamp}\n{signature.scope}\n"
+    while True:
+        match = _CHUNK.fullmatch(reader.line())
+        if match is None or (is_chain and match[2] is None):
+            raise _malformed()
+        size_bytes = int(match[1], 16)
+        digest = hashlib.sha256()
+        for piece in reader.take(size_bytes):
+            if is_chain:
+                digest.update(piece)
+            yield piece
+        if is_chain:
+            expected = sign(plan.key, f"{head}{previous}\n{EMPTY_SHA256}\n{digest.hexdigest()}")
+            if not is_signature(match[2].decode(), expected):
+                raise mismatch()
+            previous = expected
+        if size_bytes == 0:
+            break
+        if reader.line():
+            raise _malformed()
+    _read_trailers(reader, plan, trailers, previous=previous if is_chain else None)
+    if not reader.is_at_end():
+        raise _malformed()
+
+
+def _read_trailers(reader: _Reader, plan: BodyPlan, trailers: dict[str, str], *, previous: str | None) -> None:
+    """Read what follows the last chunk, up to the end of the body, and check its signature.
+
+    Args:
+        previous: the signature of the last chunk; None: chunks are not signed.
+    """
+    block = ""
+    stated = None
+    while not reader.is_at_end() and (line := reader.line()):
+        name, mark, value = line.decode("latin-1").partition(":")
+        name = name.strip().lower()
+        if not mark or len(trailers) >= _TRAILERS_MAX:
+            raise _malformed()
+        if name == _TRAILER_SIGNATURE:
+            stated = value.strip()
+        else:
+            trailers[name] = value.strip()
+            block += f"{name}:{value.strip()}\n"
+    if previous is not None and plan.signature.payload == SIGNED_CHUNKS_TRAILER:
+        signature, digest = plan.signature, hashlib.sha256(block.encode("latin-1")).hexdigest()
+        text = f"AWS4-HMAC-SHA256-TRAILER\n{signature.timestamp}\n{signature.scope}\n{previous}\n{digest}"
+        if stated is None or not is_signature(stated, sign(plan.key, text)):
+            raise mismatch()

@@ -1,0 +1,212 @@
+"""One request of S3: its bucket and key, what they name, and its body.
+
+Owns: the mapping. A bucket is a repository, and a key begins with a reference; or a bucket is ``repository.branch``,
+and a key is a path. Invariant: a path is decoded once, and never normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from starlette.types import Receive, Scope
+from typing_extensions import Buffer
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.http.streaming import whole_or_stream
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.refs import resolve
+from lakebed.server.keys import Principal
+from lakebed.server.s3.body import BodyPlan, decode
+from lakebed.server.s3.errors import s3_error
+from lakebed.server.s3.signature import Pairs
+from lakebed.server.s3.xml import XML_BYTES_MAX, Element, XmlError, parse
+from lakebed.server.site import RepositoryCall, RepositorySite
+
+R = TypeVar("R")
+
+KEY_BYTES_MAX: Final = 1_024
+"""Longest path, as `lakebed.repo.model.names.PATH_BYTES_MAX`; the reference in front does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a bucket and a key name.
+
+    Attributes:
+        ref: a branch, or with keys of a repository's bucket any reference; empty: none is named.
+        path: of the object; empty: the reference itself.
+        is_branch_bucket: whether the reference is in the bucket's name.
+    """
+
+    repository: str
+    ref: str
+    path: str
+    is_branch_bucket: bool
+
+    def key(self, path: str) -> str:
+        """The key of another path of the same reference."""
+        return path if self.is_branch_bucket else f"{self.ref}/{path}"
+
+
+def place_of(bucket: str, key: str) -> Place:
+    """What a bucket and a key name."""
+    repository, mark, branch = bucket.partition(".")
+    if mark:
+        return Place(repository, branch, key, is_branch_bucket=True)
+    ref, _, path = key.partition("/")
+    return Place(repository, ref, path, is_branch_bucket=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the line of a request names.
+
+    Attributes:
+        path, raw_path: the whole path, decoded, and as it was sent.
+        pairs: the query, decoded.
+    """
+
+    bucket: str
+    key: str
+    path: str
+    raw_path: bytes
+    pairs: Pairs
+
+
+def split_path(path: str, *, host: str, domains: tuple[str, ...]) -> tuple[str, str]:
+    """Bucket and key of a path; the bucket may be in the host's name, in front of one of the domains."""
+    name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+    for domain in domains:
+        if name.lower().endswith("." + domain.lower()):
+            return name[: -len(domain) - 1], path[1:]
+    bucket, _, key = path[1:].partition("/")
+    return bucket, key
+
+
+def is_domain(host: str, *, domains: tuple[str, ...]) -> bool:
+    """Whether a host is one of the domains, or a bucket in one of them."""
+    name = host.partition(":")[0].lower()
+    return any(name == domain.lower() or name.endswith("." + domain.lower()) for domain in domains)
+
+
+def decode_path(raw: bytes) -> str:
+    """A path without its percent signs. Raises `InvalidRequest` (``InvalidURI``)."""
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        raise s3_error("InvalidURI", "The path cannot be decoded: encode it as UTF-8 with percent signs.") from error
+
+
+class S3Call(RepositoryCall):
+    """A request of S3.
+
+    Attributes:
+        target: its bucket and key.
+        place: what they name.
+        body_plan: what its body must agree with.
+    """
+
+    __slots__ = ("body_plan", "headers", "pairs", "place", "target")
+
+    def __init__(
+        self,
+        site: RepositorySite,
+        scope: Scope,
+        receive: Receive,
+        *,
+        principal: Principal,
+        request_id: str,
+        target: Target,
+        headers: dict[str, str],
+        body_plan: BodyPlan,
+    ) -> None:
+        self.target = target
+        self.place = place_of(target.bucket, target.key)
+        self.headers = headers
+        self.body_plan = body_plan
+        scope["path_params"] = {"repository": self.place.repository, "branch": self.place.ref}
+        super().__init__(site, scope, receive, principal=principal, request_id=request_id)
+        self.pairs = dict(target.pairs)
+
+    @property
+    def caller(self) -> Principal:
+        """The caller; every request is signed."""
+        assert self.principal is not None
+        return self.principal
+
+    def number(self, name: str, *, default: int, high: int) -> int:
+        """A number of the query from 0; a larger one than `high` counts as that. Raises ``InvalidArgument``."""
+        text = self.pairs.get(name)
+        if text is None or text == "":
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) <= 18):
+            raise s3_error("InvalidArgument", f"{name} is a number of at least 0.")
+        return min(int(text), high)
+
+    def encoded_chunks(self, *, bytes_max: int) -> AsyncIterator[bytes]:
+        """The body as it is sent. Raises ``MissingContentLength``, ``EntityTooLarge``."""
+        if self.header(b"content-length") is None and self.header(b"transfer-encoding") is None:
+            raise s3_error("MissingContentLength", "You must provide the Content-Length HTTP header.")
+        return self.chunks(bytes_max=bytes_max)
+
+    async def receive_object(self, store: Callable[[Buffer | Iterator[Buffer]], R], finish: Callable[[R], None]) -> R:
+        """Store the body of this request.
+
+        Args:
+            store: makes something durable of the whole body, or of its pieces.
+            finish: refers to it. Both are called in one step of the pool for a small body.
+        """
+        options = self.site.options
+        chunks = self.encoded_chunks(bytes_max=options.object_bytes_max)
+        body, rest = await whole_or_stream(chunks, bytes_max=options.small_object_bytes)
+        if rest is None:
+
+            def store_whole() -> R:
+                pieces = list(decode([body], self.body_plan))
+                stored = store(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                finish(stored)
+                return stored
+
+            return await self.quick(store_whole)
+        stored = await self.upload(rest, into=lambda pieces: store(decode(pieces, self.body_plan)))
+        await self.quick(self.check_key)  # its upload may have taken hours
+        await self.quick(finish, stored)
+        return stored
+
+    def check_key(self) -> None:
+        """Refuse a caller whose key was revoked since the request began. Cost: 1 GET."""
+        self.site.keys.holder(self.caller.id)
+
+    async def read_xml(self, root: str) -> Element:
+        """The body as XML. Raises ``MalformedXML``, ``MaxMessageLengthExceeded``."""
+        try:
+            raw = await self.body(bytes_max=XML_BYTES_MAX)
+        except InvalidRequest as error:
+            if error.kind != "too_large":
+                raise
+            raise s3_error("MaxMessageLengthExceeded", f"The XML is larger than {XML_BYTES_MAX:,} bytes.") from error
+        body = b"".join(decode([raw], self.body_plan))
+        try:
+            element = parse(body)
+        except XmlError as error:
+            raise s3_error("MalformedXML", f"The XML is not well-formed: {error}.") from error
+        if element.name != root:
+            raise s3_error("MalformedXML", f"The XML is a {element.name}, and this operation takes a {root}.")
+        return element
+
+
+def explain_missing_branch(context: RepositoryContext, place: Place, error: NotFound | InvalidRequest) -> Exception:
+    """The error of a write to what is no branch: of another reference it is read-only, else there is none."""
+    try:
+        resolve(context, place.ref)
+    except (NotFound, InvalidRequest):
+        if place.is_branch_bucket or error.kind == "branch_not_found":
+            return s3_error("NoSuchBucket", f"Repository {place.repository} has no branch {place.ref!r}.")
+        return error
+    return s3_error(
+        "AccessDenied",
+        f"{place.ref!r} of repository {place.repository} is no branch: tags and commits are read-only.",
+    )

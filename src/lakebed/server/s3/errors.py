@@ -1,0 +1,139 @@
+"""Errors as S3 has them: a code, its status, and XML.
+
+Owns: the codes, and which of them an error of lakebed is. An error with one of these codes as its kind is raised by
+`s3_error`; every other one is mapped by its kind, else by the status that the REST interface gives it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.errors import InvalidRequest, LakebedError
+from lakebed.http.ranges import content_range
+from lakebed.server.errors import shown_error, status_of
+from lakebed.server.s3.xml import render
+
+XML_TYPE: Final = "application/xml"
+
+_STATUSES: Final[dict[str, int]] = {
+    "AccessDenied": 403,
+    "AuthorizationHeaderMalformed": 400,
+    "AuthorizationQueryParametersError": 400,
+    "BadDigest": 400,
+    "BucketAlreadyOwnedByYou": 409,
+    "BucketNotEmpty": 409,
+    "ConditionalRequestConflict": 409,
+    "EntityTooLarge": 400,
+    "EntityTooSmall": 400,
+    "IncompleteBody": 400,
+    "InternalError": 500,
+    "InvalidAccessKeyId": 403,
+    "InvalidArgument": 400,
+    "InvalidBucketName": 400,
+    "InvalidDigest": 400,
+    "InvalidPart": 400,
+    "InvalidPartOrder": 400,
+    "InvalidRange": 416,
+    "InvalidRequest": 400,
+    "InvalidURI": 400,
+    "KeyTooLongError": 400,
+    "MalformedXML": 400,
+    "MaxMessageLengthExceeded": 400,
+    "MetadataTooLarge": 400,
+    "MethodNotAllowed": 405,
+    "MissingContentLength": 411,
+    "NoSuchBucket": 404,
+    "NoSuchKey": 404,
+    "NoSuchUpload": 404,
+    "NoSuchVersion": 404,
+    "NotImplemented": 501,
+    "OperationAborted": 409,
+    "PreconditionFailed": 412,
+    "RequestTimeTooSkewed": 403,
+    "RequestTimeout": 400,
+    "SignatureDoesNotMatch": 403,
+    "SlowDown": 503,
+    "XAmzContentSHA256Mismatch": 400,
+}
+
+_CODES: Final[dict[str, str]] = {
+    "body_differs": "BadDigest",
+    "branch_exists": "BucketAlreadyOwnedByYou",
+    "branch_not_found": "NoSuchBucket",
+    "import_gone": "NoSuchKey",
+    "invalid_metadata": "MetadataTooLarge",
+    "invalid_path": "InvalidArgument",
+    "invalid_query": "InvalidArgument",
+    "invalid_reference": "NoSuchKey",
+    "invalid_repository_name": "NoSuchBucket",
+    "object_gone": "NoSuchKey",
+    "oversized_metadata": "MetadataTooLarge",
+    "path_not_found": "NoSuchKey",
+    "precondition_failed": "PreconditionFailed",
+    "range_not_satisfiable": "InvalidRange",
+    "reference_not_found": "NoSuchKey",
+    "repository_not_found": "NoSuchBucket",
+    "reserved_path": "AccessDenied",
+    "stalled": "RequestTimeout",
+    "too_large": "EntityTooLarge",
+    "unsupported": "NotImplemented",
+    "upload_expired": "OperationAborted",
+}
+
+_BY_STATUS: Final = {
+    401: "AccessDenied",
+    403: "AccessDenied",
+    404: "NoSuchKey",
+    405: "MethodNotAllowed",
+    408: "RequestTimeout",
+    409: "OperationAborted",
+    412: "PreconditionFailed",
+    413: "EntityTooLarge",
+    503: "SlowDown",
+}
+
+
+def s3_error(code: str, message: str) -> InvalidRequest:
+    """An error with a code of S3. What it says is shown to the client."""
+    assert code in _STATUSES, code
+    return InvalidRequest(message, kind=code)
+
+
+def code_of(error: BaseException) -> str:
+    """The code of S3 for an error."""
+    if not isinstance(error, LakebedError):
+        return "InternalError"
+    if error.kind in _STATUSES:
+        return error.kind
+    status = status_of(error)
+    if status >= 500 and status != 503:
+        return "InternalError"
+    return _CODES.get(error.kind) or _BY_STATUS.get(status, "InvalidRequest")
+
+
+def error_fields(error: BaseException, *, request_id: str, root_url: str) -> list[tuple[str, str]]:
+    """Code and message of an error, as a client may see them. Those of a bug say where to look."""
+    code = code_of(error)
+    if code == "InternalError" or not isinstance(error, LakebedError):
+        return [("Code", code), ("Message", f"The server failed; its log says why, under request {request_id}.")]
+    return [("Code", code), ("Message", shown_error(error, root_url=root_url).message)]
+
+
+def error_reply(error: BaseException, *, request_id: str, resource: str, root_url: str) -> Response:
+    """The reply to a request that failed.
+
+    Args:
+        resource: the path of the request.
+        root_url: of the storage, which no message shows where it is a folder.
+    """
+    fields = error_fields(error, request_id=request_id, root_url=root_url)
+    status = _STATUSES[fields[0][1]]
+    body = render("Error", [*fields, ("Resource", resource), ("RequestId", request_id)], namespace=None)
+    reply = Response(body, status, media_type=XML_TYPE)
+    if status == 416 and isinstance(error, LakebedError):
+        reply.headers["content-range"] = content_range(None, size_bytes=int(error.facts.get("size_bytes", 0)))
+    elif status == 503:
+        reply.headers["retry-after"] = "1"
+    return reply

@@ -1,0 +1,257 @@
+"""Listings: ListObjects of both versions, ListObjectVersions.
+
+Owns: pages and their tokens. A page of a branch costs what a page of the REST interface costs. In the bucket of a
+repository whose prefix names no reference yet, the branches are listed as what is in front of the first slash.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from lakebed.errors import NotFound
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_prefix
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import list_branches
+from lakebed.repo.references.refs import resolve
+from lakebed.repo.staging.listing import Listed
+from lakebed.repo.staging.view import View, read_reference
+from lakebed.server.s3.call import S3Call
+from lakebed.server.s3.errors import XML_TYPE, s3_error
+from lakebed.server.s3.objects import iso_time
+from lakebed.server.s3.operations import Operations
+from lakebed.server.s3.xml import Value, render
+
+LISTING: Final = Operations()
+KEYS_MAX: Final = 1_000
+STORAGE_CLASS: Final = "STANDARD"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """Which page of keys is asked for."""
+
+    prefix: str
+    after: str
+    delimiter: str
+    amount: int
+
+
+def list_keys(call: S3Call, context: RepositoryContext, page: KeyPage) -> list[Listed]:
+    """Keys and common prefixes of a bucket, in the order of their bytes: at most `page.amount`.
+
+    Raises:
+        InvalidRequest: kind ``NoSuchBucket``, of the bucket of a branch that is not there.
+    """
+    check_prefix(page.prefix)
+    place = call.place
+    if place.is_branch_bucket:
+        try:
+            return _list_reference(context, place.ref, page)
+        except NotFound as error:
+            if error.kind != "reference_not_found":
+                raise
+            raise s3_error("NoSuchBucket", error.message) from error
+    ref, mark, prefix = page.prefix.partition("/")
+    if not mark:
+        return list(islice(_list_branches(context, page), page.amount))
+    try:
+        return _list_below(context, ref, prefix, page)
+    except NotFound as error:
+        if error.kind != "reference_not_found":
+            raise
+        return []
+
+
+def _list_reference(context: RepositoryContext, ref: str, page: KeyPage) -> list[Listed]:
+    def read(view: View) -> list[Listed]:
+        return list(view.list(page.prefix, after=page.after, delimiter=page.delimiter, amount=page.amount))
+
+    return read_reference(context, ref, read)
+
+
+def _list_below(context: RepositoryContext, ref: str, prefix: str, page: KeyPage) -> list[Listed]:
+    """The keys of a reference, with it in front."""
+    begin = ref + "/"
+    after = ""
+    if page.after.encode() >= begin.encode():
+        if not page.after.startswith(begin):
+            return []  # behind all keys of the reference
+        after = page.after[len(begin) :]
+    below = _list_reference(context, ref, KeyPage(prefix, after, page.delimiter, page.amount))
+    return [Listed(begin + listed.path, listed.entry) for listed in below]
+
+
+def _list_branches(context: RepositoryContext, page: KeyPage) -> Iterator[Listed]:
+    """The keys of the branches whose names begin with a prefix, lazily."""
+    if len(page.delimiter) > 1:
+        raise s3_error("NotImplemented", "In front of the reference a delimiter has one character: name a reference.")
+    names = sorted(
+        (name for name, _ in list_branches(context, prefix=page.prefix)), key=lambda name: f"{name}/".encode()
+    )
+    behind = page.after
+    for name in names:
+        key = f"{name}/"
+        at = key.find(page.delimiter, len(page.prefix)) if page.delimiter else -1
+        if at >= 0:
+            common = key[: at + 1]
+            if common.encode() > behind.encode():
+                behind = common
+                yield Listed(common)
+            continue
+        after = page.after
+        while rows := _list_below(context, name, "", KeyPage("", after, page.delimiter, page.amount)):
+            yield from rows
+            if len(rows) < page.amount:
+                break
+            after = rows[-1].path
+
+
+def _token(key: str) -> str:
+    return urlsafe_b64encode(key.encode()).decode()
+
+
+def _key_of(token: str) -> str:
+    try:
+        return b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise s3_error("InvalidArgument", "The continuation token provided is incorrect.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A page as it is shown: its rows, and whether there are more."""
+
+    rows: list[Listed]
+    is_truncated: bool
+
+    @property
+    def last(self) -> str:
+        """The last key or common prefix."""
+        return self.rows[-1].path if self.rows else ""
+
+
+async def _read(call: S3Call, *, after: str) -> tuple[Shown, int]:
+    """A page, and how many keys were asked for."""
+    amount = call.number("max-keys", default=KEYS_MAX, high=KEYS_MAX)
+    context = await call.context()
+    if amount == 0:
+        if call.place.is_branch_bucket:
+            await call.look(resolve, context, call.place.ref)
+        return Shown([], False), 0
+    page = KeyPage(call.pairs.get("prefix", ""), after, call.pairs.get("delimiter", ""), amount + 1)
+    rows = await call.heavy(list_keys, call, context, page)
+    return Shown(rows[:amount], len(rows) > amount), amount
+
+
+class _Encoding:
+    """How keys are written: as they are, or with percent signs."""
+
+    def __init__(self, call: S3Call) -> None:
+        self.name = call.pairs.get("encoding-type", "")
+        if self.name not in ("", "url"):
+            raise s3_error("InvalidArgument", "Invalid Encoding Method specified in Request: use url.")
+
+    def __call__(self, key: str) -> str:
+        return quote(key, safe="/-_.~*") if self.name else key
+
+    def fields(self) -> list[tuple[str, Value]]:
+        return [("EncodingType", self.name)] if self.name else []
+
+
+def owner_fields(owner: str) -> list[tuple[str, Value]]:
+    """The owner of everything: who asks."""
+    return [("ID", owner), ("DisplayName", owner)]
+
+
+def _contents(path: str, entry: Entry) -> list[tuple[str, Value]]:
+    return [
+        ("Key", path),
+        ("LastModified", iso_time(entry.modified_ms)),
+        ("ETag", f'"{entry.checksum}"'),
+        ("Size", entry.size_bytes),
+        ("StorageClass", STORAGE_CLASS),
+    ]
+
+
+def _rows(shown: Shown, encode: _Encoding, *, owner: str | None) -> list[tuple[str, Value]]:
+    fields: list[tuple[str, Value]] = []
+    commons: list[tuple[str, Value]] = []
+    tail: list[tuple[str, Value]] = [] if owner is None else [("Owner", owner_fields(owner))]
+    for listed in shown.rows:
+        if listed.entry is None:
+            commons.append(("CommonPrefixes", [("Prefix", encode(listed.path))]))
+        else:
+            fields.append(("Contents", [*_contents(encode(listed.path), listed.entry), *tail]))
+    return fields + commons
+
+
+def _head(
+    call: S3Call, encode: _Encoding, shown: Shown, amount: int, *, encodes_prefix: bool = True
+) -> list[tuple[str, Value]]:
+    """What is in front of the rows; of version 1 clients do not decode the prefix."""
+    prefix = call.pairs.get("prefix", "")
+    fields: list[tuple[str, Value]] = [
+        ("Name", call.target.bucket),
+        ("Prefix", encode(prefix) if encodes_prefix else prefix),
+    ]
+    delimiter = call.pairs.get("delimiter", "")
+    if delimiter:
+        fields.append(("Delimiter", encode(delimiter)))
+    return [*fields, ("MaxKeys", amount), *encode.fields(), ("IsTruncated", shown.is_truncated)]
+
+
+@LISTING.add("GET", "bucket", "ListObjectsV2", needs="read", query=("list-type",))
+async def list_objects_v2(call: S3Call) -> Response:
+    """List keys, with tokens."""
+    if call.pairs["list-type"] != "2":
+        raise s3_error("InvalidArgument", "list-type is 2, or is left out.")
+    encode = _Encoding(call)
+    token, start_after = call.pairs.get("continuation-token"), call.pairs.get("start-after", "")
+    shown, amount = await _read(call, after=_key_of(token) if token else start_after)
+    fields = [*_head(call, encode, shown, amount), ("KeyCount", len(shown.rows))]
+    if start_after:
+        fields.append(("StartAfter", encode(start_after)))
+    if token is not None:
+        fields.append(("ContinuationToken", token))
+    if shown.is_truncated:
+        fields.append(("NextContinuationToken", _token(shown.last)))
+    owner = call.caller.id if call.pairs.get("fetch-owner") == "true" else None
+    return Response(render("ListBucketResult", [*fields, *_rows(shown, encode, owner=owner)]), media_type=XML_TYPE)
+
+
+@LISTING.add("GET", "bucket", "ListObjectVersions", needs="read", query=("versions",))
+async def list_object_versions(call: S3Call) -> Response:
+    """List objects, each with the version null: there are no others, and tools clean up with this."""
+    encode = _Encoding(call)
+    marker = call.pairs.get("key-marker", "")
+    shown, amount = await _read(call, after=marker)
+    fields = [*_head(call, encode, shown, amount), ("KeyMarker", encode(marker)), ("VersionIdMarker", "")]
+    if shown.is_truncated:
+        fields += [("NextKeyMarker", encode(shown.last)), ("NextVersionIdMarker", "null")]
+    latest: list[tuple[str, Value]] = [("VersionId", "null"), ("IsLatest", True)]
+    for name, value in _rows(shown, encode, owner=call.caller.id):
+        is_key = name == "Contents"
+        assert not isinstance(value, str | int)
+        fields.append(("Version", [*value, *latest]) if is_key else (name, value))
+    return Response(render("ListVersionsResult", fields), media_type=XML_TYPE)
+
+
+async def list_objects(call: S3Call) -> Response:
+    """List keys, with markers."""
+    encode = _Encoding(call)
+    marker = call.pairs.get("marker", "")
+    shown, amount = await _read(call, after=marker)
+    fields = [*_head(call, encode, shown, amount, encodes_prefix=False), ("Marker", encode(marker))]
+    if shown.is_truncated and call.pairs.get("delimiter"):
+        fields.append(("NextMarker", encode(shown.last)))
+    rows = _rows(shown, encode, owner=call.caller.id)
+    return Response(render("ListBucketResult", [*fields, *rows]), media_type=XML_TYPE)

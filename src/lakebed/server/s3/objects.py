@@ -1,0 +1,456 @@
+"""Objects: get, head, put, delete, copy.
+
+A copy inside a repository is a row with the address of its source, which a collection spares for either of them: no
+bytes move. Where a collection may have passed the address since, and between repositories, the bytes are copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import formatdate, parsedate_to_datetime
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+from starlette.responses import Response
+from typing_extensions import Buffer
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.http.ranges import content_range, parse_range
+from lakebed.http.replies import StreamedResponse
+from lakebed.repo.heads.write import delete, delete_many
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.objects import data
+from lakebed.repo.outside.foreign import is_foreign
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.refs import resolve
+from lakebed.server.auth import check_role
+from lakebed.server.routes.entries import (
+    Condition,
+    condition_of,
+    find_entry,
+    refuse_early,
+    reply_with_found,
+    stage_entry,
+)
+from lakebed.server.s3.body import decode
+from lakebed.server.s3.call import KEY_BYTES_MAX, Place, S3Call, explain_missing_branch, place_of
+from lakebed.server.s3.errors import XML_TYPE, code_of, s3_error
+from lakebed.server.s3.operations import Operations
+from lakebed.server.s3.xml import Element, Value, render
+
+OBJECTS: Final = Operations()
+
+META: Final = "x-amz-meta-"
+"""Begins the headers of the user's own metadata."""
+_SYSTEM_KEY: Final = "::s3::"
+"""Begins the metadata key of a header that S3 keeps with an object. Stored: DO NOT CHANGE."""
+_SYSTEM_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
+_OVERRIDES: Final = {f"response-{name}": name for name in ("content-type", *_SYSTEM_HEADERS)}
+"""Headers of a reply that a query may choose."""
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_DIRECTORY_TYPE: Final = "application/x-directory"
+EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
+_DELETED_MAX: Final = 1_000
+_SYSTEM_META_MAX: Final = 2_048
+"""Largest metadata of S3 in bytes."""
+
+
+def describe(call: S3Call) -> tuple[str, dict[str, str]]:
+    """Content type and metadata that the headers of an upload state."""
+    metadata: dict[str, str] = {}
+    for name, value in call.scope["headers"]:
+        text = _text(value)
+        label = _text(name)
+        if label.startswith(META):
+            key = label[len(META) :]
+            metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
+        elif label in _SYSTEM_HEADERS:
+            if label == "content-encoding":  # how it was sent is no matter of the object
+                text = ", ".join(word for word in map(str.strip, text.split(",")) if word and word != "aws-chunked")
+            if text:
+                metadata[_SYSTEM_KEY + label] = text
+    if sum(len(key) + len(value.encode()) for key, value in metadata.items() if key[:2] != "::") > _SYSTEM_META_MAX:
+        raise s3_error("MetadataTooLarge", f"Your metadata headers exceed {_SYSTEM_META_MAX} bytes.")
+    return call.headers.get("content-type") or "binary/octet-stream", metadata
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:
+    """The headers of an object."""
+    headers = {
+        "content-type": entry.content_type or data.CONTENT_TYPE,
+        "etag": f'"{entry.checksum}"',
+        "last-modified": formatdate(entry.modified_ms // 1000, usegmt=True),
+        "accept-ranges": "bytes",
+        # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "default-src 'none'; sandbox",
+    }
+    for key, value in entry.metadata.items():
+        if key.startswith(_SYSTEM_KEY):
+            headers[key[len(_SYSTEM_KEY) :]] = _header_value(value)
+        elif _TOKEN.fullmatch(key) is not None:
+            headers[META + key] = _header_value(value)
+    for name, header in _OVERRIDES.items():
+        if name in call.pairs:
+            headers[header] = _header_value(call.pairs[name])
+    return headers
+
+
+def _header_value(value: str) -> str:
+    """A value that users chose, as UTF-8, without what would end a header."""
+    return _CONTROL.sub("", value).encode().decode("latin-1")
+
+
+def _date_ms(text: str | None) -> int | None:
+    """A date of a condition in Unix milliseconds; None: none, or one that cannot be read, which is ignored."""
+    if text is None:
+        return None
+    try:
+        return round(parsedate_to_datetime(text).timestamp() * 1000)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _etags(text: str) -> set[str]:
+    return {tag.strip().removeprefix("W/").strip('"') for tag in text.split(",")}
+
+
+def _holds(header: str, entry: Entry) -> bool:
+    tags = _etags(header)
+    return "*" in tags or entry.checksum in tags
+
+
+def check_conditions(headers: Mapping[str, str], entry: Entry, *, begin: str = "") -> bool:
+    """Whether a read is of something that the client does not have yet.
+
+    Args:
+        begin: of the names of headers, such as ``x-amz-copy-source-``.
+
+    Raises:
+        InvalidRequest: kind ``PreconditionFailed``.
+    """
+    match, none_match = headers.get(begin + "if-match"), headers.get(begin + "if-none-match")
+    since, until = (_date_ms(headers.get(begin + name)) for name in ("if-modified-since", "if-unmodified-since"))
+    modified_ms = entry.modified_ms // 1000 * 1000
+    is_changed = until is not None and modified_ms > until
+    if (not _holds(match, entry)) if match is not None else is_changed:
+        raise s3_error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
+    if none_match is not None:
+        return not _holds(none_match, entry)
+    return since is None or modified_ms > since
+
+
+def check_version(version: str | None) -> None:
+    """Refuse a version that is none. Raises `InvalidRequest` (``NoSuchVersion``)."""
+    if version not in (None, "", "null"):
+        raise s3_error("NoSuchVersion", "The specified version does not exist: objects have the version null only.")
+
+
+@OBJECTS.add("GET", "object", "GetObject", needs="read")
+@OBJECTS.add("HEAD", "object", "HeadObject", needs="read")
+async def get_object(call: S3Call) -> Response:
+    """Read an object, or a range of it."""
+    check_version(call.pairs.get("versionId"))
+    if "partNumber" in call.pairs:
+        raise s3_error("NotImplemented", "Parts of a finished object are not kept: read a range of it.")
+    place = call.place
+    context = await call.context()
+    if not place.path:
+        return await _directory(call, context)
+    is_head = call.scope["method"] == "HEAD"
+
+    async def reply(entry: Entry) -> Response:
+        headers = headers_of(entry, call)
+        if not check_conditions(call.headers, entry):
+            return Response(status_code=304, headers=headers)
+        span = _span(call, entry)
+        status, size_bytes = (200, entry.size_bytes) if span is None else (206, span[1] - span[0])
+        headers["content-length"] = str(size_bytes)
+        if span is not None:
+            headers["content-range"] = content_range(span, size_bytes=entry.size_bytes)
+        if is_head:
+            return Response(status_code=status, headers=headers)
+        options = call.site.options
+        if size_bytes > options.small_object_bytes:
+            byte_range, chunk_bytes = span or (0, entry.size_bytes), options.chunk_bytes
+            chunks = await call.download(
+                lambda: data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
+            )
+            return StreamedResponse(chunks, status, headers)
+        body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=span)
+        return Response(memoryview(body), status, headers)
+
+    return await reply_with_found(call, lambda: find(context, place), reply)
+
+
+def find(context: RepositoryContext, place: Place) -> Entry:
+    """The entry at a place. Raises `NotFound`, whose code tells a missing bucket from a missing key."""
+    try:
+        return find_entry(context, place.ref, place.path)
+    except NotFound as error:
+        if error.kind == "reference_not_found" and place.is_branch_bucket:
+            raise s3_error("NoSuchBucket", error.message) from error
+        raise
+
+
+def _span(call: S3Call, entry: Entry) -> tuple[int, int] | None:
+    header = call.headers.get("range")
+    condition = call.headers.get("if-range")
+    if header is None or (condition is not None and condition.strip().strip('"') != entry.checksum):
+        return None
+    return parse_range(header, size_bytes=entry.size_bytes)
+
+
+async def _directory(call: S3Call, context: RepositoryContext) -> Response:
+    """What stands at ``branch/``: an empty object, as clients that make directories expect."""
+    place = call.place
+    if not call.target.key.endswith("/"):
+        raise s3_error("NoSuchKey", "The specified key does not exist: it names a reference and no path.")
+    await call.look(resolve, context, place.ref)
+    headers = {"content-type": _DIRECTORY_TYPE, "etag": f'"{EMPTY_MD5}"', "content-length": "0"}
+    headers["last-modified"] = formatdate(context.record.created_at_ms // 1000, usegmt=True)
+    return Response(status_code=200, headers=headers)
+
+
+def check_writable_path(place: Place) -> None:
+    """Refuse a path that cannot be written, before a byte is read."""
+    if len(place.path.encode()) > KEY_BYTES_MAX:
+        raise s3_error("KeyTooLongError", f"Your key is too long: its path may have {KEY_BYTES_MAX} bytes.")
+    check_path(place.path, writing=True)
+
+
+def stage_at(context: RepositoryContext, place: Place, entry: Entry, *, condition: Condition | None = None) -> None:
+    """Stage an entry at a place, with the errors that S3 has."""
+    try:
+        stage_entry(context, place.ref, place.path, entry, condition=condition)
+    except (NotFound, InvalidRequest) as error:
+        raise explain_unstaged(context, place, error, condition=condition) from error
+
+
+def explain_unstaged(
+    context: RepositoryContext, place: Place, error: NotFound | InvalidRequest, *, condition: Condition | None
+) -> Exception:
+    """The error of S3 for an entry that could not be staged."""
+    if error.kind in ("branch_not_found", "invalid_branch_name"):
+        return explain_missing_branch(context, place, error)
+    if error.kind == "precondition_failed" and condition is not None and not condition.absent:
+        try:
+            find_entry(context, place.ref, place.path)
+        except NotFound:
+            return s3_error("NoSuchKey", "There is no object at the key whose ETag If-Match names.")
+    return error
+
+
+@OBJECTS.add("PUT", "object", "PutObject", needs="write")
+async def put_object(call: S3Call) -> Response:
+    """Write an object."""
+    place = call.place
+    context = await call.context()
+    if not place.path:
+        return await _make_directory(call, context)
+    check_writable_path(place)
+    condition = condition_of(call)
+    content_type, metadata = describe(call)
+    if condition is not None:  # ask before the bytes come in; asked again when they are staged
+
+        def look() -> None:
+            try:
+                refuse_early(context, place.ref, place.path, condition)
+            except (NotFound, InvalidRequest) as error:
+                raise explain_unstaged(context, place, error, condition=condition) from error
+
+        await call.quick(look)
+    entry = await call.receive_object(
+        lambda pieces: data.upload(context, pieces, content_type=content_type, metadata=metadata),
+        lambda entry: stage_at(context, place, entry, condition=condition),
+    )
+    return Response(status_code=200, headers={"etag": f'"{entry.checksum}"', **echo_checksums(call)})
+
+
+def echo_checksums(call: S3Call) -> dict[str, str]:
+    """The checksums that were stated, and so hold."""
+    return {name: value for name, value in call.headers.items() if name.startswith("x-amz-checksum-")}
+
+
+async def _make_directory(call: S3Call, context: RepositoryContext) -> Response:
+    """Accept the directory marker of a reference itself, which is there; nothing is written."""
+    pieces = [piece async for piece in call.encoded_chunks(bytes_max=call.site.options.small_object_bytes)]
+    if not call.target.key.endswith("/") or b"".join(decode(pieces, call.body_plan)):
+        raise s3_error("InvalidArgument", "The key names no path: write branch/path in the bucket of a repository.")
+    await call.look(resolve, context, call.place.ref)
+    return Response(status_code=200, headers={"etag": f'"{EMPTY_MD5}"'})
+
+
+@OBJECTS.add("DELETE", "object", "DeleteObject", needs="write")
+async def delete_object(call: S3Call) -> Response:
+    """Delete an object. Deleting a missing one is a no-op."""
+    check_version(call.pairs.get("versionId"))
+    if any(name in call.headers for name in ("if-match", "x-amz-if-match-size", "x-amz-if-match-last-modified-time")):
+        raise s3_error("NotImplemented", "A deletion has no conditions here: read the object, then delete it.")
+    context, place = await call.context(), call.place
+    if place.path:
+        await call.quick(_delete, context, place)
+    return Response(status_code=204)
+
+
+def _delete(context: RepositoryContext, place: Place) -> None:
+    try:
+        delete(context, branch=place.ref, path=place.path)
+    except (NotFound, InvalidRequest) as error:
+        raise explain_unstaged(context, place, error, condition=None) from error
+
+
+@OBJECTS.add("POST", "bucket", "DeleteObjects", needs="write", query=("delete",))
+async def delete_objects(call: S3Call) -> Response:
+    """Delete up to a thousand objects, those of a branch in one change."""
+    body = await call.read_xml("Delete")
+    objects = body.all("Object")
+    if not 0 < len(objects) <= _DELETED_MAX:
+        raise s3_error("MalformedXML", f"The XML names {len(objects)} objects, and 1 to {_DELETED_MAX} are possible.")
+    is_quiet = (body.value("Quiet") or "").lower() == "true"
+    context = await call.context()
+    results = await call.quick(_delete_all, call, context, objects)
+    shown = [result for result in results if result[0] == "Error" or not is_quiet]
+    return Response(render("DeleteResult", shown), media_type=XML_TYPE)
+
+
+def _delete_all(call: S3Call, context: RepositoryContext, objects: list[Element]) -> list[tuple[str, Value]]:
+    """Delete, and say of each object what became of it."""
+    by_ref: dict[str, list[Place]] = {}
+    results: list[tuple[str, Value]] = []
+    for element in objects:
+        key, version = element.value("Key"), element.value("VersionId")
+        if not key:
+            raise s3_error("MalformedXML", "The XML has an object without a key.")
+        place = place_of(call.target.bucket, key)
+        try:
+            check_version(version)
+            if any(element.value(name) is not None for name in ("ETag", "LastModifiedTime", "Size")):
+                raise s3_error("NotImplemented", "A deletion has no conditions here.")
+            if place.path:
+                check_writable_path(place)
+                by_ref.setdefault(place.ref, []).append(place)
+            else:
+                results.append(("Deleted", [("Key", key)]))
+        except InvalidRequest as error:
+            results.append(_failure(key, error))
+    for ref, places in by_ref.items():
+        keys = [place.key(place.path) for place in places]
+        try:
+            delete_many(context, branch=ref, paths=[place.path for place in places])
+        except (NotFound, InvalidRequest) as error:
+            reason = explain_unstaged(context, places[0], error, condition=None)
+            results += [_failure(key, reason) for key in keys]
+        else:
+            results += [("Deleted", [("Key", key)]) for key in keys]
+    return results
+
+
+def _failure(key: str, error: BaseException) -> tuple[str, Value]:
+    message = error.message if isinstance(error, InvalidRequest | NotFound) else str(error)
+    return "Error", [("Key", key), ("Code", code_of(error)), ("Message", message)]
+
+
+def parse_source(call: S3Call) -> tuple[str, Place]:
+    """Bucket and place of what is copied. Raises ``InvalidArgument``; ``NoSuchVersion``."""
+    raw, mark, version = call.headers["x-amz-copy-source"].partition("?versionId=")
+    if mark:
+        check_version(version)
+    try:
+        text = unquote(raw, errors="strict").removeprefix("/")
+    except UnicodeDecodeError:
+        text = ""
+    bucket, _, key = text.partition("/")
+    place = place_of(bucket, key)
+    if not place.path:
+        raise s3_error("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey.")
+    return bucket, place
+
+
+async def source_context(call: S3Call, place: Place) -> RepositoryContext:
+    """The repository that is copied from, which the caller may read."""
+    check_role(call.caller, needed="read", repository=place.repository)
+    return await call.context(name=place.repository)
+
+
+@OBJECTS.add("PUT", "object", "CopyObject", needs="write", header="x-amz-copy-source")
+async def copy_object(call: S3Call) -> Response:
+    """Copy an object: a row inside a repository, its bytes between two."""
+    target = call.place
+    _, source = parse_source(call)
+    check_writable_path(target)
+    condition = condition_of(call)
+    replaces = call.headers.get("x-amz-metadata-directive", "COPY").upper()
+    if replaces not in ("COPY", "REPLACE"):
+        raise s3_error("InvalidArgument", "x-amz-metadata-directive is COPY or REPLACE.")
+    if source == target and replaces == "COPY":
+        raise s3_error("InvalidRequest", "This copy request is illegal: it changes nothing of the object.")
+    origin, context = await source_context(call, source), await call.context()
+    described = describe(call) if replaces == "REPLACE" else None
+
+    def store() -> Entry:
+        return data.read_found(lambda: find(origin, source), copy)
+
+    def copy(found: Entry) -> Entry:
+        if not check_conditions(call.headers, found, begin="x-amz-copy-source-"):
+            raise s3_error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
+        return copy_entry(origin, context, found, target, described=described, condition=condition)
+
+    entry = await call.transfer(store)
+    fields = [("LastModified", iso_time(entry.modified_ms)), ("ETag", f'"{entry.checksum}"')]
+    return Response(render("CopyObjectResult", fields), media_type=XML_TYPE)
+
+
+def copy_entry(
+    origin: RepositoryContext,
+    context: RepositoryContext,
+    source: Entry,
+    target: Place,
+    *,
+    described: tuple[str, dict[str, str]] | None,
+    condition: Condition | None,
+) -> Entry:
+    """Copy an entry to a place, and return the new one.
+
+    Args:
+        described: its content type and metadata; None: those of the source.
+    """
+    content_type, metadata = described or (source.content_type, source.metadata)
+    kept = data.check_metadata(metadata, content_type=content_type)
+    changes = {"content_type": content_type, "metadata": kept, "modified_ms": context.now_ms()}
+    if origin.record.uid != context.record.uid:
+        chunks: Iterator[Buffer] = iter(()) if source.size_bytes == 0 else data.stream(origin, source)
+        entry = data.upload(context, chunks, content_type=content_type, metadata=kept)
+        stage_at(context, target, entry, condition=condition)
+        return entry
+    entry = msgspec.structs.replace(source, **changes)
+    # Under a condition an entry with the address that is there counts as an earlier try: it needs one of its own.
+    if condition is None and not is_foreign(source.address):
+        try:
+            stage_at(context, target, entry, condition=condition)
+        except Conflict as error:
+            if error.kind != "upload_expired":  # a collection may take what is staged now: copy the bytes
+                raise
+        else:
+            return entry
+    entry = msgspec.structs.replace(data.copy(context, source), content_type=content_type, metadata=kept)
+    stage_at(context, target, entry, condition=condition)
+    return entry
+
+
+def iso_time(time_ms: int) -> str:
+    """A time as XML holds it."""
+    moment = datetime.fromtimestamp(max(0, time_ms) / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -1,0 +1,64 @@
+"""Operations of S3, declared in one place each: its method, what it names, and what tells it from others."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from starlette.responses import Response
+
+from lakebed.http.declaration import Endpoint, Role
+from lakebed.server.s3.call import S3Call
+
+Level = Literal["service", "bucket", "object"]
+Handler = Callable[[S3Call], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        level: what its path names.
+        query: names that the query has.
+        header: a header that the request has; empty: none is asked for.
+        endpoint: its name, role and audit, as REST routes have them.
+    """
+
+    level: Level
+    query: frozenset[str]
+    header: str
+    endpoint: Endpoint
+    handler: Handler
+
+
+class Operations:
+    """Operations in the order in which they are tried: those with more conditions first."""
+
+    def __init__(self) -> None:
+        self._operations: list[Operation] = []
+
+    def add(
+        self,
+        method: str,
+        level: Level,
+        name: str,
+        *,
+        needs: Role,
+        query: tuple[str, ...] = (),
+        header: str = "",
+        audited: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        """Declare the decorated function as an operation."""
+        path: Final = {"service": "/", "bucket": "/{bucket}", "object": "/{bucket}/{key}"}[level]
+
+        def declare(handler: Handler) -> Handler:
+            endpoint = Endpoint(method, path, name, "s3", needs, {}, audited=audited)
+            self._operations.append(Operation(level, frozenset(query), header, endpoint, handler))
+            return handler
+
+        return declare
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self._operations)

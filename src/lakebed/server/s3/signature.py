@@ -1,0 +1,277 @@
+"""Version 4 of AWS's signatures: what was signed, and whether the signature is right. Pure.
+
+Owns: the two places of a signature (header and query), the canonical request, the string to sign, and their limits of
+time. Invariants: nothing of a request counts that was not signed: the host, every ``x-amz-`` header, the path, the
+query and, unless the client said otherwise, the body; signatures are compared in constant time.
+
+Source: AWS's Signature Version 4 for S3. A path is encoded once, never normalised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from calendar import timegm
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from time import strptime
+from typing import Final
+from urllib.parse import quote
+
+from lakebed.server.s3.errors import s3_error
+
+ALGORITHM: Final = "AWS4-HMAC-SHA256"
+UNSIGNED: Final = "UNSIGNED-PAYLOAD"
+EMPTY_SHA256: Final = hashlib.sha256(b"").hexdigest()
+SKEW_S_MAX: Final = 900
+"""How far a client's clock may be off."""
+LIFETIME_S_MAX: Final = 7 * 86_400
+"""Longest life of a presigned URL."""
+
+_SIGNATURE_QUERY: Final = "X-Amz-Signature"
+_SPACES: Final = re.compile(rb"\s+")
+_PARTS: Final = re.compile(r"\s*(Credential|SignedHeaders|Signature)=([^,\s]+)\s*")
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
+_NEED_NO_SIGNATURE: Final = b"x-amz-content-sha256"
+"""A header that is in the canonical request anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The signature of a request, as it states it.
+
+    Attributes:
+        scope: date, region, service and ``aws4_request``, joined by slashes.
+        timestamp: ``20260131T235959Z``.
+        headers: the names of the signed headers, lower-case.
+        payload: the hash of the body, or one of the words for a body that is not hashed.
+        expires_s: of a presigned URL its life; None: the signature is in a header.
+    """
+
+    access_key: str
+    scope: str
+    timestamp: str
+    headers: tuple[str, ...]
+    signature: str
+    payload: str
+    expires_s: int | None = None
+
+
+Pairs = Sequence[tuple[str, str]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+def is_signed(headers: Headers, query: bytes) -> bool:
+    """Whether a request claims a signature of AWS, of any version: only clients of S3 do."""
+    for name, value in headers:
+        if name == b"authorization":
+            return value[:3] == b"AWS"
+    return b"X-Amz-Algorithm=" in query or (b"AWSAccessKeyId=" in query and b"Signature=" in query)
+
+
+def parse_signature(headers: Headers, pairs: Pairs) -> Signature:
+    """The signature that a request states.
+
+    Raises:
+        InvalidRequest: kind ``AccessDenied``: it has none; ``AuthorizationHeaderMalformed``,
+            ``AuthorizationQueryParametersError``; ``InvalidRequest``: it is of another version.
+    """
+    values = {name: value.decode("latin-1") for name, value in headers}
+    query = dict(pairs)
+    authorization = values.get(b"authorization")
+    if authorization is not None:
+        if "X-Amz-Algorithm" in query:
+            raise s3_error("InvalidArgument", "The request is signed in its header and in its query: choose one.")
+        return _parse_header(authorization, values)
+    if "X-Amz-Algorithm" in query:
+        return _parse_query(query, values)
+    if "AWSAccessKeyId" in query:
+        raise _wrong_version()
+    raise s3_error("AccessDenied", "The request is not signed: sign it with an access key of this server.")
+
+
+def _wrong_version() -> Exception:
+    return s3_error("InvalidRequest", f"The signature is of another version: please use {ALGORITHM}.")
+
+
+def _parse_header(authorization: str, values: dict[bytes, str]) -> Signature:
+    algorithm, _, rest = authorization.partition(" ")
+    if algorithm != ALGORITHM:
+        raise _wrong_version()
+    matches = (_PARTS.fullmatch(part) for part in rest.split(","))
+    parts = {match[1]: match[2] for match in matches if match is not None}
+    if len(parts) != 3:
+        raise _malformed_header("it needs Credential, SignedHeaders and Signature")
+    access_key, scope = _split_credential(parts["Credential"], _malformed_header)
+    return Signature(
+        access_key=access_key,
+        scope=scope,
+        timestamp=values.get(b"x-amz-date") or _basic_form(values.get(b"date", "")),
+        headers=tuple(parts["SignedHeaders"].split(";")),
+        signature=parts["Signature"],
+        payload=values.get(b"x-amz-content-sha256", ""),
+    )
+
+
+def _malformed_header(what: str) -> Exception:
+    return s3_error("AuthorizationHeaderMalformed", f"The Authorization header is malformed: {what}.")
+
+
+def _malformed_query(what: str) -> Exception:
+    return s3_error("AuthorizationQueryParametersError", f"The signature in the query is malformed: {what}.")
+
+
+def _split_credential(credential: str, malformed: Callable[[str], Exception]) -> tuple[str, str]:
+    access_key, _, scope = credential.partition("/")
+    parts = scope.split("/")
+    if not access_key or len(parts) != 4 or parts[2:] != ["s3", "aws4_request"]:
+        raise malformed("the credential is KEY/DATE/REGION/s3/aws4_request")
+    return access_key, scope
+
+
+def _basic_form(date: str) -> str:
+    """A ``Date`` header as a timestamp; empty: it is none."""
+    try:
+        return parsedate_to_datetime(date).strftime("%Y%m%dT%H%M%SZ")
+    except (TypeError, ValueError):
+        return ""
+
+
+def _parse_query(query: dict[str, str], values: dict[bytes, str]) -> Signature:
+    if query["X-Amz-Algorithm"] != ALGORITHM:
+        raise _wrong_version()
+    names = ("X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", _SIGNATURE_QUERY)
+    missing = [name for name in names if not query.get(name)]
+    if missing:
+        raise _malformed_query(f"it needs {missing[0]}")
+    access_key, scope = _split_credential(query["X-Amz-Credential"], _malformed_query)
+    expires = query["X-Amz-Expires"]
+    if not (expires.isascii() and expires.isdigit() and len(expires) <= 9 and int(expires) <= LIFETIME_S_MAX):
+        raise s3_error("AccessDenied", f"X-Amz-Expires is a number of seconds up to {LIFETIME_S_MAX}.")
+    payload = values.get(b"x-amz-content-sha256") or query.get("X-Amz-Content-Sha256") or UNSIGNED
+    return Signature(
+        access_key=access_key,
+        scope=scope,
+        timestamp=query["X-Amz-Date"],
+        headers=tuple(query["X-Amz-SignedHeaders"].split(";")),
+        signature=query[_SIGNATURE_QUERY],
+        payload=payload,
+        expires_s=int(expires),
+    )
+
+
+def check_time(signature: Signature, *, now_ms: int) -> None:
+    """Refuse a signature of another time.
+
+    Raises:
+        InvalidRequest: kind ``AccessDenied``: it has no date, is not valid yet, or has expired;
+            ``RequestTimeTooSkewed``; ``AuthorizationHeaderMalformed``: the credential is of another day.
+    """
+    try:
+        signed_s = timegm(strptime(signature.timestamp, "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        raise s3_error("AccessDenied", "A signed request needs a valid Date or x-amz-date.") from None
+    now_s = now_ms / 1000
+    if signature.expires_s is None:
+        if abs(now_s - signed_s) > SKEW_S_MAX:
+            raise s3_error(
+                "RequestTimeTooSkewed", "The time of the request differs too much from the server's: set the clock."
+            )
+    elif now_s >= signed_s + signature.expires_s:
+        raise s3_error("AccessDenied", "Request has expired.")
+    elif signed_s - now_s > SKEW_S_MAX:
+        raise s3_error("AccessDenied", "Request is not valid yet.")
+    if signature.scope.partition("/")[0] != signature.timestamp[:8]:
+        raise _malformed_header("the date of the credential is not that of the request")
+
+
+def derive_key(secret: str, scope: str) -> bytes:
+    """The key that signs within a scope: of one day, one region and one service."""
+    key = b"AWS4" + secret.encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
+
+
+def check_headers(signature: Signature, headers: Headers) -> None:
+    """Refuse a request whose host or ``x-amz-`` headers are not signed. Raises `InvalidRequest` (``AccessDenied``)."""
+    signed = {name.encode("latin-1", "replace") for name in signature.headers}
+    unsigned = [
+        name
+        for name, _ in headers
+        if (name == b"host" or name.startswith(b"x-amz-")) and name not in signed and name != _NEED_NO_SIGNATURE
+    ]
+    if unsigned:
+        raise s3_error(
+            "AccessDenied", f"There were headers present in the request which were not signed: {unsigned[0].decode()}."
+        )
+
+
+def check_signature(
+    signature: Signature, key: bytes, *, method: str, path: str, raw_path: bytes, pairs: Pairs, headers: Headers
+) -> None:
+    """Compare the signature of a request.
+
+    Args:
+        key: from `derive_key`.
+        path, raw_path: decoded, and as it was sent: a client may have signed what it sent, encoded otherwise.
+        pairs: of the query, decoded.
+
+    Raises:
+        InvalidRequest: kind ``SignatureDoesNotMatch``.
+    """
+    canonical_path = quote(path, safe="/-_.~").encode()
+    rest = _canonical_rest(signature, pairs, headers)
+    for candidate in dict.fromkeys((canonical_path, raw_path)):
+        request = b"\n".join((method.encode(), candidate, rest))
+        digest = hashlib.sha256(request).hexdigest()
+        text = f"{ALGORITHM}\n{signature.timestamp}\n{signature.scope}\n{digest}"
+        if is_signature(signature.signature, sign(key, text)):
+            return
+    raise mismatch()
+
+
+def _canonical_rest(signature: Signature, pairs: Pairs, headers: Headers) -> bytes:
+    """Query, headers, their names and the hash of the body."""
+    if signature.expires_s is not None:
+        pairs = [pair for pair in pairs if pair[0] != _SIGNATURE_QUERY]
+    query = "&".join(
+        f"{name}={value}"
+        for name, value in sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in pairs)
+    )
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(_SPACES.sub(b" ", value.strip()))
+    lines = [
+        raw + b":" + b",".join(values.get(raw, ())) + b"\n"
+        for raw in (name.encode("latin-1", "replace") for name in signature.headers)
+    ]
+    names = ";".join(signature.headers).encode("latin-1", "replace")
+    payload = (signature.payload or UNSIGNED).encode("latin-1", "replace")
+    return b"\n".join((query.encode(), b"".join(lines), names, payload))
+
+
+def sign(key: bytes, text: str) -> str:
+    """The signature of a text, hexadecimal."""
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def is_signature(stated: str, expected: str) -> bool:
+    """Whether two signatures are equal, in constant time."""
+    return hmac.compare_digest(stated.encode("utf-8", "replace"), expected.encode())
+
+
+def mismatch() -> Exception:
+    """The error of a wrong signature. It says no more than S3 does."""
+    return s3_error(
+        "SignatureDoesNotMatch",
+        "The request signature we calculated does not match the signature you provided. Check your key and signing "
+        "method.",
+    )
+
+
+def is_sha256(text: str) -> bool:
+    """Whether a text is a hash of a body."""
+    return _HEX.fullmatch(text) is not None

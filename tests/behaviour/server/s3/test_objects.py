@@ -1,0 +1,220 @@
+"""Objects through the gateway: what boto3 puts is what it gets, and what the REST interface has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import urllib3
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+Code = Callable[[Callable[[], Any]], str]
+MIB = 1 << 20
+
+# Of a reply that comes before the body was asked for, boto3 leaves the connection to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.mark.parametrize("key", ["a.csv", "a b+c%2F/ü//x", "/begin", "end/", "a/../b&c=d;e", "~'()*!$,:@", "\t", "😀"])
+@pytest.mark.parametrize("size", [0, 5, 3 * MIB])
+def test_an_object_is_what_was_put(gateway: Any, key: str, size: int, code: Code) -> None:
+    """Any key and size comes back with its type, metadata and MD5; a key that REST refuses is refused here too."""
+    s3, body = gateway.s3(), bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    if ".." in key:
+        assert code(lambda: s3.put_object(Bucket="analytics", Key="main/" + key, Body=body)) == "InvalidArgument"
+        return
+    put = s3.put_object(
+        Bucket="analytics", Key="main/" + key, Body=body, ContentType="text/csv", Metadata={"Owner": "ann"},
+        CacheControl="no-cache",
+    )  # fmt: skip
+    got = s3.get_object(Bucket="analytics.main", Key=key)
+    assert got["Body"].read() == body
+    head = s3.head_object(Bucket="analytics", Key="main/" + key)
+    for reply in (got, head):
+        assert (reply["ETag"], reply["ContentLength"]) == (put["ETag"], size)
+        assert (reply["ContentType"], reply["Metadata"]) == ("text/csv", {"owner": "ann"})
+        assert reply["CacheControl"] == "no-cache"
+    assert key in [row["Key"] for row in s3.list_objects_v2(Bucket="analytics.main", Prefix=key)["Contents"]]
+    s3.delete_object(Bucket="analytics", Key="main/" + key)
+    assert code(lambda: s3.get_object(Bucket="analytics", Key="main/" + key)) == "NoSuchKey"
+
+
+def test_the_gateway_and_rest_share_their_objects(gateway: Any, bucket: str) -> None:
+    """An upload of one interface is read by the other, with its metadata; it is uncommitted until it is committed."""
+    s3, branch = gateway.s3(), bucket.partition(".")[2]
+    place, refs = f"/repositories/analytics/branches/{branch}", f"/repositories/analytics/refs/{branch}"
+    s3.put_object(Bucket="analytics", Key=f"{branch}/shared", Body=b"s3", Metadata={"a": "1"})
+    stat = gateway.rest("GET", f"{refs}/objects/stat", path="shared").json()
+    assert (stat["metadata"], stat["size_bytes"]) == ({"a": "1"}, 2)
+    assert gateway.rest("POST", f"{place}/objects", b"rest", path="rest").status == 201
+    assert s3.get_object(Bucket=bucket, Key="rest")["Body"].read() == b"rest"
+    commit = gateway.rest("POST", f"{place}/commits", {"message": "both"}).json()["id"]
+    s3.put_object(Bucket=bucket, Key="shared", Body=b"newer")
+    assert s3.get_object(Bucket="analytics", Key=f"{commit}/shared")["Body"].read() == b"s3"
+    assert s3.get_object(Bucket="analytics", Key=f"{branch}@/shared")["Body"].read() == b"s3"
+    assert s3.get_object(Bucket="analytics", Key=f"{branch}/shared")["Body"].read() == b"newer"
+
+
+def test_what_is_no_branch_is_read_only(gateway: Any, bucket: str, code: Code) -> None:
+    """A tag and a commit are read and never written, by no operation; a branch that is not there is no bucket."""
+    s3, branch = gateway.s3(), bucket.partition(".")[2]
+    s3.put_object(Bucket=bucket, Key="a", Body=b"1")
+    place = f"/repositories/analytics/branches/{branch}/commits"
+    commit = gateway.rest("POST", place, {"message": "one"}).json()["id"]
+    assert gateway.rest("POST", "/repositories/analytics/tags", {"id": "v1", "ref": branch}).status == 201
+    for ref in ("v1", commit, f"{branch}@"):
+        key = f"{ref}/a"
+        assert code(lambda key=key: s3.put_object(Bucket="analytics", Key=key, Body=b"2")) == "AccessDenied"
+        assert code(lambda key=key: s3.delete_object(Bucket="analytics", Key=key)) == "AccessDenied"
+        assert code(lambda key=key: s3.create_multipart_upload(Bucket="analytics", Key=key)) == "AccessDenied"
+        source = f"{bucket}/a"
+        copy = code(lambda key=key, source=source: s3.copy_object(Bucket="analytics", Key=key + "2", CopySource=source))
+        assert copy == "AccessDenied"
+        assert s3.get_object(Bucket="analytics", Key=key)["Body"].read() == b"1"
+    assert code(lambda: s3.put_object(Bucket="analytics", Key="missing/a", Body=b"2")) == "NoSuchBucket"
+    assert code(lambda: s3.put_object(Bucket="analytics.missing", Key="a", Body=b"2")) == "NoSuchBucket"
+    assert code(lambda: s3.get_object(Bucket="analytics.missing", Key="a")) == "NoSuchBucket"
+    assert code(lambda: s3.get_object(Bucket="unknown", Key="main/a")) == "NoSuchBucket"
+    assert code(lambda: s3.put_object(Bucket="analytics", Key="main", Body=b"2")) == "InvalidArgument"
+
+
+def test_ranges_and_conditions_of_reads(gateway: Any, bucket: str, code: Code) -> None:
+    """A range is that of the bytes, one outside is refused with the size; conditions decide as HTTP says."""
+    s3, body = gateway.s3(), bytes(range(100))
+    tag = s3.put_object(Bucket=bucket, Key="r", Body=body)["ETag"]
+    for header, expected in (("bytes=0-9", body[:10]), ("bytes=90-", body[90:]), ("bytes=-7", body[-7:])):
+        got = s3.get_object(Bucket=bucket, Key="r", Range=header)
+        assert (got["Body"].read(), got["ResponseMetadata"]["HTTPStatusCode"]) == (expected, 206)
+    assert code(lambda: s3.get_object(Bucket=bucket, Key="r", Range="bytes=100-")) == "InvalidRange"
+    assert s3.get_object(Bucket=bucket, Key="r", IfMatch=tag)["Body"].read() == body
+    assert code(lambda: s3.get_object(Bucket=bucket, Key="r", IfMatch='"x"')) == "PreconditionFailed"
+    assert code(lambda: s3.get_object(Bucket=bucket, Key="r", IfNoneMatch=tag)) == "304"
+    assert code(lambda: s3.head_object(Bucket=bucket, Key="r", IfNoneMatch=tag)) == "304"
+    modified = s3.head_object(Bucket=bucket, Key="r")["LastModified"]
+    assert code(lambda: s3.get_object(Bucket=bucket, Key="r", IfModifiedSince=modified)) == "304"
+    assert s3.get_object(Bucket=bucket, Key="r", IfUnmodifiedSince=modified)["Body"].read() == body
+    shown = s3.get_object(Bucket=bucket, Key="r", ResponseContentType="text/html", ResponseCacheControl="none")
+    assert (shown["ContentType"], shown["CacheControl"]) == ("text/html", "none")
+
+
+def test_conditional_puts_are_one_write(gateway: Any, bucket: str, code: Code) -> None:
+    """If-None-Match and If-Match decide with the write; a put that is refused changes nothing."""
+    s3 = gateway.s3()
+    tag = s3.put_object(Bucket=bucket, Key="k", Body=b"1", IfNoneMatch="*")["ETag"]
+    big = b"2" * (2 * MIB)
+    for body in (b"2", big):
+        put = {"Bucket": bucket, "Key": "k", "Body": body}
+        assert code(lambda put=put: s3.put_object(**put, IfNoneMatch="*")) == "PreconditionFailed"
+        assert code(lambda put=put: s3.put_object(**put, IfMatch='"other"')) == "PreconditionFailed"
+    assert code(lambda: s3.put_object(Bucket=bucket, Key="none", Body=b"2", IfMatch=tag)) == "NoSuchKey"
+    assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == b"1"
+    s3.put_object(Bucket=bucket, Key="k", Body=big, IfMatch=tag)
+    assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == big
+
+
+def address_of(gateway: Any, bucket: str, path: str) -> str:
+    branch = bucket.partition(".")[2]
+    stat = gateway.rest("GET", f"/repositories/analytics/refs/{branch}/objects/stat", path=path)
+    return str(stat.json()["physical_address"])
+
+
+def test_a_copy_moves_no_bytes_and_outlives_its_source(gateway: Any, bucket: str, code: Code) -> None:
+    """A copy has the address of its source; metadata is kept or replaced; the copy stays when the source goes."""
+    s3 = gateway.s3()
+    s3.put_object(Bucket=bucket, Key="a", Body=b"bytes", Metadata={"m": "1"}, ContentType="text/plain")
+    s3.copy_object(Bucket=bucket, Key="b", CopySource=f"{bucket}/a")
+    s3.copy_object(Bucket=bucket, Key="c", CopySource=f"/{bucket}/a", MetadataDirective="REPLACE", Metadata={"m": "2"})
+    assert address_of(gateway, bucket, "a") == address_of(gateway, bucket, "b") == address_of(gateway, bucket, "c")
+    s3.delete_object(Bucket=bucket, Key="a")
+    got = s3.get_object(Bucket=bucket, Key="b")
+    assert (got["Body"].read(), got["Metadata"], got["ContentType"]) == (b"bytes", {"m": "1"}, "text/plain")
+    assert s3.head_object(Bucket=bucket, Key="c")["Metadata"] == {"m": "2"}
+    assert code(lambda: s3.copy_object(Bucket=bucket, Key="b", CopySource=f"{bucket}/b")) == "InvalidRequest"
+    assert code(lambda: s3.copy_object(Bucket=bucket, Key="d", CopySource=f"{bucket}/none")) == "NoSuchKey"
+    failed = code(lambda: s3.copy_object(Bucket=bucket, Key="d", CopySource=f"{bucket}/b", CopySourceIfMatch='"x"'))
+    assert failed == "PreconditionFailed"
+
+
+def test_a_copy_of_bytes_that_a_collection_has_passed_is_one_of_the_bytes(gateway: Any, bucket: str) -> None:
+    """Of an object older than the boundary of a collection the copy gets bytes of its own, so neither can be taken."""
+    s3, branch = gateway.s3(), bucket.partition(".")[2]
+    s3.put_object(Bucket=bucket, Key="old", Body=b"bytes")
+    gateway.rest("POST", f"/repositories/analytics/branches/{branch}/commits", {"message": "old"})
+    context = gateway.running.site.repositories.repository("analytics").context
+    ulid = address_of(gateway, bucket, "old").rpartition("/")[2]
+    before = context.key_value.get(context.keys.boundary)
+    context.key_value.set(context.keys.boundary, ulid[:-1].encode() + b"~")  # sorts behind it
+    try:
+        s3.copy_object(Bucket=bucket, Key="new", CopySource=f"{bucket}/old")
+    finally:
+        context.key_value.write(
+            [] if before is None else [(context.keys.boundary, before)],
+            [context.keys.boundary] if before is None else [],
+        )
+    assert address_of(gateway, bucket, "old") != address_of(gateway, bucket, "new")
+    assert s3.get_object(Bucket=bucket, Key="new")["Body"].read() == b"bytes"
+
+
+def test_a_copy_between_repositories_is_one_of_the_bytes(gateway: Any, bucket: str, code: Code) -> None:
+    """Another repository gets the bytes; a key that may not read the source copies nothing."""
+    gateway.rest("POST", "/repositories", {"name": "other", "storage_namespace": "local://other"})
+    s3 = gateway.s3()
+    s3.put_object(Bucket="other.main", Key="a", Body=b"o" * (2 * MIB))
+    s3.copy_object(Bucket=bucket, Key="a", CopySource="other/main/a")
+    assert s3.get_object(Bucket=bucket, Key="a")["Body"].read() == b"o" * (2 * MIB)
+    limited = gateway.with_key("write", "analytics").s3()
+    assert code(lambda: limited.copy_object(Bucket=bucket, Key="b", CopySource="other/main/a")) == "AccessDenied"
+
+
+def test_many_objects_are_deleted_in_one_request(gateway: Any, bucket: str) -> None:
+    """Up to a thousand keys go, missing ones too; a key that cannot be deleted is reported, and the others go."""
+    s3 = gateway.s3()
+    for name in "abc":
+        s3.put_object(Bucket=bucket, Key=name, Body=b"1")
+    wanted = [{"Key": "a"}, {"Key": "missing"}, {"Key": "b", "VersionId": "null"}, {"Key": "c", "VersionId": "7"}]
+    reply = s3.delete_objects(Bucket=bucket, Delete={"Objects": wanted})
+    assert {row["Key"] for row in reply["Deleted"]} == {"a", "missing", "b"}
+    assert [(row["Key"], row["Code"]) for row in reply["Errors"]] == [("c", "NoSuchVersion")]
+    assert [row["Key"] for row in s3.list_objects(Bucket=bucket)["Contents"]] == ["c"]
+
+
+class ChunkedAuth(S3SigV4Auth):
+    """Signs a body as one in chunks."""
+
+    def payload(self, request: Any) -> str:
+        return "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+
+
+def send_chunked(gateway: Any, path: str, body: bytes, **headers: str) -> int:
+    """Put a body in chunks; the status."""
+    request = AWSRequest("PUT", gateway.endpoint + path, data=body, headers=headers)
+    ChunkedAuth(Credentials(gateway.access_key, gateway.secret), "s3", "us-east-1").add_auth(request)
+    url = gateway.endpoint + path
+    return urllib3.request("PUT", url, body=body, headers=dict(request.headers.items()), retries=False).status
+
+
+def test_a_reference_is_an_empty_directory(gateway: Any, bucket: str, code: Code) -> None:
+    """``branch/`` can be put, read and deleted as a directory marker, which changes nothing; with bytes it cannot."""
+    s3, key = gateway.s3(), bucket.partition(".")[2] + "/"
+    s3.put_object(Bucket="analytics", Key=key, Body=b"")
+    assert s3.head_object(Bucket="analytics", Key=key)["ContentLength"] == 0
+    s3.delete_object(Bucket="analytics", Key=key)
+    chunked = {"x-amz-decoded-content-length": "0", "x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER"}
+    assert send_chunked(gateway, f"/analytics/{key}", b"0\r\n\r\n", **chunked) == 200, "as Hadoop's client sends it"
+    assert code(lambda: s3.put_object(Bucket="analytics", Key=key, Body=b"x")) == "InvalidArgument"
+    assert code(lambda: s3.head_object(Bucket="analytics", Key="missing/")) == "404"
+
+
+def test_buckets_may_stand_in_front_of_the_host(gateway: Any, bucket: str) -> None:
+    """With a domain of the gateway, a bucket is the first part of the host's name."""
+    gateway.s3().put_object(Bucket=bucket, Key="a/b", Body=b"host")
+    host = f"{bucket}.s3.localhost"
+    request = AWSRequest("GET", f"http://{host}/a/b")
+    S3SigV4Auth(Credentials(gateway.access_key, gateway.secret), "s3", "us-east-1").add_auth(request)
+    reply = urllib3.request(
+        "GET", gateway.endpoint + "/a/b", headers={**dict(request.headers.items()), "Host": host}, retries=False
+    )
+    assert (reply.status, reply.data) == (200, b"host")

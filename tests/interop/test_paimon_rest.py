@@ -1,0 +1,269 @@
+"""Pypaimon, unmodified, whose catalog is a server of lakebed: it creates, writes, reads and commits through it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import urllib3
+
+import lakebed
+from lakebed.lake.lake import Lake
+from lakebed.server.options import ServerOptions
+from lakebed.server.serve import start_server
+
+from .conftest import PYTHON, ROOT, PeerError, Peers
+
+ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.float64())])
+DAYS = pa.schema([*ROWS, pa.field("day", pa.string(), nullable=False)])
+KINDS: dict[str, dict[str, Any]] = {
+    "append": {},
+    "append in partitions": {"partition_keys": ["day"]},
+    "append in buckets": {"options": {"bucket": "2", "bucket-key": "id"}},
+    "append with vectors": {"options": {"deletion-vectors.enabled": "true"}},
+    "key": {"primary_keys": ["id"], "options": {"bucket": "2"}},
+    "key in partitions": {"primary_keys": ["id", "day"], "partition_keys": ["day"], "options": {"bucket": "1"}},
+    "dynamic buckets": {"primary_keys": ["id"], "options": {"bucket": "-1"}},
+    "changelog": {"primary_keys": ["id"], "options": {"bucket": "1", "changelog-producer": "input"}},
+    "partial-update": {"primary_keys": ["id"], "options": {"bucket": "1", "merge-engine": "partial-update"}},
+}
+
+
+def rows_of(first: int, count: int, v: float) -> pa.Table:
+    """Rows of consecutive keys with one value."""
+    return pa.table({"id": range(first, first + count), "v": [v] * count}, ROWS)
+
+
+def values(rows: pa.Table) -> dict[int, float]:
+    """Values by key."""
+    assert len(set(rows["id"].to_pylist())) == rows.num_rows
+    return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def served(peers: Peers, tmp_path: Path) -> Iterator[Peers]:
+    """The client with a server of the folder ``lake`` as its catalog."""
+    with start_server(tmp_path / "lake", options=ServerOptions(durable=False)) as running:
+        started = running.started
+        peers.catalog = {
+            "metastore": "rest",
+            "uri": f"{started.endpoint}/paimon",
+            "warehouse": "lake",
+            "token.provider": "bear",
+            "token": f"{started.access_key}.{started.secret}",
+        }
+        yield peers
+        peers.catalog = {}
+
+
+@pytest.fixture
+def lake(served: Peers, tmp_path: Path) -> Lake:
+    """The same folder, opened by lakebed."""
+    return lakebed.open(str(tmp_path / "lake"))
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_both_commit_by_turns(served: Peers, lake: Lake, keyed: bool) -> None:
+    """A table that the client created; each side sees what the other committed, at every tag, after an expiry too."""
+    keys = {"primary_keys": ["id"], "options": {"bucket": "2"}} if keyed else {}
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)), **keys)
+    table = lake.table("db.t")
+    expected: dict[int, float] = {}
+    tagged: dict[str, dict[int, float]] = {}
+    for number in range(8):
+        first = number * 7 if keyed else number * 30
+        rows = rows_of(first, 30, float(number))
+        if number % 2:
+            table.upsert(rows) if keyed else table.append(rows)
+        else:
+            served.write("db.t", rows)
+        expected |= values(rows)
+        if number % 3 == 0:
+            served.call("create_tag", table="db.t", name=f"t{number}")
+            tagged[f"t{number}"] = dict(expected)
+        if number == 5:
+            table.compact(full=True)
+            table.expire(retain_max=1, retain_min=1, older_than_ms=2**60)
+    assert values(table.read()) == values(served.read("db.t")) == expected
+    assert served.call("list_tags", table="db.t") == sorted(tagged)
+    for name, state in tagged.items():
+        assert values(table.read(version=name)) == values(served.read("db.t", **{"scan.tag-name": name})) == state
+    assert table.collect(grace_ms=0, dry_run=True).deleted_count == 0
+
+
+def test_columns_that_either_adds(served: Peers, lake: Lake) -> None:
+    """A column of either side is in the next write of the other; older rows have nulls in it."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    table = lake.table("db.t")
+    served.write("db.t", rows_of(0, 2, 1.0))
+    served.call("add_column", table="db.t", name="w", type="STRING")
+    table.refresh()
+    table.append(pa.table({"id": [2], "v": [2.0], "w": ["ours"]}, table.arrow_schema))
+    table.add_column("x", "BIGINT")
+    served.write("db.t", pa.table({"id": [3], "v": [3.0], "w": ["theirs"], "x": [7]}, table.arrow_schema))
+    expected = [(0, None, None), (1, None, None), (2, "ours", None), (3, "theirs", 7)]
+    for rows in (table.read(), served.read("db.t")):
+        assert sorted(zip(*(rows[name].to_pylist() for name in ("id", "w", "x")), strict=True)) == expected
+
+
+def test_writers_of_both_sides_at_once(served: Peers, lake: Lake) -> None:
+    """No row of either is lost while both append: a commit on an old base is made again by its client."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    table = lake.table("db.t")
+    count, problems = 8, list[BaseException]()
+
+    def append() -> None:
+        try:
+            for number in range(count):
+                table.append(rows_of(1_000 + number * 10, 10, 1.0))
+        except BaseException as problem:
+            problems.append(problem)
+
+    writer = threading.Thread(target=append)
+    writer.start()
+    for number in range(count):
+        served.write("db.t", rows_of(number * 10, 10, 2.0))
+    writer.join()
+    assert not problems
+    assert len(values(table.read())) == len(values(served.read("db.t"))) == 2 * count * 10
+
+
+class Link:
+    """A proxy in front of a server that counts the requests to commit, and loses the replies of the first ones."""
+
+    def __init__(self, target: str, *, loses: int = 0) -> None:
+        link, pool = self, urllib3.PoolManager(retries=False, maxsize=32)
+        self.left, self.commits = loses, 0
+
+        class Handler(BaseHTTPRequestHandler):
+            def hand_on(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length) if length else None
+                headers = {"authorization": self.headers["authorization"]}
+                reply = pool.request(self.command, target + self.path, body=body, headers=headers)
+                if self.path.endswith("/commit"):
+                    link.commits += 1
+                    if link.left:
+                        link.left -= 1
+                        self.close_connection = True  # and nothing is answered
+                        return
+                self.send_response(reply.status)
+                self.send_header("content-length", str(len(reply.data)))
+                self.end_headers()
+                self.wfile.write(reply.data)
+
+            do_GET = do_POST = do_DELETE = hand_on  # noqa: N815 - the names are the library's
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Write nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})
+
+    def __enter__(self) -> Link:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def test_a_commit_whose_reply_is_lost_is_made_once(served: Peers, lake: Lake) -> None:
+    """The client does not learn that it committed, looks or asks again, and its rows are in the table once."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    with Link(served.catalog["uri"].removesuffix("/paimon"), loses=2) as link:
+        served.catalog["uri"] = f"{link.url}/paimon"
+        for number in range(3):
+            served.write("db.t", rows_of(number, 1, float(number)))
+    assert link.left == 0
+    assert values(lake.table("db.t").read()) == {0: 0.0, 1: 1.0, 2: 2.0}
+
+
+def test_sixteen_clients_race_on_one_table(served: Peers, lake: Lake) -> None:
+    """Every client commits its row, or says that it lost too many races; the table has the rows of those that did."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    options = {"commit.max-retries": "100", "commit.min-retry-wait": "10 ms", "commit.max-retry-wait": "1 s"}
+    with Link(served.catalog["uri"].removesuffix("/paimon")) as link:
+        served.catalog["uri"] = f"{link.url}/paimon"
+        path = served.send(rows_of(0, 16, 7.0))
+        errors = served.call("race", table="db.t", path=path, count=16, options=options)
+    assert all(error is None or "conflict" in error for error in errors), errors
+    committed = {number: 7.0 for number, error in enumerate(errors) if error is None}
+    assert committed
+    assert values(lake.table("db.t").read()) == committed
+    assert len(list(lake.table("db.t").snapshots())) == len(committed)
+    print(f"{len(committed)} commits took {link.commits} requests to commit")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_table_by_turns(served: Peers, lake: Lake, kind: str) -> None:
+    """Both see each other's commits, tags, branches and compactions, whatever the table is."""
+    served.call("create", table="db.t", path=served.send(DAYS.empty_table()), **KINDS[kind])
+    table, keyed = lake.table("db.t"), "primary_keys" in KINDS[kind]
+    expected: list[tuple[int, float]] = []
+
+    def in_days(ids: Sequence[int], v: float) -> pa.Table:
+        days = ["even" if number % 2 == 0 else "odd" for number in ids]
+        return pa.table({"id": list(ids), "v": [v] * len(ids), "day": days}, DAYS)
+
+    def pairs(rows: pa.Table) -> list[tuple[int, float]]:
+        return sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+
+    def write(ids: Sequence[int], v: float, *, by_peer: bool) -> None:
+        rows = in_days(ids, v)
+        served.write("db.t", rows) if by_peer else table.write(rows)
+        kept = [(id, old) for id, old in expected if not (keyed and id in ids)]
+        expected[:] = sorted([*kept, *((id, v) for id in ids)])
+        assert pairs(table.read()) == pairs(served.read("db.t")) == expected
+
+    write(range(6), 1.0, by_peer=True)
+    write(range(3, 9), 2.0, by_peer=False)
+    write(range(5, 11), 3.0, by_peer=True)
+    served.call("create_tag", table="db.t", name="one")
+    tagged = list(expected)
+    if not keyed:
+        table.delete("id = 4")
+        expected[:] = [(id, v) for id, v in expected if id != 4]
+    write([20, 21], 4.0, by_peer=True)
+    table.compact(full=True)
+    write([20, 22], 5.0, by_peer=True)
+    assert pairs(table.read(version="one")) == pairs(served.read("db.t", **{"scan.tag-name": "one"})) == tagged
+    served.call("create_branch", table="db.t", name="dev", tag="one")
+    served.write("db.t$branch_dev", in_days([30], 6.0))
+    assert pairs(table.of_branch("dev").read()) == sorted([*tagged, (30, 6.0)])
+    assert pairs(table.read()) == expected
+
+
+def test_a_wrong_key_is_refused(served: Peers, lake: Lake) -> None:
+    """A client without a key of the server reads nothing."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    served.catalog = {**served.catalog, "token": "nobody.nothing"}
+    with pytest.raises(PeerError):
+        served.read("db.t")
+    assert lake.tables() == ["db.t"]
+
+
+def test_the_guide(served: Peers, lake: Lake) -> None:
+    """The block of the guide runs as pasted, against the server."""
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs/guide/engines.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    key, _, secret = served.catalog["token"].partition(".")
+    environment = {**os.environ, "LAKEBED_ACCESS_KEY_ID": key, "LAKEBED_SECRET_ACCESS_KEY": secret}
+    environment.pop("PYTHONPATH", None)
+    program = block.replace("http://127.0.0.1:8000/paimon", served.catalog["uri"])
+    done = subprocess.run([str(PYTHON), "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "2 rows\n", done.stderr[-2000:]
+    assert lake.table("shop.orders").scan().count() == 2

@@ -1,0 +1,187 @@
+"""Pages of blocks: finding a key among others that contain it, wide pages, and what a lookup reads of a file."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lakebed.errors import Corruption
+from lakebed.lsm.block import Compression
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.file_reader import FileReader
+from lakebed.lsm.file_writer import FileOptions, FileWriter
+from lakebed.lsm.filter import hash_keys
+from lakebed.lsm.memtable import batch_of
+from lakebed.lsm.model import FileMeta, Kind, Row
+from lakebed.lsm.page import batch_of_pages, encode_pages, find_rows
+from lakebed.lsm.row_merge import rows_of_batch
+from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
+
+
+def put(key: bytes, sequence: int, value: bytes = b"v") -> Row:
+    """A row that puts a value for ever."""
+    return Row(key, sequence, int(Kind.PUT), value, None)
+
+
+def page_of(rows: Sequence[Row]) -> bytes:
+    """The one page of these rows, before compression."""
+    ((page, size_bytes),) = encode_pages(batch_of(rows), np.zeros(1, np.int64), compression=None)
+    assert len(page) == size_bytes
+    return page
+
+
+NESTED = [bytes(text) for size in range(1, 6) for text in itertools.product(b"a\0", repeat=size)]
+
+
+@pytest.mark.parametrize("keys", [NESTED, [b"a" * size for size in range(1, 60)], [b"a" * 40, b"b", b"ba"]])
+def test_keys_inside_other_keys(keys: list[bytes]) -> None:
+    """A key is found where a row has it, and not where its bytes only stand in or across other keys."""
+    rows = [put(key, number, key[::-1]) for number, key in enumerate(sorted(keys), 1)]
+    asked = {*keys, *(key + b"a" for key in keys), *(key[1:] + b"\0" for key in keys)}
+    for kept in (rows, rows[::2], rows[1::3], rows[-1:]):
+        page = page_of(kept)
+        for key in asked:
+            assert find_rows(page, key)[0] == [row for row in kept if row.key == key]
+            assert find_rows(page, key, sequence=3)[0] == [row for row in kept if row.key == key and row.sequence <= 3]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [put(b"a", 1), put(b"b", 1 << 32)],
+        [put(b"a", 1), put(b"b", (1 << 32) + 1)],
+        [put(b"a", 0), put(b"b", (1 << 64) - 1)],
+        [put(b"a", 3, b"v" * 65_535), put(b"b", 4, b"")],
+        [put(b"a", 3, b"v" * 65_535), put(b"b", 4, b"w")],
+        [put(b"k" * 65_535, 9), put(b"k" * 65_535, 8), put(b"l", 1)],
+        [put(b"a", 7), Row(b"b", 6, int(Kind.MERGE), b"+1", 5), Row(b"b", 5, int(Kind.DELETE), b"", None)],
+        [put(b"a", 1 << 40), Row(b"b", 6, int(Kind.MERGE), b"+1", -5), Row(b"b", 5, int(Kind.PUT), b"w", 0)],
+    ],
+)
+def test_wide_and_special_pages(rows: list[Row]) -> None:
+    """Large numbers, long contents, kinds and ends are kept, in a page alone and beside a usual one."""
+    page, usual = page_of(rows), page_of([put(b"x", 5), put(b"y", 6)])
+    assert rows_of_batch(batch_of_pages([page])) == rows
+    assert rows_of_batch(batch_of_pages([page, usual, page])) == [*rows, put(b"x", 5), put(b"y", 6), *rows]
+    for row in {row.key: row for row in reversed(rows)}.values():
+        expected = [other for other in rows if other.key == row.key]
+        assert find_rows(page, row.key)[0] == (expected if row.kind == Kind.MERGE else [row])
+
+
+ROWS = [put(b"%06d" % number, number, b"value %d" % number * 3) for number in range(6000)]
+OPTIONS = FileOptions(block_bytes=16 << 10, page_bytes=1 << 10)
+
+
+def written(store: ObjectStore, *, compression: Compression | None = "lz4") -> FileMeta:
+    """A file of many blocks with many pages each."""
+    options = FileOptions(block_bytes=16 << 10, page_bytes=1 << 10, compression=compression)
+    writer = FileWriter(store, "x", file_id="x", options=options)
+    writer.write(batch_of(ROWS))
+    return writer.finish()
+
+
+def full_reader(store: ObjectStore, meta: FileMeta) -> FileReader:
+    """A reader whose cache keeps the open file and has no space for more."""
+    tail = FileReader(store, "x", meta=meta, cache=BlockCache(0)).tail()
+    reader = FileReader(store, "x", meta=meta, cache=BlockCache(tail.size_bytes + 1000))
+    assert reader.tail().block_count > 10
+    return reader
+
+
+@pytest.mark.parametrize("block_bytes", [1, 200, 1 << 16])
+def test_many_versions_of_one_key(block_bytes: int) -> None:
+    """Of a key with more versions than a page or a block holds, each is found, wherever the sequence asked for lies."""
+    versions = [put(b"key", sequence, b"%d" % sequence) for sequence in range(60, 0, -1)]
+    rows = [put(b"before", 1), *versions, put(b"key\0", 5), put(b"later", 2)]
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    writer = FileWriter(store, "x", file_id="x", options=FileOptions(block_bytes=block_bytes, page_bytes=40))
+    writer.write(batch_of(rows))
+    reader = FileReader(store, "x", meta=writer.finish(), cache=BlockCache(0))
+    assert [row for block in reader.batches() for row in rows_of_batch(block.batch)] == rows
+    assert reader.get(b"key") == [versions[0]]
+    for sequence in (0, 1, 30, 59, 60, 99):
+        assert reader.get(b"key", sequence=sequence) == [row for row in versions if row.sequence <= sequence][:1]
+    keys = [b"before", b"key", b"key\0", b"later"]
+    many = reader.get_many(keys, hashes=hash_keys(keys), sequence=30)
+    assert many == {b"before": rows[:1], b"key": versions[30:31], b"key\0": rows[-2:-1], b"later": rows[-1:]}
+
+
+def test_what_a_lookup_reads() -> None:
+    """With a full cache a get is one request of one page, neighbours of a batch are one request, absent keys none."""
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    reader = full_reader(store, written(store))
+    with store.count() as requests:
+        assert reader.get(ROWS[3000].key) == [ROWS[3000]]
+    assert (requests.get, requests.total) == (1, 1)
+    assert requests.bytes_read <= 1 << 10
+    some = ROWS[1000:1200]
+    keys = [row.key for row in some]
+    with store.count() as requests:
+        assert reader.get_many(keys, hashes=hash_keys(keys)) == {row.key: [row] for row in some}
+    assert (requests.get, requests.total) == (1, 1)
+    absent = [key for key in (b"%06dx" % number for number in range(3000)) if not reader.may_contain(hash_of(key))]
+    with store.count() as requests:
+        assert reader.get_many(absent, hashes=hash_keys(absent)) == {}
+        assert reader.get(absent[0]) == []
+    assert requests.total == 0
+
+
+def hash_of(key: bytes) -> int:
+    """The hash of one key."""
+    return int(hash_keys([key])[0])
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", None])
+def test_files_of_a_folder_are_mapped(tmp_path: Path, compression: Compression | None) -> None:
+    """A file of a folder is opened by one request and read without any, also when its name was deleted."""
+    store = open_store(str(tmp_path))
+    reader = full_reader(store, written(store, compression=compression))
+    store.delete(["x"])
+    with store.count() as requests:
+        assert all(reader.get(row.key) == [row] for row in ROWS[::97])
+        assert [row for block in reader.batches() for row in rows_of_batch(block.batch)] == ROWS
+    assert requests.total == 0
+
+
+def test_a_mapped_file_of_another_length(tmp_path: Path) -> None:
+    """A file that is shorter or longer than was written to it is `Corruption` before a byte of its map is touched."""
+    store = open_store(str(tmp_path))
+    meta = written(store)
+    body = (tmp_path / "x").read_bytes()
+    for other in (b"", body[:1], body[: meta.tail_offset], body[:-1], body + b"x"):
+        (tmp_path / "x").write_bytes(other)
+        with pytest.raises(Corruption) as caught:
+            FileReader(store, "x", meta=meta, cache=BlockCache(0)).get(ROWS[0].key)
+        assert caught.value.facts["path"] == "x"
+
+
+def offset_of_damage(reader: FileReader, row: Row) -> int | None:
+    """Where a get of this row says that the file is damaged; None: it found the row."""
+    try:
+        rows = reader.get(row.key)
+    except Corruption as error:
+        return int(error.facts["offset"])
+    assert rows == [row]
+    return None
+
+
+def test_damage_under_a_map(tmp_path: Path) -> None:
+    """A changed byte of a mapped file is `Corruption` with the place of its page; other pages answer."""
+    store = open_store(str(tmp_path))
+    meta = written(store)
+    body = (tmp_path / "x").read_bytes()
+    for place in range(0, meta.size_bytes, meta.size_bytes // 40):
+        (tmp_path / "x").unlink()
+        (tmp_path / "x").write_bytes(body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :])
+        reader = FileReader(store, "x", meta=meta, cache=BlockCache(0))
+        offsets = [offset for row in ROWS[::251] if (offset := offset_of_damage(reader, row)) is not None]
+        assert place >= meta.tail_offset or all(place - (1 << 11) < offset <= place for offset in offsets)
+        assert len(offsets) <= (1 if place < meta.tail_offset else len(ROWS[::251]))
+        with pytest.raises(Corruption):
+            list(reader.batches())
