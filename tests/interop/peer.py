@@ -148,6 +148,11 @@ def race(request):
         return list(pool.map(run, range(request["count"])))
 
 
+def create_branch(request):
+    """Branch from a tag."""
+    catalog(request).create_branch(request["table"], request["name"], request["tag"])
+
+
 VERBS = {
     verb.__name__: verb
     for verb in (
@@ -163,6 +168,7 @@ VERBS = {
         add_column,
         rename_column,
         race,
+        create_branch,
     )
 }
 

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,18 @@ from lakebed.server.serve import start_server
 from .conftest import PYTHON, ROOT, PeerError, Peers
 
 ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.float64())])
+DAYS = pa.schema([*ROWS, pa.field("day", pa.string(), nullable=False)])
+KINDS: dict[str, dict[str, Any]] = {
+    "append": {},
+    "append in partitions": {"partition_keys": ["day"]},
+    "append in buckets": {"options": {"bucket": "2", "bucket-key": "id"}},
+    "append with vectors": {"options": {"deletion-vectors.enabled": "true"}},
+    "key": {"primary_keys": ["id"], "options": {"bucket": "2"}},
+    "key in partitions": {"primary_keys": ["id", "day"], "partition_keys": ["day"], "options": {"bucket": "1"}},
+    "dynamic buckets": {"primary_keys": ["id"], "options": {"bucket": "-1"}},
+    "changelog": {"primary_keys": ["id"], "options": {"bucket": "1", "changelog-producer": "input"}},
+    "partial-update": {"primary_keys": ["id"], "options": {"bucket": "1", "merge-engine": "partial-update"}},
+}
 
 
 def rows_of(first: int, count: int, v: float) -> pa.Table:
@@ -192,6 +204,46 @@ def test_sixteen_clients_race_on_one_table(served: Peers, lake: Lake) -> None:
     assert values(lake.table("db.t").read()) == committed
     assert len(list(lake.table("db.t").snapshots())) == len(committed)
     print(f"{len(committed)} commits took {link.commits} requests to commit")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_table_by_turns(served: Peers, lake: Lake, kind: str) -> None:
+    """Both see each other's commits, tags, branches and compactions, whatever the table is."""
+    served.call("create", table="db.t", path=served.send(DAYS.empty_table()), **KINDS[kind])
+    table, keyed = lake.table("db.t"), "primary_keys" in KINDS[kind]
+    expected: list[tuple[int, float]] = []
+
+    def in_days(ids: Sequence[int], v: float) -> pa.Table:
+        days = ["even" if number % 2 == 0 else "odd" for number in ids]
+        return pa.table({"id": list(ids), "v": [v] * len(ids), "day": days}, DAYS)
+
+    def pairs(rows: pa.Table) -> list[tuple[int, float]]:
+        return sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+
+    def write(ids: Sequence[int], v: float, *, by_peer: bool) -> None:
+        rows = in_days(ids, v)
+        served.write("db.t", rows) if by_peer else table.write(rows)
+        kept = [(id, old) for id, old in expected if not (keyed and id in ids)]
+        expected[:] = sorted([*kept, *((id, v) for id in ids)])
+        assert pairs(table.read()) == pairs(served.read("db.t")) == expected
+
+    write(range(6), 1.0, by_peer=True)
+    write(range(3, 9), 2.0, by_peer=False)
+    write(range(5, 11), 3.0, by_peer=True)
+    served.call("create_tag", table="db.t", name="one")
+    tagged = list(expected)
+    if not keyed:
+        table.delete("id = 4")
+        expected[:] = [(id, v) for id, v in expected if id != 4]
+    write([20, 21], 4.0, by_peer=True)
+    table.compact(full=True)
+    write([20, 22], 5.0, by_peer=True)
+    assert pairs(table.read(version="one")) == pairs(served.read("db.t", **{"scan.tag-name": "one"})) == tagged
+    served.call("create_branch", table="db.t", name="dev", tag="one")
+    served.write("db.t$branch_dev", in_days([30], 6.0))
+    assert pairs(table.of_branch("dev").read()) == sorted([*tagged, (30, 6.0)])
+    assert pairs(table.read()) == expected
 
 
 def test_a_wrong_key_is_refused(served: Peers, lake: Lake) -> None:
