@@ -7,6 +7,8 @@ IPC files named in the request. Clients: ``pypaimon`` (default path), ``pypaimon
 import contextlib
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 from pypaimon import CatalogFactory, Schema
@@ -125,6 +127,32 @@ def rename_column(request):
     )
 
 
+def race(request):
+    """Write one row each by many clients at once; for each its error, or None."""
+
+    def run(number):
+        try:
+            rows = load(request["path"]).slice(number, 1)
+            builder = table(request).new_batch_write_builder()
+            writer, commit = builder.new_write(), builder.new_commit()
+            writer.write_arrow(rows)
+            messages = writer.prepare_commit()
+            start.wait()
+            commit.commit(messages)
+            return None
+        except Exception as error:  # the test decides what it means
+            return f"{type(error).__name__}: {error}"
+
+    start = threading.Barrier(request["count"])
+    with ThreadPoolExecutor(request["count"]) as pool:
+        return list(pool.map(run, range(request["count"])))
+
+
+def create_branch(request):
+    """Branch from a tag."""
+    catalog(request).create_branch(request["table"], request["name"], request["tag"])
+
+
 VERBS = {
     verb.__name__: verb
     for verb in (
@@ -139,6 +167,8 @@ VERBS = {
         rollback_to,
         add_column,
         rename_column,
+        race,
+        create_branch,
     )
 }
 

@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import urllib3
 
 import lakebed
 from lakebed.lake.lake import Lake
@@ -20,6 +23,18 @@ from lakebed.server.serve import start_server
 from .conftest import PYTHON, ROOT, PeerError, Peers
 
 ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.float64())])
+DAYS = pa.schema([*ROWS, pa.field("day", pa.string(), nullable=False)])
+KINDS: dict[str, dict[str, Any]] = {
+    "append": {},
+    "append in partitions": {"partition_keys": ["day"]},
+    "append in buckets": {"options": {"bucket": "2", "bucket-key": "id"}},
+    "append with vectors": {"options": {"deletion-vectors.enabled": "true"}},
+    "key": {"primary_keys": ["id"], "options": {"bucket": "2"}},
+    "key in partitions": {"primary_keys": ["id", "day"], "partition_keys": ["day"], "options": {"bucket": "1"}},
+    "dynamic buckets": {"primary_keys": ["id"], "options": {"bucket": "-1"}},
+    "changelog": {"primary_keys": ["id"], "options": {"bucket": "1", "changelog-producer": "input"}},
+    "partial-update": {"primary_keys": ["id"], "options": {"bucket": "1", "merge-engine": "partial-update"}},
+}
 
 
 def rows_of(first: int, count: int, v: float) -> pa.Table:
@@ -119,6 +134,116 @@ def test_writers_of_both_sides_at_once(served: Peers, lake: Lake) -> None:
     writer.join()
     assert not problems
     assert len(values(table.read())) == len(values(served.read("db.t"))) == 2 * count * 10
+
+
+class Link:
+    """A proxy in front of a server that counts the requests to commit, and loses the replies of the first ones."""
+
+    def __init__(self, target: str, *, loses: int = 0) -> None:
+        link, pool = self, urllib3.PoolManager(retries=False, maxsize=32)
+        self.left, self.commits = loses, 0
+
+        class Handler(BaseHTTPRequestHandler):
+            def hand_on(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length) if length else None
+                headers = {"authorization": self.headers["authorization"]}
+                reply = pool.request(self.command, target + self.path, body=body, headers=headers)
+                if self.path.endswith("/commit"):
+                    link.commits += 1
+                    if link.left:
+                        link.left -= 1
+                        self.close_connection = True  # and nothing is answered
+                        return
+                self.send_response(reply.status)
+                self.send_header("content-length", str(len(reply.data)))
+                self.end_headers()
+                self.wfile.write(reply.data)
+
+            do_GET = do_POST = do_DELETE = hand_on  # noqa: N815 - the names are the library's
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Write nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})
+
+    def __enter__(self) -> Link:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def test_a_commit_whose_reply_is_lost_is_made_once(served: Peers, lake: Lake) -> None:
+    """The client does not learn that it committed, looks or asks again, and its rows are in the table once."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    with Link(served.catalog["uri"].removesuffix("/paimon"), loses=2) as link:
+        served.catalog["uri"] = f"{link.url}/paimon"
+        for number in range(3):
+            served.write("db.t", rows_of(number, 1, float(number)))
+    assert link.left == 0
+    assert values(lake.table("db.t").read()) == {0: 0.0, 1: 1.0, 2: 2.0}
+
+
+def test_sixteen_clients_race_on_one_table(served: Peers, lake: Lake) -> None:
+    """Every client commits its row, or says that it lost too many races; the table has the rows of those that did."""
+    served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))
+    options = {"commit.max-retries": "100", "commit.min-retry-wait": "10 ms", "commit.max-retry-wait": "1 s"}
+    with Link(served.catalog["uri"].removesuffix("/paimon")) as link:
+        served.catalog["uri"] = f"{link.url}/paimon"
+        path = served.send(rows_of(0, 16, 7.0))
+        errors = served.call("race", table="db.t", path=path, count=16, options=options)
+    assert all(error is None or "conflict" in error for error in errors), errors
+    committed = {number: 7.0 for number, error in enumerate(errors) if error is None}
+    assert committed
+    assert values(lake.table("db.t").read()) == committed
+    assert len(list(lake.table("db.t").snapshots())) == len(committed)
+    print(f"{len(committed)} commits took {link.commits} requests to commit")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_table_by_turns(served: Peers, lake: Lake, kind: str) -> None:
+    """Both see each other's commits, tags, branches and compactions, whatever the table is."""
+    served.call("create", table="db.t", path=served.send(DAYS.empty_table()), **KINDS[kind])
+    table, keyed = lake.table("db.t"), "primary_keys" in KINDS[kind]
+    expected: list[tuple[int, float]] = []
+
+    def in_days(ids: Sequence[int], v: float) -> pa.Table:
+        days = ["even" if number % 2 == 0 else "odd" for number in ids]
+        return pa.table({"id": list(ids), "v": [v] * len(ids), "day": days}, DAYS)
+
+    def pairs(rows: pa.Table) -> list[tuple[int, float]]:
+        return sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+
+    def write(ids: Sequence[int], v: float, *, by_peer: bool) -> None:
+        rows = in_days(ids, v)
+        served.write("db.t", rows) if by_peer else table.write(rows)
+        kept = [(id, old) for id, old in expected if not (keyed and id in ids)]
+        expected[:] = sorted([*kept, *((id, v) for id in ids)])
+        assert pairs(table.read()) == pairs(served.read("db.t")) == expected
+
+    write(range(6), 1.0, by_peer=True)
+    write(range(3, 9), 2.0, by_peer=False)
+    write(range(5, 11), 3.0, by_peer=True)
+    served.call("create_tag", table="db.t", name="one")
+    tagged = list(expected)
+    if not keyed:
+        table.delete("id = 4")
+        expected[:] = [(id, v) for id, v in expected if id != 4]
+    write([20, 21], 4.0, by_peer=True)
+    table.compact(full=True)
+    write([20, 22], 5.0, by_peer=True)
+    assert pairs(table.read(version="one")) == pairs(served.read("db.t", **{"scan.tag-name": "one"})) == tagged
+    served.call("create_branch", table="db.t", name="dev", tag="one")
+    served.write("db.t$branch_dev", in_days([30], 6.0))
+    assert pairs(table.of_branch("dev").read()) == sorted([*tagged, (30, 6.0)])
+    assert pairs(table.read()) == expected
 
 
 def test_a_wrong_key_is_refused(served: Peers, lake: Lake) -> None:
