@@ -27,7 +27,6 @@ from lakebed.kv.conditional import append_batch, write_if
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.engine import start_engine
 from lakebed.kv.forked import close_in_forks
-from lakebed.kv.group_commit import copy_error
 from lakebed.kv.lease import this_process
 from lakebed.kv.limits import check_database_options, check_type
 from lakebed.kv.model import CheckpointCreateResult, CheckpointScope
@@ -487,9 +486,6 @@ class Database(ReadVerbs, Closing):
                 writer.shorten_log()
                 writer.leave()
             self._is_finished = True
-            if writer.has_pending:
-                assert writer.commit.fenced is not None
-                raise copy_error(writer.commit.fenced)
             writer.commit.check_untold()
 
     def abandon(self) -> None:

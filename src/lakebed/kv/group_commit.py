@@ -90,6 +90,7 @@ class GroupCommit:
         self._failure_count = 0
         self._failed_through = 0
         self._losses: list[_Loss] = []
+        self._fenced_count = 0  # rows whose writers know that a newer owner took the database
         self.durable_sequence: int = durable_sequence
         """Every row up to here is durable. Read it under the lock, or as a lower bound."""
         self.fenced: Fenced | None = None
@@ -136,7 +137,10 @@ class GroupCommit:
                     self._leader = me
                     newest = self._newest()
                 self._lead(newest)
-            except LakebedError:
+            except LakebedError as error:
+                if isinstance(error, Fenced):
+                    with self._lock:
+                        self._fenced_count += row_count
                 if row_count and self._losses:
                     with self._lock:  # that these rows were taken back is known, whatever else is not
                         self._check_lost(sequence, row_count)
@@ -158,8 +162,10 @@ class GroupCommit:
                 raise copy_error(loss.error) from loss.error
 
     def check_untold(self) -> None:
-        """Raise, once, why rows were taken back whose writers did not wait for them."""
+        """Raise, once, why rows were lost or taken back whose writers did not wait for them."""
         with self._lock:
+            if self.fenced is not None and self._newest() - self.durable_sequence > self._fenced_count:
+                raise copy_error(self.fenced)
             for loss in self._losses:
                 if loss.untold_count > 0:
                     loss.untold_count = 0

@@ -11,7 +11,7 @@ look whether a row begins where they were found: no Python object is made but fo
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -170,7 +170,7 @@ def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[
     if at < 0:
         return [], True
     # Where keys are equally long, the place says which row it is.
-    row = (at - keys_at) * count // key_bytes
+    row = (at - keys_at) * count // (key_bytes or 1)
     start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
     if start == at - keys_at and (sequence is None or base + number <= sequence):
         if row + 1 < count:
@@ -223,8 +223,9 @@ def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, val
         at = page.find(key, at + 1, values_at)
         if at < 0:
             return count
-        row = bisect_left(starts, at - keys_at)
-        if row < count and starts[row] == at - keys_at:
+        # Only empty keys begin where another does: they are the first ones, and the one behind them begins there too.
+        row = bisect_right(starts, at - keys_at) - 1 if length else 0
+        if starts[row] == at - keys_at:
             end = starts[row + 1] if row + 1 < count else values_at - keys_at
             if end - starts[row] == length:
                 return row

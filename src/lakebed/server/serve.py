@@ -126,6 +126,8 @@ def _settings(
     root, import_from = str(parse_url(storage_url)), options.import_from
     parse_allowed_folders(import_from)
     parse_allowed(options.repository_options.webhook_hosts)
+    if options.tls is not None:
+        options.tls.context()
     return ServerSettings(
         storage_url=root,
         endpoint=endpoint,

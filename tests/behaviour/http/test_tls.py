@@ -197,6 +197,7 @@ def test_files_that_are_no_certificate(
         pass
     assert refused.value.kind == "invalid_certificate"
     assert str(tmp_path) in str(refused.value)
+    assert not (tmp_path / "lake").exists()
 
 
 def test_a_token_does_not_travel_in_clear_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def assert_nothing_lost(
     """Every workload reads what was acknowledged, over HTTP and then in the library; no garbage remains."""
     for workload in workloads:
         workload.check(bodies=not isinstance(workload, ImportWorkload))
-    assert served.stop() == 0
+    assert served.stop() == 0, served.told()
     assert not served.tracebacks()
     with open_all(tmp_path / "lake", options=QUIET) as home:  # the lease was given up
         repository = home.repository("storm")
@@ -236,5 +236,5 @@ def test_a_server_that_slept_acknowledges_nothing(served: ServerProcess, tmp_pat
         assert not repository.branch("main").is_dirty()
         assert [one.name for one in repository.branches()] == ["main"]
         assert [one.name for one in home.list()] == ["storm"]
-    assert served.stop() == 0
+    assert served.stop() == 0, served.told()
     assert not served.tracebacks()

@@ -39,7 +39,9 @@ def page_of(rows: Sequence[Row]) -> bytes:
 NESTED = [bytes(text) for size in range(1, 6) for text in itertools.product(b"a\0", repeat=size)]
 
 
-@pytest.mark.parametrize("keys", [NESTED, [b"a" * size for size in range(1, 60)], [b"a" * 40, b"b", b"ba"]])
+@pytest.mark.parametrize(
+    "keys", [NESTED, [b"a" * size for size in range(1, 60)], [b"a" * 40, b"b", b"ba"], [b"", b"a", b"aa"]]
+)
 def test_keys_inside_other_keys(keys: list[bytes]) -> None:
     """A key is found where a row has it, and not where its bytes only stand in or across other keys."""
     rows = [put(key, number, key[::-1]) for number, key in enumerate(sorted(keys), 1)]
@@ -49,6 +51,15 @@ def test_keys_inside_other_keys(keys: list[bytes]) -> None:
         for key in asked:
             assert find_rows(page, key)[0] == [row for row in kept if row.key == key]
             assert find_rows(page, key, sequence=3)[0] == [row for row in kept if row.key == key and row.sequence <= 3]
+
+
+def test_an_empty_key() -> None:
+    """Alone, before a key that begins at the same byte, and in several versions."""
+    empty, merge, other = put(b"", 2), Row(b"", 3, int(Kind.MERGE), b"+1", None), put(b"a", 1)
+    for rows in ([empty], [empty, other], [merge, empty], [merge, empty, other], [other]):
+        page = page_of(rows)
+        assert find_rows(page, b"")[0] == [row for row in rows if row.key == b""]
+        assert find_rows(page, b"a")[0] == [row for row in rows if row.key == b"a"]
 
 
 @pytest.mark.parametrize(

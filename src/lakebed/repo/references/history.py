@@ -113,7 +113,7 @@ def _walk_missing(
     context: RepositoryContext, graph: CommitGraph, starts: Iterable[str], *, snapshot: KeyValueSnapshot
 ) -> Iterator[tuple[str, Commit]]:
     """Commits that are not in the graph, each once, before those that they descend from."""
-    waiting = [(id, id) for id in starts]
+    waiting = [(id, id) for id in sorted(starts)]
     seen: set[str] = set()
     while waiting:
         id, child = waiting.pop()

@@ -373,8 +373,21 @@ def test_a_fenced_write_finds_out_by_itself(place: DatabaseLocation, open_at: Op
     with pytest.raises(Fenced) as told:
         old.put(b"k", b"1")
     assert told.value.facts["new_epoch"] == 2
+    old.close()  # whoever wrote was told: nothing is left to say
     new.close()
     assert open_at(place).get(b"k") is None
+
+
+def test_a_close_tells_of_fenced_rows_that_nobody_waited_for(place: DatabaseLocation, open_at: Opener) -> None:
+    """Once, and also where another writer was told of its own rows."""
+    old = open_at(place)
+    open_at(place, take_over=True).close()
+    old.put(b"pending", b"1", await_durable=False)
+    with pytest.raises(Fenced):
+        old.put(b"k", b"1")
+    with pytest.raises(Fenced):
+        old.close()
+    old.close()
 
 
 def test_a_linearizable_get_costs_one_head(place: DatabaseLocation, open_at: Opener) -> None:

@@ -1,4 +1,4 @@
-"""The step ``clean``: which files of a table go, and when; without Spark."""
+"""The step ``collect``: which files of a table go, and when; without Spark."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ def left(lake: Path, name: str) -> Path:
     return lake / "default.db" / "trips" / "bucket-0" / name
 
 
-def clean(lake: Path, settings: str = "") -> tuple[int, int]:
+def collect(lake: Path, settings: str = "") -> tuple[int, int]:
     """Run a pipeline of this step; the files and bytes of its record."""
-    text = f"name: nightly\nlake: {lake}\nsteps:\n  - {{step: clean, table: trips{settings}}}\n"
+    text = f"name: nightly\nlake: {lake}\nsteps:\n  - {{step: collect, table: trips{settings}}}\n"
     metrics = Pipeline.parse(text).run().records[-1].metrics
     return metrics["files_deleted"], metrics["bytes_freed"]
 
 
 def test_what_is_old_and_named_by_no_version_goes(lake: Path) -> None:
     """A file that a writer may still commit stays for a day, files of versions stay, those of other branches too."""
-    assert clean(lake) == (1, 4)
+    assert collect(lake) == (1, 4)
     assert left(lake, "data-new.parquet").exists()
     assert not left(lake, "data-old.parquet").exists()
     table = lakebed.open(lake).table("trips")
     assert table.read().num_rows == 2
     assert table.of_branch("etl").read().num_rows == 4
-    assert clean(lake, ", older_than: 0 s") == (1, 4)
+    assert collect(lake, ", grace: 0 s") == (1, 4)
     assert not left(lake, "data-new.parquet").exists()
 
 
 def test_a_dry_run_deletes_nothing(lake: Path) -> None:
     """Its record says what would go."""
-    assert clean(lake, ", dry_run: yes") == (1, 4)
+    assert collect(lake, ", dry_run: yes") == (1, 4)
     assert left(lake, "data-old.parquet").exists()
-    assert clean(lake, ", older_than: 0 s, dry_run: yes") == (2, 8)
+    assert collect(lake, ", grace: 0 s, dry_run: yes") == (2, 8)
     assert left(lake, "data-new.parquet").exists()
