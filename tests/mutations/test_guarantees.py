@@ -40,6 +40,11 @@ class Room:
         print(number, file=self.process.stdin, flush=True)
         return self._reply()
 
+    def control(self, number: int) -> dict[str, str]:
+        """Whether the tests of a guarantee pass without its defect."""
+        print("control", number, file=self.process.stdin, flush=True)
+        return self._reply()
+
     def _reply(self) -> dict[str, str]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -83,13 +88,28 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Room]]
 def test_the_defect_is_found(
     room: str, number: int, rooms: dict[str, Room], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The named tests pass, and with the defect in one of them fails."""
+    """With the defect in, one of the named tests fails."""
     if room not in rooms:
         rooms[room] = Room(room, tmp_path_factory.mktemp(room))
     reply = rooms[room].ask(number)
     if reply["outcome"] == "skipped":
         pytest.skip(reply["details"])
     assert reply["outcome"] == "found", f"{reply['outcome']}: {reply['details']}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "room", [pytest.param(room, marks=pytest.mark.xdist_group(f"controls of {room}")) for room in ROOMS]
+)
+def test_the_tests_pass_without_a_defect(
+    room: str, rooms: dict[str, Room], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """In forks of one process, as with a defect: what fails there fails for the defect."""
+    if room not in rooms:
+        rooms[room] = Room(room, tmp_path_factory.mktemp(room))
+    for number, guarantee in enumerate(load_room(room)):
+        reply = rooms[room].control(number)
+        assert reply["outcome"] in ("passed", "skipped"), f"{guarantee.sentence}\n{reply['details']}"
 
 
 # ---- the edits themselves

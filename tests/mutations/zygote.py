@@ -2,8 +2,9 @@
 
 Owns: the protocol. A line on stdin is the number of a guarantee of the room; the line on stdout that answers it is a
 JSON object with ``outcome`` ("found", "missed", "broken", "unfit" or "skipped"), ``details`` and ``seconds`` of a
-processor. Each guarantee takes two forks: one runs its tests as the code is, where all must pass, and one with the
-defect, where one must fail. The first answer comes when the tests are collected.
+processor. Its tests run in a fork with the defect, where one must fail. ``control`` before the number runs them as the
+code is, where all must pass ("passed"). The suite that a guarantee is part of runs all of them but the long ones, so
+those alone are controlled without the word. The first answer comes when the tests are collected.
 
 A fork's temporary folder ends with it. Hypothesis keeps its examples in a folder of the zygote: those that a defect
 yields are no use to other runs.
@@ -67,25 +68,34 @@ class Zygote:
         guarantees = load_room(self._room)
         self._reply("ready", f"{len(session.items)} tests")
         for line in self._requests:
-            guarantee = guarantees[int(line)]
+            *control, number = line.split()
+            guarantee = guarantees[int(number)]
             start_s = seconds_of_children()
-            outcome = self._judge(guarantee, _items_of(session.items, guarantee.nodes))
+            items = _items_of(session.items, guarantee.nodes)
+            outcome = self._control(items) if control else self._judge(guarantee, items)
             self._reply(*outcome, seconds=seconds_of_children() - start_s)
         return True
 
     # ---- one guarantee
 
     def _judge(self, guarantee: Guarantee, items: Sequence[pytest.Item]) -> tuple[str, str]:
+        outcome, details = self._control([item for item in items if item.get_closest_marker("long")])
+        if outcome == "passed":
+            outcome, details = self._fork(items, guarantee)
+            outcome = {"passed": "missed", "failed": "found"}.get(outcome, outcome)
+        return outcome, details
+
+    def _control(self, items: Sequence[pytest.Item]) -> tuple[str, str]:
+        """Run tests as the code is, each once in the life of this process."""
         before = [item for item in items if item.nodeid not in self._passing]
-        if before:
-            outcome, details = self._fork(before, None)
-            if outcome == "skipped":
-                return outcome, details
-            if outcome != "passed":
-                return "broken", f"without the defect the tests do not pass ({outcome}):\n{details}"
+        if not before:
+            return "passed", ""
+        outcome, details = self._fork(before, None)
+        if outcome == "passed":
             self._passing |= {item.nodeid for item in before}
-        outcome, details = self._fork(items, guarantee)
-        return {"passed": "missed", "failed": "found"}.get(outcome, outcome), details
+        elif outcome != "skipped":
+            return "broken", f"without the defect the tests do not pass ({outcome}):\n{details}"
+        return outcome, details
 
     def _fork(self, items: Sequence[pytest.Item], guarantee: Guarantee | None) -> tuple[str, str]:
         """Run tests in a process of their own, with a defect or without: "passed", "failed", or why that is unknown."""
