@@ -3,13 +3,12 @@
 - README.md, ARCHITECTURE.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and bench/RESULTS.md become pages of the site.
 - A link to one of them, and back, is rewritten; a link to another file of the checkout becomes its path as text.
 - The sections Format and Internals have every page of docs/format and docs/design, in the order of docs/design.
-- A public name of `PUBLIC` that no page of the reference shows is an error, as a link that leads nowhere is.
+- A name of docs/reference/public.txt that no page of the reference shows is an error, as a link that leads nowhere is.
 - Mermaid diagrams are shown as their text: a drawing would need a script of 3 MB, or a request to another host.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import posixpath
 import re
@@ -29,9 +28,6 @@ ROOT_PAGES: Final = {
     "bench/RESULTS.md": "results.md",
 }
 """Files of the checkout that become pages, and the pages' names."""
-
-PUBLIC: Final = ("lakebed", "lakebed.kv", "lakebed.repo", "lakebed.spark", "lakebed.testing")
-"""Modules whose `__all__` has to be in the reference."""
 
 _LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _IMAGE: Final = re.compile(r"(!\[[^\]]*\]\(|<img src=\")docs/")
@@ -74,7 +70,7 @@ def on_env(env: Any, config: Any, files: Files) -> Any:
         for path in (ROOT / "docs" / "reference").glob("*.md")
         for name in _SHOWN.findall(path.read_text(encoding="utf-8"))
     }
-    missing = [name for module in PUBLIC for name in _public_names(module) if name not in shown]
+    missing = [name for name in _public_names() if not {name, name.rpartition(".")[0]} & shown]
     if missing:
         raise PluginError(f"These public names are on no page of docs/reference: {', '.join(missing)}.")
     return env
@@ -116,19 +112,9 @@ def _design_nav() -> list[Any]:
     return nav
 
 
-def _public_names(module: str) -> list[str]:
-    """`module.name` for every name of `__all__`, without dunder names and modules."""
-    folder = ROOT / "src" / module.replace(".", "/")
-    tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
-    names = next(
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        and any(isinstance(name, ast.Name) and name.id == "__all__" for name in node.targets)
-    )
-    return [
-        f"{module}.{name}"
-        for name in names
-        if not name.startswith("__")
-        and not any((folder / name / "__init__.py", folder / f"{name}.py")[i].exists() for i in (0, 1))
-    ]
+def _public_names() -> list[str]:
+    """The public names of modules, without the members of classes."""
+    lines = (ROOT / "docs" / "reference" / "public.txt").read_text(encoding="utf-8").splitlines()
+    classes = {line.removeprefix("class ") for line in lines if line.startswith("class ")}
+    names = {line.removeprefix("class ").partition("(")[0] for line in lines}
+    return sorted(name for name in names if name.rpartition(".")[0] not in classes and not name.endswith("__"))
