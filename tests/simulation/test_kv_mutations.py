@@ -507,6 +507,27 @@ def the_destroyed_can_be_claimed(patch: Patch) -> None:
 # ---- the search
 
 
+KNOWN_SEEDS = {
+    "ancestors_are_let_go_too_early": 26,
+    "any_end_will_do": 124,
+    "compactions_by_any_process": 59,
+    "every_writer_has_ended": 26,
+    "fences_are_collected": 13,
+    "jobs_protect_nothing": 20,
+    "no_fence": 20,
+    "no_second_look_at_the_log": 10,
+    "old_versions_stay_pinnable": 12,
+    "one_pin_for_all_generations": 26,
+    "our_entry_goes_before_their_pin": 11,
+    "pins_of_others_may_go": 26,
+    "readers_believe_any_record": 85,
+    "rows_cached_too_late": 13,
+    "scans_hold_nothing": 13,
+    "unclear_records_are_dropped": 36,
+}
+"""Where late ones were found last: tried first, to save time alone."""
+
+
 @pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
 def test_each_repair_undone_is_found(
     mutation: Mutation,
@@ -516,6 +537,6 @@ def test_each_repair_undone_is_found(
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
     mutation(monkeypatch)
-    found = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX)
+    found = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX, known=KNOWN_SEEDS.get(mutation.__name__))
     assert found is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
     found_at_seed("repairs of databases undone", mutation.__name__, found[0])

@@ -525,6 +525,24 @@ def what_was_collected_is_corrupt(patch: Patch) -> None:
 # ---- the search
 
 
+KNOWN_SEEDS = {
+    "boundaries_are_not_expected": 52,
+    "changed_then_changed_back_differs": 14,
+    "compactions_drop_what_they_did_not_see": 12,
+    "deletions_do_not_look_at_the_record": 40,
+    "entries_are_removed_anyway": 12,
+    "imports_do_not_look_at_their_record": 18,
+    "layers_of_two_moments": 47,
+    "own_entries_are_rivals": 22,
+    "plans_look_once": 12,
+    "removed_then_restored_differs": 36,
+    "unclear_writes_are_made_again": 24,
+    "what_was_collected_is_corrupt": 12,
+    "what_was_not_chosen_is_lost": 11,
+}
+"""Where late ones were found last: tried first, to save time alone."""
+
+
 LATE = {
     "boundaries_go_back",
     "expired_commits_can_be_branched",
@@ -552,6 +570,6 @@ def test_each_repair_undone_is_found(
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
     mutation(monkeypatch)
-    found = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX)
+    found = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX, known=KNOWN_SEEDS.get(mutation.__name__))
     assert found is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
     found_at_seed("repairs of repositories undone", mutation.__name__, found[0])
