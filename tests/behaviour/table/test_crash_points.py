@@ -346,12 +346,12 @@ def test_power_loss_at_every_change(verb: str) -> None:
             raise AssertionError(f"{where}: {error}") from error
 
 
-LONG = "rollback_to_tag"
-"""As `rollback_to`, but for its first look at the tag; each is a tenth of these tests' time."""
+LONG = ("rollback_to_tag", "rollback_to_as_latest")
+"""The one is as `rollback_to`, but for its first look at the tag; the other loses replies in `test_lost_replies` too."""
 
 
 @pytest.mark.parametrize(
-    "verb", [pytest.param(verb, marks=pytest.mark.long) if verb == LONG else verb for verb in VERBS]
+    "verb", [pytest.param(verb, marks=pytest.mark.long) if verb in LONG else verb for verb in VERBS]
 )
 def test_lost_reply_at_every_call(verb: str) -> None:
     """A lost or refused answer to any call ends in success or in one error, and in either case nothing is lost."""

@@ -175,8 +175,11 @@ def losing(store: ObjectStore, index: int, fault: Fault, *, for_good: bool) -> F
     return FaultyStore(store, faults=decide)
 
 
-LONG = {"upsert_unseen", "look_up", "compact_marked", "expire_marked", "delete_tag_marked", "rollback_marked"}
-"""Verbs whose run without deletion vectors, or with crashes, is in every test run."""
+LONG = (
+    *("upsert_unseen", "look_up", "rollback_to"),
+    *("compact_marked", "expire_marked", "delete_tag_marked", "rollback_marked"),
+)
+"""Verbs whose run without deletion vectors, with crashes, or with lost replies of every call is in every test run."""
 
 
 @pytest.mark.parametrize(
