@@ -347,7 +347,7 @@ def test_power_loss_at_every_change(verb: str) -> None:
 
 
 LONG = ("rollback_to_tag", "rollback_to_as_latest")
-"""The one is as `rollback_to`, but for its first look at the tag; the other loses replies in `test_lost_replies` too."""
+"""The one is `rollback_to`, but for its first look at the tag; the other loses replies in `test_lost_replies` too."""
 
 
 @pytest.mark.parametrize(
