@@ -47,6 +47,9 @@ class Serve(RepositoriesCommand, ServingCommand, name="serve"):
             help="A name of this server that buckets may stand in front of; again for more.",
         ),
     ] = None
+    clients: Annotated[
+        bool, option("--clients", help="Print what each client needs, also after the first start, which prints it.")
+    ] = False
     take_over: arguments.TakeOver = False
 
     def run(self) -> None:
@@ -61,7 +64,7 @@ class Serve(RepositoriesCommand, ServingCommand, name="serve"):
                     }
                 )
             else:
-                output.lines(server.lines())
+                output.lines(server.lines(clients=self.clients))
             output.flush()
 
         code = load("lakebed.server.serve").run_server(

@@ -129,9 +129,13 @@ def serve_one(
 
 def startup_report(settings: ServerSettings, created: NewAccessKey | None) -> Started:
     """What to report once the server answers."""
-    if created is None:
-        return Started(settings.endpoint, settings.storage_url)
-    return Started(settings.endpoint, settings.storage_url, created.key.id, created.secret)
+    return Started(
+        settings.endpoint,
+        settings.storage_url,
+        access_key=None if created is None else created.key.id,
+        secret=None if created is None else created.secret,
+        speaks_s3=settings.s3_key is not None,
+    )
 
 
 class Running(RunningServer[Principal, RepositoryCall]):

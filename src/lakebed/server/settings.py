@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lakebed.server.clients import describe_clients, name_of_folder
 from lakebed.server.options import ServerOptions
 
 
@@ -34,15 +35,21 @@ class Started:
     Attributes:
         access_key, secret: at the very first start the first access key, whose role is admin; else None. The secret is
             shown here and nowhere else.
+        speaks_s3: whether it answers S3.
     """
 
     endpoint: str
     storage_url: str
     access_key: str | None = None
     secret: str | None = field(default=None, repr=False)
+    speaks_s3: bool = False
 
-    def lines(self) -> list[str]:
-        """What to print for a person."""
+    def lines(self, *, clients: bool = False) -> list[str]:
+        """What to print for a person.
+
+        Args:
+            clients: with what each family of clients needs, which a first start has anyway.
+        """
         lines = [f"lakebed serves {self.storage_url} at {self.endpoint}"]
         if self.access_key is not None and self.secret is not None:
             lines += [
@@ -50,4 +57,14 @@ class Started:
                 f"  access key  {self.access_key}",
                 f"  secret      {self.secret}",
             ]
+        if clients or self.access_key is not None:
+            key, secret = self.access_key or "ACCESS_KEY", self.secret or "SECRET"
+            for family, text in describe_clients(
+                self.endpoint,
+                warehouse=name_of_folder(self.storage_url),
+                speaks_s3=self.speaks_s3,
+                access_key=key,
+                secret=secret,
+            ):
+                lines += ["", f"{family}:", *(f"  {line}" for line in text)]
         return lines

@@ -21,6 +21,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.kv.ranges import prefix_end
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_name
+from lakebed.server.clients import name_of_folder
 from lakebed.server.paimon.errors import database_not_found
 from lakebed.table.model.layout import MAIN_BRANCH
 from lakebed.table.model.model import TableSchema
@@ -62,7 +63,7 @@ class PaimonCatalog:
         self._records = records
         self._tables: dict[tuple[str, str | None], Table] = {}
         self.url = url
-        self.name = url.rstrip("/").rpartition("/")[2] or "lake"
+        self.name = name_of_folder(url)
 
     @property
     def lake(self) -> Lake:
