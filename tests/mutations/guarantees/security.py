@@ -36,6 +36,16 @@ GUARANTEES = [
         "behaviour/server/test_paimon.py::test_prefixes_keys_and_bodies",
     ),
     Guarantee(
+        "What a client asks for in a header of S3 and does not get is refused: an append replaces nothing.",
+        raise_nothing(application._check_headers_served),
+        "behaviour/server/s3/test_refused.py::test_headers_that_ask_for_more_are_not_ignored",
+    ),
+    Guarantee(
+        "The metadata of an object frames no reply and sets no cookie.",
+        returns(objects._is_system_header, True),
+        "behaviour/server/s3/test_refused.py::test_metadata_decides_no_header_of_a_reply",
+    ),
+    Guarantee(
         "A service does nothing without its token.",
         raise_nothing(authentication.check_token),
         "behaviour/fleet/log/test_service.py::test_the_token",

@@ -251,19 +251,23 @@ def complete_upload(
     wanted: Sequence[WantedPart],
     matches: Callable[[Entry | None], bool] | None = None,
     check: Callable[[], None] = lambda: None,
+    expected_bytes: int | None = None,
+    observe: Callable[[Buffer], None] | None = None,
 ) -> Entry:
     """Make an object of the parts of an upload, and stage it.
 
     Args:
         matches: whether what is visible at the path (None: nothing) may be replaced; None: whatever it is.
         check: called when the bytes are joined, before anything refers to them; what it raises ends the call.
+        expected_bytes: what the caller takes for the size of the object; None: it does not say.
+        observe: called with all bytes of the object, in order, before `check`.
 
     Returns:
         Its entry; of a repeated call the same.
 
     Raises:
         NotFound: kind ``upload_not_found``; ``object_gone``: parts are so old that a collection took them.
-        InvalidRequest: as `choose_parts`, and as `lakebed.repo.heads.write.stage`.
+        InvalidRequest: as `choose_parts`, and as `lakebed.repo.heads.write.stage`; kind ``size_differs``.
         AlreadyExists: kind ``path_exists``: `matches` refused.
         Conflict: kind ``branch_moved``, ``upload_expired``.
         OutcomeUnknown: ask again.
@@ -274,24 +278,38 @@ def complete_upload(
         return upload.completed
     load_branch(context, branch)
     parts = choose_parts(context, upload_id, wanted)
-    entry = _join(context, upload, parts)
+    size_bytes = sum(part.size_bytes for part in parts)
+    if expected_bytes not in (None, size_bytes):
+        raise InvalidRequest(
+            f"The parts have {size_bytes:,} bytes, and {expected_bytes:,} were stated for the object: name all parts.",
+            kind="size_differs",
+        )
+    entry = _join(context, upload, parts, observe=observe)
     check()
     return _publish(context, upload_id, upload, raw, entry=entry, matches=matches)
 
 
-def _join(context: RepositoryContext, upload: Upload, parts: Sequence[Part]) -> Entry:
+def _join(
+    context: RepositoryContext, upload: Upload, parts: Sequence[Part], *, observe: Callable[[Buffer], None] | None
+) -> Entry:
     """The object of some parts: a single one as it is, several one behind the other under a new address."""
     size_bytes = sum(part.size_bytes for part in parts)
     address = parts[0].address
+
+    def chunks() -> Iterator[Buffer]:
+        for part in parts:
+            if part.size_bytes:
+                for chunk in data.stream(context, Entry(part.address, part.size_bytes, part.checksum, 0)):
+                    if observe is not None:
+                        observe(chunk)
+                    yield chunk
+
     if len(parts) > 1:
         address = new_address(context.environment)
-
-        def chunks() -> Iterator[Buffer]:
-            for part in parts:
-                if part.size_bytes:
-                    yield from data.stream(context, Entry(part.address, part.size_bytes, part.checksum, 0))
-
         context.store.put_stream(address, chunks(), create_only=True)
+    elif observe is not None:
+        for _ in chunks():
+            pass
     return Entry(address, size_bytes, join_checksum(parts), context.now_ms(), upload.content_type, upload.metadata)
 
 
