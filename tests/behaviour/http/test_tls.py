@@ -7,7 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -150,21 +150,24 @@ def test_clients_outlive_the_replacement_of_their_certificate(
 ) -> None:
     """Certificate and key are two files: between their replacements they do not fit, and requests go on as before."""
     monkeypatch.setattr(asking, "_FILES_S", 0.0)
-    with serving(tmp_path, Tls(certificate=authority.issue("server.pem", "127.0.0.1"))) as running:
+    with (
+        serving(tmp_path, Tls(certificate=authority.issue("server.pem", "127.0.0.1"))) as running,
+        ExitStack() as closing,  # before the server ends, which waits for its connections
+    ):
         file = authority.issue("client.pem", "client.example")
         monkeypatch.setenv(CERTIFICATE_VARIABLE, file)
         connections = asking.Connections(server_count=1, connection_count_max=1)
+        closing.callback(connections.close)
         url = f"{running.started.endpoint}/_health"
         status = connections.request("GET", url).status
         old = connections._current_pool()
+        closing.callback(old.clear)
         Path(file).write_text("half of a fi")
         assert connections.request("GET", url).status == status
         assert connections._current_pool() is old
         authority.issue("client.pem", "client.example")
         assert connections.request("GET", url).status == status
         assert connections._current_pool() is not old
-        connections.close()
-        old.clear()
 
 
 def encrypted(authority: Authority, folder: Path) -> Tls:
