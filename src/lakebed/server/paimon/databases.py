@@ -11,7 +11,6 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
-from lakebed.lake.names import WAREHOUSE_SUFFIX
 from lakebed.server.auth import check_database, may_see_database
 from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, caller_of, catalog_of, database_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
@@ -92,7 +91,7 @@ async def get_database(call: RepositoryCall) -> Response:
         {
             "id": name,
             "name": name,
-            "location": f"{catalog.url}/{name}{WAREHOUSE_SUFFIX}",
+            "location": catalog.location_of(name),
             "options": record.options,
             "owner": record.created_by or None,
             "createdAt": record.created_at_ms,
