@@ -23,7 +23,7 @@ from lakebed.objects.path import parse_url
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
 from lakebed.server.audit import AuditLine, AuditLog
-from lakebed.server.auth import check_lake, check_role
+from lakebed.server.auth import check_catalog, check_role
 from lakebed.server.errors import error_reply
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog
 from lakebed.server.import_runner import ImportRunner
@@ -90,8 +90,9 @@ class RepositorySite:
         """Refuse what an access key may not do."""
         assert endpoint.needs is not None
         if endpoint.tag in (PAIMON_TAG, ICEBERG_TAG):
-            check_lake(principal)
-        check_role(principal, needed=endpoint.needs, repository=path.get("repository"))
+            check_catalog(principal, needed=endpoint.needs)
+        else:
+            check_role(principal, needed=endpoint.needs, repository=path.get("repository"))
 
     def new_call(
         self, scope: Scope, receive: Receive, *, principal: Principal | None, request_id: str

@@ -1,4 +1,4 @@
-"""Iceberg's REST catalog over HTTP: names, pages, roles, refusals in the protocol's form, and requests that are wrong."""
+"""Iceberg's REST catalog over HTTP: names, pages, roles, refusals in the protocol's form, and wrong requests."""
 
 from __future__ import annotations
 
@@ -159,3 +159,16 @@ def test_refusals(iceberg: Iceberg) -> None:
     iceberg.refuse(404, "NoSuchViewException", "GET", "/namespaces/db/views/v")
     iceberg.refuse(400, "BadRequestException", "POST", ":/metrics", [1])
     assert [row["name"] for row in iceberg.done("/namespaces/db/tables")["identifiers"]] == ["t", "u"]
+
+
+def test_keys_that_are_limited(iceberg: Iceberg) -> None:
+    """A key of one table sees that table alone, and a key of repositories none."""
+    limited = Iceberg(iceberg.client.new_key("read", tables=["db.u"]))
+    assert limited.done("/namespaces")["namespaces"] == [["db"]]
+    assert [row["name"] for row in limited.done("/namespaces/db/tables")["identifiers"]] == ["u"]
+    assert limited.ask("GET", "/namespaces/db/tables/u").status == 200
+    limited.refuse(403, "ForbiddenException", "GET", ":")
+    limited.refuse(403, "ForbiddenException", "GET", "/namespaces/default")
+    limited.refuse(403, "ForbiddenException", "GET", "/namespaces/other/tables/none")
+    other = Iceberg(iceberg.client.new_key("admin", repositories=["flights"]))
+    other.refuse(403, "ForbiddenException", "GET", "/namespaces")

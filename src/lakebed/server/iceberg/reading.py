@@ -12,9 +12,10 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
+from lakebed.server.auth import check_database, check_table, may_see_database, may_see_table
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog, load_reply
 from lakebed.server.iceberg.errors import error_reply, namespace_not_found, table_not_found
-from lakebed.server.paimon.calls import name_of
+from lakebed.server.paimon.calls import caller_of, name_of
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
 
@@ -58,17 +59,22 @@ def catalog_of(call: RepositoryCall) -> IcebergCatalog:
 
 
 def namespace_of(call: RepositoryCall) -> tuple[IcebergCatalog, str]:
-    """The catalog and the namespace in the path, of one level. Raises `NotFound`."""
+    """The catalog and the namespace in the path, of one level.
+
+    Raises `InvalidRequest` (``forbidden``) if the key may not see it; `NotFound`.
+    """
     catalog, name = catalog_of(call), name_of(call, "namespace")
+    check_database(caller_of(call), name)
     if _SEPARATOR in name:
         raise namespace_not_found(name.replace(_SEPARATOR, "."))
     return catalog, name
 
 
 def table_of(call: RepositoryCall) -> tuple[IcebergCatalog, str, str]:
-    """The catalog, and the names of namespace and table in the path."""
+    """The catalog, and the names of namespace and table in the path. Raises as `namespace_of`."""
     catalog, namespace = namespace_of(call)
     table = name_of(call, "table")
+    check_table(caller_of(call), namespace, table)
     call.subject = f"{namespace}.{table}"
     return catalog, namespace, table
 
@@ -105,16 +111,17 @@ async def get_config(call: RepositoryCall) -> Response:
     parameters=(*_PAGE, Parameter("parent", "Only namespaces below this one; there are none.")),
 )
 async def list_namespaces(call: RepositoryCall) -> Response:
-    """List namespaces: the databases of the lake."""
-    catalog, parent = catalog_of(call), call.query.get("parent") or None
+    """List the namespaces that the access key may see: databases of the lake."""
+    catalog, caller, parent = catalog_of(call), caller_of(call), call.query.get("parent") or None
 
     def read() -> Response:
         names: list[str] = []
         if parent is None:
-            names = catalog.namespaces()
+            names = [name for name in catalog.namespaces() if may_see_database(caller, name)]
         elif _SEPARATOR in parent:
             raise namespace_not_found(parent.replace(_SEPARATOR, "."))
         else:
+            check_database(caller, parent)
             catalog.namespace(parent)
         rows, following = cut_page(call, names, lambda name: [name])
         return json({"namespaces": rows, "next-page-token": following})
@@ -140,14 +147,15 @@ async def has_namespace(call: RepositoryCall) -> Response:
 
 @ROUTES.add("GET", TABLES, "icebergListTables", needs="read", gives={200: dict}, parameters=_PAGE)
 async def list_tables(call: RepositoryCall) -> Response:
-    """List the tables of a namespace."""
-    catalog, namespace = namespace_of(call)
+    """List the tables of a namespace that the access key may see."""
+    (catalog, namespace), caller = namespace_of(call), caller_of(call)
 
     def row_of(name: str) -> dict[str, Any] | None:
         return {"namespace": [namespace], "name": name} if catalog.has_table(namespace, name) else None
 
     def read() -> Response:
-        rows, following = cut_page(call, catalog.table_names(namespace), row_of)
+        names = (name for name in catalog.table_names(namespace) if may_see_table(caller, namespace, name))
+        rows, following = cut_page(call, names, row_of)
         return json({"identifiers": rows, "next-page-token": following})
 
     return await call.quick(read)

@@ -13,7 +13,7 @@ from lakebed.errors import NotFound
 from lakebed.http.declaration import Routes
 from lakebed.server.iceberg.catalog import ICEBERG_TAG
 from lakebed.server.iceberg.errors import error_reply, read_only
-from lakebed.server.iceberg.reading import NAMESPACE, NAMESPACES, TABLE, TABLES, catalog_of
+from lakebed.server.iceberg.reading import NAMESPACE, NAMESPACES, TABLE, TABLES, catalog_of, namespace_of
 from lakebed.server.paimon.calls import name_of
 from lakebed.server.site import RepositoryCall
 
@@ -44,7 +44,7 @@ _REFUSED: Final = (
 
 async def _get_view(call: RepositoryCall) -> Response:
     """Say that there is no such view."""
-    catalog_of(call)
+    namespace_of(call)
     name = name_of(call, "view")
     raise NotFound(f"There is no view {name!r}: a lake has tables alone.", kind="view_not_found", view=name)
 
