@@ -18,6 +18,11 @@ sent as ``Bearer <id>.<secret>``, as any access key may be. Nothing is signed, s
 forge one. A token ends when it expires, and when its parent is revoked or rotated: it records the salt of its parent,
 and a rotation changes the salt, so a token made during a rotation is invalid too.
 
+Limits. A key may be limited to repositories and to tables: ``shop.orders`` is a table, ``shop.*`` a database, and ``*``
+all tables of the lake. A key with a limit of one kind and none of the other reaches nothing of the other. Therefore a
+record with `AccessKey.tables` always has `AccessKey.repositories`, if only an empty list: a server that does not know
+tables yet then refuses everything to such a key.
+
 Invariants: a secret is in the reply that created it and nowhere else: no record, log, error or cache holds one. Changes
 by this process take effect at once, by another within `ServerOptions.key_recheck_s`.
 """
@@ -38,12 +43,16 @@ from lakebed.http.declaration import ROLES, Role
 from lakebed.http.errors import forbidden
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.ranges import prefix_end
+from lakebed.lake.names import parse_table_name
 from lakebed.repo.model.layout import access_key_key
 from lakebed.repo.model.names import check_repository_name
 from lakebed.repo.records.records import decode_record, encode_record
 from lakebed.runtime import Environment
 from lakebed.server.options import ServerOptions
 from lakebed.server.s3.signature import derive_key
+
+ALL_TABLES: Final = "*"
+"""In limits: every table of the lake, or, after a database's name and a dot, of that database. No name holds it."""
 
 _ID_PREFIX: Final = "LAKEBED"
 _ID_BYTES: Final = 10
@@ -74,6 +83,8 @@ class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of tokens."""
     parent_salt: bytes = b""
     """Of tokens: the salt of the access key when the token was made. A token with another salt is refused."""
+    tables: tuple[str, ...] | None = None
+    """The only tables it may see, as of `parse_table_limit`; None: all, or none if `repositories` is given."""
 
     @property
     def parent(self) -> str | None:
@@ -107,6 +118,8 @@ class Principal:
     role: Role
     repositories: frozenset[str] | None
     created_at_ms: int
+    tables: frozenset[str] | None = None
+    """The limits of the tables that it may see (`lakebed.server.auth.may_see_table`); None: all."""
 
     def may(self, needed: Role) -> bool:
         """Whether the role includes `needed`."""
@@ -122,6 +135,20 @@ class _Verified:
     principal: Principal
     checked_at_s: float
     expires_at_ms: int | None
+
+
+def parse_table_limit(text: str) -> str:
+    """A limit as it is stored: ``default.flights`` of ``flights``; ``shop.*`` and ``*`` as they are.
+
+    Raises `InvalidRequest`: neither a table's name nor one of a database.
+    """
+    if text == ALL_TABLES:
+        return text
+    database, mark, table = text.rpartition(".")
+    if mark and table == ALL_TABLES:
+        return f"{parse_table_name(f'{database}.t').database}.{ALL_TABLES}"
+    name = parse_table_name(text)
+    return f"{name.database}.{name.table}"
 
 
 def check_revocable(key: AccessKey, *, every: Callable[[], Iterable[AccessKey]]) -> None:
@@ -156,15 +183,34 @@ class AccessKeys:
         self._cache: dict[bytes, _Verified] = {}
         self._changes = 0
 
-    def create(self, *, role: Role, repositories: tuple[str, ...] | None = None, description: str = "") -> NewAccessKey:
-        """Create an access key. Raises `InvalidRequest` for an invalid role or repository. Cost: 1 write."""
+    def create(
+        self,
+        *,
+        role: Role,
+        repositories: tuple[str, ...] | None = None,
+        tables: tuple[str, ...] | None = None,
+        description: str = "",
+    ) -> NewAccessKey:
+        """Create an access key.
+
+        Args:
+            repositories: the only ones it may see; None: all, or none if `tables` is given.
+            tables: the only ones it may see, as ``database.table``, ``database.*`` or ``*``; None: all, or none if
+                `repositories` is given.
+
+        Raises `InvalidRequest` for an invalid role, repository or table. Cost: 1 write.
+        """
         if role not in ROLES:
             raise InvalidRequest(f"{role!r} is not a valid role: use read, write or admin.", kind="invalid_role")
         for name in repositories or ():
             check_repository_name(name)
+        if tables is not None:
+            tables, repositories = tuple(map(parse_table_limit, tables)), repositories or ()
         letters = b32encode(self._random(_ID_BYTES)).decode()
         now_ms, salt = self._environment.clock.now_ms(), self._random(_SALT_BYTES)
-        return self._store(AccessKey(f"{_ID_PREFIX}{letters}", role, salt, b"", now_ms, repositories, description))
+        return self._store(
+            AccessKey(f"{_ID_PREFIX}{letters}", role, salt, b"", now_ms, repositories, description, tables=tables)
+        )
 
     def create_first(self) -> NewAccessKey | None:
         """Create an access key with the role admin when there is no key at all; else None. Cost: 1 scan, 1 write."""
@@ -230,6 +276,7 @@ class AccessKeys:
                         key.repositories,
                         expires_at_ms=now_ms + self._options.token_lifetime_s * 1000,
                         parent_salt=key.salt,
+                        tables=key.tables,
                     ),
                     expected={access_key_key(access_key): raw},
                 )
@@ -376,8 +423,14 @@ class AccessKeys:
 
 
 def _principal(key: AccessKey) -> Principal:
-    names = None if key.repositories is None else frozenset(key.repositories)
-    return Principal(key.parent or key.id, key.role, names, key.created_at_ms)
+    is_limited = key.repositories is not None or key.tables is not None
+    return Principal(
+        key.parent or key.id,
+        key.role,
+        frozenset(key.repositories or ()) if is_limited else None,
+        key.created_at_ms,
+        frozenset(key.tables or ()) if is_limited else None,
+    )
 
 
 def _no_signer(message: str) -> InvalidRequest:

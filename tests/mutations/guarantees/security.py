@@ -31,8 +31,23 @@ ISOLATION = "behaviour/server/test_isolation.py"
 GUARANTEES = [
     # ---- keys, tokens, signatures
     Guarantee(
-        "An access key that is limited to repositories reaches no table through the catalog.",
-        raise_nothing(auth.check_lake),
+        "An access key that is limited to some tables reaches no other one through a catalog.",
+        raise_nothing(auth.check_table),
+        "behaviour/server/test_paimon.py::test_no_route_shows_another_ones_table",
+    ),
+    Guarantee(
+        "An access key that is limited to some tables does not learn the names of others.",
+        returns(auth.may_see_table, value=True),
+        "behaviour/server/test_paimon.py::test_a_key_sees_its_tables_alone",
+    ),
+    Guarantee(
+        "An access key that is limited to some tables changes no database.",
+        raise_nothing(auth.check_database),
+        "behaviour/server/test_paimon.py::test_a_key_sees_its_tables_alone",
+    ),
+    Guarantee(
+        "Roles hold in the catalog of tables.",
+        skip(auth.check_catalog, auth._check_rank),
         "behaviour/server/test_paimon.py::test_prefixes_keys_and_bodies",
     ),
     Guarantee(
