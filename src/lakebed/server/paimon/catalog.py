@@ -175,14 +175,17 @@ class PaimonCatalog:
     # ---- databases
 
     def databases(self) -> list[str]:
-        """Names of all databases, ascending, and of all branches. Cost: 1 LIST, 1 scan, and 1 a repository."""
+        """Names of all databases of the lake, ascending. Cost: 1 LIST, 1 scan."""
         folders = self.lake.store.list_with_delimiter("").folders
         names = {DEFAULT_DATABASE, *(name.removesuffix(WAREHOUSE_SUFFIX) for name in folders if _is_database(name))}
         with self._records.snapshot() as snapshot:
             for key, _ in snapshot.scan(_RECORDS, prefix_end(_RECORDS)):
                 names.add(key.removeprefix(_RECORDS).decode())
-        names.update(map(str, self._references.namespaces()))
         return sorted(names)
+
+    def databases_and_branches(self) -> list[str]:
+        """Names of all databases, ascending, those of branches included. Cost: as `databases`, 1 scan a repository."""
+        return sorted([*self.databases(), *map(str, self._references.namespaces())])
 
     def database(self, name: str) -> DatabaseRecord:
         """A database. Raises `NotFound`, `InvalidRequest`. Cost: 1 read; without a record 1 LIST."""

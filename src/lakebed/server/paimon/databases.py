@@ -56,7 +56,7 @@ async def list_databases(call: RepositoryCall) -> Response:
     matches = pattern_of(call.query.get(_PATTERN))
 
     def read() -> Response:
-        names = (name for name in catalog.databases() if matches(name) and may_see_database(caller, name))
+        names = (name for name in catalog.databases_and_branches() if matches(name) and may_see_database(caller, name))
         rows, following = page.cut(names, lambda name: name)
         return json({"databases": rows, "nextPageToken": following})
 

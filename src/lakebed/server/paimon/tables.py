@@ -144,7 +144,7 @@ async def list_all_tables(call: RepositoryCall) -> Response:
     matches = pattern_of(call.query.get(_PATTERN))
 
     def names() -> Iterator[str]:
-        for database in filter(in_database, catalog.databases()):
+        for database in filter(in_database, catalog.databases_and_branches()):
             for name in filter(matches, catalog.table_names(database)):
                 if may_see_table(caller, database, name):
                     yield f"{database}\0{name}"
