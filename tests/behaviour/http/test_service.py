@@ -77,7 +77,7 @@ class NoteSite:
             raise errors.authentication_error("The token is not valid: ask for another.")
         return Writer("writer")
 
-    def authorize(self, principal: Writer, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+    def authorize(self, principal: Writer, endpoint: Endpoint, scope: Scope) -> None:
         """The caller may write all notes but one."""
         if path["name"] == "locked":
             raise errors.forbidden("The note is locked.")
