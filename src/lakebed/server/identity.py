@@ -1,11 +1,11 @@
 """Users, groups and policies: who there is, and what is attached to whom.
 
 Owns: the one record ``identity`` of the key-value store, and its changes. Everything is in one record, which a change
-replaces by compare-and-set: so a group that is deleted leaves all its members at the same moment, and what is attached is
-always there. A store that has no record yet has the groups and policies of `lakebed.server.permissions`.
+replaces by compare-and-set: so a group that is deleted leaves all its members at the same moment, and what is attached
+is always there. A store that has no record yet has the groups and policies of `lakebed.server.permissions`.
 
-Invariants: a user's `User.uid` is of that user alone: a user that is deleted and made again has another one, and keys of
-the first are of no use to the second. Does not know: keys (`lakebed.server.keys`), and what policies mean.
+Invariants: a user's `User.uid` is of that user alone: a user that is deleted and made again has another one, and keys
+of the first are of no use to the second. Does not know: keys (`lakebed.server.keys`), and what policies mean.
 """
 
 from __future__ import annotations
@@ -141,9 +141,11 @@ class IdentityStore:
                 kind="invalid_name",
             )
         user = User(mint_file_id(environment=self._environment), self._environment.clock.now_ms())
-        self._change(
-            lambda identity: msgspec.structs.replace(identity, users=_added(identity.users, name, user, kind="user"))
-        )
+
+        def create(identity: Identity) -> Identity:
+            return msgspec.structs.replace(identity, users=_added(identity.users, name, user, kind="user"))
+
+        self._change(create)
         return user
 
     def delete_user(self, name: str) -> None:
@@ -159,11 +161,11 @@ class IdentityStore:
         """Create a group without members and policies. Raises `AlreadyExists`, `InvalidRequest`. Cost: 1 write."""
         _check_name(name, kind="group")
         group = Group(self._environment.clock.now_ms(), description)
-        self._change(
-            lambda identity: msgspec.structs.replace(
-                identity, groups=_added(identity.groups, name, group, kind="group")
-            )
-        )
+
+        def create(identity: Identity) -> Identity:
+            return msgspec.structs.replace(identity, groups=_added(identity.groups, name, group, kind="group"))
+
+        self._change(create)
         return group
 
     def delete_group(self, name: str) -> None:
@@ -197,11 +199,11 @@ class IdentityStore:
         """Create a policy. Raises `AlreadyExists`, `InvalidRequest`. Cost: 1 write."""
         _check_name(name, kind="policy")
         policy = Policy(self._environment.clock.now_ms(), tuple(statements))
-        self._change(
-            lambda identity: msgspec.structs.replace(
-                identity, policies=_added(identity.policies, name, policy, kind="policy")
-            )
-        )
+
+        def create(identity: Identity) -> Identity:
+            return msgspec.structs.replace(identity, policies=_added(identity.policies, name, policy, kind="policy"))
+
+        self._change(create)
         return policy
 
     def update_policy(self, name: str, statements: Iterable[Statement]) -> Policy:

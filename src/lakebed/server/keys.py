@@ -1,7 +1,7 @@
 """Access keys: the credentials of a server's clients, and what they permit.
 
-Owns: the records below ``keys/`` and ``user-keys/`` of the key-value store, secrets and their hashes, tokens, and the cache of verified
-headers. Field names are stored: DO NOT CHANGE them; add fields at the end, with a default.
+Owns: the records below ``keys/`` and ``user-keys/`` of the key-value store, secrets and their hashes, tokens, and the
+cache of verified headers. Field names are stored: DO NOT CHANGE them; add fields at the end, with a default.
 
 Secrets. A secret is 240 bits, random or as good as that, made by this module, never chosen by a person. A dictionary
 does not help to guess it, and the cost that slow hashes add to each guess is not needed against 2**240 possible
@@ -216,7 +216,7 @@ class AccessKeys:
         raise _changing(f"of {user}")
 
     def list_of_user(self, user: str) -> list[AccessKey]:
-        """The access keys of a user, ordered by id. Raises `NotFound`, `Corruption`. Cost: 1 scan of all users' keys."""
+        """The access keys of a user, ordered by id. Raises `NotFound`, `Corruption`. Cost: 1 scan of users' keys."""
         uid = self.identity.read().user(user).uid
         return [key for key in self._scan(_USER_ID_PREFIX) if key.user_uid == uid and key.parent is None]
 

@@ -4,7 +4,7 @@ Owns: the actions, the names of resources (``arn:lakefs:...``), their wildcards,
 statement allows is refused; a statement that denies wins over all that allow; a statement that cannot be enforced as it
 is written (an unknown action, a condition) is refused when it is made, and permits nothing if it is stored anyway.
 
-``*`` in a pattern stands for any text, slashes too, and ``?`` for one character. docs/design/0061-users-and-policies.md.
+``*`` in a pattern stands for any text, slashes too, and ``?`` for one character. docs/design/0061-users.md.
 """
 
 from __future__ import annotations
