@@ -22,6 +22,11 @@ Keys of users. A key has a role, or it is a user's and may what the user's polic
 The records of the latter are below ``user-keys/``, and an older server knows none of them. A user's key names the
 `User.uid`: with the user it ends, and a user of the same name that is made later does not have it.
 
+Limits. A key may be limited to repositories and to tables: ``shop.orders`` is a table, ``shop.*`` a database, and ``*``
+all tables of the lake. A key with a limit of one kind and none of the other reaches nothing of the other. Therefore a
+record with `AccessKey.tables` always has `AccessKey.repositories`, if only an empty list: a server that does not know
+tables yet then refuses everything to such a key.
+
 Invariants: a secret is in the reply that created it and nowhere else: no record, log, error or cache holds one. Changes
 by this process take effect at once, by another within `ServerOptions.key_recheck_s`.
 """
@@ -42,6 +47,7 @@ from lakebed.http.declaration import ROLES, Role
 from lakebed.http.errors import forbidden
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.ranges import prefix_end
+from lakebed.lake.names import parse_table_name
 from lakebed.repo.model.layout import IDENTITY_KEY, access_key_key, user_key_key
 from lakebed.repo.model.names import check_repository_name
 from lakebed.repo.records.records import decode_record, encode_record
@@ -50,6 +56,9 @@ from lakebed.server.identity import RESERVED_BEGIN, IdentityStore
 from lakebed.server.options import ServerOptions
 from lakebed.server.permissions import NAMESPACES, REPOSITORIES, Grants, Permission
 from lakebed.server.s3.signature import derive_key
+
+ALL_TABLES: Final = "*"
+"""In limits: every table of the lake, or, after a database's name and a dot, of that database. No name holds it."""
 
 _ID_PREFIX: Final = RESERVED_BEGIN
 _USER_ID_PREFIX: Final = RESERVED_BEGIN + "0"
@@ -82,6 +91,8 @@ class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of tokens."""
     parent_salt: bytes = b""
     """Of tokens: the salt of the access key when the token was made. A token with another salt is refused."""
+    tables: tuple[str, ...] | None = None
+    """The only tables it may see, as of `parse_table_limit`; None: all, or none if `repositories` is given."""
     user: str = ""
     """Whose key it is; empty: nobody's, and its role counts. Of a user's key the role means nothing."""
     user_uid: str = ""
@@ -119,6 +130,8 @@ class Principal:
     """In all repositories that it sees; None: of a user whose policies permit none whole."""
     repositories: frozenset[str] | None
     created_at_ms: int
+    tables: frozenset[str] | None = None
+    """The limits of the tables that it may see (`lakebed.server.auth.may_see_table`); None: all."""
     user: str = ""
     """Whose key it is; empty: nobody's."""
     grants: Grants | None = None
@@ -159,6 +172,20 @@ class _Verified:
     expires_at_ms: int | None
 
 
+def parse_table_limit(text: str) -> str:
+    """A limit as it is stored: ``default.flights`` of ``flights``; ``shop.*`` and ``*`` as they are.
+
+    Raises `InvalidRequest`: neither a table's name nor one of a database.
+    """
+    if text == ALL_TABLES:
+        return text
+    database, mark, table = text.rpartition(".")
+    if mark and table == ALL_TABLES:
+        return f"{parse_table_name(f'{database}.t').database}.{ALL_TABLES}"
+    name = parse_table_name(text)
+    return f"{name.database}.{name.table}"
+
+
 def check_revocable(key: AccessKey, *, every: Callable[[], Iterable[AccessKey]]) -> None:
     """Raise `InvalidRequest` (``last_admin``) for the last access key with the role admin.
 
@@ -192,15 +219,32 @@ class AccessKeys:
         self._changes = 0
         self.identity = IdentityStore(key_value, environment=environment, changed=self._forget)
 
-    def create(self, *, role: Role, repositories: tuple[str, ...] | None = None, description: str = "") -> NewAccessKey:
-        """Create an access key. Raises `InvalidRequest` for an invalid role or repository. Cost: 1 write."""
+    def create(
+        self,
+        *,
+        role: Role,
+        repositories: tuple[str, ...] | None = None,
+        tables: tuple[str, ...] | None = None,
+        description: str = "",
+    ) -> NewAccessKey:
+        """Create an access key.
+
+        Args:
+            repositories: the only ones it may see; None: all, or none if `tables` is given.
+            tables: the only ones it may see, as ``database.table``, ``database.*`` or ``*``; None: all, or none if
+                `repositories` is given.
+
+        Raises `InvalidRequest` for an invalid role, repository or table. Cost: 1 write.
+        """
         if role not in ROLES:
             raise InvalidRequest(f"{role!r} is not a valid role: use read, write or admin.", kind="invalid_role")
         for name in repositories or ():
             check_repository_name(name)
+        if tables is not None:
+            tables, repositories = tuple(map(parse_table_limit, tables)), repositories or ()
         key_id = self._new_id(_ID_PREFIX)
         now_ms, salt = self._environment.clock.now_ms(), self._random(_SALT_BYTES)
-        return self._store(AccessKey(key_id, role, salt, b"", now_ms, repositories, description))
+        return self._store(AccessKey(key_id, role, salt, b"", now_ms, repositories, description, tables=tables))
 
     def create_of_user(self, user: str) -> NewAccessKey:
         """Create an access key of a user. Raises `NotFound`, `Conflict`. Cost: 1 write."""
@@ -311,6 +355,7 @@ class AccessKeys:
                         parent_salt=key.salt,
                         user=key.user,
                         user_uid=key.user_uid,
+                        tables=key.tables,
                     ),
                     expected={_record_key(access_key): raw},
                 )
@@ -414,14 +459,23 @@ class AccessKeys:
         """The caller who has a key. Raises `InvalidRequest` (``unauthorized``): its user was deleted."""
         key_id = key.parent or key.id
         if not key.id.startswith(_USER_ID_PREFIX):
-            names = None if key.repositories is None else frozenset(key.repositories)
-            return Principal(key_id, key.role, names, key.created_at_ms)
+            is_limited = key.repositories is not None or key.tables is not None
+            return Principal(
+                key_id,
+                key.role,
+                frozenset(key.repositories or ()) if is_limited else None,
+                key.created_at_ms,
+                frozenset(key.tables or ()) if is_limited else None,
+            )
         identity = self.identity.read()
         user = identity.users.get(key.user)
         if user is None or user.uid != key.user_uid:
             raise InvalidRequest("The user of the access key was deleted: use a key of another.", kind="unauthorized")
         grants = identity.grants(key.user)
-        return Principal(key_id, grants.role(None), None, user.created_at_ms, user=key.user, grants=grants)
+        role = grants.role(None)
+        # No policy speaks of the tables of the lake: they are for those who may everything.
+        tables: frozenset[str] | None = None if role == "admin" else frozenset()
+        return Principal(key_id, role, None, user.created_at_ms, tables, user=key.user, grants=grants)
 
     def _derive(self, key: AccessKey) -> str | None:
         """The secret of a key that was made with the secret key; None: there is no secret key."""

@@ -23,7 +23,7 @@ from lakebed.objects.path import parse_url
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
 from lakebed.server.audit import AuditLine, AuditLog
-from lakebed.server.auth import check_lake, check_permission, check_role
+from lakebed.server.auth import check_catalog, check_permission, check_role
 from lakebed.server.errors import error_reply
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, Principal
@@ -95,7 +95,8 @@ class RepositorySite:
         assert endpoint.needs is not None
         path: Mapping[str, str] = scope["path_params"]
         if endpoint.tag == PAIMON_TAG:
-            check_lake(principal)
+            check_catalog(principal, needed=endpoint.needs)
+            return
         needs = needs_of(endpoint)
         if principal.grants is None or needs.whole_role:
             check_role(principal, needed=endpoint.needs, repository=path.get("repository"))

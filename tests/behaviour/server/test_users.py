@@ -283,3 +283,11 @@ def test_roles_are_held_to_users_too(client: Any) -> None:
         key = client.new_key(role)
         for method, place in (("GET", "/auth/users"), ("POST", "/auth/users"), ("GET", "/auth/policies/FSReadAll")):
             assert key.ask(method, place, {"id": "x"} if method == "POST" else None).status == 403
+
+
+def test_the_tables_of_the_lake_are_for_those_who_may_everything(client: Any) -> None:
+    """No policy speaks of them: the catalog refuses a developer, and serves an administrator."""
+    for group, status in (("Developers", 403), ("Admins", 200)):
+        user = new_user(client, f"of-{group}")
+        assert client.ask("PUT", f"/auth/groups/{group}/members/of-{group}").status == 201
+        assert user.ask_root("GET", "/paimon/v1/config", warehouse="lake").status == status

@@ -10,7 +10,8 @@ import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.runtime import Environment
-from lakebed.server.keys import AccessKeys
+from lakebed.server.auth import may_see_all_tables, may_see_database, may_see_table
+from lakebed.server.keys import AccessKeys, Principal
 from lakebed.server.options import ServerOptions
 from lakebed.testing.clock import ManualClock
 from worlds.memory_key_value import MemoryKeyValue
@@ -89,6 +90,48 @@ def test_a_token_ends_with_its_time(keys: AccessKeys, clock: ManualClock) -> Non
     assert keys.recall(b"t") is None
     with pytest.raises(InvalidRequest, match="expired"):
         keys.verify(b"t", access_key=token.key.id, secret=token.secret)
+
+
+def test_limits_of_tables_are_stored_whole_and_a_token_has_them(keys: AccessKeys) -> None:
+    """A name without a database is in the default one; a server that knows no tables refuses everything to the key."""
+    made = keys.create(role="read", tables=("flights", "shop.orders", "shop.*", "*"))
+    token = keys.login(made.key.id, made.secret)
+    assert made.key.tables == ("default.flights", "shop.orders", "shop.*", "*")
+    assert made.key.repositories == ()
+    principal = keys.verify(b"t", access_key=token.key.id, secret=token.secret)
+    assert principal.tables == frozenset(made.key.tables)
+    assert not principal.sees("analytics")
+    rotated = keys.rotate(made.key.id)
+    assert rotated.key.tables == made.key.tables
+    assert keys.create(role="read", tables=("a.b",), repositories=("abc",)).key.repositories == ("abc",)
+
+
+@pytest.mark.parametrize("text", ["", "*.*", "*.a", "a.b.c", "a/b", "../x.t", "a.b$branch_x", ".*", "a..b", "a*"])
+def test_what_is_no_limit_of_tables_is_refused(keys: AccessKeys, text: str) -> None:
+    """A limit that no table can match is a mistake, and makes no key."""
+    with pytest.raises(InvalidRequest) as caught:
+        keys.create(role="read", tables=(text,))
+    assert caught.value.kind == "invalid_table_name"
+    assert keys.list() == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "tables", "databases", "whole"),
+    [
+        (None, ["a.t", "a.u", "b.t"], ["a", "b"], ["a", "b"]),
+        (["*"], ["a.t", "a.u", "b.t"], ["a", "b"], ["a", "b"]),
+        (["a.*"], ["a.t", "a.u"], ["a"], ["a"]),
+        (["a.t", "b.x"], ["a.t"], ["a", "b"], []),
+        ([], [], [], []),
+    ],
+)
+def test_what_limits_cover(limits: list[str] | None, tables: list[str], databases: list[str], whole: list[str]) -> None:
+    """Tables, databases of which some table is seen, and databases of which every table is."""
+    caller = Principal("k", "read", None, 0, None if limits is None else frozenset(limits))
+    names = [("a", "t"), ("a", "u"), ("b", "t")]
+    assert [f"{database}.{table}" for database, table in names if may_see_table(caller, database, table)] == tables
+    assert [name for name in "ab" if may_see_database(caller, name)] == databases
+    assert [name for name in "ab" if may_see_all_tables(caller, name)] == whole
 
 
 def test_tokens_are_bounded_and_cleaned_up(keys: AccessKeys, store: MemoryKeyValue, clock: ManualClock) -> None:
