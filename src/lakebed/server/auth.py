@@ -14,7 +14,7 @@ from lakebed.server.permissions import Grants, Permission
 
 
 def check_permission(principal: Principal, permission: Permission) -> None:
-    """Refuse a user whose policies do not permit something; keys of nobody have roles instead.
+    """Refuse a user whose policies do not permit something; keys that are no user's have roles instead.
 
     Raises:
         InvalidRequest: kind ``forbidden``.

@@ -94,7 +94,7 @@ class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True):
     tables: tuple[str, ...] | None = None
     """The only tables it may see, as of `parse_table_limit`; None: all, or none if `repositories` is given."""
     user: str = ""
-    """Whose key it is; empty: nobody's, and its role counts. Of a user's key the role means nothing."""
+    """Whose key it is; empty: no user's, and its role counts. Of a user's key the role means nothing."""
     user_uid: str = ""
 
     @property
@@ -133,9 +133,9 @@ class Principal:
     tables: frozenset[str] | None = None
     """The limits of the tables that it may see (`lakebed.server.auth.may_see_table`); None: all."""
     user: str = ""
-    """Whose key it is; empty: nobody's."""
+    """Whose key it is; empty: no user's."""
     grants: Grants | None = None
-    """What the user may do; None: the key is nobody's, and its role counts."""
+    """What the user may do; None: the key is no user's, and its role counts."""
 
     @property
     def name(self) -> str:

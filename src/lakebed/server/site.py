@@ -25,6 +25,7 @@ from lakebed.repo.repositories import Repositories
 from lakebed.server.audit import AuditLine, AuditLog
 from lakebed.server.auth import check_catalog, check_permission, check_role
 from lakebed.server.errors import error_reply
+from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, Principal
 from lakebed.server.needs import BodyNeeds, needs_of, object_resource
@@ -55,12 +56,14 @@ class RepositorySite:
     signer: Signer
     imports: ImportRunner
     paimon: PaimonCatalog
+    iceberg: IcebergCatalog = field(init=False)
     description: Callable[[], dict[str, Any]]
     signs: bool = field(init=False)
     """Whether the storage's vendor signs URLs."""
 
     def __post_init__(self) -> None:
         self.signs = not is_on_disk(self.repositories.url)
+        self.iceberg = IcebergCatalog(self.paimon)
 
     async def context(self, name: str, *, is_proven_later: bool = False) -> RepositoryContext:
         """A repository by name. Raises `NotFound`.
@@ -94,7 +97,7 @@ class RepositorySite:
         """Refuse what an access key may not do; what the body decides is left to `RepositoryCall.read`."""
         assert endpoint.needs is not None
         path: Mapping[str, str] = scope["path_params"]
-        if endpoint.tag == PAIMON_TAG:
+        if endpoint.tag in (PAIMON_TAG, ICEBERG_TAG):
             check_catalog(principal, needed=endpoint.needs)
             return
         needs = needs_of(endpoint)

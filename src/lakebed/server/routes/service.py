@@ -107,7 +107,7 @@ async def set_up(call: RepositoryCall) -> Response:
     statuses={"already_set_up": 409},
 )
 async def set_preferences(call: RepositoryCall) -> Response:
-    """Refuse to note whom to write to: the server writes to nobody."""
+    """Refuse to note whom to write to: the server sends no messages."""
     await call.read(CommPrefsInput)
     raise InvalidRequest("The server sends no messages to people: there is nothing to set.", kind="already_set_up")
 
