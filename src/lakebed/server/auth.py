@@ -8,9 +8,24 @@ Invariant: a refusal depends on the key and on the name that was asked for, and 
 
 from __future__ import annotations
 
-from lakebed.http.declaration import Role
+from lakebed.http.declaration import ROLES, Role
 from lakebed.http.errors import forbidden
 from lakebed.server.keys import ALL_TABLES, Principal
+from lakebed.server.permissions import Grants, Permission
+
+
+def check_permission(principal: Principal, permission: Permission) -> None:
+    """Refuse a user whose policies do not permit something; keys that are no user's have roles instead.
+
+    Raises:
+        InvalidRequest: kind ``forbidden``.
+    """
+    if principal.grants is not None and not principal.grants.permits(permission):
+        resource = permission.resource + ("*" if permission.is_prefix else "")
+        raise forbidden(
+            f"Insufficient permissions: the user {principal.user} may not {permission.action} on {resource}. Attach a "
+            "policy that allows it."
+        )
 
 
 def check_role(principal: Principal, *, needed: Role, repository: str | None) -> None:
@@ -23,11 +38,29 @@ def check_role(principal: Principal, *, needed: Role, repository: str | None) ->
     Raises:
         InvalidRequest: kind ``forbidden``.
     """
+    if principal.grants is not None:
+        _check_whole_role(principal, principal.grants, needed=needed, repository=repository)
+        return
     if repository is not None and not principal.sees(repository):
         raise forbidden(f"The access key {principal.id} may not use the repository {repository}.")
     _check_rank(principal, needed)
     if needed == "admin" and repository is None and principal.repositories is not None:
         raise forbidden(f"The access key {principal.id} is limited to some repositories, and this concerns all.")
+
+
+def _check_whole_role(principal: Principal, grants: Grants, *, needed: Role, repository: str | None) -> None:
+    """Refuse a user whose policies permit less than the whole role.
+
+    Without a repository the role write would be one over what is not there yet, such as repositories to be made: admin.
+    """
+    least: Role = "admin" if repository is None and needed != "read" else needed
+    role = grants.role(repository)
+    if role is None or ROLES.index(role) < ROLES.index(least):
+        where = "all repositories" if repository is None else f"the repository {repository}"
+        raise forbidden(
+            f"Insufficient permissions: this operation needs policies that permit the user {principal.user} all that "
+            f"the role {least} has in {where}, without an exception."
+        )
 
 
 def check_catalog(principal: Principal, *, needed: Role) -> None:
