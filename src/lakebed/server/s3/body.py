@@ -14,7 +14,7 @@ import binascii
 import hashlib
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -109,7 +109,7 @@ def decode(pieces: Iterable[Buffer], plan: BodyPlan) -> Iterator[Buffer]:
             ``BadDigest``: at the latest behind the last piece.
     """
     running = RunningChecksums(plan.checksums, [name.removeprefix(HEADER) for name in plan.trailers])
-    updates = [running.update] if running.names else []
+    updates: list[Callable[[Buffer], None]] = [running.update] if running.names else []
     whole = hashlib.sha256() if is_sha256(plan.signature.payload) else None
     if whole is not None:
         updates.append(whole.update)
