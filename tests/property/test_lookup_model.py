@@ -27,7 +27,7 @@ from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.table.changes.stream import StreamBatch, StreamOffset, StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 from lakebed.testing.clock import ManualClock
 from worlds.table.world import InlineRuntime
 
@@ -225,7 +225,7 @@ class World:
 
     def in_branch(self, number: int) -> None:
         if self.branch is not None:
-            branch = self.table.of_branch("b")
+            branch = branch_of(self.table, "b")
             state = self.upsert(number, branch, self.branch)
             branch.compact(full=number % 2 == 0)
             self.branch = State(state.written, state.written, state.deleted)
@@ -253,7 +253,7 @@ class World:
         for name, (_, state) in self.tags.items():
             same(table, state.visible, tag=name)
         if self.branch is not None:
-            same(table.of_branch("b"), self.branch.visible)
+            same(branch_of(table, "b"), self.branch.visible)
 
     def check_deeply(self) -> None:
         """The deep check finds no error."""

@@ -18,6 +18,7 @@ from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStre
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.compaction.compact import compact, run_task
 from lakebed.table.read.read import read_split_table
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 
@@ -322,17 +323,17 @@ def test_what_loses_or_fails_leaves_no_changelog_file(producer: str) -> None:
     there = changelog_files(table)
     table.set_options({"write-buffer-size": "1 b"})
     table.refresh()
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows([3], 1))
     assert (changelog_files(table) != there) == (producer == "input")
     with pytest.raises(InvalidRequest):
         writer.write(pa.table({"id": [None], "v": [1]}))
     assert changelog_files(table) == there
     other = Table.open(table.store, name="t", environment=table.environment)
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows([4], 4))
     other.upsert(rows([5], 5))
-    table.commit(writer.finish())
+    commit_changes(table.context, writer.finish())
     assert state(table) == {1: 1, 2: 1, 4: 4, 5: 5}
     table.compact(full=True)
     assert_sound(table)

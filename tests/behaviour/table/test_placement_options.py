@@ -20,6 +20,7 @@ from lakebed.table.codec.manifest import decode_manifest_list
 from lakebed.table.files.bucket import bucket_of
 from lakebed.table.model.layout import Layout
 from lakebed.table.read.read import read_split_table
+from lakebed.table.rows.rows import new_writer
 from lakebed.table.schema.schema import encode_schema
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
@@ -52,7 +53,7 @@ ONE = pa.table({"p": ["x"], "id": pa.array([1], pa.int64())})
 
 VERBS: dict[str, Callable[[Table], object]] = {
     "write": lambda table: table.write(ONE),
-    "writer": lambda table: table.new_writer(),
+    "writer": lambda table: new_writer(table.context.look()),
     "overwrite": lambda table: table.overwrite(ONE),
     "delete": lambda table: table.delete("id = 1"),
     "compact": lambda table: table.compact(full=True),

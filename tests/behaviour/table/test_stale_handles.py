@@ -19,7 +19,8 @@ from lakebed.objects.port import ObjectStore
 from lakebed.table.branch.branches import every_branch
 from lakebed.table.compaction.compact import compact, run_task
 from lakebed.table.model.model import BucketChange
-from lakebed.table.table import Table
+from lakebed.table.rows.rows import commit_changes, new_writer
+from lakebed.table.table import Table, branch_of
 from lakebed.testing.wrapper import Call, StoreWrapper
 
 R = TypeVar("R")
@@ -104,7 +105,7 @@ def test_versions_and_tags_have_the_columns_of_their_rows(two: Two) -> None:
         (lambda table: table.update("k = 2", {"v": 21}), [(2, 21, None), NEW]),
         (lambda table: table.update("k = 3", {"x": "tres"}), [(2, 21, None), (3, 30, "tres")]),
         (lambda table: table.compact(full=True), [(2, 21, None), (3, 30, "tres")]),
-        (lambda table: table.commit([]), [(2, 21, None), (3, 30, "tres")]),
+        (lambda table: commit_changes(table.context, []), [(2, 21, None), (3, 30, "tres")]),
         (lambda table: table.overwrite(pa.table({"k": [4], "v": [4], "x": ["four"]})), [(4, 4, "four")]),
         (lambda table: table.write(pa.table({"k": [5], "v": [5], "x": ["five"]})), [(4, 4, "four"), (5, 5, "five")]),
         (lambda table: table.rollback_to_as_latest(2), [*OLD, NEW]),
@@ -135,7 +136,7 @@ def test_a_pickled_handle_looks_too(tmp_path: Path) -> None:
 def test_a_handle_of_a_branch_looks_at_the_schemas_of_the_branch() -> None:
     """An old handle of a branch keeps the branch's columns, and main's handle publishes them."""
     two = Two.of()
-    stale, other = two.stale.create_branch("dev"), two.other.of_branch("dev")
+    stale, other = two.stale.create_branch("dev"), branch_of(two.other, "dev")
     other.add_column("x", "STRING")
     other.write(pa.table({"k": [3], "v": [30], "x": ["three"]}))
     stale.compact(full=True)
@@ -152,7 +153,7 @@ def test_a_handle_of_a_branch_does_not_take_mains_schema() -> None:
     """Main and a branch that both changed their columns have other schemas of one id: each is read by its own."""
     two = Two.of()
     two.stale.create_branch("dev")
-    dev = two.other.of_branch("dev")
+    dev = branch_of(two.other, "dev")
     dev.add_column("x", "STRING")
     dev.write(pa.table({"k": [3], "v": [30], "x": ["three"]}))
     two.other.add_column("y", "INT")
@@ -238,7 +239,7 @@ def test_vectors_that_another_handle_turned_on_count() -> None:
 
 def held(two: Two) -> list[BucketChange]:
     """Rows that a writer made before the schema changed."""
-    writer = two.stale.new_writer()
+    writer = new_writer(two.stale.context.look())
     writer.write(pa.table({"k": [2, 4], "v": [21, 40]}, SCHEMA))
     return writer.finish()
 

@@ -31,6 +31,7 @@ from lakebed.runtime import Environment, Pool, ThreadRuntime
 from lakebed.table.codec.manifest import decode_manifest_list, files_of
 from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.model.model import BucketChange, DataFile, Snapshot
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.binary_rows import encode_row
@@ -323,14 +324,14 @@ class TableWorld:
         changes, added, gone = self._change(
             table, add_count=self.rng.randint(1, 2), delete_count=self.rng.randint(0, 2)
         )
-        snapshot = table.commit(changes, kind="OVERWRITE" if gone else "APPEND")
+        snapshot = commit_changes(table.context, changes, kind="OVERWRITE" if gone else "APPEND")
         self._published(model, snapshot.id, (model.head - gone) | added)
         self._note("commit", snapshot.id)
 
     def compact(self) -> None:
         """Replace up to three files by one."""
         changes, added, gone = self._change(self.table, add_count=1, delete_count=3)
-        snapshot = self.table.commit(changes, kind="COMPACT")
+        snapshot = commit_changes(self.table.context, changes, kind="COMPACT")
         self._published(self.main, snapshot.id, (self.main.head - gone) | added)
         self._note("compact", snapshot.id)
 
@@ -344,7 +345,7 @@ class TableWorld:
         if self.rng.random() < 0.2:
             snapshot = foreign_commit(self.table, [change], merges=False, name=self._name())
         else:
-            snapshot = self.table.commit([change], kind="COMPACT")
+            snapshot = commit_changes(self.table.context, [change], kind="COMPACT")
         self._published(self.main, snapshot.id, self.main.head)
         self._note("upgrade", snapshot.id)
 

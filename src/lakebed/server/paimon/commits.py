@@ -17,6 +17,7 @@ from lakebed.server.paimon.errors import error_reply
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
 from lakebed.table.codec.snapshot_json import decode_proposed, encode_snapshot
+from lakebed.table.commit.prepared import commit_prepared
 from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
@@ -140,7 +141,7 @@ def _commit(catalog: PaimonCatalog, database: str, name: str, body: TableCommit,
             f"{catalog.id_of(table)}: it was dropped and created again, or is another one. Open the table again.",
             kind="table_replaced",
         )
-    return table.commit_prepared(snapshot, base_uuid=body.base_snapshot_uuid) is not None
+    return commit_prepared(table.context, snapshot, base_uuid=body.base_snapshot_uuid) is not None
 
 
 @ROUTES.add(
