@@ -246,7 +246,7 @@ class World:
     def check(self) -> None:
         """Every version reads as it did, after cleaning too."""
         self.table.collect(grace_ms=0)
-        table = Table.open(self.table.store, name="t", environment=self.table.environment)
+        table = Table.open(self.table.store, name="t", environment=self.table.context.environment)
         assert [one.id for one in table.snapshots()] == sorted(self.snapshots)
         for snapshot_id, state in self.snapshots.items():
             same(table, state.visible, version=snapshot_id)

@@ -202,7 +202,7 @@ class World:
     def check(self) -> None:
         """Every version reads as it did, and cleaning takes nothing away from any."""
         for _ in range(2):
-            table = Table.open(self.table.store, name="t", environment=self.table.environment)
+            table = Table.open(self.table.store, name="t", environment=self.table.context.environment)
             assert [one.id for one in table.snapshots()] == sorted(self.snapshots)
             for snapshot_id, rows in self.snapshots.items():
                 self.same(table, rows, version=snapshot_id)

@@ -34,7 +34,7 @@ def rows(ids: range, v: str = "x") -> pa.Table:
 
 def in_a_minute(table: Table) -> int:
     """A time after everything written so far."""
-    return table.environment.clock.now_ms() + 60_000
+    return table.context.environment.clock.now_ms() + 60_000
 
 
 def data_files(table: Table) -> set[str]:

@@ -55,18 +55,14 @@ class Table:
         context: store, schemas, snapshots, tags and manifests of this branch, for code that builds on tables.
         name: as its lake knows it, such as ``db.flights``.
         store: the table's folder.
-        layout: paths of this branch.
         branch: None for main.
-        environment: clock, randomness and concurrency.
     """
 
     def __init__(self, context: TableBranch) -> None:
         self.context = context
         self.name = context.name
         self.store = context.store
-        self.layout = context.layout
         self.branch = context.branch
-        self.environment = context.environment
 
     def __repr__(self) -> str:
         branch = "" if self.branch is None else f", branch={self.branch!r}"
@@ -402,11 +398,11 @@ class Table:
 
     def tag_path(self, name: str) -> str:
         """Where the tag's file is or would be, relative to the table's folder."""
-        return self.layout.tag(name)
+        return self.context.layout.tag(name)
 
     def tag_directory(self) -> str:
         """The folder of the tag files, relative to the table's folder."""
-        return self.layout.tag_folder
+        return self.context.layout.tag_folder
 
     def previous_tag(self, name: str) -> Tag | None:
         """The tag whose commit time is the newest before this one's; None for the first. Raises `NotFound`."""
@@ -595,7 +591,7 @@ class Table:
 
 def branch_of(table: Table, branch: str) -> Table:
     """Another branch of a table that is open. Raises `NotFound`. Cost: as `Table.open`."""
-    return Table.open(table.store, name=table.name, branch=branch, environment=table.environment)
+    return Table.open(table.store, name=table.name, branch=branch, environment=table.context.environment)
 
 
 def _unpickle(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:

@@ -155,7 +155,7 @@ def test_missing_list(lake: Lake) -> None:
     table = lake.table("plain")
     newest = table.latest()
     assert newest is not None
-    path = table.layout.manifest(newest.delta_manifest_list)
+    path = table.context.layout.manifest(newest.delta_manifest_list)
     table.store.delete([path])
     assert path in found(lake)["missing"]
 

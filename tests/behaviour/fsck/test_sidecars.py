@@ -71,7 +71,7 @@ def test_every_nullable_field_of_an_entry_may_be_null_or_absent(name: str) -> No
     )
     meta = table.context.manifests.all_metas(head)[-1]
     for body in (encode_manifest(nulls), without_fields(encode_manifest(nulls), [avro_name])):
-        path = table.layout.manifest(f"manifest-{uuid.uuid4().hex}")
+        path = table.context.layout.manifest(f"manifest-{uuid.uuid4().hex}")
         table.store.put(path, body)
         read = table.context.manifests.entries(
             replace(

@@ -270,7 +270,7 @@ def test_changelog_files_live_as_long_as_their_version(producer: str) -> None:
     path = min(first)
     named = table.context.manifests.metas(str(logged.changelog_manifest_list))
     lists = (logged.changelog_manifest_list, *(meta.file_name for meta in named))
-    first |= {table.layout.manifest(str(name)) for name in lists}
+    first |= {table.context.layout.manifest(str(name)) for name in lists}
     assert first <= paths(table)
     assert [pin.name for pin in table.why(path).pins] == [str(logged.id)]
     table.create_tag("held", snapshot_id=logged.id)
@@ -329,7 +329,7 @@ def test_what_loses_or_fails_leaves_no_changelog_file(producer: str) -> None:
     with pytest.raises(InvalidRequest):
         writer.write(pa.table({"id": [None], "v": [1]}))
     assert changelog_files(table) == there
-    other = Table.open(table.store, name="t", environment=table.environment)
+    other = Table.open(table.store, name="t", environment=table.context.environment)
     writer = new_writer(table.context.look())
     writer.write(rows([4], 4))
     other.upsert(rows([5], 5))
@@ -343,10 +343,10 @@ def test_a_compaction_that_loses_deletes_its_changelog() -> None:
     """Its files were never named."""
     table = make("full-compaction", bucket="1")
     table.upsert(rows([1, 2], 1))
-    other = Table.open(table.store, name="t", environment=table.environment)
+    other = Table.open(table.store, name="t", environment=table.context.environment)
 
     def slower(tasks: Any, plan: Any) -> Any:
-        changes = [run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks]
+        changes = [run_task(table.store, task, plan=plan, environment=table.context.environment) for task in tasks]
         other.compact(full=True)
         other.upsert(rows([1], 9))
         return changes

@@ -181,7 +181,7 @@ def may_lose(verb: str) -> tuple[set[int], set[str]]:
 
 def files_at(table: Table, snapshot: Snapshot) -> frozenset[str]:
     """Data files of a version, decoded from the store."""
-    reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=_CHECKED)
+    reader = ManifestReader(table.store, table.context.layout, environment=table.context.environment, cache=_CHECKED)
     names = ReferencedFiles(replace(table.context, manifests=reader))
     return frozenset(names.of(snapshot, ["data"]).to_pylist())
 
@@ -210,9 +210,8 @@ def unneeded(table: Table) -> set[str]:
     """Data files and manifests that no version of any branch names."""
     used: set[str] = set()
     for line in every_branch(table.context):
-        line = replace(
-            line, manifests=ManifestReader(table.store, line.layout, environment=table.environment, cache=_CHECKED)
-        )
+        reader = ManifestReader(line.store, line.layout, environment=line.environment, cache=_CHECKED)
+        line = replace(line, manifests=reader)
         holders = read_live_versions(line)
         names = ReferencedFiles(line)
         for snapshot_id in holders.ids.tolist():

@@ -142,7 +142,7 @@ def compacted(table: Table) -> list[BucketChange]:
     changes: list[BucketChange] = []
 
     def run(tasks: Sequence[CompactTask], plan: ReadPlan) -> list[BucketChange]:
-        changes.extend(run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks)
+        changes.extend(run_task(table.store, task, plan=plan, environment=table.context.environment) for task in tasks)
         raise Closed("before the commit")
 
     with pytest.raises(Closed):

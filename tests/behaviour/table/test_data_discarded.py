@@ -69,7 +69,7 @@ def test_a_compaction_that_lost_discards_what_it_wrote() -> None:
         table.upsert(rows(range(10), v=v))
 
     def overtaken(tasks: Any, plan: Any) -> Any:
-        changes = [run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks]
+        changes = [run_task(table.store, task, plan=plan, environment=table.context.environment) for task in tasks]
         assert len(unreferenced(other)) == 1
         other.compact(full=True)
         return changes
@@ -88,7 +88,7 @@ def test_files_that_only_moved_are_never_discarded() -> None:
     def overtaken(tasks: Any, plan: Any) -> Any:
         assert [len(task.moved) for task in tasks] == [2]
         other.compact(full=True)
-        return [run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks]
+        return [run_task(table.store, task, plan=plan, environment=table.context.environment) for task in tasks]
 
     compact(table.context, full=True, run_tasks=overtaken)
     assert unreferenced(table) == set()

@@ -80,7 +80,7 @@ def check_placement(table: Table) -> None:
             assert homes.setdefault((part, key), bucket) == bucket, f"key {key} of {part} in two buckets"
     newest = table.latest()
     assert newest is not None
-    index = HashIndex(table.store, table.layout)
+    index = HashIndex(table.store, table.context.layout)
     entries = index.entries(newest.index_manifest)
     seen: dict[bytes, list[int]] = defaultdict(list)
     for entry in entries:
@@ -167,7 +167,7 @@ def test_overwrites_begin_anew(make: Callable[..., Table]) -> None:
     assert contents(table) == {}
     newest = table.latest()
     assert newest is not None
-    assert HashIndex(table.store, table.layout).entries(newest.index_manifest) == []
+    assert HashIndex(table.store, table.context.layout).entries(newest.index_manifest) == []
     table.upsert(rows(range(30), v=8))
     assert len(contents(table)) == 30
     check_placement(table)
@@ -245,7 +245,7 @@ def test_versions_keep_their_index(make: Callable[..., Table]) -> None:
     newest = table.latest()
     assert newest is not None
     table.expire(retain_max=1, retain_min=1, older_than_ms=2**50)
-    named = {entry.file_name for entry in HashIndex(table.store, table.layout).entries(newest.index_manifest)}
+    named = {entry.file_name for entry in HashIndex(table.store, table.context.layout).entries(newest.index_manifest)}
     there = {meta.path.rpartition("/")[2] for meta in table.store.list("index/")}
     assert there == named
 

@@ -267,7 +267,9 @@ def test_files_that_the_caller_wrote_stay_when_their_commit_is_repeated() -> Non
     writer.write(rows({9: 9}))
     changes = writer.finish()
     first = commit_changes(table.context, changes, options={"commit_user": "job", "commit_identifier": 5})
-    assert opened(store).commit(changes, commit_user="job", commit_identifier=5) == first
+    assert (
+        commit_changes(opened(store).context, changes, options={"commit_user": "job", "commit_identifier": 5}) == first
+    )
     assert rows_of(opened(store)) == {**BEFORE, 9: 9}
 
 

@@ -41,7 +41,7 @@ def with_options(table: Table, options: dict[str, str], **members: object) -> Ta
     old = table.schema
     changed = replace(old, id=old.id + 1, options={**old.options, **options}, **members)  # type: ignore[arg-type]
     table.store.put(Layout().schema(changed.id), encode_schema(changed))
-    return Table.open(table.store, name="t", environment=table.environment)
+    return Table.open(table.store, name="t", environment=table.context.environment)
 
 
 def stored(table: Table) -> set[str]:
@@ -151,7 +151,7 @@ def test_manifests_of_other_formats_are_not_called_corrupt(start: bytes) -> None
     table.write(ONE)
     head = table.context.snapshots.latest()
     assert head is not None
-    path = table.layout.manifest(head.delta_manifest_list)
+    path = table.context.layout.manifest(head.delta_manifest_list)
     table.store.put(path, start + bytes(table.store.get(path))[len(start) :])
     with pytest.raises(UnsupportedFormat, match="Avro only"):
         decode_manifest_list(table.store.get(path), path=path)

@@ -186,11 +186,11 @@ class TableWorld:
             needed |= self.branch[1].needed()
             tables.append(self.branch)
         for table, model in tables:
-            paths = [table.layout.snapshot(snapshot_id) for snapshot_id in model.snapshots]
-            paths += [table.layout.tag(name) for name in model.tags]
+            paths = [table.context.layout.snapshot(snapshot_id) for snapshot_id in model.snapshots]
+            paths += [table.context.layout.tag(name) for name in model.tags]
             for path in paths:
                 needed |= self._names_of(path)
-        for pin in self.store.list(self.table.layout.tag_folder):
+        for pin in self.store.list(self.table.context.layout.tag_folder):
             if "lakebed.pin.branch." in pin.path and self.branch is not None:
                 needed |= self._names_of(pin.path)
         return needed
@@ -225,13 +225,13 @@ class TableWorld:
         holders: list[tuple[str | None, frozenset[str]]] = []
         for table, model in [(self.table, self.main), *([self.branch] if self.branch else [])]:
             for snapshot_id, files in model.snapshots.items():
-                holders.append((None, files | self._names_of(table.layout.snapshot(snapshot_id))))
+                holders.append((None, files | self._names_of(table.context.layout.snapshot(snapshot_id))))
             for name, (_, files, _) in model.tags.items():
                 shown = name if table is self.table else None
-                holders.append((shown, files | self._names_of(table.layout.tag(name))))
+                holders.append((shown, files | self._names_of(table.context.layout.tag(name))))
             if model.fork is not None:
                 holders.append((None, model.fork[1]))
-        for meta in self.store.list(self.table.layout.tag_folder):
+        for meta in self.store.list(self.table.context.layout.tag_folder):
             if "lakebed.pin." in meta.path:
                 holders.append((None, self._names_of(meta.path)))
         naming = Counter(path for _, paths in holders for path in paths)

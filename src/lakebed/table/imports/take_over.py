@@ -121,7 +121,7 @@ def take_over(
             kind="table_exists",
             table=table.name,
         )
-    plan = plan_import(table.store, source, schema, options=options, environment=table.environment)
+    plan = plan_import(table.store, source, schema, options=options, environment=table.context.environment)
     if options.in_place:
         check_new_names(plan, table, newest)
     if options.dry_run:
@@ -378,11 +378,11 @@ class _Counted:
 
 def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list[BucketChange]:
     """Copy and rewrite the files of a plan in this process. After an error what it wrote is deleted."""
-    counted = _Counted(table.environment, plan.size_bytes, progress)
+    counted = _Counted(table.context.environment, plan.size_bytes, progress)
     copies = [f"{file.folder}/{file.entry.file_name}" for file in plan.taken if file.entry.external_path is None]
     try:
         changes = map_in_pool(
-            table.environment.runtime,
+            table.context.environment.runtime,
             lambda file: _carry(table.store, file, counted),
             plan.taken,
             worker_count_max=_WORKERS_MAX,
@@ -390,7 +390,7 @@ def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list
         if plan.rewritten:
             changes += _rewritten(table, plan, counted)
     except BaseException:
-        discard(table.store, copies, environment=table.environment)
+        discard(table.store, copies, environment=table.context.environment)
         raise
     return changes
 
