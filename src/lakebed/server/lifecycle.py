@@ -29,6 +29,7 @@ from lakebed.server.audit import AuditLog
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, NewAccessKey, Principal
 from lakebed.server.paimon.catalog import PaimonCatalog
+from lakebed.server.reference_tables import ReferenceTables
 from lakebed.server.settings import ServerSettings, Started
 from lakebed.server.site import RepositoryCall, RepositorySite, is_on_disk
 
@@ -69,6 +70,7 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
     """A site over open repositories, which it closes; imports that were interrupted are resumed."""
     options, catalog = settings.options, local_catalog(repositories)
     environment, records = catalog.environment, catalog.key_value
+    keys = _access_keys(repositories, settings)
     serving = Serving.open(
         NAME,
         options=options,
@@ -96,11 +98,16 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
         serving=serving,
         options=options,
         repositories=repositories,
-        keys=_access_keys(repositories, settings),
+        keys=keys,
         audit_log=AuditLog(records, environment=environment, lines_max=options.audit_lines_max),
         signer=Signer(settings.signing_key, clock=environment.clock),
         imports=imports,
-        paimon=PaimonCatalog(open_lake, records=records, url=repositories.url),
+        paimon=PaimonCatalog(
+            open_lake,
+            records=records,
+            url=repositories.url,
+            references=ReferenceTables(repositories, speaks_s3=keys.has_signers),
+        ),
         description=description,
     )
 

@@ -13,6 +13,7 @@ from lakebed.http.replies import empty, json
 from lakebed.metrics import render
 from lakebed.objects.path import parse_url
 from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.repositories import local_catalog
 from lakebed.server.bodies import (
     AuthCapabilities,
     Config,
@@ -24,6 +25,7 @@ from lakebed.server.bodies import (
     VersionConfig,
 )
 from lakebed.server.site import RepositoryCall
+from lakebed.server.user_bodies import CommPrefsInput, InstallationUsageReport
 
 SERVICE: Final = Routes[RepositoryCall]("service")
 ROOT_SERVICE: Final = Routes[RepositoryCall]("service")
@@ -95,6 +97,36 @@ async def set_up(call: RepositoryCall) -> Response:
     )
 
 
+@SERVICE.add(
+    "POST",
+    "/setup_comm_prefs",
+    "setupCommPrefs",
+    tag="config",
+    needs=None,
+    takes=CommPrefsInput,
+    gives={},
+    statuses={"already_set_up": 409},
+)
+async def set_preferences(call: RepositoryCall) -> Response:
+    """Refuse to note whom to write to: the server sends no messages."""
+    await call.read(CommPrefsInput)
+    raise InvalidRequest("The server sends no messages to people: there is nothing to set.", kind="already_set_up")
+
+
+@SERVICE.add(
+    "GET",
+    "/usage-report/summary",
+    "getUsageReportSummary",
+    tag="service",
+    needs="read",
+    gives={200: InstallationUsageReport},
+)
+async def get_usage(call: RepositoryCall) -> Response:
+    """Get the id of the installation. Requests are not counted by month: `/metrics` counts them since the start."""
+    record = await call.quick(local_catalog(call.site.repositories).record_of_catalog)
+    return json(InstallationUsageReport(record.id, []))
+
+
 @SERVICE.add("GET", "/auth/capabilities", "getAuthCapabilities", tag="auth", needs=None, gives={200: AuthCapabilities})
 async def get_auth_capabilities(call: RepositoryCall) -> Response:
     """Get what is done by e-mail: nothing."""
@@ -127,7 +159,7 @@ def _storage_config(call: RepositoryCall) -> StorageConfig:
 async def metrics(call: RepositoryCall) -> Response:
     """Get counters and latencies in Prometheus format; series with names need a key for all repositories."""
     principal = await call.optional_principal()
-    with_names = principal is not None and principal.repositories is None
+    with_names = principal is not None and principal.sees_all
     return Response(render(with_names=with_names), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
