@@ -79,6 +79,14 @@ class WantedPart(msgspec.Struct, frozen=True):
     checksum: str
 
 
+class Stated(msgspec.Struct, frozen=True):
+    """What a completion states of the whole object."""
+
+    size_bytes: int | None = None
+    observe: Callable[[Buffer], None] | None = None
+    """Is called with all bytes of the object, in order, before the check of `complete_upload`."""
+
+
 def begin_upload(
     context: RepositoryContext, *, branch: str, path: str, content_type: str, metadata: dict[str, str], owner: str
 ) -> str:
@@ -251,16 +259,14 @@ def complete_upload(
     wanted: Sequence[WantedPart],
     matches: Callable[[Entry | None], bool] | None = None,
     check: Callable[[], None] = lambda: None,
-    expected_bytes: int | None = None,
-    observe: Callable[[Buffer], None] | None = None,
+    stated: Stated | None = None,
 ) -> Entry:
     """Make an object of the parts of an upload, and stage it.
 
     Args:
         matches: whether what is visible at the path (None: nothing) may be replaced; None: whatever it is.
         check: called when the bytes are joined, before anything refers to them; what it raises ends the call.
-        expected_bytes: what the caller takes for the size of the object; None: it does not say.
-        observe: called with all bytes of the object, in order, before `check`.
+        stated: None: the caller says nothing of the whole object.
 
     Returns:
         Its entry; of a repeated call the same.
@@ -279,12 +285,13 @@ def complete_upload(
     load_branch(context, branch)
     parts = choose_parts(context, upload_id, wanted)
     size_bytes = sum(part.size_bytes for part in parts)
-    if expected_bytes not in (None, size_bytes):
+    stated = stated or Stated()
+    if stated.size_bytes is not None and stated.size_bytes != size_bytes:
         raise InvalidRequest(
-            f"The parts have {size_bytes:,} bytes, and {expected_bytes:,} were stated for the object: name all parts.",
+            f"The parts have {size_bytes:,} bytes, and {stated.size_bytes:,} were stated for the object: name all parts.",
             kind="size_differs",
         )
-    entry = _join(context, upload, parts, observe=observe)
+    entry = _join(context, upload, parts, observe=stated.observe)
     check()
     return _publish(context, upload_id, upload, raw, entry=entry, matches=matches)
 

@@ -17,7 +17,7 @@ from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.http.pools import run_in
 from lakebed.http.replies import StreamedResponse
 from lakebed.repo.heads import multipart
-from lakebed.repo.heads.multipart import PART_NUMBER_MAX, Part, WantedPart
+from lakebed.repo.heads.multipart import PART_NUMBER_MAX, Part, Stated, WantedPart
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
@@ -184,7 +184,7 @@ async def complete_upload(call: S3Call) -> Response:
     if not wanted:
         raise s3_error("MalformedXML", "The XML names no part: name those of the object.")
     condition = condition_of(call)
-    expected_bytes = _object_bytes(call)
+    size_bytes = _object_bytes(call)
     context, place = await call.context(), call.place
 
     def complete() -> Entry:
@@ -203,8 +203,7 @@ async def complete_upload(call: S3Call) -> Response:
                 wanted=wanted,
                 matches=None if condition is None else condition.holds,
                 check=check,
-                expected_bytes=expected_bytes,
-                observe=checksums.update if whole else None,
+                stated=Stated(size_bytes, checksums.update if whole else None),
             )
         except LakebedError as error:
             raise _explain(context, call, error, condition=condition) from error
