@@ -288,7 +288,7 @@ def complete_upload(
     stated = stated or Stated()
     if stated.size_bytes is not None and stated.size_bytes != size_bytes:
         raise InvalidRequest(
-            f"The parts have {size_bytes:,} bytes, and {stated.size_bytes:,} were stated for the object: name all parts.",
+            f"The parts have {size_bytes:,} bytes, and {stated.size_bytes:,} were stated: name all parts.",
             kind="size_differs",
         )
     entry = _join(context, upload, parts, observe=stated.observe)
