@@ -72,7 +72,7 @@ bench-kv: $(VENV)/.ready $(PEERS)/.ready ## databases against rocksdict, slatedb
 bench-repo: $(VENV)/.ready ## repositories against their own uncompacted state, and their server
 	@$(RUN) bench/repo.py --scale $(SCALE)
 
-bench-lakefs: $(VENV)/.ready build/lakefs/.ready ## the server beside lakeFS's own, which Go builds; 15 minutes
+bench-lakefs: $(VENV)/.ready build/lakefs/.ready ## the server against lakeFS's own, which Go builds; 15 minutes
 	@$(RUN) bench/lakefs.py --scale $(SCALE)
 
 bench-fleet: $(VENV)/.ready postgresql ## fleets: grants, logs, reads, failover, relocation, costs; 20 minutes

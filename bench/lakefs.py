@@ -1,4 +1,4 @@
-"""Beside lakeFS's own server: ``python bench/lakefs.py [--scale 1] [--only stat,upload] [--samples 7]``.
+"""The server and lakeFS's own, in turn: ``python bench/lakefs.py [--scale 1] [--only stat,upload] [--samples 7]``.
 
 Both servers run on local storage, as processes of this machine, and are asked in turn by 16 connections. At scale 1 the
 base has 100,000 objects, imported by both. Rows: stat; list (a page of 1,000 that begins anywhere); upload_4k (ours

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds lakeFS, which the server is measured and tested beside: its server, its command-line client and its system
+# Builds lakeFS, which the server is measured and tested against: its server, its command-line client and its system
 # tests. Called by the Makefile, from the checkout's root. Without Go or a network it says what is left out, and ends well.
 #
 #   lakefs.sh FOLDER    FOLDER/lakefs, FOLDER/lakectl, FOLDER/esti.test and FOLDER/source; FOLDER/.ready when all is there
@@ -10,7 +10,7 @@ set -eu
 # What the lists of known differences in tests/interop/lakefs were made with.
 version=v1.84.0
 folder=$1
-use="the benchmarks and long tests beside lakeFS"
+use="the benchmarks and long tests against lakeFS"
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 log="$folder/build.log"

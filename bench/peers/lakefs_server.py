@@ -1,4 +1,4 @@
-"""Servers for the measurements and long tests beside lakeFS: its own, and `lakebed serve`, each a process of its own.
+"""Servers for the measurements and long tests against lakeFS: its own, and `lakebed serve`, each a process of its own.
 
 Owns: how both are started, with an access key that the caller knows. ``tools/lakefs.sh`` builds what is run here.
 """
@@ -125,7 +125,7 @@ def lakebed_server(folder: Path, *, is_durable: bool = True, imports: bool = Fal
 
     Args:
         is_durable: False does not wait for the disk.
-        imports: whether objects of the folder ``import`` beside it may be imported.
+        imports: whether objects of the folder ``import`` next to it may be imported.
     """
     folder.mkdir(parents=True)
     (folder / "import").mkdir()

@@ -25,6 +25,7 @@ from lakebed.repo.repositories import Repositories
 from lakebed.runtime import Environment
 from lakebed.server.app import build, description
 from lakebed.server.audit import AuditLog
+from lakebed.server.encoded_rows import EncodedRows
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, NewAccessKey, Principal
 from lakebed.server.paimon.catalog import PaimonCatalog
@@ -99,6 +100,7 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
         imports=imports,
         paimon=PaimonCatalog(open_lake, records=repositories.key_value, url=repositories.url),
         description=description,
+        encoded_rows=EncodedRows(options.listing_cache_bytes_max),
     )
 
 

@@ -24,6 +24,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
 from lakebed.server.audit import AuditLine, AuditLog
 from lakebed.server.auth import check_lake, check_role
+from lakebed.server.encoded_rows import EncodedRows
 from lakebed.server.errors import error_reply
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, Principal
@@ -49,6 +50,7 @@ class RepositorySite:
     imports: ImportRunner
     paimon: PaimonCatalog
     description: Callable[[], dict[str, Any]]
+    encoded_rows: EncodedRows
     signs: bool = field(init=False)
     """Whether the storage's vendor signs URLs."""
 
