@@ -166,7 +166,7 @@ async def get_object(call: S3Call) -> Response:
     if "partNumber" in call.pairs:
         raise s3_error("NotImplemented", "Parts of a finished object are not kept: read a range of it.")
     place = call.place
-    context = await call.context()
+    context = await call.context(is_proven_later=place.path != "")
     if not place.path:
         return await _directory(call, context)
     is_head = call.scope["method"] == "HEAD"
@@ -257,7 +257,7 @@ def explain_unstaged(
 async def put_object(call: S3Call) -> Response:
     """Write an object."""
     place = call.place
-    context = await call.context()
+    context = await call.context(is_proven_later=place.path != "")
     if not place.path:
         return await _make_directory(call, context)
     check_writable_path(place)
