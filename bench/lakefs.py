@@ -200,14 +200,12 @@ class Bench:
     def _stage(self, side: Side, branch: str, names: list[str]) -> None:
         """Stage objects without bytes: lakeFS one a request, which it has; ours in one."""
         if side.place.name == "lakebed":
-            rows = [
-                {"path": name, "address": f"https://example.org/{name}", "checksum": "0" * 32, "size_bytes": 9,
-                 "modified_ms": 0}
-                for name in names
-            ]  # fmt: skip
-            side.ask("POST", f"/repositories/{REPOSITORY}/verbs/stage_many", {"branch": branch, "entries": rows})
+            source = side.place.log.parent / "import"
+            facts = {"checksum": "0" * 32, "size_bytes": 9, "modified_ms": 0}
+            rows = [{"path": name, "address": f"file://{source}/{name}", **facts} for name in names]
+            side.ask("POST", f"/repositories/{REPOSITORY}/verbs/stage_many?branch={branch}", rows)
             return
-        namespace = side.ask("GET", f"/repositories/{REPOSITORY}")["storage_namespace"]
+        namespace = f"local://{side.place.log.parent}/objects/lakefs-{REPOSITORY}"
         requests = iter(
             side.request(
                 "PUT",

@@ -29,7 +29,7 @@ def test_pages_show_what_is_there(
     def set_metadata(name: str) -> None:
         tags = {"step": str(rng.random())}
         answer = client.ask("PUT", ":/branches/main/objects/stat/user_metadata", {"set": tags}, None, path=name)
-        assert answer.status == (201 if name in model else 404)
+        assert answer.status == (204 if name in model else 404)
         if name in model:
             model[name] = (model[name][0], tags)
 

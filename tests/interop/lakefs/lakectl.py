@@ -4,7 +4,8 @@
 
 ``make lakefs`` builds lakectl and lakeFS. ``lakectl.txt`` has the commands, ``lakectl.toml`` the lines of it that
 differ, with their reasons: a command that differs and is not listed, or is listed and does not differ, is an error.
-What no two servers have in common is left out of the comparison: ids of commits, times, addresses, keys, ports.
+What no two servers have in common is left out of the comparison: ids of commits, times, addresses, keys, ports. Of an
+error the status counts, and not its sentence, which says here what to do.
 """
 
 from __future__ import annotations
@@ -35,11 +36,15 @@ _USER: Final = "admin"
 _LEFT_OUT: Final = (
     (re.compile(r"\b[0-9a-f]{64}\b"), "<commit>"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "<checksum>"),
-    (re.compile(r"\b[0-9a-f]{10,16}\b"), "<commit>"),
+    (re.compile(r"\b[0-9a-f]{8,16}\b"), "<commit>"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)? ?([-+]\d{4}( \w+)?|Z)"), "<time>"),
     (re.compile(r"(?i)\b(request[ _]id:?) ?\S+"), r"\1 <id>"),
     (re.compile(r"\b\d+(\.\d+)? ?[mµ]?s\b"), "<duration>"),
 )
+
+
+_STATUS: Final = re.compile(r"^[45]\d\d [A-Z][A-Za-z ]+$", re.MULTILINE)
+"""The last line of what lakectl says of an error that a server answered."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,9 @@ class Shell:
             timeout=_SECONDS_MAX,
             check=False,
         )
-        return Ending(done.returncode, self._without_ids(done.stdout), self._without_ids(done.stderr))
+        problem = self._without_ids(done.stderr)
+        statuses = _STATUS.findall(problem) if done.returncode else []
+        return Ending(done.returncode, self._without_ids(done.stdout), statuses[-1] if statuses else problem)
 
     def _without_ids(self, text: str) -> str:
         for name, word in (

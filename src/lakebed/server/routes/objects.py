@@ -399,17 +399,17 @@ def _committed_page(
     "updateObjectUserMetadata",
     needs="write",
     takes=UserMetadataUpdate,
-    gives={201: None},
+    gives={204: None},
     parameters=(OBJECT_PATH,),
 )
 async def update_user_metadata(call: RepositoryCall) -> Response:
-    """Replace the user's own metadata of an object; its bytes stay."""
+    """Replace the user's own metadata of an object; its bytes stay. 204, as `lakectl` expects and lakeFS answers."""
     path, branch = call.required("path"), call.path["branch"]
     body = await call.read(UserMetadataUpdate)
     context = await call.context()
     metadata = data.check_metadata(body.set)
     await call.quick(update_metadata, context, branch=branch, path=path, metadata=metadata)
-    return empty(201)
+    return empty()
 
 
 @OBJECTS.add(
