@@ -12,9 +12,7 @@ STEPS = 60
 
 
 @pytest.mark.parametrize("bytes_max", [32 << 20, 100_000], ids=["all", "few"])
-def test_pages_show_what_is_there(
-    serve: Callable[..., Any], connect: Callable[[Any], Any], bytes_max: int
-) -> None:
+def test_pages_show_what_is_there(serve: Callable[..., Any], connect: Callable[[Any], Any], bytes_max: int) -> None:
     """As a dictionary has it, through uploads, deletions of one path and of a prefix, commits and new metadata."""
     client = connect(serve(listing_cache_bytes_max=bytes_max))
     client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://x"})

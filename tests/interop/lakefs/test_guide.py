@@ -6,13 +6,14 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from worlds.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "guide" / "server.md"
@@ -127,10 +128,7 @@ def reader(tmp_path: Path, clients_python: Path) -> Iterator[Reader]:
 @pytest.mark.xdist_group("lakefs-guide")
 def test_the_guide_works_as_pasted(reader: Reader) -> None:
     """From the first start of a server to its last block, nothing fails and nothing is left out."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    page = PAGE.read_text(encoding="utf-8").replace(PORT, port)  # the one of the page may be in use here
+    page = PAGE.read_text(encoding="utf-8").replace(PORT, str(free_port()))  # the one of the page may be in use here
     followed = [language for language, block in _BLOCK.findall(page) if reader.follow(language, block)]
     assert followed.count("python") >= 4
     assert (reader.folder / "lake" / "analytics").is_dir()
