@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from lakebed.http.errors import ErrorBody
 from lakebed.http.options import HttpOptions
-from lakebed.http.replies import IS_GONE, encode
+from lakebed.http.replies import HAS_PIECE, IS_GONE, encode
 
 _TOO_LARGE: Final = "The head of the request is larger than the limit of {:,} bytes: send fewer or shorter headers."
 _TOO_LATE: Final = "The head of the request was not complete within {:g} s: send it again."
@@ -112,6 +112,7 @@ class BoundedHttp(HttpToolsProtocol):
         cycle = self.cycle
         if cycle is not None:
             cycle.scope[IS_GONE] = lambda: cycle.disconnected  # type: ignore[typeddict-unknown-key]
+            cycle.scope[HAS_PIECE] = cycle.message_event.is_set  # type: ignore[typeddict-unknown-key]
             if cycle.scope["method"] != "HEAD":  # whose reply ends with its head
                 cycle.transport = _ReplyTransport(self.transport, cycle)  # type: ignore[assignment]
 

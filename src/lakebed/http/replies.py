@@ -22,6 +22,10 @@ IS_GONE: Final = "lakebed.is_gone"
 """In the scope of a request: whether its client has disconnected, so that the rest of a reply is of no use."""
 
 
+HAS_PIECE: Final = "lakebed.has_piece"
+"""In the scope of a request: whether a piece of its body, or its end, is here already."""
+
+
 class StreamedResponse(StreamingResponse):
     """A reply whose body comes in pieces; its headers hold its length.
 

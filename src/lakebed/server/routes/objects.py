@@ -276,6 +276,8 @@ async def copy_object(call: RepositoryCall) -> Response:
     """Copy an object within a repository: its bytes, not only its entry."""
     target = call.required("dest_path")
     body = await call.read(ObjectCopyCreation)
+    if body.shallow:
+        raise InvalidRequest("A copy has bytes of its own here: leave shallow out.", kind="shallow_copy")
     context, branch = await call.context(force=bool(body.force)), call.path["branch"]
     check_path(target, writing=True)
 
