@@ -390,11 +390,22 @@ class PullRequestRow(msgspec.Struct, frozen=True, omit_defaults=True):
     closed_date: str | UnsetType = UNSET
 
 
+class LoginConfig(msgspec.Struct, frozen=True, rename={"rbac": "RBAC"}):
+    """How callers log in: with access keys; there are no web pages."""
+
+    rbac: Literal["internal"] = "internal"
+    """Users, groups and policies are kept by the server itself."""
+    login_url: str = ""
+    login_cookie_names: tuple[str, ...] = ()
+    logout_url: str = ""
+
+
 class SetupState(msgspec.Struct, frozen=True):
     """``GET /setup_lakefs``."""
 
     state: Literal["initialized"]
     comm_prefs_missing: bool = False
+    login_config: LoginConfig = LoginConfig()
 
 
 class Setup(msgspec.Struct, frozen=True):

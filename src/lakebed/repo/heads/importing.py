@@ -308,8 +308,8 @@ def _refuse_own(context: RepositoryContext, url: str) -> None:
     place = given.removesuffix("/") + "/"
     if any(place.startswith(folder) or folder.startswith(place) for folder in folders):
         raise InvalidRequest(
-            f"{given} has the objects of repository {context.name} itself, which a collection may delete: copy them on "
-            "the branch instead of importing them.",
+            f"{given} is an invalid import source: repository {context.name} has its own objects there, which a "
+            "collection may delete. Copy them on the branch instead.",
             kind="own_objects",
         )
 

@@ -69,11 +69,11 @@ def prefix_stats(path: str) -> ObjectStats:
 
 
 def commit_row(commit_id: str, commit: Commit) -> CommitRow:
-    """A commit."""
+    """A commit. The first of a repository has no committer, as lakeFS's clients print it."""
     return CommitRow(
         id=commit_id,
         parents=list(commit.parents),
-        committer=commit.committer,
+        committer=commit.committer if commit.parents else "",
         message=commit.message,
         creation_date=commit.created_at_ms // 1000,
         meta_range_id=commit.metarange.id,
