@@ -36,6 +36,8 @@ RANGE_FOLDER: Final = "ranges"
 METARANGE_FOLDER: Final = "metaranges"
 UPLOAD_FOLDER: Final = "uploads"
 """Where URLs that a vendor has signed put bytes. While the URL is good others may be put there: linking copies them."""
+LAKEFS_FOLDER: Final = "_lakefs"
+"""Where lakeFS keeps its ranges and metaranges, in its storage namespaces and in dumps for it."""
 MARKER_PATH: Final = "_repository.json"
 """Says whose namespace it is; created first, so that no second repository takes it."""
 
