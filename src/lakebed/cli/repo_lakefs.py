@@ -1,17 +1,20 @@
-"""Commands that move a repository from lakeFS."""
+"""Commands that move a repository from lakeFS, and to it."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-from lakebed.cli import output
+import msgspec
+
+from lakebed.cli import output, standard
 from lakebed.cli.grammar import option
 from lakebed.cli.repo_context import RepositoryCommand
 from lakebed.errors import NotFound
+from lakebed.objects.open import open_store
 from lakebed.repo.lakefs.metaranges import RefsDump, parse_refs_dump
 from lakebed.repo.model.names import check_branch_name
+from lakebed.whole_file import write_whole
 
 
 class ImportLakefs(RepositoryCommand, name="import-lakefs"):
@@ -52,10 +55,57 @@ class ImportLakefs(RepositoryCommand, name="import-lakefs"):
         self.result(facts, text)
 
 
+class ExportLakefs(RepositoryCommand, name="export-lakefs"):
+    """Write a repository with its history into a storage namespace of lakeFS, for `lakectl refs-restore`."""
+
+    target: Annotated[
+        str,
+        option(
+            "--to",
+            metavar="URL",
+            help="lakeFS's storage namespace: s3://bucket/folder, or a folder. Uploaded objects are copied into it.",
+        ),
+    ]
+    refs: Annotated[
+        str | None, option("--refs", metavar="FILE", help="Where the ids for refs-restore go; default: printed.")
+    ] = None
+    commit_ids: Annotated[
+        str | None, option("--commit-ids", metavar="FILE", help="Where new ids of commits go: JSON, by ours.")
+    ] = None
+
+    def run(self) -> None:
+        with self.reading() as repository, output.progress("exporting"):
+            report = repository.dump_refs(open_store(self.target, storage_options=self.storage_options))
+        refs = msgspec.to_builtins(report.refs)
+        for name, document in ((self.refs, refs), (self.commit_ids, report.commit_ids)):
+            if name is not None:
+                with write_whole(Path(name)) as file:
+                    file.write(_document(document))
+        facts = {
+            **refs,
+            "commits": report.commit_count,
+            "branches": report.branch_count,
+            "tags": report.tag_count,
+            "copied": report.copied_count,
+            "changed_commit_ids": len(report.commit_ids),
+        }
+        text = (
+            f"Wrote {output.count(report.commit_count, 'commit')}, "
+            f"{output.count(report.branch_count, 'branch', 'branches')} and {output.count(report.tag_count, 'tag')} of "
+            f"{self.repository} to {self.target}, with copies of {output.count(report.copied_count, 'object')}; "
+            f"{output.count(len(report.commit_ids), 'commit')} got another id."
+        )
+        self.result(facts, text if self.refs is not None else f"{_document(refs).decode()}\n{text}")
+
+
+def _document(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
 def _read_dump(name: str) -> RefsDump:
     """The ids of a dump in a file."""
     if name == "-":
-        return parse_refs_dump(sys.stdin.buffer.read(), where="standard input")
+        return parse_refs_dump(standard.binary_input().read(), where="standard input")
     try:
         text = Path(name).read_bytes()
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`RestoreRefs`: a bare repository takes the history of a dump of lakeFS over."""
+"""`RestoreRefs` and `DumpRefs`: the history of a repository from lakeFS, and for lakeFS."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from lakebed.repo.heads.importing import open_folder
+from lakebed.repo.lakefs.dump import DumpReport, dump_refs
 from lakebed.repo.lakefs.metaranges import LakefsNamespace, RefsDump
 from lakebed.repo.lakefs.restore import RestoreReport, restore_refs
 from lakebed.repo.outside.import_policy import real_url
@@ -36,3 +37,14 @@ class RestoreRefs(Verb[RestoreReport], frozen=True, kw_only=True):
             store = open_folder(context, real_url(context.foreign.folder(self.url)), storage_options)
         source = LakefsNamespace(store)
         return restore_refs(context, source, self.dump or source.load_dump(), committer=self.committer or "")
+
+
+@verb("dump_refs", role="write", effort="long", gives=DumpReport, changes_nothing=True)
+class DumpRefs(Verb[DumpReport], frozen=True):
+    """Write commits, branches and tags into the repository's own namespace, as lakeFS restores them.
+
+    Raises and costs as `lakebed.repo.lakefs.dump.dump_refs`.
+    """
+
+    def run(self, context: RepositoryContext) -> DumpReport:
+        return dump_refs(context)
