@@ -55,6 +55,45 @@ class RepositoryMetadataKeys(msgspec.Struct, frozen=True):
     keys: Annotated[list[str], Meta(max_length=PATHS_MAX)]
 
 
+class RefsDumpBody(msgspec.Struct, frozen=True):
+    """The ids of a dump's metaranges."""
+
+    commits_meta_range_id: str
+    tags_meta_range_id: str
+    branches_meta_range_id: str
+
+
+class RefsRestoreBody(RefsDumpBody, frozen=True):
+    """``POST /repositories/{repository}/restore``."""
+
+    force: bool | None = None
+
+
+class TaskInfo(msgspec.Struct, frozen=True):
+    """A task that was started."""
+
+    id: str
+
+
+class RestoreStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a restore is."""
+
+    id: str
+    done: bool
+    update_time: str
+    error: str | UnsetType = UNSET
+
+
+class DumpStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a dump is."""
+
+    id: str
+    done: bool
+    update_time: str
+    error: str | UnsetType = UNSET
+    refs: RefsDumpBody | UnsetType = UNSET
+
+
 class BranchCreation(msgspec.Struct, frozen=True):
     """``POST /branches``."""
 

@@ -43,8 +43,9 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_not_read_only
 from lakebed.repo.records.records import encode_record, new_token, write_unique
 from lakebed.repo.records.reflog import reflog_line
+from lakebed.repo.references.branches import list_branches
 from lakebed.repo.references.commits import is_commit_id
-from lakebed.repo.references.tags import refuse_deleted
+from lakebed.repo.references.tags import list_tags, refuse_deleted
 
 _COMMITS_WRITTEN: Final = 1_000
 """Commits of one write."""
@@ -75,6 +76,23 @@ def check_bare(context: RepositoryContext) -> None:
         for prefix in (context.keys.branch(), context.keys.tag()):
             if next(iter(snapshot.scan(*prefix_range(prefix))), None) is not None:
                 raise _not_bare(context)
+
+
+def is_restored(context: RepositoryContext, source: LakefsNamespace, dump: RefsDump) -> bool:
+    """Whether the repository has branches and tags, and every one of a dump at its commit there.
+
+    Raises as `restore_refs`. Cost: 1 snapshot, and 2 GET where it has some.
+    """
+    with context.key_value.snapshot() as snapshot:
+        branches = {name: branch.commit_id for name, branch in list_branches(context, hidden=True, snapshot=snapshot)}
+        tags = {name: tag.commit_id for name, tag in list_tags(context, snapshot=snapshot)}
+    if not branches:
+        return False
+    for restored, id in ((branches, dump.branches_meta_range_id), (tags, dump.tags_meta_range_id)):
+        references = map(decode_lakefs_reference, source.records(id))
+        if any(restored.get(reference.name) != reference.commit_id for reference in references):
+            return False
+    return True
 
 
 def restore_refs(

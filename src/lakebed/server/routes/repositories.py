@@ -60,13 +60,11 @@ async def list_repositories(call: RepositoryCall) -> Response:
     takes=RepositoryCreation,
     gives={201: RepositoryRow},
     audited=True,
-    parameters=(Parameter("bare", "Not supported: a repository always has a first commit.", kind="boolean"),),
+    parameters=(Parameter("bare", "Without a first commit and branches, to restore a dump into it.", kind="boolean"),),
 )
 async def create_repository(call: RepositoryCall) -> Response:
     """Create a repository; its namespace is a folder of the server's storage, `local://folder`, or a URL inside it."""
     body = await call.read(RepositoryCreation)
-    if call.flag("bare"):
-        raise InvalidRequest("A repository always has a first commit: leave bare out.", kind="unsupported")
     if body.sample_data:
         raise InvalidRequest("A repository starts empty: leave sample_data out.", kind="unsupported")
     if body.storage_id:
@@ -82,6 +80,7 @@ async def create_repository(call: RepositoryCall) -> Response:
         default_branch=body.default_branch or "main",
         committer=call.committer,
         read_only=bool(body.read_only),
+        bare=call.flag("bare"),
     )
     return json(repository_row(made.name, made.context.record, root_url=call.site.repositories.url), 201)
 
