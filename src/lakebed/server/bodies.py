@@ -302,6 +302,58 @@ class StagingMetadata(msgspec.Struct, frozen=True):
     force: bool | None = None
 
 
+class PresignMultipartUpload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An upload in parts to signed URLs."""
+
+    upload_id: str
+    physical_address: str
+    presigned_urls: list[str] | None = None
+
+
+class PhysicalAddress(msgspec.Struct, frozen=True):
+    """Of which upload: the address that its creation has replied."""
+
+    physical_address: str
+
+
+class UploadTo(msgspec.Struct, frozen=True):
+    """Where to put a part."""
+
+    presigned_url: str
+
+
+class CopyPartSource(msgspec.Struct, frozen=True):
+    """What a part is copied from."""
+
+    repository: str
+    ref: str
+    path: str
+    range: str | None = None
+
+
+class UploadPartCopyFrom(msgspec.Struct, frozen=True):
+    """``PUT .../pmpu/{upload_id}/parts/{part_number}/copy``."""
+
+    physical_address: str
+    copy_source: CopyPartSource
+
+
+class UploadedPart(msgspec.Struct, frozen=True):
+    """A part that was uploaded."""
+
+    part_number: Annotated[int, Meta(ge=1, le=10_000)]
+    etag: str
+
+
+class CompletePresignMultipartUpload(msgspec.Struct, frozen=True):
+    """``PUT .../pmpu/{upload_id}``."""
+
+    physical_address: str
+    parts: Annotated[list[UploadedPart], Meta(max_length=10_000)]
+    user_metadata: Metadata | None = None
+    content_type: str | None = None
+
+
 class ImportLocation(msgspec.Struct, frozen=True):
     """Objects to import, without copying their bytes."""
 

@@ -251,12 +251,14 @@ def complete_upload(
     wanted: Sequence[WantedPart],
     matches: Callable[[Entry | None], bool] | None = None,
     check: Callable[[], None] = lambda: None,
+    description: tuple[str, dict[str, str]] | None = None,
 ) -> Entry:
     """Make an object of the parts of an upload, and stage it.
 
     Args:
         matches: whether what is visible at the path (None: nothing) may be replaced; None: whatever it is.
         check: called when the bytes are joined, before anything refers to them; what it raises ends the call.
+        description: type and metadata of the object, where they are given at the end; None: those of its beginning.
 
     Returns:
         Its entry; of a repeated call the same.
@@ -275,6 +277,8 @@ def complete_upload(
     load_branch(context, branch)
     parts = choose_parts(context, upload_id, wanted)
     entry = _join(context, upload, parts)
+    if description is not None:
+        entry = msgspec.structs.replace(entry, content_type=description[0], metadata=description[1])
     check()
     return _publish(context, upload_id, upload, raw, entry=entry, matches=matches)
 

@@ -14,6 +14,7 @@ from lakebed.server.routes import (
     imports,
     metadata,
     objects,
+    presigned_parts,
     pulls,
     repositories,
     service,
@@ -33,6 +34,7 @@ ROUTES: Final[dict[str, tuple[Route[RepositoryCall], ...]]] = {
         *branches.HOT,
         *objects.OBJECTS,
         *staging.STAGING,
+        *presigned_parts.PARTS,
         *branches.BRANCHES,
         *commits.COMMITS,
         *diffs.DIFFS,
@@ -47,6 +49,6 @@ ROUTES: Final[dict[str, tuple[Route[RepositoryCall], ...]]] = {
         *service.SERVICE,
         *verbs.VERB_ROUTES,
     ),
-    "": (*staging.ROOT_STAGING, *service.ROOT_SERVICE),
+    "": (*staging.ROOT_STAGING, *presigned_parts.ROOT_PARTS, *service.ROOT_SERVICE),
 }
 """By the prefix of their paths."""
