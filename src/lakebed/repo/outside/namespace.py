@@ -175,7 +175,7 @@ def claim_namespace(
     """
     uid = mint_file_id(environment=environment)
     store = storage.sub(folder)
-    path = _first_object(store, is_shared=is_shared)
+    path = _marker_path(store) if is_shared else _first_object(store)
     if path is None:
         probe_create_only(storage, environment=environment)
         marker = _Marker(1, home_id, uid, name, environment.clock.now_ms())
@@ -193,10 +193,18 @@ def claim_namespace(
     return record.uid
 
 
-def _first_object(store: ObjectStore, *, is_shared: bool) -> str | None:
-    """An object of the folder, the marker only when there is no other; probes, and files of lakeFS, do not count."""
-    ours = (meta.path for meta in store.list() if not (is_probe(meta.path) or (is_shared and is_of_lakefs(meta.path))))
-    paths = islice(ours, 2)
+def _marker_path(store: ObjectStore) -> str | None:
+    """The marker, if it is there."""
+    try:
+        store.head(MARKER_PATH)
+    except NotFound:
+        return None
+    return MARKER_PATH
+
+
+def _first_object(store: ObjectStore) -> str | None:
+    """An object of the folder, the marker only when there is no other; probes do not count."""
+    paths = islice((meta.path for meta in store.list() if not is_probe(meta.path)), 2)
     return min(paths, key=MARKER_PATH.__eq__, default=None)
 
 
