@@ -1,4 +1,4 @@
-"""Dumps and restores through lakeFS's interface: a repository is moved with its history, in place, and nothing is lost."""
+"""Dumps and restores through lakeFS's interface: a repository is moved with its history, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Dumps and restores: the history of a repository, written into its namespace and taken from there.
+"""What is written into a namespace for other programs, and taken from there: dumps, restores, lists of addresses.
 
-Both run in the background; their states are records of the repository, so any process can show them, and the next
-server that starts resumes one that was interrupted. Two older operations answer when all is done.
+Dumps and restores run in the background; their states are records of the repository, so any process can show them, and
+the next server that starts resumes one that was interrupted. Two older operations answer when all is done.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import json
 from lakebed.repo.lakefs.metaranges import RefsDump, check_dump
 from lakebed.repo.lakefs.restore import check_bare
+from lakebed.repo.lakefs.symlinks import write_symlinks
 from lakebed.repo.lakefs.tasks import run_task
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_not_read_only
 from lakebed.repo.records.tasks import Task, load_task, record_task
-from lakebed.server.bodies import DumpStatus, RefsDumpBody, RefsRestoreBody, RestoreStatus, TaskInfo
+from lakebed.server.bodies import DumpStatus, RefsDumpBody, RefsRestoreBody, RestoreStatus, StorageLocation, TaskInfo
 from lakebed.server.errors import conceal
 from lakebed.server.routes.shapes import rfc_3339
 from lakebed.server.site import RepositoryCall
@@ -29,6 +30,7 @@ DUMPS: Final = Routes[RepositoryCall]("repositories")
 _DUMP: Final = "/repositories/{repository}/dump"
 _RESTORE: Final = "/repositories/{repository}/restore"
 _REFS: Final = "/repositories/{repository}/refs/"
+_SYMLINK: Final = "/repositories/{repository}/refs/{ref}/symlink"
 _TASK_ID: Final = Parameter("task_id", "The task's id.", required=True)
 
 
@@ -87,6 +89,22 @@ async def restore(call: RepositoryCall) -> Response:
     task = await call.quick(_record_restore, context, body, committer=call.committer)
     await call.run("long", lambda: run_task(context, task.id))
     return Response(status_code=200)
+
+
+@DUMPS.add(
+    "POST",
+    _SYMLINK,
+    "createSymlinkFile",
+    tag="internal",
+    needs="write",
+    gives={201: StorageLocation},
+    parameters=(Parameter("location", "Only objects whose paths begin so."),),
+)
+async def create_symlinks(call: RepositoryCall) -> Response:
+    """Write a list of the physical addresses of each folder's objects into the namespace."""
+    context, prefix = await call.context(), call.query.get("location", "")
+    url = await call.run("long", lambda: write_symlinks(context, call.path["ref"], prefix=prefix))
+    return json(StorageLocation(url), 201)
 
 
 def _record_restore(context: RepositoryContext, body: RefsRestoreBody, *, committer: str) -> Task:

@@ -14,6 +14,7 @@ from lakebed.server.auth import check_role
 from lakebed.server.bodies import RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
 from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.routes.shapes import repository_row
+from lakebed.server.sample_data import add_sample_data
 from lakebed.server.site import RepositoryCall
 
 HOT: Final = Routes[RepositoryCall]("repositories")
@@ -65,8 +66,11 @@ async def list_repositories(call: RepositoryCall) -> Response:
 async def create_repository(call: RepositoryCall) -> Response:
     """Create a repository; its namespace is a folder of the server's storage, `local://folder`, or a URL inside it."""
     body = await call.read(RepositoryCreation)
-    if body.sample_data:
-        raise InvalidRequest("A repository starts empty: leave sample_data out.", kind="unsupported")
+    if body.sample_data and (call.flag("bare") or body.read_only):
+        raise InvalidRequest(
+            "Sample data is a commit, which a bare or read-only repository does not take: leave sample_data out.",
+            kind="unsupported",
+        )
     if body.storage_id:
         raise InvalidRequest("The server has one storage, without an id: leave storage_id out.", kind="unsupported")
     _check_namespace(body.storage_namespace)
@@ -82,6 +86,8 @@ async def create_repository(call: RepositoryCall) -> Response:
         read_only=bool(body.read_only),
         bare=call.flag("bare"),
     )
+    if body.sample_data:
+        await call.heavy(add_sample_data, made.branch(), committer=call.committer)
     return json(repository_row(made.name, made.context.record, root_url=call.site.repositories.url), 201)
 
 
