@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -85,16 +85,22 @@ class LakefsRange(msgspec.Struct, frozen=True):
 def split_value(value: bytes) -> tuple[bytes, bytes]:
     """Identity and data of a value. Raises `Corruption`. Cost: about 0.5 us."""
     size, at = read_signed(value, 0)
+    if not 0 <= size <= len(value) - at:
+        raise _wrong_value(value, size)
     identity, at = value[at : at + size], at + size
     data_size, at = read_signed(value, at)
-    if size < 0 or data_size < 0 or at + data_size > len(value):
-        raise Corruption(f"A value of {len(value):,} bytes has an identity of {size} and data of {data_size} bytes.")
+    if not 0 <= data_size <= len(value) - at:
+        raise _wrong_value(value, data_size)
     return identity, value[at : at + data_size]
+
+
+def _wrong_value(value: bytes, size: int) -> Corruption:
+    return Corruption(f"A value of {len(value):,} bytes has a part of {size:,} bytes.")
 
 
 def decode_lakefs_entry(data: bytes) -> LakefsEntry:
     """An entry. Raises `Corruption`. Cost: about 5 us."""
-    fields: dict[int, Any] = {}
+    fields: dict[int, int | bytes] = {}
     metadata: dict[str, str] = {}
     for number, value in read_fields(data):
         if number == 5:
@@ -105,17 +111,17 @@ def decode_lakefs_entry(data: bytes) -> LakefsEntry:
     return LakefsEntry(
         address=_text(fields.get(1, b"")),
         modified_ms=_milliseconds(fields.get(2, b"")),
-        size_bytes=signed_64(fields.get(3, 0)),
+        size_bytes=signed_64(_number(fields.get(3, 0))),
         etag=_text(fields.get(4, b"")),
         metadata=metadata,
-        address_type=fields.get(6, BY_PREFIX),
+        address_type=_number(fields.get(6, BY_PREFIX)),
         content_type=_text(fields.get(7, b"")),
     )
 
 
 def decode_lakefs_commit(data: bytes) -> LakefsCommit:
     """A commit. Raises `Corruption`."""
-    fields: dict[int, Any] = {}
+    fields: dict[int, int | bytes] = {}
     metadata: dict[str, str] = {}
     parents: list[str] = []
     for number, value in read_fields(data):
@@ -134,8 +140,8 @@ def decode_lakefs_commit(data: bytes) -> LakefsCommit:
         metarange_id=_text(fields.get(5, b"")),
         metadata=metadata,
         parents=tuple(parents),
-        version=fields.get(8, 0),
-        generation=fields.get(9, 0),
+        version=_number(fields.get(8, 0)),
+        generation=_number(fields.get(9, 0)),
     )
 
 
@@ -148,9 +154,13 @@ def decode_lakefs_reference(data: bytes) -> LakefsReference:
 def decode_lakefs_range(value: bytes) -> LakefsRange:
     """A range, of the value in its metarange. Raises `Corruption`."""
     identity, data = split_value(value)
-    fields: dict[int, Any] = dict(read_fields(data))
+    fields = dict(read_fields(data))
     return LakefsRange(
-        _text(identity), fields.get(1, b""), fields.get(2, b""), fields.get(3, 0), signed_64(fields.get(4, 0))
+        id=_text(identity),
+        first_key=_bytes(fields.get(1, b"")),
+        last_key=_bytes(fields.get(2, b"")),
+        size_bytes=_number(fields.get(3, 0)),
+        count=signed_64(_number(fields.get(4, 0))),
     )
 
 
@@ -160,14 +170,20 @@ def _pair(message: int | bytes) -> tuple[str, str]:
 
 
 def _milliseconds(timestamp: int | bytes) -> int:
-    fields: dict[int, Any] = dict(read_fields(_bytes(timestamp)))
-    seconds, nanoseconds = signed_64(fields.get(1, 0)), int(fields.get(2, 0))
+    fields = dict(read_fields(_bytes(timestamp)))
+    seconds, nanoseconds = signed_64(_number(fields.get(1, 0))), _number(fields.get(2, 0))
     return seconds * 1000 + nanoseconds // 1_000_000
 
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
         raise Corruption("A field that holds bytes holds a number.")
+    return value
+
+
+def _number(value: int | bytes) -> int:
+    if not isinstance(value, int):
+        raise Corruption("A field that holds a number holds bytes.")
     return value
 
 
@@ -262,7 +278,7 @@ class Identity:
 
     def text(self, value: str) -> Identity:
         """Add a text."""
-        encoded = value.encode()
+        encoded = value.encode(errors="surrogateescape")  # properties of a table may be any bytes
         self._content.append(_TEXT)
         self.number(len(encoded))
         self._content += encoded
