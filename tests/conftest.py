@@ -13,7 +13,6 @@ import hmac
 import http.client
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from hypothesis import HealthCheck, settings
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
+from worlds.ports import free_port
 from worlds.postgresql import NotInstalled, PostgreSQL, running_postgresql
 
 if TYPE_CHECKING:
@@ -61,13 +61,6 @@ def missing(reason: str) -> Any:
     if os.environ.get("LAKEBED_REQUIRE_SERVERS") == "1":
         pytest.fail(f"{reason}, and LAKEBED_REQUIRE_SERVERS is 1")
     pytest.skip(reason)
-
-
-def free_port() -> int:
-    """A free loopback port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def ask(port: int, method: str, path: str, headers: Mapping[str, str] | None = None) -> int:

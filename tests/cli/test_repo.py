@@ -332,6 +332,13 @@ def test_access_keys(cli: Cli, home: str) -> None:
     assert cli("key", "revoke", home, made["access_key_id"], "--yes").code == 0
     gone = cli("key", "revoke", home, made["access_key_id"], "--yes")
     assert (gone.code, "There is no access key" in one_sentence(gone.err)) == (3, True)
+    limited = ("--table", "flights", "--table", "shop.orders", "--database", "lab")
+    tables = cli("key", "create", home, *limited, "--json").json
+    rows = {row["id"]: row for row in cli("key", "list", home, "--json").json}
+    row = rows[tables["access_key_id"]]
+    assert (row["repositories"], row["tables"]) == ([], ["default.flights", "shop.orders", "lab.*"])
+    assert "shop.orders" in cli("key", "list", home).out
+    assert cli("key", "create", home, "--table", "a.b.c").code == 2
     wrong = cli("key", "create", home, "--role", "king")
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
 

@@ -82,6 +82,12 @@ def test_wrong_credentials_are_said(
         answer = cli("repo", "list", endpoint)
         refused(answer, 2, "access key")
         assert str(told.secret) not in answer.err
+    use(told.access_key, told.secret)
+    made = cli("key", "create", endpoint, "--role", "read", "--table", "shop.orders", "--json").json
+    rows = {row["id"]: row for row in cli("key", "list", endpoint, "--json").json}
+    assert rows[made["access_key_id"]]["tables"] == ["shop.orders"]
+    use(made["access_key_id"], made["secret_access_key"])
+    refused(cli("repo", "ls", endpoint, "analytics", "main"), 2, "may not use")
     reader = server.site.keys.create(role="read", repositories=("analytics",))
     use(reader.key.id, reader.secret)
     assert cli("repo", "ls", endpoint, "analytics", "main").code == 0

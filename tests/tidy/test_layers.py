@@ -52,7 +52,7 @@ RANK = {
 ROOMS = {
     "table": (
         *("model", "codec", "engines", "schema", "files", "branch", "read", "write", "commit", "compaction", "rows"),
-        *("changes", "collect", "versions", "table", "imports", "exports"),
+        *("changes", "collect", "versions", "iceberg", "table", "imports", "exports"),
     ),
     "repo": (
         *("model", "outside", "committed", "records", "objects", "references", "staging", "heads", "collect"),

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from worlds.ports import free_port
 from worlds.waiting import wait_until
 
 
@@ -21,14 +22,6 @@ def nats_program() -> str | None:
     """The program `nats-server`: next to this Python, or on the PATH."""
     own = Path(sys.executable).parent / "nats-server"
     return str(own) if own.exists() else shutil.which("nats-server")
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 class NatsCluster:
@@ -43,7 +36,7 @@ class NatsCluster:
     def __init__(self, folder: Path, *, count: int = 3, max_payload: int = 16 << 20) -> None:
         self._folder = folder
         self._count = count
-        self._ports = _free_ports(2 * count)
+        self._ports = [free_port() for _ in range(2 * count)]
         self._max_payload = max_payload
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * count
         folder.mkdir(parents=True, exist_ok=True)

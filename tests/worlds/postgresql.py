@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import uuid
@@ -22,6 +21,7 @@ from urllib.parse import quote, urlsplit
 
 import psycopg
 
+from worlds.ports import free_port
 from worlds.waiting import wait_until
 
 START_TRIES_MAX = 600
@@ -120,7 +120,7 @@ def running_postgresql(*, fsync: bool = False) -> Iterator[PostgreSQL]:
         raise NotInstalled("PostgreSQL is not installed: on Debian and Ubuntu, apt-get install postgresql")
     # Not pytest's folder, which other users may not enter.
     with tempfile.TemporaryDirectory(prefix="lakebed-postgresql-", ignore_cleanup_errors=True) as name:
-        folder, port, password = Path(name), _free_port(), f"it's:a/secret@{uuid.uuid4().hex}"
+        folder, port, password = Path(name), free_port(), f"it's:a/secret@{uuid.uuid4().hex}"
         prefix = _as_other_user(folder)
         log = folder / "log"
         (folder / "password").write_text(password)
@@ -160,9 +160,3 @@ def _wait_until_it_answers(server: PostgreSQL, log: Path) -> None:
                 server.process.wait(0.1)
                 break
     raise AssertionError(f"PostgreSQL did not start:\n{log.read_text()[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

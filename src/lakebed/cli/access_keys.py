@@ -11,7 +11,7 @@ from lakebed.cli.repo_context import RepositoriesCommand
 from lakebed.http.declaration import Role
 from lakebed.repo.opening import is_server
 from lakebed.repo.repositories import Repositories
-from lakebed.server.keys import AccessKeys, NewAccessKey, check_revocable
+from lakebed.server.keys import ALL_TABLES, AccessKeys, NewAccessKey, check_revocable
 
 KeyId = Annotated[str, argument("KEY", help="The access key's id.")]
 
@@ -21,17 +21,30 @@ class CreateKey(RepositoriesCommand, name="create"):
 
     role: Annotated[Role, option("--role", help="What it may do: read, write or admin.")] = "write"
     repository: Annotated[
-        list[str] | None, option("--repository", help="Only this repository; again for more. Default: all.")
+        list[str] | None,
+        option("--repository", help="Only this repository; again for more. Default: all, or none with --table."),
+    ] = None
+    table: Annotated[
+        list[str] | None,
+        option(
+            "--table",
+            help="Only this table (DB.TABLE, or * for all); again for more. Default: all, or none with --repository.",
+        ),
+    ] = None
+    database: Annotated[
+        list[str] | None, option("--database", help="Only the tables of this database; again for more.")
     ] = None
     description: Annotated[str, option("--description", help="What it is for.")] = ""
 
     def run(self) -> None:
+        tables = (*(self.table or ()), *(f"{name}.{ALL_TABLES}" for name in self.database or ()))
         with self.writing_all(create=not self.repository) as repositories:
             for name in self.repository or ():
                 repositories.repository(name)  # a key for a mistyped name would be useless
             made = _access_keys(repositories).create(
                 role=self.role,
                 repositories=tuple(self.repository) if self.repository else None,
+                tables=tables or None,
                 description=self.description,
             )
         _print_secret(made, json=self.json)
@@ -47,6 +60,7 @@ class ListKeys(RepositoriesCommand, name="list"):
                     "id": key.id,
                     "role": key.role,
                     "repositories": None if key.repositories is None else list(key.repositories),
+                    "tables": None if key.tables is None else list(key.tables),
                     "created_ms": key.created_at_ms,
                     "description": key.description,
                 }
@@ -54,19 +68,20 @@ class ListKeys(RepositoriesCommand, name="list"):
             ]
         self.grid(
             records,
-            ("access key", "role", "repositories", "created", "what for"),
+            ("access key", "role", "repositories", "tables", "created", "what for"),
             [
                 (
                     record["id"],
                     record["role"],
-                    "all" if record["repositories"] is None else ", ".join(record["repositories"]),
+                    _names(record["repositories"], record["tables"]),
+                    _names(record["tables"], record["repositories"]),
                     output.ago(record["created_ms"]),
                     record["description"] or "-",
                 )
                 for record in records
             ],
             less=("created",),
-            sentences=("repositories", "what for"),
+            sentences=("repositories", "tables", "what for"),
             empty="No access key: the first start of a server creates one.",
         )
 
@@ -109,9 +124,17 @@ def _access_keys(repositories: Repositories) -> Any:
     return AccessKeys(repositories.key_value, environment=repositories.environment)
 
 
+def _names(names: list[str] | None, others: list[str] | None) -> str:
+    """What a key may see of one kind, given its limits of the other kind."""
+    if names is None:
+        return "all" if others is None else "none"
+    return ", ".join(names) or "none"
+
+
 def _print_secret(made: NewAccessKey, *, json: bool) -> None:
     facts = {"access_key_id": made.key.id, "secret_access_key": made.secret, "role": made.key.role}
-    only = f", only in {', '.join(made.key.repositories)}" if made.key.repositories else ""
+    limits = (*(made.key.repositories or ()), *(made.key.tables or ()))
+    only = f", only in {', '.join(limits)}" if limits else ""
     text = f"access key  {made.key.id}\nsecret      {made.secret}\nrole        {made.key.role}{only}"
     text += "\nKeep the secret: it is not shown again."
     output.result(json, facts, text)

@@ -8,8 +8,11 @@ import lakebed
 from lakebed.http import application
 from lakebed.http.gate import Gate
 from lakebed.http.openapi import PathParameter, Service, describe
+from lakebed.server.iceberg.routes import PREFIX as ICEBERG_PREFIX
+from lakebed.server.iceberg.routes import ROUTES as ICEBERG_ROUTES
+from lakebed.server.identity import NAME_PATTERN
 from lakebed.server.keys import Principal
-from lakebed.server.paimon.routes import PREFIX
+from lakebed.server.paimon.routes import PREFIX as PAIMON_PREFIX
 from lakebed.server.paimon.routes import ROUTES as PAIMON_ROUTES
 from lakebed.server.routes import ROUTES
 from lakebed.server.s3.application import S3Application
@@ -38,6 +41,9 @@ _SERVICE: Final = Service(
         "upload_id": PathParameter("The id of an upload in parts."),
         "part_number": PathParameter("The number of a part, from 1 to 10,000."),
         "access_key": PathParameter("An access key's id."),
+        "user": PathParameter("A user's name.", NAME_PATTERN),
+        "group": PathParameter("A group's name.", NAME_PATTERN),
+        "policy": PathParameter("A policy's name.", NAME_PATTERN),
     },
 )
 
@@ -49,5 +55,5 @@ def description() -> dict[str, Any]:
 
 def build(site: RepositorySite) -> Gate[Principal, RepositoryCall]:
     """The ASGI application that serves a site, with the S3 gateway if the site has a key for it."""
-    routes = {**ROUTES, PREFIX: PAIMON_ROUTES}
+    routes = {**ROUTES, PAIMON_PREFIX: PAIMON_ROUTES, ICEBERG_PREFIX: ICEBERG_ROUTES}
     return application.build(site, routes, claiming=S3Application(site) if site.keys.has_signers else None)

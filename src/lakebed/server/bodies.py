@@ -579,7 +579,10 @@ class AccessKeyCreation(msgspec.Struct, frozen=True):
 
     role: Role
     repositories: Annotated[list[str], Meta(max_length=PATHS_MAX)] | None = None
-    """The only repositories it may use; absent: all."""
+    """The only repositories it may use; absent: all, or none if there are `tables`."""
+    tables: Annotated[list[str], Meta(max_length=PATHS_MAX)] | None = None
+    """The only tables it may use, as ``database.table``, ``database.*`` or ``*``; absent: all, or none if there are
+    `repositories`."""
     description: Annotated[str, Meta(max_length=256)] | None = None
 
 
@@ -591,6 +594,7 @@ class AccessKeyRow(msgspec.Struct, frozen=True):
     repositories: list[str] | None
     description: str
     creation_date: int
+    tables: list[str] | None
 
 
 class AccessKeyWithSecret(AccessKeyRow, frozen=True):

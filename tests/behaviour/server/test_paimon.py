@@ -12,6 +12,7 @@ import pytest
 
 import lakebed
 from lakebed import Lake, Table
+from lakebed.server.paimon.routes import ROUTES
 
 if TYPE_CHECKING:
     from conftest import Answer, Client
@@ -290,6 +291,92 @@ def test_prefixes_keys_and_bodies(paimon: Paimon, tmp_path: Path) -> None:
     assert "limited" in limited.refuse(403, "GET", ":")["message"]
     huge = client.ask_root("POST", f"{ROOT}/databases/db/tables/t/commit", None, {"content-length": str(100 << 20)})
     assert (huge.status, huge.json["code"]) == (413, 413)
+
+
+def test_a_key_sees_its_tables_alone(paimon: Paimon) -> None:
+    """Lists of a limited key have only what it may see, and it creates, changes and drops within its limits alone."""
+    client = paimon.client
+    for database in ("other", "whole"):
+        paimon.done("POST", "/databases", {"name": database})
+        body = {"identifier": {"database": database, "object": "t"}, "schema": {"fields": FIELDS}}
+        paimon.done("POST", f"/databases/{database}/tables", body)
+    paimon.fill()
+    paimon.create("u")
+    limited = Paimon(client.new_key("admin", tables=["db.t", "db.made", "whole.*"]), paimon.folder)
+    assert limited.done("GET", "/databases")["databases"] == ["db", "whole"]
+    assert limited.done("GET", "/databases/db/tables")["tables"] == ["t"]
+    assert [row["name"] for row in limited.done("GET", "/databases/db/table-details")["tableDetails"]] == ["t"]
+    shown = [f"{row['database']}.{row['object']}" for row in limited.done("GET", "/tables")["tables"]]
+    assert shown == ["db.t", "whole.t"]
+    limited.done("POST", ":/branches", {"branch": "dev"})
+    assert limited.done("GET", ":$branch_dev")["schema"]["options"]["branch"] == "dev"
+    limited.create("made")
+    with pytest.raises(AssertionError, match=r"may not use the table db\.unmade"):
+        limited.create("unmade")
+    for method, place, named in (
+        ("GET", "/databases/other", {}),
+        ("DELETE", "/databases/other", {}),
+        ("DELETE", "/databases/db", {}),
+        ("POST", "/databases/db", {"updates": {"a": "1"}}),
+        ("POST", "/databases", {"name": "fresh"}),
+        ("GET", "/databases/db/tables/u", {}),
+        ("GET", "/databases/db/tables/u$branch_dev", {}),
+        ("GET", "/databases/db/tables/none", {}),
+    ):
+        assert (
+            "may not use" in (message := limited.refuse(403, method, place, named)["message"]) or "limited" in message
+        )
+    assert limited.client.ask("GET", "/repositories").json["results"] == []
+    assert limited.client.ask("GET", "/repositories/analytics").status == 403
+    assert limited.client.ask("POST", "/auth/keys", {"role": "read"}).status == 403
+    limited.done("DELETE", "/databases/db/tables/made")
+    limited.done("DELETE", "/databases/whole")
+    everything = Paimon(client.new_key("read", tables=["*"]), paimon.folder)
+    assert everything.done("GET", "/databases")["databases"] == ["db", "default", "other"]
+    assert everything.client.ask("GET", "/repositories").json["results"] == []
+
+
+def test_no_route_shows_another_ones_table(paimon: Paimon) -> None:
+    """Every route below a database or table refuses a key that may not see it, before it looks whether it exists."""
+    paimon.fill()
+    limited = Paimon(paimon.client.new_key("admin", tables=["db.mine"], repositories=["analytics"]), paimon.folder)
+    bodies = {
+        "identifier": {"database": "db", "object": "t"},
+        "schema": {"fields": FIELDS},
+        "changes": [],
+        "snapshot": {},
+        "instant": {"type": "snapshot", "snapshotId": 1},
+        "tagName": "a",
+        "branch": "a",
+        "toBranch": "b",
+        "specs": [],
+        "partitionSpecs": [],
+        "removals": [],
+    }
+    count = 0
+    for route in ROUTES:
+        endpoint = route.endpoint
+        if "{database}" not in endpoint.path or endpoint.name == "paimonRenameBranch":  # which is refused to all
+            continue
+        for table in ("t", "none") if "{table}" in endpoint.path else ("",):
+            path = endpoint.path.removeprefix("/v1/{prefix}").replace("{table}", table)
+            path = path.replace("{database}", "db" if table else "other")
+            for name in ("tag", "branch", "version", "view", "function"):
+                path = path.replace(f"{{{name}}}", "a")
+            limited.refuse(403, endpoint.method, path, bodies if endpoint.takes or endpoint.method == "POST" else None)
+            count += 1
+    assert count > 40
+    assert limited.client.ask("GET", "/repositories/analytics").status == 200
+
+
+def test_a_name_is_checked_as_it_is_used(paimon: Paimon) -> None:
+    """A plus and a space are two names: a key of one never reaches the other, however the path is written."""
+    for name in ("a b", "a+b"):
+        paimon.create(name)
+    limited = Paimon(paimon.client.new_key("read", tables=["db.a+b"]), paimon.folder)
+    assert limited.done("GET", "/databases/db/tables/a%2Bb")["name"] == "a+b"
+    for place in ("a+b", "a%20b"):
+        limited.refuse(403, "GET", f"/databases/db/tables/{place}")
 
 
 def test_a_server_that_starts_again_knows_the_same(serve: Callable[..., Running], connect: Any, tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from worlds.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "guide" / "server.md"
@@ -130,10 +131,7 @@ def reader(tmp_path: Path, clients_python: Path) -> Iterator[Reader]:
 
 def follow(reader: Reader, page: Path) -> list[str]:
     """Follow every block of a page; the languages of those that were followed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    text = page.read_text(encoding="utf-8").replace(PORT, port)  # the one of the page may be in use here
+    text = page.read_text(encoding="utf-8").replace(PORT, str(free_port()))  # the one of the page may be in use here
     return [language for language, block in _BLOCK.findall(text) if reader.follow(language, block)]
 
 

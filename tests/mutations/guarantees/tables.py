@@ -218,7 +218,7 @@ GUARANTEES = [
     # ---- deletion vectors
     Guarantee(
         "A damaged vector is an error.",
-        never(vectors.load_positions, zlib.crc32),
+        never(vectors.decode_vector, zlib.crc32),
         "behaviour/table/test_deletion_vectors.py::test_vectors_of_64_bits_and_damage",
     ),
     Guarantee(

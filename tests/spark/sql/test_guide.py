@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakebed.spark.jar import catalog_settings
-from worlds.repo.server_process import free_port
+from worlds.ports import free_port
 from worlds.sql.guide import GUIDE, check_guide, sentence_of, statements, text
 from worlds.waiting import wait_until
 

@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from lakebed.clock import SystemClock
+from worlds.ports import free_port
 from worlds.promise import PromiseBroken
 from worlds.repo.client import Expected, Refused, RepositoryClient, Unclear, checksum_of
 from worlds.repo.workload import Step, Workload
@@ -30,13 +30,6 @@ from worlds.waiting import pause
 API = "/api/v1"
 IMPORT = "/branches/imports/import"
 _CLOCK = SystemClock()
-
-
-def free_port() -> int:
-    """A free loopback port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def memory_of(pid: int, field: str = "VmHWM") -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +29,8 @@ class RemoteAccessKey:
     """The only repositories it may see; None: all."""
     description: str
     created_at_ms: int
+    tables: tuple[str, ...] | None = None
+    """The only tables it may see; None: all, or none if `repositories` is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,12 @@ class _Row(msgspec.Struct):
     description: str
     creation_date: int
     secret_access_key: str = ""
+    tables: list[str] | None = None
 
     def key(self) -> RemoteAccessKey:
-        names = None if self.repositories is None else tuple(self.repositories)
-        return RemoteAccessKey(self.access_key_id, self.role, names, self.description, self.creation_date * 1000)
+        repositories, tables = (None if names is None else tuple(names) for names in (self.repositories, self.tables))
+        created_at_ms = self.creation_date * 1000
+        return RemoteAccessKey(self.access_key_id, self.role, repositories, self.description, created_at_ms, tables)
 
 
 class RemoteAccessKeys:
@@ -61,10 +65,18 @@ class RemoteAccessKeys:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def create(self, *, role: str, repositories: tuple[str, ...] | None = None, description: str = "") -> RemoteNewKey:
-        """A new access key. Raises `InvalidRequest` for an invalid role or repository."""
-        names = None if repositories is None else list(repositories)
-        body = {"role": role, "repositories": names, "description": description}
+    def create(
+        self,
+        *,
+        role: str,
+        repositories: tuple[str, ...] | None = None,
+        tables: tuple[str, ...] | None = None,
+        description: str = "",
+    ) -> RemoteNewKey:
+        """A new access key. Raises `InvalidRequest` for an invalid role, repository or table."""
+        body: dict[str, Any] = {"role": role, "description": description}
+        for kind, names in (("repositories", repositories), ("tables", tables)):
+            body |= {} if names is None else {kind: list(names)}
         made = self._client.send("POST", _KEYS, _Row, body)
         return RemoteNewKey(made.key(), made.secret_access_key)
 

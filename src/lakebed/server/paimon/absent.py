@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Routes
 from lakebed.http.replies import json
-from lakebed.server.paimon.calls import DATABASE, PAGE, TABLE, catalog_of, name_of
+from lakebed.server.paimon.calls import DATABASE, PAGE, TABLE, catalog_of, database_of, name_of, table_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
 from lakebed.server.paimon.errors import error_reply, not_served
 from lakebed.server.site import RepositoryCall
@@ -22,9 +22,11 @@ ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
 
 async def _list_none(call: RepositoryCall) -> Response:
     """List what a lake has none of."""
-    catalog = catalog_of(call)
     if "database" in call.path:
-        await call.quick(catalog.database, name_of(call, "database"))
+        catalog, database = database_of(call)
+        await call.quick(catalog.database, database)
+    else:
+        catalog_of(call)
     member = {"view-details": "viewDetails", "function-details": "functionDetails"}
     last = call.scope["path"].rpartition("/")[2]
     return json({member.get(last, last): [], "nextPageToken": None})
@@ -32,7 +34,7 @@ async def _list_none(call: RepositoryCall) -> Response:
 
 async def _get_none(call: RepositoryCall) -> Response:
     """Say that there is no such view or function."""
-    catalog_of(call)
+    database_of(call)
     kind = "view" if "view" in call.path else "function"
     name = name_of(call, kind)
     raise NotFound(f"There is no {kind} {name!r}: a lake has tables alone.", kind=f"{kind}_not_found", **{kind: name})
@@ -40,6 +42,10 @@ async def _get_none(call: RepositoryCall) -> Response:
 
 async def _refuse(call: RepositoryCall) -> Response:
     """Refuse what is not served."""
+    if "table" in call.path:
+        table_of(call)
+    elif "database" in call.path:
+        database_of(call)
     raise not_served(
         "This server does not serve that part of the protocol: views, functions, permissions, consumers, registration "
         "of tables, tokens for object stores, rollbacks of schemas. Use the table itself, or lakebed's own commands."

@@ -1,4 +1,8 @@
-"""What handlers of the Paimon interface have in common: the names in a path, and the objects that they name."""
+"""What handlers of the Paimon interface have in common: the names in a path, and the objects that they name.
+
+Invariant: a handler has the names of a database and a table from here alone, as the client meant them, and only if the
+access key may see them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from urllib.parse import unquote, unquote_plus
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter
 from lakebed.http.pages import AMOUNT_MAX
+from lakebed.server.auth import check_database, check_table
+from lakebed.server.keys import Principal
 from lakebed.server.paimon.catalog import PaimonCatalog
 from lakebed.server.site import RepositoryCall
 
@@ -42,8 +48,37 @@ def catalog_of(call: RepositoryCall) -> PaimonCatalog:
     return catalog
 
 
+def caller_of(call: RepositoryCall) -> Principal:
+    """The caller; every route but that of unknown paths has one."""
+    assert call.principal is not None
+    return call.principal
+
+
+def database_of(call: RepositoryCall, *, whole: bool = False) -> tuple[PaimonCatalog, str]:
+    """The catalog, and the name of the database in the path; also for the audit log.
+
+    Args:
+        whole: the request concerns the database itself, and not some of its tables.
+
+    Raises `InvalidRequest` (``forbidden``) if the key may not see it.
+    """
+    catalog, database = catalog_of(call), name_of(call, "database")
+    check_database(caller_of(call), database, whole=whole)
+    call.subject = database
+    return catalog, database
+
+
 def table_of(call: RepositoryCall) -> tuple[PaimonCatalog, str, str]:
-    """The catalog, and the names of database and table in the path; also for the audit log."""
+    """The catalog, and the names of database and table in the path; also for the audit log.
+
+    Raises `InvalidRequest` (``forbidden``) if the key may not see the table.
+    """
     catalog, database, table = catalog_of(call), name_of(call, "database"), name_of(call, "table")
-    call.subject = f"{database}.{table}"
+    check_named(call, database, table)
     return catalog, database, table
+
+
+def check_named(call: RepositoryCall, database: str, object_name: str) -> None:
+    """Refuse a key that may not see a table, which may be named with a branch; names it for the audit log."""
+    check_table(caller_of(call), database, object_name.partition("$")[0])
+    call.subject = f"{database}.{object_name}"

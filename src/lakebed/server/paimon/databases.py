@@ -12,7 +12,8 @@ from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
 from lakebed.lake.names import WAREHOUSE_SUFFIX
-from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, catalog_of, name_of
+from lakebed.server.auth import check_database, may_see_database
+from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, caller_of, catalog_of, database_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
 from lakebed.server.paimon.errors import error_reply
 from lakebed.server.paimon.pages import PageOf, pattern_of
@@ -51,12 +52,13 @@ async def get_config(call: RepositoryCall) -> Response:
 
 @ROUTES.add("GET", DATABASES, "paimonListDatabases", needs="read", gives={200: dict}, parameters=PAGE)
 async def list_databases(call: RepositoryCall) -> Response:
-    """List databases."""
-    catalog, page = catalog_of(call), PageOf.asked(call, _PATTERN)
+    """List the databases that the access key may see."""
+    catalog, page, caller = catalog_of(call), PageOf.asked(call, _PATTERN), caller_of(call)
     matches = pattern_of(call.query.get(_PATTERN))
 
     def read() -> Response:
-        rows, following = page.cut(filter(matches, catalog.databases()), lambda name: name)
+        names = (name for name in catalog.databases() if matches(name) and may_see_database(caller, name))
+        rows, following = page.cut(names, lambda name: name)
         return json({"databases": rows, "nextPageToken": following})
 
     return await call.quick(read)
@@ -74,6 +76,7 @@ async def list_databases(call: RepositoryCall) -> Response:
 async def create_database(call: RepositoryCall) -> Response:
     """Create a database."""
     catalog, body = catalog_of(call), await call.read(DatabaseCreation)
+    check_database(caller_of(call), body.name, whole=True)
     call.subject = body.name
     now_ms = call.serving.environment.clock.now_ms()
     await call.quick(catalog.create_database, body.name, body.options or {}, by=call.committer, now_ms=now_ms)
@@ -83,7 +86,7 @@ async def create_database(call: RepositoryCall) -> Response:
 @ROUTES.add("GET", DATABASE, "paimonGetDatabase", needs="read", gives={200: dict})
 async def get_database(call: RepositoryCall) -> Response:
     """Get a database."""
-    catalog, name = catalog_of(call), name_of(call, "database")
+    catalog, name = database_of(call)
     record = await call.quick(catalog.database, name)
     return json(
         {
@@ -105,8 +108,7 @@ async def get_database(call: RepositoryCall) -> Response:
 )
 async def alter_database(call: RepositoryCall) -> Response:
     """Change properties of a database."""
-    catalog, name, body = catalog_of(call), name_of(call, "database"), await call.read(DatabaseAlteration)
-    call.subject = name
+    (catalog, name), body = database_of(call, whole=True), await call.read(DatabaseAlteration)
     changes = await call.quick(
         catalog.alter_database,
         name,
@@ -121,8 +123,7 @@ async def alter_database(call: RepositoryCall) -> Response:
 @ROUTES.add("DELETE", DATABASE, "paimonDropDatabase", needs="admin", gives={200: None}, audited=True)
 async def drop_database(call: RepositoryCall) -> Response:
     """Drop a database with its tables."""
-    catalog, name = catalog_of(call), name_of(call, "database")
-    call.subject = name
+    catalog, name = database_of(call, whole=True)
     await call.transfer(catalog.drop_database, name)
     return empty(200)
 

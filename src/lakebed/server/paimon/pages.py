@@ -42,20 +42,21 @@ class PageOf:
     amount: int
 
     @classmethod
-    def asked(cls, call: RepositoryCall, *patterns: str) -> PageOf:
+    def asked(cls, call: RepositoryCall, *patterns: str, amount: str = "maxResults") -> PageOf:
         """The page that a request asks for.
 
         Args:
             patterns: names of the parameters that choose the list's rows.
+            amount: name of the parameter that limits the page.
 
         Raises `InvalidRequest`: a token of another list, or what is no token; an invalid amount.
         """
-        amount = call.integer("maxResults", default=0, low=-_AMOUNT_MAX, high=_AMOUNT_MAX)
+        rows_max = call.integer(amount, default=0, low=-_AMOUNT_MAX, high=_AMOUNT_MAX)
         chosen = [call.query.get(name) or "" for name in patterns]
         list_name = "\0".join([call.scope["path"], *chosen])
         token = call.query.get("pageToken") or None
         after = None if token is None else _decode(token, list_name)
-        return cls(list_name, after, min(amount, AMOUNT_MAX) if amount > 0 else AMOUNT_MAX)
+        return cls(list_name, after, min(rows_max, AMOUNT_MAX) if rows_max > 0 else AMOUNT_MAX)
 
     def cut(self, names: Iterable[str], row_of: Callable[[str], T | None]) -> tuple[list[T], str | None]:
         """The rows of the page, and the token of the next one; None: it is the last.

@@ -12,7 +12,18 @@ from starlette.responses import Response
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
-from lakebed.server.paimon.calls import DATABASE, PAGE, TABLE, TABLES, catalog_of, name_of, table_of
+from lakebed.server.auth import may_see_table
+from lakebed.server.paimon.calls import (
+    DATABASE,
+    PAGE,
+    TABLE,
+    TABLES,
+    caller_of,
+    catalog_of,
+    check_named,
+    database_of,
+    table_of,
+)
 from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog, describe, split_object, table_name
 from lakebed.server.paimon.changes import SchemaChange, apply_changes, columns_of
 from lakebed.server.paimon.databases import NAME_PATTERNS
@@ -74,14 +85,15 @@ def _describe(catalog: PaimonCatalog, database: str, name: str) -> dict[str, Any
 
 
 async def _list(call: RepositoryCall, member: str, row_of: Callable[[PaimonCatalog, str, str], Any]) -> Response:
-    catalog, database = catalog_of(call), name_of(call, "database")
+    (catalog, database), caller = database_of(call), caller_of(call)
     page = PageOf.asked(call, _PATTERN, "tableType")
     matches = pattern_of(call.query.get(_PATTERN))
     is_other_type = call.query.get("tableType", "table") not in ("", "table")
 
     def read() -> Response:
         catalog.database(database)
-        names = () if is_other_type else filter(matches, catalog.table_names(database))
+        listed = () if is_other_type else catalog.table_names(database)
+        names = (name for name in listed if matches(name) and may_see_table(caller, database, name))
         rows, following = page.cut(names, lambda name: row_of(catalog, database, name))
         return json({member: rows, "nextPageToken": following})
 
@@ -90,7 +102,7 @@ async def _list(call: RepositoryCall, member: str, row_of: Callable[[PaimonCatal
 
 @ROUTES.add("GET", TABLES, "paimonListTables", needs="read", gives={200: dict}, parameters=(*PAGE, NAME_PATTERNS[1]))
 async def list_tables(call: RepositoryCall) -> Response:
-    """List the tables of a database."""
+    """List the tables of a database that the access key may see."""
     return await _list(call, "tables", _name_row)
 
 
@@ -126,14 +138,16 @@ def _detail_row(catalog: PaimonCatalog, database: str, name: str) -> dict[str, A
     parameters=(*PAGE, *NAME_PATTERNS),
 )
 async def list_all_tables(call: RepositoryCall) -> Response:
-    """List the tables of all databases."""
-    catalog, page = catalog_of(call), PageOf.asked(call, "databaseNamePattern", _PATTERN)
+    """List the tables of all databases that the access key may see."""
+    catalog, caller, page = catalog_of(call), caller_of(call), PageOf.asked(call, "databaseNamePattern", _PATTERN)
     in_database = pattern_of(call.query.get("databaseNamePattern"))
     matches = pattern_of(call.query.get(_PATTERN))
 
     def names() -> Iterator[str]:
         for database in filter(in_database, catalog.databases()):
-            yield from (f"{database}.{name}" for name in filter(matches, catalog.table_names(database)))
+            for name in filter(matches, catalog.table_names(database)):
+                if may_see_table(caller, database, name):
+                    yield f"{database}.{name}"
 
     def row_of(full: str) -> Identifier | None:
         database, _, name = full.partition(".")
@@ -149,9 +163,9 @@ async def list_all_tables(call: RepositoryCall) -> Response:
 @ROUTES.add("POST", TABLES, "paimonCreateTable", needs="write", takes=TableCreation, gives={200: None}, audited=True)
 async def create_table(call: RepositoryCall) -> Response:
     """Create a table."""
-    catalog, database, body = catalog_of(call), name_of(call, "database"), await call.read(TableCreation)
+    (catalog, database), body = database_of(call), await call.read(TableCreation)
     name = body.identifier.object
-    call.subject = f"{database}.{name}"
+    check_named(call, database, name)
     if body.identifier.database != database:
         raise InvalidRequest(
             f"The path names the database {database!r} and the body {body.identifier.database!r}: name one.",

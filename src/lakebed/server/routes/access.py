@@ -40,10 +40,10 @@ async def login(call: RepositoryCall) -> Response:
 
 @ACCESS.add("GET", "/user", "getCurrentUser", needs="read", gives={200: CurrentUser})
 async def get_current_user(call: RepositoryCall) -> Response:
-    """Get the access key of the request."""
+    """Get the user of the request; of an access key that is no user's, the access key."""
     principal = call.principal
     assert principal is not None
-    return json(CurrentUser(User(principal.id, principal.created_at_ms // 1000, friendly_name=principal.id)))
+    return json(CurrentUser(User(principal.name, principal.created_at_ms // 1000, friendly_name=principal.name)))
 
 
 @ACCESS.add("GET", _KEYS, "listAccessKeys", needs="admin", gives={200: Page[AccessKeyRow]}, parameters=PAGE)
@@ -69,9 +69,12 @@ async def list_keys(call: RepositoryCall) -> Response:
 async def create_key(call: RepositoryCall) -> Response:
     """Create an access key; its secret is shown only in this reply."""
     body = await call.read(AccessKeyCreation)
-    names = None if body.repositories is None else tuple(body.repositories)
     made = await call.quick(
-        call.site.keys.create, role=body.role, repositories=names, description=body.description or ""
+        call.site.keys.create,
+        role=body.role,
+        repositories=None if body.repositories is None else tuple(body.repositories),
+        tables=None if body.tables is None else tuple(body.tables),
+        description=body.description or "",
     )
     call.subject = made.key.id
     return json(_row_with_secret(made), 201)
@@ -115,8 +118,8 @@ def _audit_row(line_id: str, line: AuditLine) -> AuditRow:
 
 
 def _row(key: AccessKey) -> AccessKeyRow:
-    names = None if key.repositories is None else list(key.repositories)
-    return AccessKeyRow(key.id, key.role, names, key.description, key.created_at_ms // 1000)
+    repositories, tables = (None if names is None else list(names) for names in (key.repositories, key.tables))
+    return AccessKeyRow(key.id, key.role, repositories, key.description, key.created_at_ms // 1000, tables)
 
 
 def _row_with_secret(made: NewAccessKey) -> AccessKeyWithSecret:

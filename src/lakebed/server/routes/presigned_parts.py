@@ -22,7 +22,7 @@ from lakebed.repo.model.layout import UPLOAD_FOLDER
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.server.auth import check_role
+from lakebed.server.auth import check_permission, check_role
 from lakebed.server.bodies import (
     CompletePresignMultipartUpload,
     ObjectStats,
@@ -32,6 +32,8 @@ from lakebed.server.bodies import (
     UploadTo,
 )
 from lakebed.server.keys import Principal
+from lakebed.server.needs import object_resource
+from lakebed.server.permissions import Permission
 from lakebed.server.routes.entries import find_entry
 from lakebed.server.routes.parameters import OBJECT_PATH
 from lakebed.server.routes.shapes import object_stats
@@ -101,7 +103,8 @@ async def copy_part(call: RepositoryCall) -> Response:
     context, upload_id, raw = await _open(call, body.physical_address)
     source = body.copy_source
     assert call.principal is not None
-    check_role(call.principal, needed="read", repository=source.repository)
+    if call.principal.grants is None:  # of a user the permissions that the body needs are checked
+        check_role(call.principal, needed="read", repository=source.repository)
     origin = await call.context(name=source.repository)
 
     def store() -> Entry:
@@ -188,7 +191,9 @@ async def upload_part(call: RepositoryCall) -> Response:
     holder, salt = await call.quick(call.site.keys.holder, key)
     permitted = (repository, branch, path, upload_id, part, holder.id, salt)
     call.site.signer.check(call.required("signature"), *permitted, expires_at_s=expires_at_s)
-    check_role(holder, needed="write", repository=repository)
+    if holder.grants is None:
+        check_role(holder, needed="write", repository=repository)
+    check_permission(holder, Permission("fs:WriteObject", object_resource(repository, path)))
     context = await call.site.context(repository)
     _, raw = await call.quick(multipart.open_upload, context, upload_id, branch=branch, path=path)
     stored = await call.upload(

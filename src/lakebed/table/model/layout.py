@@ -3,7 +3,9 @@
 Owns: the folder and file names of the format (shared with other clients, DO NOT CHANGE) and of lakebed's own objects
 below ``lakebed/``. Paths are relative to the table's root. Invariants: a branch keeps its snapshots, schemas and tags
 in ``branch/branch-<name>/``; manifests, data files, index files and statistics of every branch are in the folders of
-main. Each ``parse_`` function returns None for a path of another kind; the branch of the path does not matter.
+main. Each ``parse_`` function returns None for a path of another kind; the branch of the path does not matter. An
+object below ``lakebed/iceberg/`` is *derived* from one manifest, list or index file, which its name states: it is
+needed as long as that one exists.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ _CHANGELOG: Final = re.compile(rf"{_ROOT}changelog/changelog-{_NUMBER}")
 _TAG: Final = re.compile(rf"{_ROOT}tag/tag-([^/]+)")
 _CONSUMER: Final = re.compile(rf"{_ROOT}consumer/consumer-([^/]+)")
 _BRANCH: Final = re.compile(r"branch/branch-([^/]+)(?:/.*)?", re.DOTALL)
+_DERIVED: Final = re.compile(r"lakebed/iceberg/[^/]+/(manifest|index)~([^/]+)~[^/~]+")
 _BUCKET: Final = re.compile(r"(?:(.*)/)?bucket-(-?[0-9]+|postpone)", re.DOTALL)
 
 
@@ -37,6 +40,8 @@ class Layout:
     statistics_folder: ClassVar = "statistics"
     branch_folder: ClassVar = "branch"
     """Parent of all branches."""
+    iceberg_folder: ClassVar = "lakebed/iceberg"
+    """What Iceberg clients read of the table (lakebed's own)."""
 
     @property
     def root(self) -> str:
@@ -159,6 +164,24 @@ def parse_branch(path: str) -> str | None:
 def branch_of(path: str) -> str:
     """The branch a path belongs to, `MAIN_BRANCH` outside every branch folder."""
     return parse_branch(path) or MAIN_BRANCH
+
+
+def derived_path(place: str, source: str, name: str) -> str:
+    """Path of an object for Iceberg clients that is derived from another one.
+
+    Args:
+        place: folder of all objects of the same kind and table URL.
+        source: path of a manifest, list or index file.
+        name: without ``/`` and ``~``; distinguishes what is derived from the same source.
+    """
+    folder, _, source_name = source.rpartition("/")
+    return f"{Layout.iceberg_folder}/{place}/{folder}~{source_name}~{name}"
+
+
+def parse_derived(path: str) -> str | None:
+    """Path of the manifest, list or index file that an object for Iceberg clients is derived from."""
+    match = _DERIVED.fullmatch(path)
+    return None if match is None else f"{match[1]}/{match[2]}"
 
 
 def parse_bucket_folder(folder: str) -> tuple[str, int] | None:

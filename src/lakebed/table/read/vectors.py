@@ -71,7 +71,11 @@ def load_positions(store: ObjectStore, place: VectorPlace) -> Positions:
     at, name = place_of(store, place.path)
     if end <= place.offset:
         raise _damage_error(place, "it ends before the vector")
-    body = bytes(at.get(name, byte_range=(place.offset, end)))
+    return decode_vector(bytes(at.get(name, byte_range=(place.offset, end))), place)
+
+
+def decode_vector(body: bytes, place: VectorPlace) -> Positions:
+    """The positions in the bytes of an index file from `VectorPlace.offset` on. Raises `Corruption`."""
     try:
         (length,) = struct.unpack_from(">I", body)
         content = body[_NUMBER_BYTES : _NUMBER_BYTES + length]

@@ -34,7 +34,7 @@ from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from worlds.broken_network import Fault, Link
 from worlds.fleet_storm import Storm
-from worlds.repo.server_process import free_port
+from worlds.ports import free_port
 from worlds.waiting import pause, wait_until
 
 CUT, OTHER = "node-1", "node-2"

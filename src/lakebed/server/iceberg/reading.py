@@ -1,0 +1,224 @@
+"""Config, namespaces and tables: list, load, exists; metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+from starlette.responses import Response
+
+from lakebed.errors import NotFound
+from lakebed.http.declaration import Parameter, Routes
+from lakebed.http.replies import empty, json
+from lakebed.server.auth import check_database, check_table, may_see_database, may_see_table
+from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog, load_reply
+from lakebed.server.iceberg.errors import error_reply, namespace_not_found, table_not_found
+from lakebed.server.paimon.calls import caller_of, name_of
+from lakebed.server.paimon.pages import PageOf
+from lakebed.server.site import RepositoryCall
+
+ROUTES: Final = Routes[RepositoryCall](ICEBERG_TAG, errors=error_reply)
+NAMESPACES: Final = "/v1/{prefix}/namespaces"
+NAMESPACE: Final = "/v1/{prefix}/namespaces/{namespace}"
+TABLES: Final = "/v1/{prefix}/namespaces/{namespace}/tables"
+TABLE: Final = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
+
+_SEPARATOR: Final = "\x1f"
+_SIZE: Final = "pageSize"
+_EVERY_ROW: Final = 2**31
+_PAGE: Final = (
+    Parameter(_SIZE, "The most rows of the page.", kind="integer"),
+    Parameter("pageToken", "`next-page-token` of the page before; missing: the whole list."),
+)
+_ENDPOINTS: Final = (
+    f"GET {NAMESPACES}",
+    f"GET {NAMESPACE}",
+    f"HEAD {NAMESPACE}",
+    f"GET {TABLES}",
+    f"GET {TABLE}",
+    f"HEAD {TABLE}",
+    f"GET {TABLE}/credentials",
+    f"POST {TABLE}/metrics",
+    f"GET {NAMESPACE}/views",
+)
+T = TypeVar("T")
+
+
+def catalog_of(call: RepositoryCall) -> IcebergCatalog:
+    """The catalog that the path names. Raises `NotFound` for another prefix."""
+    catalog = call.site.iceberg
+    prefix = name_of(call, "prefix")
+    if prefix != catalog.name:
+        raise NotFound(
+            f"This server has no catalog {prefix!r}: it serves {catalog.name!r}; ask for its config first.",
+            kind="catalog_not_found",
+        )
+    return catalog
+
+
+def namespace_of(call: RepositoryCall) -> tuple[IcebergCatalog, str]:
+    """The catalog and the namespace in the path, of one level.
+
+    Raises `InvalidRequest` (``forbidden``) if the key may not see it; `NotFound`.
+    """
+    catalog, name = catalog_of(call), name_of(call, "namespace")
+    check_database(caller_of(call), name)
+    if _SEPARATOR in name:
+        raise namespace_not_found(name.replace(_SEPARATOR, "."))
+    return catalog, name
+
+
+def table_of(call: RepositoryCall) -> tuple[IcebergCatalog, str, str]:
+    """The catalog, and the names of namespace and table in the path. Raises as `namespace_of`."""
+    catalog, namespace = namespace_of(call)
+    table = name_of(call, "table")
+    check_table(caller_of(call), namespace, table)
+    call.subject = f"{namespace}.{table}"
+    return catalog, namespace, table
+
+
+def cut_page(
+    call: RepositoryCall, names: Iterable[str], row_of: Callable[[str], T | None]
+) -> tuple[list[T], str | None]:
+    """The rows of the page that is asked for; without a token and a size the whole list, for clients without pages."""
+    page = PageOf.asked(call, "parent", amount=_SIZE)
+    if "pageToken" not in call.query and _SIZE not in call.query:
+        page = replace(page, amount=_EVERY_ROW)
+    return page.cut(names, row_of)
+
+
+@ROUTES.add("GET", "/v1/config", "icebergConfig", needs="read", gives={200: dict})
+async def get_config(call: RepositoryCall) -> Response:
+    """Get the prefix of the paths, and which of them are served."""
+    catalog = call.site.iceberg
+    warehouse = call.query.get("warehouse") or catalog.name
+    names = (catalog.name, catalog.url, catalog.url.removeprefix("file://"))
+    if warehouse not in names and unquote(warehouse) not in names:
+        raise NotFound(
+            f"This server has no warehouse {warehouse!r}: it serves {catalog.name!r}.", kind="catalog_not_found"
+        )
+    return json({"defaults": {}, "overrides": {"prefix": catalog.name}, "endpoints": _ENDPOINTS})
+
+
+@ROUTES.add(
+    "GET",
+    NAMESPACES,
+    "icebergListNamespaces",
+    needs="read",
+    gives={200: dict},
+    parameters=(*_PAGE, Parameter("parent", "Only namespaces below this one; there are none.")),
+)
+async def list_namespaces(call: RepositoryCall) -> Response:
+    """List the namespaces that the access key may see: databases of the lake."""
+    catalog, caller, parent = catalog_of(call), caller_of(call), call.query.get("parent") or None
+
+    def read() -> Response:
+        names: list[str] = []
+        if parent is None:
+            names = [name for name in catalog.namespaces() if may_see_database(caller, name)]
+        elif _SEPARATOR in parent:
+            raise namespace_not_found(parent.replace(_SEPARATOR, "."))
+        else:
+            check_database(caller, parent)
+            catalog.namespace(parent)
+        rows, following = cut_page(call, names, lambda name: [name])
+        return json({"namespaces": rows, "next-page-token": following})
+
+    return await call.quick(read)
+
+
+@ROUTES.add("GET", NAMESPACE, "icebergLoadNamespace", needs="read", gives={200: dict})
+async def load_namespace(call: RepositoryCall) -> Response:
+    """Get a namespace with its properties."""
+    catalog, name = namespace_of(call)
+    record = await call.quick(catalog.namespace, name)
+    return json({"namespace": [name], "properties": record.options})
+
+
+@ROUTES.add("HEAD", NAMESPACE, "icebergNamespaceExists", needs="read", gives={204: None})
+async def has_namespace(call: RepositoryCall) -> Response:
+    """Whether there is a namespace."""
+    catalog, name = namespace_of(call)
+    await call.quick(catalog.namespace, name)
+    return empty()
+
+
+@ROUTES.add("GET", TABLES, "icebergListTables", needs="read", gives={200: dict}, parameters=_PAGE)
+async def list_tables(call: RepositoryCall) -> Response:
+    """List the tables of a namespace that the access key may see."""
+    (catalog, namespace), caller = namespace_of(call), caller_of(call)
+
+    def row_of(name: str) -> dict[str, Any] | None:
+        return {"namespace": [namespace], "name": name} if catalog.has_table(namespace, name) else None
+
+    def read() -> Response:
+        names = (name for name in catalog.table_names(namespace) if may_see_table(caller, namespace, name))
+        rows, following = cut_page(call, names, row_of)
+        return json({"identifiers": rows, "next-page-token": following})
+
+    return await call.quick(read)
+
+
+@ROUTES.add(
+    "GET",
+    TABLE,
+    "icebergLoadTable",
+    needs="read",
+    gives={200: dict, 304: None},
+    parameters=(
+        Parameter("snapshots", "`all`, or `refs`: only those of references.", choices=("all", "refs")),
+        Parameter("if-none-match", "The ETag of an earlier reply.", place="header"),
+    ),
+)
+async def load_table(call: RepositoryCall) -> Response:
+    """Load a table: its metadata as of now, which is written where it is new."""
+    catalog, namespace, name = table_of(call)
+    references_only = call.query.get("snapshots") == "refs"
+    metadata = await call.heavy(catalog.load, namespace, name)
+    tag = f"{metadata.etag}-refs" if references_only else metadata.etag
+    headers = {"etag": f'"{tag}"'}
+    if tag in (call.etags(b"if-none-match") or ()):
+        return Response(status_code=304, headers=headers)
+    body = load_reply(metadata, references_only=references_only)
+    return Response(body, headers=headers, media_type="application/json")
+
+
+@ROUTES.add("HEAD", TABLE, "icebergTableExists", needs="read", gives={204: None})
+async def has_table(call: RepositoryCall) -> Response:
+    """Whether there is a table."""
+    catalog, namespace, name = table_of(call)
+    if not await call.quick(catalog.has_table, namespace, name):
+        raise table_not_found(namespace, name)
+    return empty()
+
+
+@ROUTES.add("GET", f"{TABLE}/credentials", "icebergLoadCredentials", needs="read", gives={200: dict})
+async def load_credentials(call: RepositoryCall) -> Response:
+    """Get no credentials: clients have their own for the lake's store."""
+    catalog, namespace, name = table_of(call)
+    if not await call.quick(catalog.has_table, namespace, name):
+        raise table_not_found(namespace, name)
+    return json({"storage-credentials": []})
+
+
+@ROUTES.add("POST", f"{TABLE}/metrics", "icebergReportMetrics", needs="read", takes=dict, gives={204: None})
+async def report_metrics(call: RepositoryCall) -> Response:
+    """Take a client's report of a scan, and forget it."""
+    table_of(call)
+    await call.read(dict)
+    return empty()
+
+
+@ROUTES.add("GET", f"{NAMESPACE}/views", "icebergListViews", needs="read", gives={200: dict}, parameters=_PAGE)
+async def list_views(call: RepositoryCall) -> Response:
+    """List views: a lake has none."""
+    catalog, namespace = namespace_of(call)
+
+    def read() -> Response:
+        catalog.namespace(namespace)
+        rows, following = cut_page(call, (), lambda name: name)
+        return json({"identifiers": rows, "next-page-token": following})
+
+    return await call.quick(read)

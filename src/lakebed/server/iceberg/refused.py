@@ -1,0 +1,73 @@
+"""What Iceberg's protocol has and this server refuses: everything that changes something, views; paths of no route.
+
+The last routes of the interface: what no other one took gets an error in the protocol's form.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.errors import NotFound
+from lakebed.http.declaration import Routes
+from lakebed.server.iceberg.catalog import ICEBERG_TAG
+from lakebed.server.iceberg.errors import error_reply, read_only
+from lakebed.server.iceberg.reading import NAMESPACE, NAMESPACES, TABLE, TABLES, catalog_of, namespace_of
+from lakebed.server.paimon.calls import name_of
+from lakebed.server.site import RepositoryCall
+
+ROUTES: Final = Routes[RepositoryCall](ICEBERG_TAG, errors=error_reply)
+
+_VIEW: Final = f"{NAMESPACE}/views/{{view}}"
+_REFUSED: Final = (
+    ("POST", NAMESPACES, "To create a namespace"),
+    ("DELETE", NAMESPACE, "To drop a namespace"),
+    ("POST", f"{NAMESPACE}/properties", "To change properties of a namespace"),
+    ("POST", TABLES, "To create a table"),
+    ("POST", f"{NAMESPACE}/register", "To register a table"),
+    ("POST", TABLE, "A commit"),
+    ("DELETE", TABLE, "To drop a table"),
+    ("POST", "/v1/{prefix}/tables/rename", "To rename a table"),
+    ("POST", "/v1/{prefix}/transactions/commit", "A transaction"),
+    ("POST", f"{TABLE}/plan", "To plan a scan"),
+    ("GET", f"{TABLE}/plan/{{plan}}", "To plan a scan"),
+    ("DELETE", f"{TABLE}/plan/{{plan}}", "To plan a scan"),
+    ("POST", f"{TABLE}/tasks", "To plan a scan"),
+    ("POST", f"{NAMESPACE}/views", "To create a view"),
+    ("POST", _VIEW, "To replace a view"),
+    ("DELETE", _VIEW, "To drop a view"),
+    ("POST", "/v1/{prefix}/views/rename", "To rename a view"),
+    ("POST", f"{NAMESPACE}/register-view", "To register a view"),
+)
+
+
+async def _get_view(call: RepositoryCall) -> Response:
+    """Say that there is no such view."""
+    namespace_of(call)
+    name = name_of(call, "view")
+    raise NotFound(f"There is no view {name!r}: a lake has tables alone.", kind="view_not_found", view=name)
+
+
+async def _no_route(call: RepositoryCall) -> Response:
+    """Say that there is no such path."""
+    raise NotFound(
+        f"There is no route {call.scope['method']} {call.scope['path']}: look whether a name holds a slash.",
+        kind="no_route",
+    )
+
+
+def _declare_refusal(number: int, method: str, path: str, what: str) -> None:
+    @ROUTES.add(method, path, f"icebergRefuse{number}", needs="read", gives={})
+    async def refuse(call: RepositoryCall) -> Response:
+        """Refuse what would change something, or is not served."""
+        catalog_of(call)
+        raise read_only(what)
+
+
+for _method in ("GET", "HEAD"):
+    ROUTES.add(_method, _VIEW, f"icebergGetView{_method}", needs="read", gives={})(_get_view)
+for _number, (_method, _path, _what) in enumerate(_REFUSED):
+    _declare_refusal(_number, _method, _path, _what)
+for _method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"):
+    ROUTES.add(_method, "/{rest:path}", f"icebergNoRoute{_method}", needs=None, gives={})(_no_route)

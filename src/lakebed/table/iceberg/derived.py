@@ -1,0 +1,66 @@
+"""Objects for Iceberg clients in the table's folder: which exist, and their create-only writing.
+
+Invariants: an object is written once, before any object that names it, and is never replaced. Its name states what it
+is derived from, and a digest of what it was made with; so a server that finds the name need not make it, and two
+servers that write it at once write the same bytes, of which one put wins. After a crash the names that are there are
+whole, and the next server goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from lakebed.errors import AlreadyExists
+from lakebed.objects.port import ObjectStore
+from lakebed.table.model.layout import Layout, derived_path
+
+GENERATION: Final = 1
+"""Of the code that makes these objects. Another number makes all of them again, under other names."""
+
+
+class DerivedObjects:
+    """The objects of one table at one URL. Not thread-safe."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._place = digest_of(GENERATION, store.root_url)[:12]
+        self._sizes: dict[str, int] | None = None
+        self.written_count = 0
+
+    def path(self, source: str, name: str) -> str:
+        """Path of an object that is derived from the object at `source`."""
+        return derived_path(self._place, source, name)
+
+    def size_of(self, path: str) -> int | None:
+        """Size in bytes; None: there is no such object. Cost: 1 LIST a thousand objects, once."""
+        if self._sizes is None:
+            metas = self._store.list(f"{Layout.iceberg_folder}/{self._place}")
+            self._sizes = {meta.path: meta.size_bytes for meta in metas}
+        return self._sizes.get(path)
+
+    def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
+        """The size in bytes of an object, which is made when there is none. Cost: nothing, or 1 durable PUT."""
+        known = self.size_of(path)
+        if known is not None:
+            return known
+        body = encode()
+        size = len(body)
+        try:
+            self._store.put(path, body, create_only=True)
+            self.written_count += 1
+        except AlreadyExists:  # another server was faster, or a reply was lost
+            size = self._store.head(path).size_bytes
+        assert self._sizes is not None
+        self._sizes[path] = size
+        return size
+
+
+def digest_of(*parts: object) -> str:
+    """A digest of some values, as 24 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        raw = part if isinstance(part, bytes) else str(part).encode()
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.hexdigest()

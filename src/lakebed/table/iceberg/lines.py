@@ -1,0 +1,362 @@
+"""Main and the branches of a table as Iceberg's snapshots: ids, lists and manifests.
+
+Owns: `Line`, which publishes the snapshots of one branch. The number of a snapshot of main is its Iceberg id. A
+branch counts on from the snapshot that it began with, so what it committed itself has an id that is hashed from its
+name and the number.
+
+Invariants: a snapshot is published whole or not at all, with exactly the rows that lakebed reads of it. The list of a
+snapshot is written last, so a list that exists needs no look at what it names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import UnsupportedFormat
+from lakebed.objects.open import place_of
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.codec.index_manifest import DELETION_VECTORS, IndexEntry
+from lakebed.table.codec.roaring import Positions
+from lakebed.table.collect.referenced_files import folder_namer
+from lakebed.table.files.splits import plan_splits
+from lakebed.table.iceberg.avro_files import (
+    ADDED,
+    POSITION_DELETES,
+    ManifestHead,
+    ManifestTotals,
+    encode_list,
+    encode_manifest,
+)
+from lakebed.table.iceberg.columns import IcebergSchema, iceberg_schema, partition_columns_of
+from lakebed.table.iceberg.derived import DerivedObjects, digest_of
+from lakebed.table.iceberg.entries import (
+    EntryContext,
+    EntrySums,
+    data_entries,
+    data_urls,
+    partition_summaries,
+    partition_tuples,
+    sum_entries,
+)
+from lakebed.table.iceberg.fold import Fold, Rows
+from lakebed.table.iceberg.puffin import Blob, encode_puffin
+from lakebed.table.model.model import ManifestMeta, Snapshot, TableSchema, VectorPlace
+from lakebed.table.read.scan import check_readable
+from lakebed.table.read.vectors import decode_vector, may_have_vectors, skips_level_0
+
+_EVERYTHING_BYTES: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSnapshot:
+    """A snapshot as Iceberg's clients find it."""
+
+    snapshot: Snapshot
+    id: int
+    list_path: str
+    has_vectors: bool
+
+
+class Line:
+    """One branch of a table. Not thread-safe.
+
+    Args:
+        branch: with its newest schema.
+        fork_id: of a branch the number of the snapshot that it began with; of main None.
+        objects: of the table.
+    """
+
+    def __init__(self, branch: TableBranch, *, fork_id: int | None, objects: DerivedObjects) -> None:
+        self._branch = branch
+        self._fork_id = fork_id
+        self._objects = objects
+        self._fold = Fold(branch.manifests)
+        self._schemas: dict[int, TableSchema] = {}
+        self._sums: dict[str, EntrySums] = {}
+        self._hidden: set[str] = set()
+        self._made_for: TableSchema | None = None
+        self._context: EntryContext | None = None
+        self._shown_schema = IcebergSchema(())
+        self._skips_level_0 = False
+
+    @property
+    def branch(self) -> TableBranch:
+        """The branch."""
+        return self._branch
+
+    @property
+    def fork_id(self) -> int | None:
+        """The number of the snapshot that the branch began with; of main None."""
+        return self._fork_id
+
+    def schema_of(self, schema_id: int) -> TableSchema:
+        """A schema of the branch. Cost: 1 GET, once."""
+        schema = self._schemas.get(schema_id)
+        if schema is None:
+            schema = self._schemas[schema_id] = self._branch.schemas.load(schema_id)
+        return schema
+
+    def snapshot_id_of(self, number: int) -> int:
+        """Iceberg's id of a snapshot of the branch."""
+        if self._fork_id is None or number <= self._fork_id:
+            return number
+        return hashed_id(str(self._branch.branch), number)
+
+    def show(self, snapshot: Snapshot, *, parent_id: int | None) -> ShownSnapshot | None:
+        """Publish a snapshot; None: it cannot be shown, because its rows have to be merged.
+
+        Raises `UnsupportedFormat`: it cannot be shown for another reason; `NotFound`: it expired; `Corruption`.
+        Cost: nothing when it was published before; else its manifests that were not read before, and 1 PUT for its
+        list, each new manifest, and each manifest of which it deletes files.
+        """
+        self._prepare()
+        schema = self._branch.schema
+        has_vectors = snapshot.index_manifest is not None and may_have_vectors(schema)
+        shown_id = self.snapshot_id_of(snapshot.id)
+        what = digest_of(self._skips_level_0, self._key_of(snapshot.id))
+        path = self._objects.path(
+            self._branch.layout.manifest(snapshot.delta_manifest_list), f"list-{shown_id}-{what}.avro"
+        )
+        shown = ShownSnapshot(snapshot, shown_id, path, has_vectors)
+        if self._objects.size_of(path) is not None:
+            return shown
+        if path in self._hidden:
+            return None
+        check_readable(schema)
+        if not self._can_show(snapshot):
+            self._hidden.add(path)
+            return None
+        manifests = self._data_manifests(snapshot)
+        if has_vectors:
+            manifests += self._delete_manifests(snapshot, shown_id)
+        self._objects.ensure(
+            path,
+            lambda: encode_list(
+                manifests,
+                snapshot_id=shown_id,
+                parent_id=parent_id,
+                sequence_number=snapshot.id,
+                format_version=3 if has_vectors else 2,
+            ),
+        )
+        return shown
+
+    def _prepare(self) -> None:
+        """What depends on the newest schema."""
+        schema = self._branch.schema
+        if self._made_for is schema:
+            return
+        self._made_for = schema
+        self._skips_level_0 = bool(schema.primary_keys) and skips_level_0(schema)
+        self._shown_schema = iceberg_schema(schema)
+        self._hidden.clear()
+        self._context = EntryContext(
+            store=self._branch.store,
+            schema=schema,
+            schema_of=self.schema_of,
+            partitions=partition_columns_of(schema, self._shown_schema),
+            folders_of=folder_namer(self._branch),
+            snapshot_id_of=self.snapshot_id_of,
+        )
+
+    def _key_of(self, number: int | None) -> str:
+        """What distinguishes objects of this branch from those of main with the same source."""
+        if self._fork_id is None or (number is not None and number <= self._fork_id):
+            return ""
+        return f"{self._branch.branch}@{self._fork_id}"
+
+    def _can_show(self, snapshot: Snapshot) -> bool:
+        """Whether each live file may be read by itself, without a merge."""
+        schema = self._branch.schema
+        if not schema.primary_keys:
+            return True
+        entries = self._branch.manifests.live_entries(snapshot)
+        if self._skips_level_0:
+            entries = entries.filter(pc.greater(entries["level"], 0))
+        splits = plan_splits(
+            entries,
+            schema=schema,
+            layout=self._branch.layout,
+            target_bytes=_EVERYTHING_BYTES,
+            open_cost_bytes=0,
+            is_marked=self._skips_level_0,
+        )
+        return not any(split.needs_merge for split in splits)
+
+    # ---- manifests of data files
+
+    def _data_manifests(self, snapshot: Snapshot) -> list[ManifestTotals]:
+        manifests = self._branch.manifests
+        metas = manifests.all_metas(snapshot)
+        first_new = len(metas) - len(manifests.metas(snapshot.delta_manifest_list))
+        self._fold.move_to(metas)
+        totals = []
+        for position, meta in enumerate(metas):
+            rows = self._fold.rows(meta.file_name)
+            if self._skips_level_0 and len(rows):
+                levels = manifests.entries(meta).column("level").to_numpy()
+                rows = rows[levels[rows] > 0]
+            if len(rows):
+                fallback = snapshot.id if position >= first_new else 0
+                totals.append(self._data_manifest(meta, rows, fallback=fallback))
+        return totals
+
+    def _data_manifest(self, meta: ManifestMeta, rows: Rows, *, fallback: int) -> ManifestTotals:
+        """The manifest of some live files of a manifest of the table.
+
+        Args:
+            fallback: the number of the snapshot that added it, where the table does not state one.
+        """
+        assert self._context is not None
+        context = self._context
+        path = self._objects.path(
+            self._branch.layout.manifest(meta.file_name),
+            f"data-{digest_of(rows.tobytes(), self._key_of(meta.added_snapshot))}.avro",
+        )
+        sums = self._sums.get(path)
+
+        def live() -> pa.Table:
+            return self._branch.manifests.entries(meta).take(pa.array(rows)).combine_chunks()
+
+        if sums is None:
+            sums = self._sums[path] = sum_entries(context, live(), added_snapshot=meta.added_snapshot)
+        size = self._objects.ensure(
+            path,
+            lambda: encode_manifest(
+                self._head(meta.schema_id), data_entries(context, live(), added_snapshot=meta.added_snapshot)
+            ),
+        )
+        number = fallback if meta.added_snapshot is None else meta.added_snapshot
+        return ManifestTotals(
+            path=self._branch.store.url(path),
+            size_bytes=size,
+            added_snapshot_id=self.snapshot_id_of(number),
+            sequence_number=number,
+            min_sequence_number=number if sums.min_sequence_number is None else sums.min_sequence_number,
+            added_count=sums.added_count,
+            existing_count=sums.existing_count,
+            added_rows=sums.added_rows,
+            existing_rows=sums.existing_rows,
+            partitions=sums.partitions,
+        )
+
+    def _head(self, schema_id: int, *, is_deletes: bool = False) -> ManifestHead:
+        assert self._context is not None
+        schema = iceberg_schema(self.schema_of(schema_id))
+        return ManifestHead(
+            schema.members(schema_id),
+            self._context.partitions,
+            format_version=3 if is_deletes else 2,
+            is_deletes=is_deletes,
+        )
+
+    # ---- deletion vectors
+
+    def _delete_manifests(self, snapshot: Snapshot, shown_id: int) -> list[ManifestTotals]:
+        assert snapshot.index_manifest is not None
+        entries = [
+            entry
+            for entry in self._branch.manifests.index_entries(snapshot.index_manifest)
+            if entry.index_type == DELETION_VECTORS and entry.ranges
+        ]
+        if any(entry.external_path is not None for entry in entries):
+            raise UnsupportedFormat("Index files outside of the table's folder are not shown to Iceberg's clients.")
+        urls = self._urls_of({vector.data_file for entry in entries for vector in entry.ranges}, snapshot)
+        return [self._delete_manifest(entry, urls, snapshot, shown_id) for entry in entries]
+
+    def _urls_of(self, names: set[str], snapshot: Snapshot) -> dict[str, str]:
+        """The URLs of the live data files with these names."""
+        assert self._context is not None
+        live = self._branch.manifests.live_entries(snapshot)
+        marked = live.filter(pc.is_in(live["file_name"], value_set=pa.array(sorted(names), pa.string())))
+        return dict(zip(marked["file_name"].to_pylist(), data_urls(self._context, marked), strict=True))
+
+    def _delete_manifest(
+        self, entry: IndexEntry, urls: dict[str, str], snapshot: Snapshot, shown_id: int
+    ) -> ManifestTotals:
+        """The manifest of the vectors of one index file, and the Puffin file that has them."""
+        assert self._context is not None
+        context = self._context
+        source = self._branch.layout.index(entry.file_name)
+        ranges = [vector for vector in entry.ranges if vector.data_file in urls]
+        key = digest_of(*((vector.data_file, urls[vector.data_file]) for vector in ranges))
+        puffin_path = self._objects.path(source, f"vectors-{key}.puffin")
+        path = self._objects.path(source, f"deletes-{key}.avro")
+        where = pa.table({"partition": pa.array([entry.partition] * len(ranges), pa.binary())})
+        if self._objects.size_of(path) is None:
+            places = [
+                VectorPlace(source, vector.offset, vector.length, vector.cardinality, entry.file_size)
+                for vector in ranges
+            ]
+            body, blobs = encode_puffin(
+                {
+                    urls[vector.data_file]: positions
+                    for vector, positions in zip(ranges, self._load_vectors(places), strict=True)
+                }
+            )
+            size = self._objects.ensure(puffin_path, lambda: body)
+            records = self._delete_records(where, blobs, puffin_path, size)
+            schema_id = self._branch.schema.id
+            self._objects.ensure(path, lambda: encode_manifest(self._head(schema_id, is_deletes=True), records))
+        manifest_bytes = self._objects.size_of(path)
+        assert manifest_bytes is not None
+        return ManifestTotals(
+            path=self._branch.store.url(path),
+            size_bytes=manifest_bytes,
+            added_snapshot_id=shown_id,
+            sequence_number=snapshot.id,
+            min_sequence_number=snapshot.id,
+            added_count=len(ranges),
+            existing_count=0,
+            added_rows=sum(vector.cardinality or 0 for vector in ranges),
+            existing_rows=0,
+            partitions=partition_summaries(context, where),
+            is_deletes=True,
+        )
+
+    def _load_vectors(self, places: Sequence[VectorPlace]) -> list[Positions]:
+        """The vectors of one index file. Cost: 1 GET."""
+        if not places:
+            return []
+        at, name = place_of(self._branch.store, places[0].path)
+        body = bytes(at.get(name))
+        return [decode_vector(body[place.offset :], place) for place in places]
+
+    def _delete_records(
+        self, where: pa.Table, blobs: dict[str, Blob], puffin_path: str, size: int
+    ) -> list[dict[str, object]]:
+        assert self._context is not None
+        url = self._branch.store.url(puffin_path)
+        partitions = partition_tuples(self._context, where)
+        return [
+            {
+                "status": ADDED,
+                "snapshot_id": None,
+                "sequence_number": None,
+                "file_sequence_number": None,
+                "data_file": {
+                    "content": POSITION_DELETES,
+                    "file_path": url,
+                    "file_format": "PUFFIN",
+                    "partition": partition,
+                    "record_count": blob.row_count,
+                    "file_size_in_bytes": size,
+                    "referenced_data_file": data_url,
+                    "content_offset": blob.offset,
+                    "content_size_in_bytes": blob.size_bytes,
+                },
+            }
+            for (data_url, blob), partition in zip(blobs.items(), partitions, strict=True)
+        ]
+
+
+def hashed_id(name: str, number: int) -> int:
+    """An id above those of main, the same whenever it is asked for."""
+    digest = hashlib.blake2b(f"{name}\0{number}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 2) | 1 << 61

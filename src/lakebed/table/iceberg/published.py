@@ -1,0 +1,428 @@
+"""A table as an Iceberg table: `PublishedTable`, which makes its metadata when it is asked for.
+
+Owns: what is looked at for each request, the metadata and its properties, and references: ``main``, tags and branches
+under their names.
+
+Invariants:
+- Nothing is written before a table is asked for, and then only what its newest versions lack.
+- The metadata names only snapshots that are published whole. A reader that holds older metadata keeps working as long
+  as its snapshots live: no object that it names is replaced.
+- A tag is shown only with exactly its version. ``main`` and branches show their newest version that can be shown.
+- What is not shown is said in the property ``lakebed.left-out``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from lakebed.errors import Corruption, NotFound, Unavailable, UnsupportedFormat
+from lakebed.objects.port import ObjectMeta
+from lakebed.table.branch.branches import fork_pin
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.inherited import follows
+from lakebed.table.codec.snapshot_json import decode_snapshot
+from lakebed.table.iceberg.columns import (
+    PARTITION_FIELD_ID_MIN,
+    IcebergSchema,
+    iceberg_schema,
+    name_mapping,
+    partition_columns_of,
+    partition_spec,
+)
+from lakebed.table.iceberg.derived import DerivedObjects, digest_of
+from lakebed.table.iceberg.lines import Line, ShownSnapshot, hashed_id
+from lakebed.table.model.layout import MAIN_BRANCH, parse_branch, parse_schema, parse_snapshot
+from lakebed.table.model.model import Snapshot, TableSchema, Tag
+from lakebed.table.schema.schema import encode_schema
+from lakebed.texts import format_count
+
+VISIBLE_THROUGH: Final = "lakebed.visible-through"
+"""Property: the number of the newest version of main whose rows are shown."""
+LEFT_OUT: Final = "lakebed.left-out"
+"""Property: what is not shown, in sentences."""
+
+_TRIES_MAX: Final = 5
+_OPERATIONS: Final = {"APPEND": "append", "COMPACT": "replace", "OVERWRITE": "overwrite", "ANALYZE": "replace"}
+_ENCODE: Final = msgspec.json.Encoder().encode
+
+Mark = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The metadata of a table at one moment."""
+
+    body: bytes
+    """As JSON."""
+    location: str | None
+    """URL of the file with the same contents; None: a table without snapshots, which has none."""
+    body_of_references: bytes
+    """The same with the snapshots of references only."""
+    etag: str
+
+
+@dataclass(slots=True)
+class _Listing:
+    """What is there, from listings."""
+
+    snapshots: dict[str, dict[int, ObjectMeta]] = field(default_factory=dict)
+    """By branch."""
+    mark: Mark = ()
+    """Equal to that of another listing: nothing has changed."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What the metadata is made of."""
+
+    shown: dict[int, ShownSnapshot] = field(default_factory=dict)
+    parents: dict[int, int | None] = field(default_factory=dict)
+    schema_ids: dict[int, int] = field(default_factory=dict)
+    references: dict[str, dict[str, Any]] = field(default_factory=dict)
+    log: list[dict[str, int]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    visible_through: int | None = None
+
+
+class PublishedTable:
+    """A table for Iceberg's clients. Thread-safe; requests for the same table take turns.
+
+    Args:
+        main: the table's main branch.
+    """
+
+    def __init__(self, main: TableBranch) -> None:
+        self._main = main
+        self._objects = DerivedObjects(main.store)
+        self._turn = main.environment.runtime.lock()
+        self._lines: dict[str, Line] = {MAIN_BRANCH: Line(main, fork_id=None, objects=self._objects)}
+        self._snapshots: dict[tuple[str, int, int, str | None], Snapshot] = {}
+        self._rendered: dict[tuple[int, str], msgspec.Raw] = {}
+        self._mark: Mark | None = None
+        self._metadata: Metadata | None = None
+        self._uuid: str | None = None
+
+    @property
+    def written_count(self) -> int:
+        """Objects that this process has written for the table."""
+        return self._objects.written_count
+
+    def load(self) -> Metadata:
+        """The metadata of now; what it names is written first.
+
+        Raises `NotFound`: the table is gone; `Unavailable`: versions expire faster than they are read. Cost: 4 LISTs
+        when nothing has changed since the last call; else 1 GET a new version or tag, and what `Line.show` says.
+        """
+        with self._turn:
+            missing: NotFound | None = None
+            for _ in range(_TRIES_MAX):
+                self._main.refresh()
+                listing = self._look()
+                if self._metadata is not None and listing.mark == self._mark:
+                    return self._metadata
+                try:
+                    metadata = self._make(listing)
+                except NotFound as error:  # a version expired since it was listed
+                    missing = error
+                    continue
+                self._metadata, self._mark = metadata, listing.mark
+                return metadata
+            raise Unavailable(
+                f"Versions of {self._main.name} expire while they are read: ask again.", kind="versions_expire"
+            ) from missing
+
+    # ---- looking
+
+    def _look(self) -> _Listing:
+        layout, store = self._main.layout, self._main.store
+        listing = _Listing()
+        marks: list[tuple[str, int, int]] = []
+        folders = (layout.snapshot_folder, layout.tag_folder, layout.branch_folder, layout.schema_folder)
+        for folder in folders:
+            for meta in store.list(folder):
+                number = parse_snapshot(meta.path)
+                if number is not None:
+                    branch = parse_branch(meta.path) or MAIN_BRANCH
+                    listing.snapshots.setdefault(branch, {})[number] = meta
+                elif parse_branch(meta.path) is not None and parse_schema(meta.path) is not None:
+                    listing.snapshots.setdefault(parse_branch(meta.path) or "", {})
+                if not meta.path.endswith(("/LATEST", "/EARLIEST")):
+                    marks.append((meta.path, meta.size_bytes, meta.modified_ms))
+        listing.mark = tuple(marks)
+        return listing
+
+    def _snapshot_at(self, branch: TableBranch, meta: ObjectMeta) -> Snapshot:
+        """A snapshot by its file. Cost: 1 GET, once."""
+        key = (meta.path, meta.size_bytes, meta.modified_ms, meta.etag)
+        snapshot = self._snapshots.get(key)
+        if snapshot is None:
+            snapshot = decode_snapshot(branch.store.get(meta.path), path=meta.path)
+            self._snapshots[key] = snapshot
+        return snapshot
+
+    def _line_of(self, name: str, pins: Mapping[str, Tag]) -> Line | None:
+        """The line of a branch; None: where it began is not known."""
+        pin = pins.get(fork_pin(name))
+        if pin is None:
+            return None
+        line = self._lines.get(name)
+        if line is None or line.fork_id != pin.snapshot.id:
+            branch = self._main.of_branch(name)
+            line = self._lines[name] = Line(branch, fork_id=pin.snapshot.id, objects=self._objects)
+        line.branch.refresh()
+        return line
+
+    # ---- making
+
+    def _make(self, listing: _Listing) -> Metadata:
+        main = self._lines[MAIN_BRANCH]
+        state = _State()
+        newest = self._show_line(state, main, listing.snapshots.get(MAIN_BRANCH, {}))
+        if newest is not None:
+            state.visible_through = newest.snapshot.id
+            state.references[MAIN_BRANCH] = {"snapshot-id": newest.id, "type": "branch"}
+        tags = self._main.tags.list_all()
+        hidden = {tag.name: tag for tag in tags}
+        self._show_tags(state, main, [tag for tag in tags if tag.name in set(self._main.tags.names())])
+        lines = [main]
+        for name, metas in sorted(listing.snapshots.items()):
+            if name == MAIN_BRANCH:
+                continue
+            line = self._line_of(name, hidden)
+            if line is None:
+                state.left_out.append(f"the branch {name!r}: another client made it, so where it began is not known")
+                continue
+            if name in state.references:
+                state.left_out.append(f"the branch {name!r}: a tag has the same name")
+                continue
+            tip = self._show_line(state, line, metas)
+            if tip is not None:
+                state.references[name] = {"snapshot-id": tip.id, "type": "branch"}
+            lines.append(line)
+        return self._render(state, lines)
+
+    def _show_line(self, state: _State, line: Line, metas: Mapping[int, ObjectMeta]) -> ShownSnapshot | None:
+        """Show the snapshots of a branch; the newest that is shown."""
+        newest: ShownSnapshot | None = None
+        unmerged = 0
+        name = line.branch.branch
+        log_of_main = name is None
+        for number in sorted(metas):
+            try:
+                snapshot = self._snapshot_at(line.branch, metas[number])
+                parent = None if newest is None else newest.id
+                if parent is None and follows(snapshot):
+                    parent = line.snapshot_id_of(follows(snapshot))
+                shown = line.show(snapshot, parent_id=parent)
+            except (Corruption, UnsupportedFormat) as error:
+                where = "" if name is None else f" of the branch {name!r}"
+                state.left_out.append(f"snapshot {number}{where}: {error.message}")
+                continue
+            if shown is None:
+                unmerged += 1
+                continue
+            self._add(state, line, shown, parent)
+            newest = shown
+            if log_of_main:
+                time_ms = snapshot.time_ms
+                if state.log:  # Iceberg wants times that do not decrease
+                    time_ms = max(time_ms, state.log[-1]["timestamp-ms"])
+                state.log.append({"timestamp-ms": time_ms, "snapshot-id": shown.id})
+        if unmerged:
+            where = "" if name is None else f" of the branch {name!r}"
+            state.left_out.append(
+                f"{format_count(unmerged, 'snapshot')}{where}: rows of the same key are in several files until a full "
+                "compaction merges them"
+            )
+        return newest
+
+    def _add(self, state: _State, line: Line, shown: ShownSnapshot, parent: int | None) -> None:
+        if shown.id not in state.shown:
+            state.shown[shown.id] = shown
+            state.parents[shown.id] = parent
+            state.schema_ids[shown.id] = self._schema_id_of(line, shown.snapshot.schema_id)
+
+    def _show_tags(self, state: _State, main: Line, tags: Sequence[Tag]) -> None:
+        for tag in tags:
+            if tag.name == MAIN_BRANCH:
+                state.left_out.append(f"the tag {tag.name!r}: Iceberg has a branch of that name")
+                continue
+            try:
+                shown = main.show(tag.snapshot, parent_id=None)
+            except (Corruption, UnsupportedFormat) as error:
+                state.left_out.append(f"the tag {tag.name!r}: {error.message}")
+                continue
+            if shown is None:
+                state.left_out.append(f"the tag {tag.name!r}: its version was not fully compacted")
+                continue
+            known = state.shown.get(shown.id)
+            if known is not None and known.list_path != shown.list_path:
+                # Another client rolled back and used the number again.
+                state.left_out.append(f"the tag {tag.name!r}: another snapshot has its number {shown.snapshot.id}")
+                continue
+            self._add(state, main, shown, None)
+            reference: dict[str, Any] = {"snapshot-id": shown.id, "type": "tag"}
+            if tag.expires_ms is not None:
+                reference["max-ref-age-ms"] = max(1, tag.expires_ms - tag.snapshot.time_ms)
+            state.references[tag.name] = reference
+
+    # ---- schemas
+
+    def _schema_id_of(self, line: Line, schema_id: int) -> int:
+        """Iceberg's id of a schema: the table's own, but for schemas that a branch made itself."""
+        if line.branch.branch is None:
+            return schema_id
+        try:
+            in_main = self._lines[MAIN_BRANCH].schema_of(schema_id)
+        except NotFound:
+            return hashed_schema_id(line, schema_id)
+        is_same = in_main.fields == line.schema_of(schema_id).fields
+        return schema_id if is_same else hashed_schema_id(line, schema_id)
+
+    def _schemas(self, state: _State, lines: Iterable[Line]) -> dict[int, IcebergSchema]:
+        """Iceberg's schemas by id: those of versions that are shown, and main's newest."""
+        schemas: dict[int, IcebergSchema] = {}
+        used = set(state.schema_ids.values())
+        for line in lines:
+            history: list[TableSchema] = []
+            for schema_id in range(line.branch.schema.id + 1):
+                try:
+                    schema = line.schema_of(schema_id)
+                except NotFound:  # replaced tables begin with another id
+                    continue
+                shown_id = self._schema_id_of(line, schema_id)
+                is_newest = line.branch.branch is None and schema_id == line.branch.schema.id
+                if (shown_id in used or is_newest) and shown_id not in schemas:
+                    schemas[shown_id] = iceberg_schema(schema, older=history)
+                history.append(schema)
+        return schemas
+
+    # ---- rendering
+
+    def _render(self, state: _State, lines: Sequence[Line]) -> Metadata:
+        schema = self._main.schema
+        schemas = self._schemas(state, lines)
+        newest_schema = schemas[schema.id]
+        current = state.references.get(MAIN_BRANCH)
+        numbers = [shown.snapshot.id for shown in state.shown.values()]
+        has_vectors = any(shown.has_vectors for shown in state.shown.values())
+        last_ms = max([schema.time_ms, *(shown.snapshot.time_ms for shown in state.shown.values())])
+        partitions = partition_columns_of(schema, newest_schema)
+        histories = [line.schema_of(number) for line in lines for number in _present(line)]
+        members: dict[str, Any] = {
+            "format-version": 3 if has_vectors else 2,
+            "table-uuid": self._table_uuid(),
+            "location": self._main.store.root_url,
+            "last-sequence-number": max(numbers, default=0),
+            "last-updated-ms": max([last_ms, *(entry["timestamp-ms"] for entry in state.log)]),
+            "last-column-id": max(line.branch.schema.highest_field_id for line in lines),
+            "current-schema-id": schema.id,
+            "schemas": [schemas[number].members(number) for number in sorted(schemas)],
+            "default-spec-id": 0,
+            "partition-specs": [{"spec-id": 0, "fields": partition_spec(partitions)}],
+            "last-partition-id": PARTITION_FIELD_ID_MIN - 1 + len(schema.partition_keys),
+            "default-sort-order-id": 0,
+            "sort-orders": [{"order-id": 0, "fields": []}],
+            "properties": self._properties(state, newest_schema, histories),
+        }
+        if has_vectors:
+            members["next-row-id"] = 0  # as of a table that was upgraded: no row has an id yet
+        if current is not None:
+            members["current-snapshot-id"] = current["snapshot-id"]
+        members |= {"refs": state.references, "snapshot-log": state.log, "metadata-log": []}
+        shown = [state.shown[number] for number in sorted(state.shown)]
+        body = _ENCODE(members | {"snapshots": [self._render_snapshot(state, each) for each in shown]})
+        kept = {reference["snapshot-id"] for reference in state.references.values()}
+        log = [entry for entry in state.log if entry["snapshot-id"] in kept]
+        narrow = {"snapshot-log": log, "snapshots": [self._render_snapshot(state, s) for s in shown if s.id in kept]}
+        digest = digest_of(body)
+        return Metadata(body, self._store_metadata(state, body, digest), _ENCODE(members | narrow), digest)
+
+    def _store_metadata(self, state: _State, body: bytes, digest: str) -> str | None:
+        """Write the metadata; its URL. It lives as long as the newest version that it shows."""
+        if not state.shown:
+            return None
+        newest = max(state.shown.values(), key=lambda shown: (shown.snapshot.time_ms, shown.snapshot.id))
+        source = self._main.layout.manifest(newest.snapshot.delta_manifest_list)
+        path = self._objects.path(source, f"{digest}.metadata.json")
+        self._objects.ensure(path, lambda: body)
+        return self._main.store.url(path)
+
+    def _render_snapshot(self, state: _State, shown: ShownSnapshot) -> msgspec.Raw:
+        parent = state.parents[shown.id]
+        schema_id = state.schema_ids[shown.id]
+        key = (shown.id, f"{shown.list_path} {parent} {schema_id}")
+        known = self._rendered.get(key)
+        if known is not None:
+            return known
+        snapshot = shown.snapshot
+        is_plain = snapshot.commit_kind in _OPERATIONS and not self._main.schema.primary_keys
+        operation = _OPERATIONS[snapshot.commit_kind] if is_plain else "overwrite"
+        if operation == "append" and (shown.has_vectors or snapshot.delta_record_count < 0):
+            operation = "overwrite"
+        members: dict[str, Any] = {
+            "snapshot-id": shown.id,
+            "sequence-number": snapshot.id,
+            "timestamp-ms": snapshot.time_ms,
+            "manifest-list": self._main.store.url(shown.list_path),
+            "schema-id": schema_id,
+            "summary": {
+                "operation": operation,
+                "lakebed.snapshot": str(snapshot.id),
+                "lakebed.commit-kind": snapshot.commit_kind,
+                "lakebed.commit-user": snapshot.commit_user,
+                "lakebed.records": str(snapshot.total_record_count),
+                "lakebed.records-delta": str(snapshot.delta_record_count),
+            },
+        }
+        if parent is not None:
+            members["parent-snapshot-id"] = parent
+        raw = self._rendered[key] = msgspec.Raw(_ENCODE(members))
+        return raw
+
+    def _properties(self, state: _State, newest: IcebergSchema, histories: Sequence[TableSchema]) -> dict[str, str]:
+        schema = self._main.schema
+        properties = {
+            "lakebed.table": self._main.name,
+            "schema.name-mapping.default": _ENCODE(name_mapping(histories)).decode(),
+        }
+        if schema.comment:
+            properties["comment"] = schema.comment
+        if schema.primary_keys:
+            properties["lakebed.primary-key"] = ",".join(schema.primary_keys)
+            properties[VISIBLE_THROUGH] = str(state.visible_through or 0)
+        sentences = [f"the column {name!r}: {reason}" for name, reason in newest.left_out.items()] + state.left_out
+        if sentences:
+            properties[LEFT_OUT] = "; ".join(sentences)
+        return properties
+
+    def _table_uuid(self) -> str:
+        """The id of the table: of its place and its first schema. Cost: 1 GET, once."""
+        if self._uuid is None:
+            self._uuid = table_uuid(self._main)
+        return self._uuid
+
+
+def table_uuid(main: TableBranch) -> str:
+    """The id of a table, the same for all its branches and in every process. Cost: 1 GET."""
+    first = encode_schema(main.schemas.load(0)).decode()
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{main.store.root_url}\n{first}"))
+
+
+def hashed_schema_id(line: Line, schema_id: int) -> int:
+    """An id above those of main's schemas, of 31 bits."""
+    return (hashed_id(f"schema of {line.branch.branch}", schema_id) & 0x3FFF_FFFF) | 0x4000_0000
+
+
+def _present(line: Line) -> Iterable[int]:
+    for number in range(line.branch.schema.id + 1):
+        try:
+            line.schema_of(number)
+        except NotFound:
+            continue
+        yield number

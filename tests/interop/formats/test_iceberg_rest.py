@@ -1,0 +1,225 @@
+"""Pyiceberg, unmodified, whose catalog is a server of lakebed: every version that it reads is what lakebed reads."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed import Lake, Table
+from lakebed.server.options import ServerOptions
+from lakebed.server.serve import start_server
+
+pytest.importorskip("pyiceberg")
+
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+ROOT = Path(__file__).parents[3]
+DAYS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("v", pa.float64())])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """The served folder, opened by lakebed."""
+    return lakebed.open(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def catalog(lake: Lake, tmp_path: Path) -> Iterator[Any]:
+    """The client with a server of the folder as its catalog."""
+    with start_server(tmp_path / "lake", options=ServerOptions(durable=False)) as running:
+        started = running.started
+        opened = load_catalog(
+            "lake",
+            type="rest",
+            uri=f"{started.endpoint}/iceberg",
+            warehouse="lake",
+            token=f"{started.access_key}.{started.secret}",
+        )
+        yield opened
+        opened.close()
+
+
+def rows_of(first: int, count: int, *days: str | None) -> pa.Table:
+    """Rows of consecutive ids, dealt to days."""
+    ids = range(first, first + count)
+    return pa.table({"id": ids, "day": [days[i % len(days)] for i in ids], "v": [i / 4 for i in ids]}, DAYS)
+
+
+def plain(rows: pa.Table) -> list[Any]:
+    """Rows without order; texts of one width."""
+    names = sorted(rows.column_names)
+    columns = [rows[name].to_pylist() for name in names]
+    return sorted(zip(*columns, strict=True), key=repr)
+
+
+def compare(ours: Table, theirs: Any, **scan: Any) -> list[Any]:
+    """Compare every version and reference that the client sees with lakebed's own read; the newest rows."""
+    ours.refresh()
+    for snapshot in theirs.snapshots():
+        number = int(snapshot.summary["lakebed.snapshot"])
+        if snapshot.snapshot_id == number:
+            read = theirs.scan(snapshot_id=number).to_arrow()
+            assert plain(read) == plain(ours.read(version=number).select(read.column_names)), number
+    for name, reference in theirs.refs().items():
+        if name == "main":
+            continue
+        read = theirs.scan(snapshot_id=reference.snapshot_id).to_arrow()
+        assert plain(read) == plain(ours.read(version=name).select(read.column_names)), name
+    newest = theirs.scan(**scan).to_arrow()
+    assert plain(newest) == plain(ours.read().select(newest.column_names))
+    return plain(newest)
+
+
+def test_versions_tags_and_branches_of_an_append_table(lake: Lake, catalog: Any) -> None:
+    """Partitions, nulls, deletes, a rename, a column that comes back, a compaction, tags, branches, an expiry."""
+    table = lake.create_table("db.t", DAYS, partition_keys=["day"])
+    table.append(rows_of(0, 40, "a b", "c=d/e", None, "ü%41"))
+    table.create_tag("month-06")
+    table.append(rows_of(40, 20, "c=d/e"))
+    loaded = catalog.load_table("db.t")
+    assert set(loaded.refs()) == {"main", "month-06"}
+    assert len(compare(table, loaded)) == 60
+    table.delete("id >= 50 AND id < 55")
+    table.delete("day = 'a b'")
+    table.rename_column("v", "w")
+    table.add_column("v", "STRING")
+    later = pa.table({"id": [100], "day": ["z"], "w": [1.5], "v": ["text"]}).cast(table.arrow_schema)
+    table.append(later)
+    table.compact(full=True)
+    table.create_branch("trial", tag="month-06")
+    branch = lake.table("db.t", branch="trial")
+    branch.append(pa.table({"id": [200], "day": ["t"], "w": [0.5], "v": ["branch"]}, branch.arrow_schema))
+    branch.append(pa.table({"id": [201], "day": ["t"], "w": [None], "v": [None]}, branch.arrow_schema))
+    loaded = catalog.load_table("db.t")
+    assert set(loaded.refs()) == {"main", "month-06", "trial"}
+    assert len({snapshot.snapshot_id for snapshot in loaded.snapshots()}) == len(loaded.snapshots())
+    compare(table, loaded)
+    table.append(rows_of(300, 2, "z").rename_columns(["id", "day", "w"]).append_column("v", pa.nulls(2, pa.string())))
+    table.expire(retain_max=1, retain_min=1, older_than_ms=2**60)
+    fresh = catalog.load_table("db.t")
+    assert [entry.snapshot_id for entry in fresh.history()] == [table.context.snapshots.latest().id]
+    compare(table, fresh)
+    tagged = loaded.refs()["month-06"].snapshot_id  # older metadata still reads what a tag pins
+    assert plain(loaded.scan(snapshot_id=tagged).to_arrow()) == plain(table.read(version="month-06"))
+
+
+def test_filters_are_pruned_and_agree(lake: Lake, catalog: Any) -> None:
+    """A filter of the client skips files by partitions and bounds, and finds the rows that lakebed finds."""
+    table = lake.create_table("db.t", DAYS, partition_keys=["day"])
+    for first in range(0, 60, 10):
+        table.append(rows_of(first, 10, "a", "b"))
+    loaded = catalog.load_table("db.t")
+    for theirs, ours, files in (("id > 47", "id > 47", 4), ("day == 'a' and v < 1.5", "day = 'a' AND v < 1.5", 1)):
+        scan = loaded.scan(row_filter=theirs)
+        assert len(list(scan.plan_files())) == files
+        assert plain(scan.to_arrow()) == plain(table.read(where=ours))
+
+
+def test_types(lake: Lake, catalog: Any) -> None:
+    """Every type that is shown reads back as lakebed reads it; what Iceberg lacks is left out and said."""
+    schema = pa.schema(
+        [
+            ("tiny", pa.int8()),
+            ("small", pa.int16()),
+            ("number", pa.int32()),
+            ("big", pa.int64()),
+            ("real", pa.float32()),
+            ("flag", pa.bool_()),
+            ("day", pa.date32()),
+            ("money", pa.decimal128(38, 10)),
+            ("cents", pa.decimal128(9, 2)),
+            ("local", pa.timestamp("us")),
+            ("milli", pa.timestamp("ms")),
+            ("zoned", pa.timestamp("us", "UTC")),
+            ("raw", pa.binary()),
+            ("words", pa.list_(pa.string())),
+        ]
+    )
+    row = {
+        "tiny": [-1, None],
+        "small": [300, 1],
+        "number": [2**31 - 1, 0],
+        "big": [-(2**63), 5],
+        "real": [0.5, None],
+        "flag": [True, False],
+        "day": [19_000, 0],
+        "money": [Decimal("1234567890123456789012345678.0123456789"), Decimal("-0.0000000001")],
+        "cents": [Decimal("-12.34"), None],
+        "local": [1, 2],
+        "milli": [1, 2],
+        "zoned": [3, 4],
+        "raw": [b"\x00\xff", b""],
+        "words": [["a"], None],
+    }
+    table = lake.create_table(
+        "db.t", schema, partition_keys=["day", "cents"], options={"partition.legacy-name": "false"}
+    )
+    table.append(pa.table({name: pa.array(row[name], schema.field(name).type) for name in row}, schema))
+    loaded = catalog.load_table("db.t")
+    assert loaded.properties["lakebed.left-out"].startswith("the column 'words': ARRAY<STRING>:")
+    assert [field.name for field in loaded.schema().fields] == [name for name in row if name != "words"]
+    compare(table, loaded)
+    extremes = loaded.scan(row_filter="money > 1234567890123456789012345677.9000000000").to_arrow()
+    assert extremes.num_rows == 1
+
+
+def test_widened_columns(lake: Lake, catalog: Any) -> None:
+    """A widening that Iceberg has is followed; with another one the column is left out, whatever file a row is in."""
+    table = lake.create_table("db.t", pa.schema([("n", pa.int32()), ("d", pa.date32()), ("k", pa.int64())]))
+    table.append(pa.table({"n": [1], "d": [10], "k": [1]}, table.arrow_schema))
+    table.widen_column("n", "BIGINT")
+    table.widen_column("d", "TIMESTAMP(6)")
+    table.append(pa.table({"n": [2**40], "d": [5], "k": [2]}, table.arrow_schema))
+    loaded = catalog.load_table("db.t")
+    assert "'d': TIMESTAMP(6): some files have it as DATE" in loaded.properties["lakebed.left-out"]
+    assert [field.name for field in loaded.schema().fields] == ["n", "k"]
+    assert plain(loaded.scan().to_arrow()) == plain(table.read().select(["n", "k"]))
+    assert plain(loaded.scan(row_filter="n > 5").to_arrow()) == [(2, 2**40)]
+
+
+def test_names_that_are_not_there(lake: Lake, catalog: Any) -> None:
+    """The client's own errors for what is missing."""
+    lake.create_table("db.t", DAYS)
+    assert catalog.list_namespaces() == [("db",), ("default",)]
+    assert catalog.list_tables("db") == [("db", "t")]
+    assert catalog.table_exists("db.t")
+    assert not catalog.table_exists("db.u")
+    assert catalog.load_table("db.t").scan().to_arrow().num_rows == 0  # nothing was written yet
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table("db.u")
+    with pytest.raises(NoSuchNamespaceError):
+        catalog.list_tables("other")
+    with pytest.raises(NoSuchNamespaceError):
+        catalog.load_namespace_properties("a.b")
+    lake.drop_table("db.t")
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table("db.t")
+    lake.create_table("db.t", DAYS).append(rows_of(0, 2, "x"))
+    assert catalog.load_table("db.t").scan().to_arrow().num_rows == 2
+
+
+def test_the_guide(lake: Lake, catalog: Any) -> None:
+    """The block of the guide runs as pasted, against the server."""
+    page = (ROOT / "docs" / "guide" / "engines.md").read_text()
+    (block,) = (text for text in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "pyiceberg" in text)
+    lake.create_table("shop.orders", DAYS).append(rows_of(0, 3, "x"))
+    key, _, secret = catalog.properties["token"].partition(".")
+    done = subprocess.run(
+        [sys.executable, "-c", block.replace("http://127.0.0.1:8000/iceberg", catalog.properties["uri"])],
+        env={**os.environ, "LAKEBED_ACCESS_KEY_ID": key, "LAKEBED_SECRET_ACCESS_KEY": secret},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "3 rows\n", done.stderr[-2000:]
