@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any
 
 import urllib3
+
+from worlds.waiting import wait_until
 
 _READ_COUNT = 50
 """Of so many objects of a reference about are the bytes read."""
@@ -47,7 +48,7 @@ class LakefsClient:
 
     def ask(self, method: str, place: str, body: Any = None, **query: str) -> Any:
         """The JSON of a reply."""
-        return json.loads(self.send(method, place, body, **query) or b"null")
+        return json.loads(self.send(method, place, body, None, **query) or b"null")
 
     def rows(self, place: str, **query: str) -> list[Any]:
         """All rows of a list."""
@@ -71,14 +72,15 @@ class LakefsClient:
 
     def wait(self, place: str, task_id: str) -> Any:
         """The status of a task when it is done."""
-        end_s = time.monotonic() + 60
-        while time.monotonic() < end_s:
-            status = self.ask("GET", place, task_id=task_id)
-            if status["done"]:
-                assert "error" not in status, status
-                return status
-            time.sleep(0.05)
-        raise AssertionError(f"the task {task_id} does not end")
+        status: dict[str, Any] = {}
+
+        def is_done() -> bool:
+            status.update(self.ask("GET", place, task_id=task_id))
+            return bool(status["done"])
+
+        wait_until(is_done)
+        assert "error" not in status, status
+        return status
 
     def dump(self) -> dict[str, str]:
         """The ids of a new dump."""

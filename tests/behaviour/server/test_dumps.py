@@ -11,6 +11,7 @@ import pytest
 
 import lakebed.repo
 from lakebed.objects import open_store
+from lakebed.repo.records.tasks import record_task
 from worlds.waiting import wait_until
 
 
@@ -143,11 +144,36 @@ def test_tasks_of_a_server_that_ended_are_done_by_the_next(
         == 201
     )
     first.stop()
-    from lakebed.repo.records.tasks import record_task
-
     with lakebed.repo.open_all(tmp_path / "lake") as repositories:
         task = record_task(repositories.repository("analytics").context, "dump")
     second = serve()
     client = type(client)(second.started.endpoint, client.headers)
     status = wait_for(client, ":/dump", task.id)
     assert set(json.loads((tmp_path / "lake/analytics/_lakefs/refs_manifest.json").read_text())) == set(status["refs"])
+
+
+def test_a_limited_key_makes_no_bare_repository(client: Any) -> None:
+    """It could take over what lakeFS left of another repository: refused over both interfaces."""
+    limited = client.new_key("write", repositories=["mine"])
+    body = {"name": "mine", "storage_namespace": "local://mine"}
+    assert limited.ask("POST", "/repositories", body, bare="true").status == 403
+    assert limited.ask("POST", "/verbs/create", {"name": "mine", "bare": True}).status == 403
+    assert limited.ask("POST", "/repositories", body).status == 201
+
+
+def test_sample_data_and_symlinks(client: Any, tmp_path: Path) -> None:
+    """A repository with sample data has a commit of them; a list of addresses names every object of its folder."""
+    body = {"name": "sample", "storage_namespace": "local://sample", "sample_data": True}
+    assert client.ask("POST", "/repositories", {**body, "read_only": True}).status == 400
+    assert client.ask("POST", "/repositories", body).status == 201
+    sample = _repository(client, "sample")
+    assert sample.listed() == ["README.md", "lakes.csv", "tables/lakes.parquet"]
+    assert sample.ask("GET", ":/refs/main/commits").json["results"][0]["message"] == "Add sample data"
+    assert sample.ask("GET", ":/branches/main/diff").json["results"] == []
+    made = sample.ask("POST", ":/refs/main/symlink")
+    assert (made.status, made.json["location"].rpartition("/")[2]) == (201, "symlinks")
+    folder = tmp_path / "lake" / "sample" / "symlinks" / "sample" / "main"
+    [address] = (folder / "tables" / "symlink.txt").read_text().splitlines()
+    assert Path(address.removeprefix("file://")).read_bytes() == sample.get("tables/lakes.parquet").body
+    assert len((folder / "symlink.txt").read_text().splitlines()) == 2
+    assert sample.ask("POST", ":/refs/missing/symlink").status == 404

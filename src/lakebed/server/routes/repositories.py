@@ -10,7 +10,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
-from lakebed.server.auth import check_role
+from lakebed.server.auth import check_bare, check_role
 from lakebed.server.bodies import RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
 from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.routes.shapes import repository_row
@@ -77,6 +77,8 @@ async def create_repository(call: RepositoryCall) -> Response:
     assert call.principal is not None
     if call.principal.grants is None:  # of a user the permissions that the body needs are checked
         check_role(call.principal, needed="write", repository=body.name)
+    if call.flag("bare"):
+        check_bare(call.principal)
     call.subject = body.name
     made = await call.quick(
         call.site.repositories.create,
