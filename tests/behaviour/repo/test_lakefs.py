@@ -19,6 +19,7 @@ from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.lakefs import restore
 from lakebed.repo.lakefs.metaranges import LakefsNamespace
 from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.transport.transport import context_of
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 
@@ -135,7 +136,7 @@ def test_only_a_bare_repository_takes_a_dump(lake: Repositories, namespace: Obje
     with pytest.raises(NotFound):
         moved.branch("main").put("x", b"1")
     slow = restore._Restore(
-        moved.context, LakefsNamespace(namespace), refs, committer="", progress=None
+        context_of(moved), LakefsNamespace(namespace), refs, committer="", progress=None
     )  # looked while it was bare
     moved.restore_refs(refs, url=namespace.root_url)
     first = shape(moved)
@@ -155,7 +156,7 @@ def test_a_collection_during_a_restore_ends_it(
     publish = restore._Restore._publish
 
     def collect_first(self: restore._Restore, *arguments: object) -> None:
-        collect_garbage(moved.context, options=CollectionOptions(grace=CollectionOptions().grace * 0))
+        collect_garbage(context_of(moved), options=CollectionOptions(grace=CollectionOptions().grace * 0))
         publish(self, *arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
@@ -175,7 +176,7 @@ def test_a_restore_that_ends_anywhere_is_done_again(
     make_history(source)
     refs = source.dump_refs(namespace).refs
     moved = lake.create("moved", bare=True)
-    key_value = moved.context.key_value
+    key_value = context_of(moved).key_value
     write, writes_left = key_value.write, 0
 
     def fail(*arguments: object, **rest: object) -> None:

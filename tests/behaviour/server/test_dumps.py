@@ -12,6 +12,7 @@ import pytest
 import lakebed.repo
 from lakebed.objects import open_store
 from lakebed.repo.records.tasks import record_task
+from lakebed.repo.transport.transport import context_of
 from worlds.waiting import wait_until
 
 
@@ -145,7 +146,7 @@ def test_tasks_of_a_server_that_ended_are_done_by_the_next(
     )
     first.stop()
     with lakebed.repo.open_all(tmp_path / "lake") as repositories:
-        task = record_task(repositories.repository("analytics").context, "dump")
+        task = record_task(context_of(repositories.repository("analytics")), "dump")
     second = serve()
     client = type(client)(second.started.endpoint, client.headers)
     status = wait_for(client, ":/dump", task.id)
