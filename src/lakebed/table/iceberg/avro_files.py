@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +16,9 @@ from typing import Any, Final
 
 import fastavro
 import msgspec
+from typing_extensions import Buffer
 
+from lakebed.errors import Corruption
 from lakebed.table.iceberg.columns import PartitionColumn, avro_type, partition_spec
 
 EXISTING: Final = 0
@@ -218,6 +221,15 @@ def encode_list(
         "format-version": str(format_version),
     }
     return _container(_parse(_ENCODE(_LIST_SCHEMA)), rows, metadata)
+
+
+def decode_list(body: Buffer, *, path: str) -> list[tuple[str, int]]:
+    """The URL and size in bytes of each manifest of a list. Raises `Corruption`."""
+    try:
+        rows: list[Any] = list(fastavro.reader(io.BytesIO(bytes(body))))
+        return [(row["manifest_path"], row["manifest_length"]) for row in rows]
+    except (ValueError, KeyError, TypeError, EOFError, IndexError, zlib.error) as error:
+        raise Corruption(f"{path} is not a readable manifest list: {error}.", path=path) from error
 
 
 @lru_cache(maxsize=64)
