@@ -12,7 +12,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import OutcomeUnknown
+from lakebed.errors import NotFound, OutcomeUnknown
 from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
@@ -180,6 +180,40 @@ def test_orphans_and_fsck(lake: Lake, table: Table) -> None:
     table.store.delete([manifest])
     missing = check_lake(lake, deep=True).findings
     assert {(finding.severity, finding.path) for finding in missing} == {("error", manifest)}
+
+
+def test_what_changes_between_two_loads(table: Table) -> None:
+    """Commits, rollbacks, expiries, tags and another table in the same place: each load shows what there is."""
+    published = PublishedTable(table.context)
+
+    def shown() -> list[int]:
+        metadata = published.load()
+        check_files(table, metadata)
+        return [row["snapshot-id"] for row in json.loads(metadata.body)["snapshots"]]
+
+    assert shown() == [1, 2, 3]
+    table.rollback_to(2)
+    assert shown() == [1, 2, 4]  # the rollback is a snapshot
+    newest = table.append(rows_of(7)).id
+    assert shown() == [1, 2, 4, newest]
+    table.append(rows_of(8))
+    table.expire(retain_max=1, retain_min=1, older_than_ms=2**60)
+    assert shown() == [newest + 1]
+    table.create_tag("kept")
+    assert json.loads(published.load().body)["refs"]["kept"] == {"snapshot-id": newest + 1, "type": "tag"}
+    for meta in list(table.store.list("")):
+        table.store.delete([meta.path])
+    Table.create(table.store, name="t", schema=KEYED)
+    with pytest.raises(NotFound):
+        published.load()
+
+
+def test_an_unreadable_version_is_left_out(table: Table) -> None:
+    """A damaged snapshot file hides its own version alone, and the metadata says so."""
+    table.store.put("snapshot/snapshot-2", b"{")
+    shown = json.loads(PublishedTable(table.context).load().body)
+    assert [row["snapshot-id"] for row in shown["snapshots"]] == [1, 3]
+    assert "snapshot 2: " in shown["properties"]["lakebed.left-out"]
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOST_REPLY])
