@@ -68,7 +68,7 @@ class EndpointApp(Generic[P, C]):
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
         principal = await self._site.authenticate(header)
         trace.access_key = principal.id
-        self._site.authorize(principal, endpoint, scope["path_params"])
+        self._site.authorize(principal, endpoint, scope)
         return principal
 
     async def _audit(self, call: C, endpoint: Endpoint, principal: P, status: int) -> None:

@@ -48,12 +48,12 @@ class Site(Protocol[P, C]):
     async def authenticate(self, header: bytes | None) -> P:
         """The caller who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``)."""
 
-    def authorize(self, principal: P, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+    def authorize(self, principal: P, endpoint: Endpoint, scope: Scope) -> None:
         """Refuse what a caller may not do. Raises `InvalidRequest` (``forbidden``).
 
         Args:
             endpoint: whose `Endpoint.needs` is not None.
-            path: the path's parameters, decoded.
+            scope: of the request, with the path's parameters, decoded.
         """
 
     def new_call(self, scope: Scope, receive: Receive, *, principal: P | None, request_id: str) -> C:

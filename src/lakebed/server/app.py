@@ -10,6 +10,7 @@ from lakebed.http.gate import Gate
 from lakebed.http.openapi import PathParameter, Service, describe
 from lakebed.server.iceberg.routes import PREFIX as ICEBERG_PREFIX
 from lakebed.server.iceberg.routes import ROUTES as ICEBERG_ROUTES
+from lakebed.server.identity import NAME_PATTERN
 from lakebed.server.keys import Principal
 from lakebed.server.paimon.routes import PREFIX as PAIMON_PREFIX
 from lakebed.server.paimon.routes import ROUTES as PAIMON_ROUTES
@@ -38,6 +39,9 @@ _SERVICE: Final = Service(
         "object_id": PathParameter("The id of a range or metarange."),
         "pull_request": PathParameter("A pull request's id."),
         "access_key": PathParameter("An access key's id."),
+        "user": PathParameter("A user's name.", NAME_PATTERN),
+        "group": PathParameter("A group's name.", NAME_PATTERN),
+        "policy": PathParameter("A policy's name.", NAME_PATTERN),
     },
 )
 

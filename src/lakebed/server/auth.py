@@ -1,15 +1,31 @@
 """What an authenticated caller may do: with repositories, and with the tables of the lake.
 
-Owns: what a limit covers. Every catalog of tables asks here, whatever its protocol.
+Owns: what a limit covers. Every catalog of tables asks here, whatever its protocol. The database of a table in a branch
+is ``repository.reference``, and who may see the repository may see it.
 
 Invariant: a refusal depends on the key and on the name that was asked for, and not on what exists.
 """
 
 from __future__ import annotations
 
-from lakebed.http.declaration import Role
+from lakebed.http.declaration import ROLES, Role
 from lakebed.http.errors import forbidden
 from lakebed.server.keys import ALL_TABLES, Principal
+from lakebed.server.permissions import Grants, Permission
+
+
+def check_permission(principal: Principal, permission: Permission) -> None:
+    """Refuse a user whose policies do not permit something; keys that are no user's have roles instead.
+
+    Raises:
+        InvalidRequest: kind ``forbidden``.
+    """
+    if principal.grants is not None and not principal.grants.permits(permission):
+        resource = permission.resource + ("*" if permission.is_prefix else "")
+        raise forbidden(
+            f"Insufficient permissions: the user {principal.user} may not {permission.action} on {resource}. Attach a "
+            "policy that allows it."
+        )
 
 
 def check_role(principal: Principal, *, needed: Role, repository: str | None) -> None:
@@ -22,6 +38,9 @@ def check_role(principal: Principal, *, needed: Role, repository: str | None) ->
     Raises:
         InvalidRequest: kind ``forbidden``.
     """
+    if principal.grants is not None:
+        _check_whole_role(principal, principal.grants, needed=needed, repository=repository)
+        return
     if repository is not None and not principal.sees(repository):
         raise forbidden(f"The access key {principal.id} may not use the repository {repository}.")
     _check_rank(principal, needed)
@@ -29,16 +48,27 @@ def check_role(principal: Principal, *, needed: Role, repository: str | None) ->
         raise forbidden(f"The access key {principal.id} is limited to some repositories, and this concerns all.")
 
 
+def _check_whole_role(principal: Principal, grants: Grants, *, needed: Role, repository: str | None) -> None:
+    """Refuse a user whose policies permit less than the whole role.
+
+    Without a repository the role write would be one over what is not there yet, such as repositories to be made: admin.
+    """
+    least: Role = "admin" if repository is None and needed != "read" else needed
+    role = grants.role(repository)
+    if role is None or ROLES.index(role) < ROLES.index(least):
+        where = "all repositories" if repository is None else f"the repository {repository}"
+        raise forbidden(
+            f"Insufficient permissions: this operation needs policies that permit the user {principal.user} all that "
+            f"the role {least} has in {where}, without an exception."
+        )
+
+
 def check_catalog(principal: Principal, *, needed: Role) -> None:
-    """Refuse a principal without the role, or without any table; which tables: `check_table` and `check_database`.
+    """Refuse a principal without the role; which tables it may use: `check_table` and `check_database`.
 
     Raises:
         InvalidRequest: kind ``forbidden``.
     """
-    if principal.tables is not None and not principal.tables:
-        raise forbidden(
-            f"The access key {principal.id} is limited to some repositories, and this concerns the tables of the lake."
-        )
     _check_rank(principal, needed)
 
 
@@ -48,7 +78,8 @@ def may_see_table(principal: Principal, database: str, table: str) -> bool:
     Args:
         table: of the table, without a mark of a branch or system table behind it.
     """
-    return may_see_all_tables(principal, database) or f"{database}.{table}" in (principal.tables or ())
+    is_named = "." not in database and f"{database}.{table}" in (principal.tables or ())
+    return is_named or may_see_all_tables(principal, database)
 
 
 def may_see_database(principal: Principal, database: str) -> bool:
@@ -59,6 +90,9 @@ def may_see_database(principal: Principal, database: str) -> bool:
 
 def may_see_all_tables(principal: Principal, database: str) -> bool:
     """Whether a principal may see every table of a database, which creating, changing and dropping it needs. Pure."""
+    repository, dot, _ = database.partition(".")
+    if dot:
+        return principal.sees(repository)
     limits = principal.tables
     return limits is None or ALL_TABLES in limits or f"{database}.{ALL_TABLES}" in limits
 

@@ -1,7 +1,7 @@
 """Access keys: the credentials of a server's clients, and what they permit.
 
-Owns: the records below ``keys/`` of the key-value store, secrets and their hashes, tokens, and the cache of verified
-headers. Field names are stored: DO NOT CHANGE them; add fields at the end, with a default.
+Owns: the records below ``keys/`` and ``user-keys/`` of the key-value store, secrets and their hashes, tokens, and the
+cache of verified headers. Field names are stored: DO NOT CHANGE them; add fields at the end, with a default.
 
 Secrets. A secret is 240 bits, random or as good as that, made by this module, never chosen by a person. A dictionary
 does not help to guess it, and the cost that slow hashes add to each guess is not needed against 2**240 possible
@@ -17,6 +17,10 @@ Tokens. ``POST /auth/login`` makes a short-lived access key, ``<its parent>-<id>
 sent as ``Bearer <id>.<secret>``, as any access key may be. Nothing is signed, so a stolen database does not help to
 forge one. A token ends when it expires, and when its parent is revoked or rotated: it records the salt of its parent,
 and a rotation changes the salt, so a token made during a rotation is invalid too.
+
+Keys of users. A key has a role, or it is a user's and may what the user's policies permit (`lakebed.server.identity`).
+The records of the latter are below ``user-keys/``, and an older server knows none of them. A user's key names the
+`User.uid`: with the user it ends, and a user of the same name that is made later does not have it.
 
 Limits. A key may be limited to repositories and to tables: ``shop.orders`` is a table, ``shop.*`` a database, and ``*``
 all tables of the lake. A key with a limit of one kind and none of the other reaches nothing of the other. Therefore a
@@ -44,17 +48,21 @@ from lakebed.http.errors import forbidden
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.ranges import prefix_end
 from lakebed.lake.names import parse_table_name
-from lakebed.repo.model.layout import access_key_key
+from lakebed.repo.model.layout import IDENTITY_KEY, access_key_key, user_key_key
 from lakebed.repo.model.names import check_repository_name
 from lakebed.repo.records.records import decode_record, encode_record
 from lakebed.runtime import Environment
+from lakebed.server.identity import RESERVED_BEGIN, IdentityStore
 from lakebed.server.options import ServerOptions
+from lakebed.server.permissions import NAMESPACES, REPOSITORIES, Grants, Permission
 from lakebed.server.s3.signature import derive_key
 
 ALL_TABLES: Final = "*"
 """In limits: every table of the lake, or, after a database's name and a dot, of that database. No name holds it."""
 
-_ID_PREFIX: Final = "LAKEBED"
+_ID_PREFIX: Final = RESERVED_BEGIN
+_USER_ID_PREFIX: Final = RESERVED_BEGIN + "0"
+"""Begins the ids of users' keys: no other id has a 0. Stored: DO NOT CHANGE."""
 _ID_BYTES: Final = 10
 _ID_CHARACTERS_MAX: Final = 64
 _SECRET_BYTES: Final = 30
@@ -85,6 +93,9 @@ class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of tokens: the salt of the access key when the token was made. A token with another salt is refused."""
     tables: tuple[str, ...] | None = None
     """The only tables it may see, as of `parse_table_limit`; None: all, or none if `repositories` is given."""
+    user: str = ""
+    """Whose key it is; empty: no user's, and its role counts. Of a user's key the role means nothing."""
+    user_uid: str = ""
 
     @property
     def parent(self) -> str | None:
@@ -115,19 +126,43 @@ class Principal:
 
     id: str
     """The access key; of a token its parent's."""
-    role: Role
+    role: Role | None
+    """In all repositories that it sees; None: of a user whose policies permit none whole."""
     repositories: frozenset[str] | None
     created_at_ms: int
     tables: frozenset[str] | None = None
     """The limits of the tables that it may see (`lakebed.server.auth.may_see_table`); None: all."""
+    user: str = ""
+    """Whose key it is; empty: no user's."""
+    grants: Grants | None = None
+    """What the user may do; None: the key is no user's, and its role counts."""
+
+    @property
+    def name(self) -> str:
+        """The author of what it changes: the user, or else the access key."""
+        return self.user or self.id
 
     def may(self, needed: Role) -> bool:
         """Whether the role includes `needed`."""
-        return ROLES.index(self.role) >= ROLES.index(needed)
+        return self.role is not None and ROLES.index(self.role) >= ROLES.index(needed)
 
     def sees(self, repository: str) -> bool:
         """Whether it may see a repository at all."""
+        if self.grants is not None:
+            return self.grants.permits(Permission("fs:ListRepositories", REPOSITORIES + repository))
         return self.repositories is None or repository in self.repositories
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it may read all repositories, also those that are made later."""
+        return self.repositories is None and self.role is not None
+
+    @property
+    def is_import_limited(self) -> bool:
+        """Whether it may import only from places that are named for one repository."""
+        if self.grants is not None:
+            return not self.grants.permits(Permission("fs:ImportFromStorage", NAMESPACES, is_prefix=True))
+        return self.repositories is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +217,7 @@ class AccessKeys:
         self._pepper = self._random(_SALT_BYTES)
         self._cache: dict[bytes, _Verified] = {}
         self._changes = 0
+        self.identity = IdentityStore(key_value, environment=environment, changed=self._forget)
 
     def create(
         self,
@@ -206,11 +242,52 @@ class AccessKeys:
             check_repository_name(name)
         if tables is not None:
             tables, repositories = tuple(map(parse_table_limit, tables)), repositories or ()
-        letters = b32encode(self._random(_ID_BYTES)).decode()
+        key_id = self._new_id(_ID_PREFIX)
         now_ms, salt = self._environment.clock.now_ms(), self._random(_SALT_BYTES)
-        return self._store(
-            AccessKey(f"{_ID_PREFIX}{letters}", role, salt, b"", now_ms, repositories, description, tables=tables)
-        )
+        return self._store(AccessKey(key_id, role, salt, b"", now_ms, repositories, description, tables=tables))
+
+    def create_of_user(self, user: str) -> NewAccessKey:
+        """Create an access key of a user. Raises `NotFound`, `Conflict`. Cost: 1 write."""
+        for _ in range(_TRIES_MAX):
+            raw, identity = self.identity.load()
+            uid = identity.user(user).uid
+            now_ms, salt = self._environment.clock.now_ms(), self._random(_SALT_BYTES)
+            key = AccessKey(self._new_id(_USER_ID_PREFIX), "read", salt, b"", now_ms, user=user, user_uid=uid)
+            try:
+                return self._store(key, expected={IDENTITY_KEY: raw})
+            except Conflict:
+                continue  # a user was changed concurrently, perhaps this one: look again
+        raise _changing(f"of {user}")
+
+    def list_of_user(self, user: str) -> list[AccessKey]:
+        """The access keys of a user, ordered by id. Raises `NotFound`, `Corruption`. Cost: 1 scan of users' keys."""
+        uid = self.identity.read().user(user).uid
+        return [key for key in self._scan(_USER_ID_PREFIX) if key.user_uid == uid and key.parent is None]
+
+    def get_of_user(self, user: str, access_key: str) -> AccessKey:
+        """One access key of a user. Raises `NotFound`."""
+        uid = self.identity.read().user(user).uid
+        key = self._load(access_key)
+        if key is None or key.parent is not None or key.user_uid != uid:
+            raise _unknown(access_key)
+        return key
+
+    def revoke_of_user(self, user: str, access_key: str) -> None:
+        """Delete an access key of a user, and its tokens. Raises `NotFound`. Cost: 1 scan, 1 write."""
+        self.get_of_user(user, access_key)
+        self._end([access_key, *(token.id for token in self._scan(access_key + _TOKEN_MARK))])
+
+    def delete_user(self, user: str) -> None:
+        """Delete a user, whose keys end at once, and then the records of the keys. Raises `NotFound`.
+
+        Cost: 1 scan of all users' keys, 2 writes. A crash in between leaves records that permit nothing.
+        """
+        uid = self.identity.read().user(user).uid
+        self.identity.delete_user(user)
+        self._end([key.id for key in self._scan(_USER_ID_PREFIX) if key.user_uid == uid])
+
+    def _new_id(self, begins_with: str) -> str:
+        return begins_with + b32encode(self._random(_ID_BYTES)).decode()
 
     def create_first(self) -> NewAccessKey | None:
         """Create an access key with the role admin when there is no key at all; else None. Cost: 1 scan, 1 write."""
@@ -226,7 +303,7 @@ class AccessKeys:
     def get(self, access_key: str) -> AccessKey:
         """One access key. Raises `NotFound`."""
         key = self._load(access_key)
-        if key is None or key.parent is not None:
+        if key is None or key.parent is not None or key.user:
             raise _unknown(access_key)
         return key
 
@@ -241,11 +318,11 @@ class AccessKeys:
     def rotate(self, access_key: str) -> NewAccessKey:
         """Replace the secret of an access key and delete its tokens. Raises `NotFound`, `Conflict`."""
         for _ in range(_TRIES_MAX):
-            raw = self._key_value.get(access_key_key(access_key))
+            raw = self._key_value.get(_record_key(access_key))
             key = self.get(access_key)
             new = self._new(msgspec.structs.replace(key, salt=self._random(_SALT_BYTES)))
             try:
-                self._key_value.set_if(access_key_key(access_key), encode_record(new.key), expected=raw)
+                self._key_value.set_if(_record_key(access_key), encode_record(new.key), expected=raw)
             except Conflict:
                 continue  # rotated or revoked concurrently: read it again
             self._forget()
@@ -256,8 +333,8 @@ class AccessKeys:
     def login(self, access_key: str, secret: str) -> NewAccessKey:
         """Create a token. Raises `InvalidRequest` (``unauthorized``). Cost: 1 scan, 1 write."""
         for _ in range(_TRIES_MAX):
-            raw = self._key_value.get(access_key_key(access_key)) if _is_id(access_key) else None
-            key = None if raw is None else decode_record(raw, AccessKey, key=access_key_key(access_key))
+            raw = self._key_value.get(_record_key(access_key)) if _is_id(access_key) else None
+            key = None if raw is None else decode_record(raw, AccessKey, key=_record_key(access_key))
             if raw is None or key is None or key.parent is not None or not _matches(key, secret):
                 raise _credentials_error()
             now_ms = self._environment.clock.now_ms()
@@ -276,9 +353,11 @@ class AccessKeys:
                         key.repositories,
                         expires_at_ms=now_ms + self._options.token_lifetime_s * 1000,
                         parent_salt=key.salt,
+                        user=key.user,
+                        user_uid=key.user_uid,
                         tables=key.tables,
                     ),
-                    expected={access_key_key(access_key): raw},
+                    expected={_record_key(access_key): raw},
                 )
             except Conflict:
                 continue  # rotated or revoked concurrently: read it again
@@ -316,7 +395,7 @@ class AccessKeys:
             parent = self._load(key.parent)
             if parent is None or not hmac.compare_digest(parent.salt, key.parent_salt):
                 raise _credentials_error()
-        principal = _principal(key)
+        principal = self._principal(key)
         cache = self._cache
         if changes == self._changes:
             if len(cache) >= _CACHED_MAX:
@@ -333,7 +412,7 @@ class AccessKeys:
         key = self._load(access_key)
         if key is None or key.parent is not None:
             raise forbidden("The access key that this was made with is unknown or revoked: ask for it with another.")
-        return _principal(key), key.salt.hex()
+        return self._principal(key), key.salt.hex()
 
     @property
     def has_signers(self) -> bool:
@@ -365,12 +444,38 @@ class AccessKeys:
             raise _no_signer(
                 "The access key was made before the server had its S3 key, or with another one: rotate the access key."
             )
-        principal, signing_key = _principal(key), derive_key(secret, scope)
+        try:
+            principal = self._principal(key)
+        except InvalidRequest as error:
+            raise _no_signer(error.message) from error
+        signing_key = derive_key(secret, scope)
         if changes == self._changes:
             if len(self._signers) >= _CACHED_MAX:
                 self._signers.clear()
             self._signers[access_key, scope] = principal, signing_key, self._environment.clock.monotonic_s()
         return principal, signing_key
+
+    def _principal(self, key: AccessKey) -> Principal:
+        """The caller who has a key. Raises `InvalidRequest` (``unauthorized``): its user was deleted."""
+        key_id = key.parent or key.id
+        if not key.id.startswith(_USER_ID_PREFIX):
+            is_limited = key.repositories is not None or key.tables is not None
+            return Principal(
+                key_id,
+                key.role,
+                frozenset(key.repositories or ()) if is_limited else None,
+                key.created_at_ms,
+                frozenset(key.tables or ()) if is_limited else None,
+            )
+        identity = self.identity.read()
+        user = identity.users.get(key.user)
+        if user is None or user.uid != key.user_uid:
+            raise InvalidRequest("The user of the access key was deleted: use a key of another.", kind="unauthorized")
+        grants = identity.grants(key.user)
+        role = grants.role(None)
+        # No policy speaks of the tables of the lake: they are for those who may everything.
+        tables: frozenset[str] | None = None if role == "admin" else frozenset()
+        return Principal(key_id, role, None, user.created_at_ms, tables, user=key.user, grants=grants)
 
     def _derive(self, key: AccessKey) -> str | None:
         """The secret of a key that was made with the secret key; None: there is no secret key."""
@@ -383,7 +488,7 @@ class AccessKeys:
     def _store(self, key: AccessKey, *, expected: Mapping[bytes, bytes | None] = {}) -> NewAccessKey:
         """Record a new key or token with a new secret. Raises `Conflict` unless records are as expected."""
         new = self._new(key)
-        record_key = access_key_key(key.id)
+        record_key = _record_key(key.id)
         self._key_value.write([(record_key, encode_record(new.key))], expected={record_key: None, **expected})
         return new
 
@@ -393,7 +498,7 @@ class AccessKeys:
 
     def _end(self, ids: Sequence[str]) -> None:
         if ids:
-            self._key_value.write(deletes=[access_key_key(key_id) for key_id in ids])
+            self._key_value.write(deletes=[_record_key(key_id) for key_id in ids])
             self._forget()
 
     def _forget(self) -> None:
@@ -405,12 +510,12 @@ class AccessKeys:
     def _load(self, key_id: str) -> AccessKey | None:
         if not _is_id(key_id):
             return None
-        key = access_key_key(key_id)
+        key = _record_key(key_id)
         raw = self._key_value.get(key)
         return None if raw is None else decode_record(raw, AccessKey, key=key)
 
     def _scan(self, begins_with: str) -> Iterator[AccessKey]:
-        start = access_key_key(begins_with)
+        start = _record_key(begins_with)
         with self._key_value.snapshot() as snapshot:
             for key, raw in snapshot.scan(start, prefix_end(start)):
                 yield decode_record(raw, AccessKey, key=key)
@@ -422,15 +527,9 @@ class AccessKeys:
         return self._environment.rng.getrandbits(8 * count).to_bytes(count, "big")
 
 
-def _principal(key: AccessKey) -> Principal:
-    is_limited = key.repositories is not None or key.tables is not None
-    return Principal(
-        key.parent or key.id,
-        key.role,
-        frozenset(key.repositories or ()) if is_limited else None,
-        key.created_at_ms,
-        frozenset(key.tables or ()) if is_limited else None,
-    )
+def _record_key(key_id: str) -> bytes:
+    """The key of the record of an access key or token, or the beginning of that."""
+    return user_key_key(key_id) if key_id.startswith(_USER_ID_PREFIX) else access_key_key(key_id)
 
 
 def _no_signer(message: str) -> InvalidRequest:

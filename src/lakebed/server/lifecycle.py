@@ -28,6 +28,7 @@ from lakebed.server.audit import AuditLog
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, NewAccessKey, Principal
 from lakebed.server.paimon.catalog import PaimonCatalog
+from lakebed.server.reference_tables import ReferenceTables
 from lakebed.server.settings import ServerSettings, Started
 from lakebed.server.site import RepositoryCall, RepositorySite, is_on_disk
 
@@ -66,6 +67,7 @@ def _access_keys(repositories: Repositories, settings: ServerSettings) -> Access
 def open_site(settings: ServerSettings, repositories: Repositories) -> RepositorySite:
     """A site over open repositories, which it closes; imports that were interrupted are resumed."""
     environment, options = repositories.environment, settings.options
+    keys = _access_keys(repositories, settings)
     serving = Serving.open(
         NAME,
         options=options,
@@ -93,11 +95,16 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
         serving=serving,
         options=options,
         repositories=repositories,
-        keys=_access_keys(repositories, settings),
+        keys=keys,
         audit_log=AuditLog(repositories.key_value, environment=environment, lines_max=options.audit_lines_max),
         signer=Signer(settings.signing_key, clock=environment.clock),
         imports=imports,
-        paimon=PaimonCatalog(open_lake, records=repositories.key_value, url=repositories.url),
+        paimon=PaimonCatalog(
+            open_lake,
+            records=repositories.key_value,
+            url=repositories.url,
+            references=ReferenceTables(repositories, speaks_s3=keys.has_signers),
+        ),
         description=description,
     )
 

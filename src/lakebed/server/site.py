@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from lakebed.http.authentication import parse_credential
-from lakebed.http.call import Call
+from lakebed.http.call import Call, parse_query
 from lakebed.http.declaration import Endpoint
 from lakebed.http.pools import run_in
 from lakebed.http.serving import Serving
@@ -23,13 +23,20 @@ from lakebed.objects.path import parse_url
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
 from lakebed.server.audit import AuditLine, AuditLog
-from lakebed.server.auth import check_catalog, check_role
+from lakebed.server.auth import check_catalog, check_permission, check_role
 from lakebed.server.errors import error_reply
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, Principal
+from lakebed.server.needs import BodyNeeds, needs_of, object_resource
 from lakebed.server.options import ServerOptions
 from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog
+from lakebed.server.permissions import NAMESPACES, Permission
+
+_BODY_NEEDS: Final = "lakebed.body_needs"
+"""Where the scope of a user's request holds what its body needs."""
+
+B = TypeVar("B")
 
 
 def is_on_disk(storage_url: str) -> bool:
@@ -86,13 +93,20 @@ class RepositorySite:
             return self.keys.verify(header, access_key=access_key, secret=secret)
         return await run_in(self.serving.pools.quick, self.keys.verify, header, access_key=access_key, secret=secret)
 
-    def authorize(self, principal: Principal, endpoint: Endpoint, path: Mapping[str, str]) -> None:
-        """Refuse what an access key may not do."""
+    def authorize(self, principal: Principal, endpoint: Endpoint, scope: Scope) -> None:
+        """Refuse what an access key may not do; what the body decides is left to `RepositoryCall.read`."""
         assert endpoint.needs is not None
+        path: Mapping[str, str] = scope["path_params"]
         if endpoint.tag in (PAIMON_TAG, ICEBERG_TAG):
             check_catalog(principal, needed=endpoint.needs)
-        else:
+            return
+        needs = needs_of(endpoint)
+        if principal.grants is None or needs.whole_role:
             check_role(principal, needed=endpoint.needs, repository=path.get("repository"))
+        if principal.grants is not None:
+            for permission in needs.of_request(path, dict(parse_query(scope))):
+                check_permission(principal, permission)
+            scope[_BODY_NEEDS] = needs.body
 
     def new_call(
         self, scope: Scope, receive: Receive, *, principal: Principal | None, request_id: str
@@ -152,8 +166,41 @@ class RepositoryCall(Call):
 
     @property
     def committer(self) -> str:
-        """The committer of the caller's commits."""
-        return self.principal.id if self.principal is not None else ""
+        """The committer of the caller's commits: the user, or else the access key."""
+        return self.principal.name if self.principal is not None else ""
+
+    async def read(self, kind: type[B], *, default: B | None = None, bytes_max: int | None = None) -> B:
+        """The JSON body as a struct, if the caller may do what it says.
+
+        Raises:
+            InvalidRequest: as `Call.read`; kind ``forbidden``.
+        """
+        body = await super().read(kind, default=default, bytes_max=bytes_max)
+        needs: BodyNeeds | None = self.scope.get(_BODY_NEEDS)
+        if needs is not None:
+            for permission in needs(body, self.path.get("repository", "")):
+                self.check(permission)
+        return body
+
+    def check(self, permission: Permission) -> None:
+        """Refuse a user who may not do something. Raises `InvalidRequest` (``forbidden``)."""
+        if self.principal is not None:
+            check_permission(self.principal, permission)
+
+    def check_link(self, context: RepositoryContext, address: str) -> None:
+        """Refuse a user who may not import, where an address is outside of the repository."""
+        if not address.startswith(context.store.root_url + "/"):
+            self.check(Permission("fs:ImportFromStorage", NAMESPACES + address))
+
+    def may_read(self, path: str) -> bool:
+        """Whether the caller, who may list a repository, may read an object of it."""
+        grants = None if self.principal is None else self.principal.grants
+        if grants is None:
+            return True
+        repository = self.path["repository"]
+        return grants.role(repository) is not None or grants.permits(
+            Permission("fs:ReadObject", object_resource(repository, path))
+        )
 
     async def optional_principal(self) -> Principal | None:
         """The caller of a public endpoint that shows more to some; None: the request has no credentials.
@@ -179,6 +226,6 @@ class RepositoryCall(Call):
         context = await self.site.context(name or self.path["repository"], is_proven_later=is_proven_later)
         if force:
             context = context.as_writable()
-        if self.principal is None or self.principal.repositories is None:
+        if self.principal is None or not self.principal.is_import_limited:
             return context
         return replace(context, foreign=context.foreign.of(context.name, is_limited=True))

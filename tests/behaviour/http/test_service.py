@@ -77,9 +77,9 @@ class NoteSite:
             raise errors.authentication_error("The token is not valid: ask for another.")
         return Writer("writer")
 
-    def authorize(self, principal: Writer, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+    def authorize(self, principal: Writer, endpoint: Endpoint, scope: Scope) -> None:
         """The caller may write all notes but one."""
-        if path["name"] == "locked":
+        if scope["path_params"]["name"] == "locked":
             raise errors.forbidden("The note is locked.")
 
     def new_call(self, scope: Scope, receive: Receive, *, principal: Writer | None, request_id: str) -> NoteCall:

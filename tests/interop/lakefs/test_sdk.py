@@ -23,11 +23,12 @@ FLOWS = {
         "imports",
         "transactions",
         "access",
+        "users",
     ),
     "test_on_an_object_store": ("repositories", "objects", "listings", "paths", "imports", "transactions"),
-    "test_on_an_object_store_long": ("branches", "commits", "changes", "volume", "access"),
+    "test_on_an_object_store_long": ("branches", "commits", "changes", "volume", "access", "users"),
     "test_with_several_workers": ("workers", "branches", "changes", "objects", "listings", "transactions", "access"),
-    "test_with_several_workers_long": ("repositories", "commits", "volume", "paths", "imports"),
+    "test_with_several_workers_long": ("repositories", "commits", "volume", "paths", "imports", "users"),
 }
 
 

@@ -9,7 +9,7 @@ from lakebed.repo.heads import write
 from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
-from lakebed.server import auth, errors, keys
+from lakebed.server import auth, errors, identity, keys, permissions, reference_tables, site
 from lakebed.server.routes import staging
 from lakebed.server.s3 import application, body, objects, signature
 from mutations.defects import (
@@ -44,6 +44,16 @@ GUARANTEES = [
         "An access key that is limited to some tables changes no database.",
         raise_nothing(auth.check_database),
         "behaviour/server/test_paimon.py::test_a_key_sees_its_tables_alone",
+    ),
+    Guarantee(
+        "Limits of repositories hold for the tables in their branches.",
+        returns(keys.Principal.sees, value=True),
+        "behaviour/server/test_paimon_branches.py::test_a_key_of_a_repository_sees_its_branches_alone",
+    ),
+    Guarantee(
+        "A commit to a table in a branch is not acknowledged when a reset took its files.",
+        raise_nothing(reference_tables.check_kept),
+        "behaviour/server/test_paimon_branches.py::test_a_commit_whose_files_a_reset_took_is_not_acknowledged",
     ),
     Guarantee(
         "Roles hold in the catalog of tables.",
@@ -114,6 +124,42 @@ GUARANTEES = [
         "A copy between repositories needs to read its source.",
         skip(objects.source_context, lambda it: it.check_role),
         "behaviour/server/s3/test_objects.py::test_a_copy_between_repositories_is_one_of_the_bytes",
+    ),
+    # ---- users
+    Guarantee(
+        "A user may do nothing that no policy allows.",
+        raise_nothing(auth.check_permission),
+        "behaviour/server/test_users.py::test_a_user_without_policies_may_do_nothing",
+    ),
+    Guarantee(
+        "What has no permission of its own needs a whole role of a user.",
+        raise_nothing(auth._check_whole_role),
+        "behaviour/server/test_users.py::test_a_user_without_policies_may_do_nothing",
+    ),
+    Guarantee(
+        "What a body says is held to the policies of the user.",
+        skip(site.RepositoryCall.read, lambda it: it.check),
+        "behaviour/server/test_users.py::test_one_permission_permits_one_operation",
+    ),
+    Guarantee(
+        "A statement that denies wins.",
+        see(permissions.Grants.permits, lambda it: it._deny, ()),
+        "unit/server/test_permissions.py::test_what_is_permitted_is_allowed_and_not_denied",
+    ),
+    Guarantee(
+        "Policies of users hold in the S3 gateway.",
+        skip(application.S3Application._answer, lambda it: it.check_needs),
+        "behaviour/server/s3/test_users.py::test_a_user_without_policies_may_nothing",
+    ),
+    Guarantee(
+        "A list shows no address of an object that a user may not read.",
+        returns(site.RepositoryCall.may_read, True),
+        "behaviour/server/test_users.py::test_a_denial_wins",
+    ),
+    Guarantee(
+        "A key of a user is not a key of a later user of the same name.",
+        answer(identity.IdentityStore.create_user, identity.mint_file_id, lambda original, **_: "0" * 26),
+        "unit/server/test_keys.py::test_a_key_of_a_user_ends_with_the_user",
     ),
     Guarantee(
         "A signature is of the time of expiry too.",

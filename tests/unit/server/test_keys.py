@@ -257,3 +257,80 @@ def records(store: MemoryKeyValue) -> list[tuple[bytes, bytes]]:
     """All records."""
     with store.snapshot() as snapshot:
         return list(snapshot.scan())
+
+
+def test_a_key_of_a_user_ends_with_the_user(
+    keys: AccessKeys, store: MemoryKeyValue, environment: Environment, clock: ManualClock
+) -> None:
+    """Also in another process within `key_recheck_s`, and a user of the same name does not have it again."""
+    keys.identity.create_user("ann")
+    made = keys.create_of_user("ann")
+    other = AccessKeys(store, environment=environment, options=OPTIONS)
+    assert other.verify(b"header", access_key=made.key.id, secret=made.secret).user == "ann"
+    keys.identity.delete_user("ann")  # a crash here leaves the record of the key
+    clock.advance(2.1)
+    assert other.recall(b"header") is None
+    for _ in range(2):
+        for process in (keys, other):
+            with pytest.raises(InvalidRequest) as caught:
+                process.verify(b"header", access_key=made.key.id, secret=made.secret)
+            assert caught.value.kind == "unauthorized"
+        keys.identity.create_user("ann") if "ann" not in keys.identity.read().users else None
+    assert keys.list_of_user("ann") == []
+
+
+def test_a_token_of_a_user_is_the_users(keys: AccessKeys) -> None:
+    """It may what the user may, and a policy that is detached ends that at once."""
+    keys.identity.create_user("ann")
+    made = keys.create_of_user("ann")
+    keys.identity.attach("FSReadAll", user="ann")
+    token = keys.login(made.key.id, made.secret)
+    principal = keys.verify(b"token", access_key=token.key.id, secret=token.secret)
+    assert (principal.user, principal.role) == ("ann", "read")
+    keys.identity.detach("FSReadAll", user="ann")
+    assert keys.recall(b"token") is None
+    assert keys.verify(b"token", access_key=token.key.id, secret=token.secret).role is None
+
+
+def test_keys_of_users_are_not_among_those_with_roles(keys: AccessKeys, store: MemoryKeyValue) -> None:
+    """They are below a prefix of their own, so a server that knows no users knows none of them."""
+    keys.identity.create_user("ann")
+    made = keys.create_of_user("ann")
+    assert keys.list() == []
+    for ask in (keys.get, keys.revoke, keys.rotate):
+        with pytest.raises(NotFound):
+            ask(made.key.id)
+    with store.snapshot() as snapshot:
+        assert [key for key, _ in snapshot.scan(b"keys/", b"keys0")] == []
+
+
+def test_users_are_changed_by_several_at_once(
+    keys: AccessKeys, store: MemoryKeyValue, environment: Environment
+) -> None:
+    """Two processes that change users by turns lose nothing: each builds on what the other wrote."""
+    other = AccessKeys(store, environment=environment, options=OPTIONS)
+    for number in range(6):
+        (keys, other)[number % 2].identity.create_user(f"user-{number}")
+    assert sorted(keys.identity.read().users) == [f"user-{number}" for number in range(6)]
+    assert keys.identity.read() == other.identity.read()
+
+
+def test_a_key_of_a_user_who_is_deleted_at_that_moment_is_not_made(
+    keys: AccessKeys, store: MemoryKeyValue, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write expects the users to be unchanged since the user was looked up."""
+    other = AccessKeys(store, environment=environment, options=OPTIONS)
+    keys.identity.create_user("ann")
+    load = keys.identity.load
+
+    def load_before_deletion() -> Any:
+        found = load()
+        if "ann" in found[1].users:
+            other.delete_user("ann")
+        return found
+
+    monkeypatch.setattr(keys.identity, "load", load_before_deletion)
+    with pytest.raises(NotFound):
+        keys.create_of_user("ann")
+    with store.snapshot() as snapshot:
+        assert [key for key, _ in snapshot.scan(b"user-keys/", b"user-keys0")] == []

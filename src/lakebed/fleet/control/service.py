@@ -99,7 +99,7 @@ class ControlSite:
         check_token(header, self._token, service="The control plane")
         return _CALLER
 
-    def authorize(self, principal: TokenCaller, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+    def authorize(self, principal: TokenCaller, endpoint: Endpoint, scope: Scope) -> None:
         """Who knows the token may do everything."""
 
     def new_call(

@@ -88,7 +88,7 @@ class LogSite:
         check_token(header, self._token, service="The log")
         return _CALLER
 
-    def authorize(self, principal: TokenCaller, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+    def authorize(self, principal: TokenCaller, endpoint: Endpoint, scope: Scope) -> None:
         """Who knows the token may do everything."""
 
     def new_call(self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str) -> LogCall:

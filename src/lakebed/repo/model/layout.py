@@ -17,6 +17,8 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     r/<uid>/boundary                                 uploads with smaller ULIDs may be collected
     r/<uid>/multipart/<ulid>  parts/<ulid>/<number>  Upload, and its Parts: uploads in parts that are not at their end
     keys/<access key>  audit/<ulid>                  of the server
+    identity                                         Identity: the users, groups and policies of the server
+    user-keys/<access key>                           of the server: an access key of a user, or a token of one
 
 Objects, relative to a repository's storage namespace: ``data/<ulid>``, ``ranges/<hash>-<ulid>``,
 ``metaranges/<hash>-<ulid>``, ``uploads/<ulid>``, and the marker `MARKER_PATH`.
@@ -43,6 +45,8 @@ REPOSITORY_PREFIX: Final = b"repos/"
 DELETED_PREFIX: Final = b"deleted/"
 CATALOG_KEY: Final = b"home"
 """The identity of this catalog; the record changes with each repository that is made."""
+IDENTITY_KEY: Final = b"identity"
+"""Users, groups and policies of the server."""
 
 
 def repository_key(name: str) -> bytes:
@@ -58,6 +62,11 @@ def deletion_key(uid: str) -> bytes:
 def access_key_key(access_key: str) -> bytes:
     """An access key of the server."""
     return b"keys/" + access_key.encode()
+
+
+def user_key_key(access_key: str) -> bytes:
+    """An access key of a user: not below ``keys/``, where an older server would find it and know no user."""
+    return b"user-keys/" + access_key.encode()
 
 
 def audit_key(ulid: str) -> bytes:

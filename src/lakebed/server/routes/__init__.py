@@ -19,6 +19,7 @@ from lakebed.server.routes import (
     settings,
     staging,
     tags,
+    users,
     verbs,
 )
 from lakebed.server.site import RepositoryCall
@@ -42,6 +43,7 @@ ROUTES: Final[dict[str, tuple[Route[RepositoryCall], ...]]] = {
         *metadata.METADATA,
         *pulls.PULLS,
         *access.ACCESS,
+        *users.USERS,
         *service.SERVICE,
         *verbs.VERB_ROUTES,
     ),

@@ -40,10 +40,10 @@ async def login(call: RepositoryCall) -> Response:
 
 @ACCESS.add("GET", "/user", "getCurrentUser", needs="read", gives={200: CurrentUser})
 async def get_current_user(call: RepositoryCall) -> Response:
-    """Get the access key of the request."""
+    """Get the user of the request; of an access key that is no user's, the access key."""
     principal = call.principal
     assert principal is not None
-    return json(CurrentUser(User(principal.id, principal.created_at_ms // 1000, friendly_name=principal.id)))
+    return json(CurrentUser(User(principal.name, principal.created_at_ms // 1000, friendly_name=principal.name)))
 
 
 @ACCESS.add("GET", _KEYS, "listAccessKeys", needs="admin", gives={200: Page[AccessKeyRow]}, parameters=PAGE)

@@ -338,6 +338,16 @@ async def list_objects(call: RepositoryCall) -> Response:
     page = call.page()
 
     def results(lines: Sequence[Listed]) -> list[ObjectStats]:
+        if any(line.entry is not None and not call.may_read(line.path) for line in lines):
+            # Who has an address can make another object of the bytes: an unreadable object is listed without.
+            return [
+                prefix_stats(line.path)
+                if line.entry is None
+                else _stats(call, context, line.path, line.entry, with_metadata=with_metadata, presign=presign)
+                if call.may_read(line.path)
+                else object_stats(line.path, line.entry, address="", with_metadata=False)
+                for line in lines
+            ]
         if presign:
             return [
                 prefix_stats(line.path)

@@ -37,6 +37,7 @@ from lakebed.server.bodies import (
     PullRequestRow,
     PullRequestUpdate,
 )
+from lakebed.server.permissions import REPOSITORIES, Permission
 from lakebed.server.routes.parameters import PAGE
 from lakebed.server.site import RepositoryCall
 
@@ -129,6 +130,8 @@ async def merge(call: RepositoryCall) -> Response:
     """Merge the branch of an open pull request."""
     body = await call.read(MergeCreation, default=MergeCreation())
     context, call.subject = await call.context(force=bool(body.force)), call.path["pull_request"]
+    pull = await call.quick(load_pull, context, call.subject)
+    call.check(Permission("fs:CreateCommit", f"{REPOSITORIES}{context.name}/branch/{pull.destination}"))
     made = await call.heavy(_merge, context, call.subject, body, committer=call.committer)
     return json(MergeResult(made))
 

@@ -24,6 +24,7 @@ from lakebed.server.bodies import (
     VersionConfig,
 )
 from lakebed.server.site import RepositoryCall
+from lakebed.server.user_bodies import CommPrefsInput, InstallationUsageReport
 
 SERVICE: Final = Routes[RepositoryCall]("service")
 ROOT_SERVICE: Final = Routes[RepositoryCall]("service")
@@ -95,6 +96,36 @@ async def set_up(call: RepositoryCall) -> Response:
     )
 
 
+@SERVICE.add(
+    "POST",
+    "/setup_comm_prefs",
+    "setupCommPrefs",
+    tag="config",
+    needs=None,
+    takes=CommPrefsInput,
+    gives={},
+    statuses={"already_set_up": 409},
+)
+async def set_preferences(call: RepositoryCall) -> Response:
+    """Refuse to note whom to write to: the server sends no messages."""
+    await call.read(CommPrefsInput)
+    raise InvalidRequest("The server sends no messages to people: there is nothing to set.", kind="already_set_up")
+
+
+@SERVICE.add(
+    "GET",
+    "/usage-report/summary",
+    "getUsageReportSummary",
+    tag="service",
+    needs="read",
+    gives={200: InstallationUsageReport},
+)
+async def get_usage(call: RepositoryCall) -> Response:
+    """Get the id of the installation. Requests are not counted by month: `/metrics` counts them since the start."""
+    record = await call.quick(call.site.repositories.local.record_of_catalog)
+    return json(InstallationUsageReport(record.id, []))
+
+
 @SERVICE.add("GET", "/auth/capabilities", "getAuthCapabilities", tag="auth", needs=None, gives={200: AuthCapabilities})
 async def get_auth_capabilities(call: RepositoryCall) -> Response:
     """Get what is done by e-mail: nothing."""
@@ -127,7 +158,7 @@ def _storage_config(call: RepositoryCall) -> StorageConfig:
 async def metrics(call: RepositoryCall) -> Response:
     """Get counters and latencies in Prometheus format; series with names need a key for all repositories."""
     principal = await call.optional_principal()
-    with_names = principal is not None and principal.repositories is None
+    with_names = principal is not None and principal.sees_all
     return Response(render(with_names=with_names), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -24,8 +24,10 @@ from lakebed.repo.model.names import check_path
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import load_branch
-from lakebed.server.auth import check_role
+from lakebed.server.auth import check_permission, check_role
 from lakebed.server.bodies import ObjectStats, StagingLocation, StagingMetadata
+from lakebed.server.needs import object_resource
+from lakebed.server.permissions import Permission
 from lakebed.server.routes.entries import condition_of, stage_entry, with_mtime
 from lakebed.server.routes.parameters import IF_MATCH, IF_NONE_MATCH, OBJECT_PATH, PRESIGN
 from lakebed.server.routes.shapes import object_stats
@@ -47,7 +49,8 @@ _BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
 )
 async def get_physical_address(call: RepositoryCall) -> Response:
     """Get a new address for an object's bytes and, with `presign`, a URL to put them to."""
-    check_path(call.required("path"), writing=True)
+    path = call.required("path")
+    check_path(path, writing=True)
     presign = call.flag("presign")
     context = await call.context()
     await call.look(load_branch, context, call.path["branch"])
@@ -61,8 +64,8 @@ async def get_physical_address(call: RepositoryCall) -> Response:
         assert call.principal is not None
         holder, salt = await call.quick(call.site.keys.holder, call.principal.id)
         address = new_address(context.environment)
-        signature = call.site.signer.sign(context.name, address, holder.id, salt, expires_at_s=expires_at_s)
-        query = {"repository": context.name, "address": address, "key": holder.id}
+        signature = call.site.signer.sign(context.name, path, address, holder.id, salt, expires_at_s=expires_at_s)
+        query = {"repository": context.name, "path": path, "address": address, "key": holder.id}
         query |= {"expires": str(expires_at_s), "signature": signature}
         url = f"{call.origin}{UPLOAD_PATH}?{urlencode(query)}"
     return json(StagingLocation(context.store.url(address), url, expires_at_s))
@@ -84,6 +87,7 @@ async def link_physical_address(call: RepositoryCall) -> Response:
     condition = condition_of(call)
     body = await call.read(StagingMetadata)
     context, branch = await call.context(force=bool(body.force)), call.path["branch"]
+    call.check_link(context, body.staging.physical_address or "")
 
     def store() -> Entry:
         entry = data.link_object(
@@ -117,20 +121,25 @@ async def link_physical_address(call: RepositoryCall) -> Response:
     gives={200: None},
     parameters=(
         Parameter("repository", "As in the signed URL.", required=True),
+        Parameter("path", "As in the signed URL: the path that the address was asked for.", required=True),
         Parameter("address", "As in the signed URL.", required=True),
         Parameter("key", "As in the signed URL: the access key that got it.", required=True),
         Parameter("expires", "As in the signed URL.", kind="integer", required=True),
-        Parameter("signature", "The signature of the four above.", required=True),
+        Parameter("signature", "The signature of the five above.", required=True),
     ),
 )
 async def upload_presigned(call: RepositoryCall) -> Response:
     """Put bytes to a URL signed by the server; the reply's ETag is their MD5."""
-    repository, address = call.required("repository"), call.required("address")
+    repository, path, address = (call.required(name) for name in ("repository", "path", "address"))
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
     # As the key may do now: it may have been revoked, or given another secret, since it got the URL.
     holder, salt = await call.quick(call.site.keys.holder, call.required("key"))
-    call.site.signer.check(call.required("signature"), repository, address, holder.id, salt, expires_at_s=expires_at_s)
-    check_role(holder, needed="write", repository=repository)
+    call.site.signer.check(
+        call.required("signature"), repository, path, address, holder.id, salt, expires_at_s=expires_at_s
+    )
+    if holder.grants is None:
+        check_role(holder, needed="write", repository=repository)
+    check_permission(holder, Permission("fs:WriteObject", object_resource(repository, path)))
     context = await call.site.context(repository)
     await call.quick(_refuse_second, context, address)
     etag = await call.upload(

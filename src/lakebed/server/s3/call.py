@@ -18,7 +18,9 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.http.streaming import whole_or_stream
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.refs import resolve
+from lakebed.server.auth import check_role
 from lakebed.server.keys import Principal
+from lakebed.server.needs import S3, WHOLE_ROLE
 from lakebed.server.s3.body import BodyPlan, decode
 from lakebed.server.s3.errors import s3_error
 from lakebed.server.s3.signature import Pairs
@@ -109,7 +111,7 @@ class S3Call(RepositoryCall):
         body_plan: what its body must agree with.
     """
 
-    __slots__ = ("body_plan", "headers", "pairs", "place", "target")
+    __slots__ = ("_operation", "body_plan", "headers", "pairs", "place", "target")
 
     def __init__(
         self,
@@ -130,6 +132,22 @@ class S3Call(RepositoryCall):
         scope["path_params"] = {"repository": self.place.repository, "branch": self.place.ref}
         super().__init__(site, scope, receive, principal=principal, request_id=request_id)
         self.pairs = dict(target.pairs)
+        self._operation = ""
+
+    def check_needs(self, operation: str) -> None:
+        """Refuse a user who may not do what the request asks for; it is asked again by `check_key`.
+
+        Raises:
+            InvalidRequest: kind ``forbidden``.
+        """
+        self._operation = operation
+        place = self.place
+        needs = S3.get(operation, WHOLE_ROLE)
+        if needs.whole_role:
+            check_role(self.caller, needed="admin", repository=place.repository or None)
+        names = {"repository": place.repository, "branch": place.ref, "path": place.path}
+        for permission in needs.of_request(names, {}):
+            self.check(permission)
 
     @property
     def caller(self) -> Principal:
@@ -177,8 +195,13 @@ class S3Call(RepositoryCall):
         return stored
 
     def check_key(self) -> None:
-        """Refuse a caller whose key was revoked since the request began. Cost: 1 GET."""
-        self.site.keys.holder(self.caller.id)
+        """Refuse a caller who may not do it any more: the key was revoked since the request began, or a policy changed.
+
+        Cost: 1 GET; of a user 2.
+        """
+        self.principal = self.site.keys.holder(self.caller.id)[0]
+        if self._operation:
+            self.check_needs(self._operation)
 
     async def read_xml(self, root: str) -> Element:
         """The body as XML. Raises ``MalformedXML``, ``MaxMessageLengthExceeded``."""

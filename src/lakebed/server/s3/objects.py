@@ -28,6 +28,8 @@ from lakebed.repo.outside.foreign import is_foreign
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.refs import resolve
 from lakebed.server.auth import check_role
+from lakebed.server.needs import object_resource
+from lakebed.server.permissions import Permission
 from lakebed.server.routes.entries import (
     Condition,
     condition_of,
@@ -340,6 +342,7 @@ def _delete_all(call: S3Call, context: RepositoryContext, objects: list[Element]
             if any(element.value(name) is not None for name in ("ETag", "LastModifiedTime", "Size")):
                 raise s3_error("NotImplemented", "A deletion has no conditions here.")
             if place.path:
+                call.check(Permission("fs:DeleteObject", object_resource(place.repository, place.path)))
                 check_writable_path(place)
                 by_ref.setdefault(place.ref, []).append(place)
             else:
@@ -380,8 +383,10 @@ def parse_source(call: S3Call) -> tuple[str, Place]:
 
 
 async def source_context(call: S3Call, place: Place) -> RepositoryContext:
-    """The repository that is copied from, which the caller may read."""
-    check_role(call.caller, needed="read", repository=place.repository)
+    """The repository that is copied from, whose object the caller may read."""
+    if call.caller.grants is None:
+        check_role(call.caller, needed="read", repository=place.repository)
+    call.check(Permission("fs:ReadObject", object_resource(place.repository, place.path)))
     return await call.context(name=place.repository)
 
 

@@ -1,0 +1,360 @@
+"""Users, groups, policies, and the access keys of users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final, Literal, TypeVar
+
+from msgspec import UNSET
+from starlette.responses import Response
+
+from lakebed.errors import InvalidRequest
+from lakebed.http.declaration import Parameter, Role, Routes
+from lakebed.http.pages import Page, PageRequest
+from lakebed.http.replies import empty, json
+from lakebed.server.bodies import User as UserRow
+from lakebed.server.identity import Group, Identity, Policy, User
+from lakebed.server.keys import AccessKey
+from lakebed.server.permissions import Statement, format_resource, parse_statement
+from lakebed.server.routes.parameters import PAGE
+from lakebed.server.site import RepositoryCall
+from lakebed.server.user_bodies import (
+    CredentialsRow,
+    CredentialsWithSecret,
+    GroupCreation,
+    GroupRow,
+    PolicyBody,
+    StatementBody,
+    UserCreation,
+)
+
+USERS: Final = Routes[RepositoryCall]("auth")
+_NEEDS: Final[Role] = "admin"
+"""Of keys with a role; of users `lakebed.server.needs` has the permissions."""
+_ALL_USERS: Final = "/auth/users"
+_USER: Final = "/auth/users/{user}"
+_ALL_GROUPS: Final = "/auth/groups"
+_GROUP: Final = "/auth/groups/{group}"
+_ALL_POLICIES: Final = "/auth/policies"
+_POLICY: Final = "/auth/policies/{policy}"
+_EFFECTIVE: Final = Parameter("effective", "Also the policies of the user's groups.", kind="boolean")
+
+T = TypeVar("T")
+
+
+def _page(names: Iterable[str], page: PageRequest) -> Iterator[str]:
+    """The names of a page, in order."""
+    return (name for name in sorted(names) if name.startswith(page.prefix) and name > page.after)
+
+
+async def _list(
+    call: RepositoryCall, kind: Literal["users", "groups", "policies"], names: Iterable[str] | None = None
+) -> Response:
+    """A page of users, groups or policies, by name; all, or some."""
+    identity = await call.quick(call.site.keys.identity.read)
+    rows: dict[str, User] | dict[str, Group] | dict[str, Policy] = getattr(identity, kind)
+    shown = partial(_ROWS[kind], identity)
+    return await call.list_page(
+        lambda page: _page(rows if names is None else names, page), key=lambda name: name, row=shown
+    )
+
+
+def _user_row(identity: Identity, name: str) -> UserRow:
+    return UserRow(name, identity.user(name).created_at_ms // 1000, friendly_name=name)
+
+
+def _group_row(identity: Identity, name: str) -> GroupRow:
+    group = identity.group(name)
+    return GroupRow(name, name, group.description, group.created_at_ms // 1000)
+
+
+def _policy_row(identity: Identity, name: str) -> PolicyBody:
+    policy = identity.policy(name)
+    return PolicyBody(name, list(map(_statement_row, policy.statements)), policy.created_at_ms // 1000)
+
+
+def _statement_row(statement: Statement) -> StatementBody:
+    return StatementBody(statement.effect, format_resource(statement), list(statement.actions))
+
+
+_ROWS: Final = {"users": _user_row, "groups": _group_row, "policies": _policy_row}
+
+
+# ---- users
+
+
+@USERS.add("GET", _ALL_USERS, "listUsers", needs=_NEEDS, gives={200: Page[UserRow]}, parameters=PAGE)
+async def list_users(call: RepositoryCall) -> Response:
+    """List users."""
+    return await _list(call, "users")
+
+
+@USERS.add("POST", _ALL_USERS, "createUser", needs=_NEEDS, takes=UserCreation, gives={201: UserRow}, audited=True)
+async def create_user(call: RepositoryCall) -> Response:
+    """Create a user, who may do nothing yet."""
+    body = await call.read(UserCreation)
+    if body.invite_user:
+        raise InvalidRequest("The server sends no invitations: leave invite_user out.", kind="unsupported")
+    call.subject = body.id
+    user = await call.quick(call.site.keys.identity.create_user, body.id)
+    return json(UserRow(body.id, user.created_at_ms // 1000, friendly_name=body.id), 201)
+
+
+@USERS.add("GET", _USER, "getUser", needs=_NEEDS, gives={200: UserRow})
+async def get_user(call: RepositoryCall) -> Response:
+    """Get a user."""
+    return json(_user_row(await call.quick(call.site.keys.identity.read), call.path["user"]))
+
+
+@USERS.add("DELETE", _USER, "deleteUser", needs=_NEEDS, gives={204: None}, audited=True)
+async def delete_user(call: RepositoryCall) -> Response:
+    """Delete a user, with the user's access keys."""
+    call.subject = call.path["user"]
+    await call.quick(call.site.keys.delete_user, call.path["user"])
+    return empty()
+
+
+@USERS.add("GET", _USER + "/groups", "listUserGroups", needs=_NEEDS, gives={200: Page[GroupRow]}, parameters=PAGE)
+async def list_user_groups(call: RepositoryCall) -> Response:
+    """List the groups of a user."""
+    identity = await call.quick(call.site.keys.identity.read)
+    return await _list(call, "groups", identity.user(call.path["user"]).groups)
+
+
+@USERS.add(
+    "GET",
+    _USER + "/policies",
+    "listUserPolicies",
+    needs=_NEEDS,
+    gives={200: Page[PolicyBody]},
+    parameters=(*PAGE, _EFFECTIVE),
+)
+async def list_user_policies(call: RepositoryCall) -> Response:
+    """List the policies of a user."""
+    name, effective = call.path["user"], call.flag("effective")
+    identity = await call.quick(call.site.keys.identity.read)
+    return await _list(
+        call, "policies", identity.effective_policies(name) if effective else identity.user(name).policies
+    )
+
+
+@USERS.add("PUT", _USER + "/policies/{policy}", "attachPolicyToUser", needs=_NEEDS, gives={201: None}, audited=True)
+async def attach_to_user(call: RepositoryCall) -> Response:
+    """Attach a policy to a user."""
+    call.subject = call.path["user"]
+    await call.quick(call.site.keys.identity.attach, call.path["policy"], user=call.path["user"])
+    return empty(201)
+
+
+@USERS.add(
+    "DELETE", _USER + "/policies/{policy}", "detachPolicyFromUser", needs=_NEEDS, gives={204: None}, audited=True
+)
+async def detach_from_user(call: RepositoryCall) -> Response:
+    """Detach a policy from a user."""
+    call.subject = call.path["user"]
+    await call.quick(call.site.keys.identity.detach, call.path["policy"], user=call.path["user"])
+    return empty()
+
+
+# ---- access keys of users
+
+
+@USERS.add(
+    "GET",
+    _USER + "/credentials",
+    "listUserCredentials",
+    needs=_NEEDS,
+    gives={200: Page[CredentialsRow]},
+    parameters=PAGE,
+)
+async def list_credentials(call: RepositoryCall) -> Response:
+    """List the access keys of a user."""
+    keys = {key.id: key for key in await call.quick(call.site.keys.list_of_user, call.path["user"])}
+    return await call.list_page(
+        lambda page: _page(keys, page), key=lambda name: name, row=lambda name: _credentials_row(keys[name])
+    )
+
+
+def _credentials_row(key: AccessKey) -> CredentialsRow:
+    return CredentialsRow(key.id, key.created_at_ms // 1000)
+
+
+@USERS.add(
+    "POST", _USER + "/credentials", "createCredentials", needs=_NEEDS, gives={201: CredentialsWithSecret}, audited=True
+)
+async def create_credentials(call: RepositoryCall) -> Response:
+    """Create an access key of a user; its secret is shown only in this reply."""
+    made = await call.quick(call.site.keys.create_of_user, call.path["user"])
+    call.subject = made.key.id
+    return json(CredentialsWithSecret(made.key.id, made.secret, made.key.created_at_ms // 1000), 201)
+
+
+@USERS.add("GET", _USER + "/credentials/{access_key}", "getCredentials", needs=_NEEDS, gives={200: CredentialsRow})
+async def get_credentials(call: RepositoryCall) -> Response:
+    """Get an access key of a user."""
+    return json(
+        _credentials_row(await call.quick(call.site.keys.get_of_user, call.path["user"], call.path["access_key"]))
+    )
+
+
+@USERS.add(
+    "DELETE",
+    _USER + "/credentials/{access_key}",
+    "deleteCredentials",
+    needs=_NEEDS,
+    gives={204: None},
+    audited=True,
+)
+async def delete_credentials(call: RepositoryCall) -> Response:
+    """Delete an access key of a user, and its tokens."""
+    await call.quick(call.site.keys.revoke_of_user, call.path["user"], call.path["access_key"])
+    return empty()
+
+
+# ---- groups
+
+
+@USERS.add("GET", _ALL_GROUPS, "listGroups", needs=_NEEDS, gives={200: Page[GroupRow]}, parameters=PAGE)
+async def list_groups(call: RepositoryCall) -> Response:
+    """List groups."""
+    return await _list(call, "groups")
+
+
+@USERS.add("POST", _ALL_GROUPS, "createGroup", needs=_NEEDS, takes=GroupCreation, gives={201: GroupRow}, audited=True)
+async def create_group(call: RepositoryCall) -> Response:
+    """Create a group without members and policies."""
+    body = await call.read(GroupCreation)
+    call.subject = body.id
+    group = await call.quick(call.site.keys.identity.create_group, body.id, description=body.description or "")
+    return json(GroupRow(body.id, body.id, group.description, group.created_at_ms // 1000), 201)
+
+
+@USERS.add("GET", _GROUP, "getGroup", needs=_NEEDS, gives={200: GroupRow})
+async def get_group(call: RepositoryCall) -> Response:
+    """Get a group."""
+    return json(_group_row(await call.quick(call.site.keys.identity.read), call.path["group"]))
+
+
+@USERS.add("DELETE", _GROUP, "deleteGroup", needs=_NEEDS, gives={204: None}, audited=True)
+async def delete_group(call: RepositoryCall) -> Response:
+    """Delete a group; its members stay users."""
+    call.subject = call.path["group"]
+    await call.quick(call.site.keys.identity.delete_group, call.path["group"])
+    return empty()
+
+
+@USERS.add("GET", _GROUP + "/members", "listGroupMembers", needs=_NEEDS, gives={200: Page[UserRow]}, parameters=PAGE)
+async def list_members(call: RepositoryCall) -> Response:
+    """List the members of a group."""
+    identity = await call.quick(call.site.keys.identity.read)
+    return await _list(call, "users", identity.members(call.path["group"]))
+
+
+@USERS.add("PUT", _GROUP + "/members/{user}", "addGroupMembership", needs=_NEEDS, gives={201: None}, audited=True)
+async def add_member(call: RepositoryCall) -> Response:
+    """Make a user a member of a group."""
+    await _set_member(call, is_member=True)
+    return empty(201)
+
+
+@USERS.add("DELETE", _GROUP + "/members/{user}", "deleteGroupMembership", needs=_NEEDS, gives={204: None}, audited=True)
+async def remove_member(call: RepositoryCall) -> Response:
+    """Take a user out of a group."""
+    await _set_member(call, is_member=False)
+    return empty()
+
+
+async def _set_member(call: RepositoryCall, *, is_member: bool) -> None:
+    call.subject = call.path["group"]
+    identity = call.site.keys.identity
+    await call.quick(identity.set_member, call.path["group"], call.path["user"], is_member=is_member)
+
+
+@USERS.add(
+    "GET", _GROUP + "/policies", "listGroupPolicies", needs=_NEEDS, gives={200: Page[PolicyBody]}, parameters=PAGE
+)
+async def list_group_policies(call: RepositoryCall) -> Response:
+    """List the policies of a group."""
+    identity = await call.quick(call.site.keys.identity.read)
+    return await _list(call, "policies", identity.group(call.path["group"]).policies)
+
+
+@USERS.add("PUT", _GROUP + "/policies/{policy}", "attachPolicyToGroup", needs=_NEEDS, gives={201: None}, audited=True)
+async def attach_to_group(call: RepositoryCall) -> Response:
+    """Attach a policy to a group."""
+    call.subject = call.path["group"]
+    await call.quick(call.site.keys.identity.attach, call.path["policy"], group=call.path["group"])
+    return empty(201)
+
+
+@USERS.add(
+    "DELETE", _GROUP + "/policies/{policy}", "detachPolicyFromGroup", needs=_NEEDS, gives={204: None}, audited=True
+)
+async def detach_from_group(call: RepositoryCall) -> Response:
+    """Detach a policy from a group."""
+    call.subject = call.path["group"]
+    await call.quick(call.site.keys.identity.detach, call.path["policy"], group=call.path["group"])
+    return empty()
+
+
+# ---- policies
+
+
+@USERS.add("GET", _ALL_POLICIES, "listPolicies", needs=_NEEDS, gives={200: Page[PolicyBody]}, parameters=PAGE)
+async def list_policies(call: RepositoryCall) -> Response:
+    """List policies."""
+    return await _list(call, "policies")
+
+
+@USERS.add("POST", _ALL_POLICIES, "createPolicy", needs=_NEEDS, takes=PolicyBody, gives={201: PolicyBody}, audited=True)
+async def create_policy(call: RepositoryCall) -> Response:
+    """Create a policy. What could not be enforced is refused."""
+    body = await call.read(PolicyBody)
+    call.subject = body.id
+    policy = await call.quick(call.site.keys.identity.create_policy, body.id, _statements(body))
+    return json(_with_statements(body.id, policy), 201)
+
+
+@USERS.add("GET", _POLICY, "getPolicy", needs=_NEEDS, gives={200: PolicyBody})
+async def get_policy(call: RepositoryCall) -> Response:
+    """Get a policy."""
+    return json(_policy_row(await call.quick(call.site.keys.identity.read), call.path["policy"]))
+
+
+@USERS.add("PUT", _POLICY, "updatePolicy", needs=_NEEDS, takes=PolicyBody, gives={200: PolicyBody}, audited=True)
+async def update_policy(call: RepositoryCall) -> Response:
+    """Replace the statements of a policy."""
+    body, name = await call.read(PolicyBody), call.path["policy"]
+    if body.id != name:
+        raise InvalidRequest(
+            f"The body is of the policy {body.id!r}, and the path names {name!r}: a policy keeps its name.",
+            kind="invalid_body",
+        )
+    call.subject = name
+    policy = await call.quick(call.site.keys.identity.update_policy, name, _statements(body))
+    return json(_with_statements(name, policy))
+
+
+@USERS.add("DELETE", _POLICY, "deletePolicy", needs=_NEEDS, gives={204: None}, audited=True)
+async def delete_policy(call: RepositoryCall) -> Response:
+    """Delete a policy, and detach it from all users and groups."""
+    call.subject = call.path["policy"]
+    await call.quick(call.site.keys.identity.delete_policy, call.path["policy"])
+    return empty()
+
+
+def _statements(body: PolicyBody) -> list[Statement]:
+    return [
+        parse_statement(
+            effect=statement.effect,
+            actions=statement.action,
+            resource=statement.resource,
+            has_condition=bool(statement.condition) and statement.condition is not UNSET,
+        )
+        for statement in body.statement
+    ]
+
+
+def _with_statements(name: str, policy: Policy) -> PolicyBody:
+    return PolicyBody(name, list(map(_statement_row, policy.statements)), policy.created_at_ms // 1000)
