@@ -30,6 +30,7 @@ from lakebed.table.iceberg.avro_files import (
     POSITION_DELETES,
     ManifestHead,
     ManifestTotals,
+    encode_data_manifest,
     encode_list,
     encode_manifest,
 )
@@ -231,7 +232,7 @@ class Line:
             sums = self._sums[path] = sum_entries(context, live(), added_snapshot=meta.added_snapshot)
         size = self._objects.ensure(
             path,
-            lambda: encode_manifest(
+            lambda: encode_data_manifest(
                 self._head(meta.schema_id), data_entries(context, live(), added_snapshot=meta.added_snapshot)
             ),
         )
