@@ -51,6 +51,8 @@ _ZEROS: Final = pa.py_buffer(bytes(64 << 10))
 _new_row: Final = tuple.__new__
 _read_header: Final = _HEADER.unpack_from
 _read_narrow: Final = _NARROW_ROW.unpack_from
+_read_two: Final = struct.Struct("<HHIHH").unpack_from
+"""A row of a page that is not wide, and where the next one begins."""
 
 
 class BadPageError(Exception):
@@ -148,6 +150,36 @@ def unpack_pages(body: memoryview, ends: Sequence[int], raw_lengths: Sequence[in
     ]
 
 
+def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes | None:
+    """The value of a key whose newest row is a PUT that does not end; None: `find_rows` has to tell.
+
+    Args:
+        sequence: as for `find_rows`.
+
+    Raises `BadPageError`. Cost: about 0.7 us.
+    """
+    flags, count, key_bytes, value_bytes, base = _read_header(page)
+    if flags:
+        return None
+    keys_at = _HEADER_BYTES + 8 * count
+    values_at = keys_at + key_bytes
+    if values_at + value_bytes != len(page):
+        raise BadPageError
+    place = page.find(key, keys_at, values_at) - keys_at
+    if place < 0:
+        return None
+    # Where keys are equally long, the place says which row it is.
+    row = place * count // (key_bytes or 1)
+    if row + 1 < count:
+        start, value_start, number, end, value_end = _read_two(page, _HEADER_BYTES + 8 * row)
+    else:
+        start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
+        end, value_end = key_bytes, value_bytes
+    if start != place or end - start != len(key) or (sequence is not None and base + number > sequence):
+        return None
+    return page[values_at + value_start : values_at + value_end]
+
+
 def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
     """Rows of one key, newest first, down to the first that is not a MERGE.
 
@@ -165,21 +197,18 @@ def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[
     values_at = keys_at + key_bytes
     if values_at + value_bytes != len(page):
         raise BadPageError
-    length = len(key)
-    at = page.find(key, keys_at, values_at)
-    if at < 0:
+    place = page.find(key, keys_at, values_at) - keys_at
+    if place < 0:
         return [], True
-    # Where keys are equally long, the place says which row it is.
-    row = (at - keys_at) * count // (key_bytes or 1)
-    start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
-    if start == at - keys_at and (sequence is None or base + number <= sequence):
-        if row + 1 < count:
-            end, value_end, _ = _read_narrow(page, _HEADER_BYTES + 8 * row + 8)
-        else:
-            end, value_end = key_bytes, value_bytes
-        if end - start == length:
-            value = page[values_at + value_start : values_at + value_end]
-            return [_new_row(Row, (key, base + number, _PUT, value, None))], False
+    row = place * count // (key_bytes or 1)  # as in `find_value`
+    if row + 1 < count:
+        start, value_start, number, end, value_end = _read_two(page, _HEADER_BYTES + 8 * row)
+    else:
+        start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
+        end, value_end = key_bytes, value_bytes
+    if start == place and end - start == len(key) and (sequence is None or base + number <= sequence):
+        value = page[values_at + value_start : values_at + value_end]
+        return [_new_row(Row, (key, base + number, _PUT, value, None))], False
     return _find_special(page, key, sequence=sequence)
 
 
