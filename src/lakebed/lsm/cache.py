@@ -11,7 +11,7 @@ that it was used does no harm. Changes are made under a lock.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from lakebed.runtime import Runtime, ThreadRuntime
@@ -26,7 +26,7 @@ _FULL_SHARE: Final = 0.9
 """Of the setting: from here on a cache counts as full."""
 
 _MET_COUNT_MIN: Final = 1024
-_MET_PER_ENTRY: Final = 4
+_MET_PER_ENTRY: Final = 2
 """Blocks and pages remembered as read once: so many for each that is kept, 70 bytes each."""
 
 _ROW_BYTES: Final = 200
@@ -103,12 +103,17 @@ class BlockCache:
         size_bytes += _ENTRY_BYTES
         key = (file, number)
         with self._lock:
-            self._drop(key)
+            if key in self.entries:
+                self._drop(key)
             if size_bytes > self._bytes_max:
                 return
-            self._shrink(self._bytes_max - size_bytes)
+            if self._size_bytes + size_bytes > self._bytes_max:
+                self._shrink(self._bytes_max - size_bytes)
             self.entries[key] = Entry(value, size_bytes)
-            self._numbers.setdefault(file, set()).add(number)
+            numbers = self._numbers.get(file)
+            if numbers is None:
+                numbers = self._numbers[file] = set()
+            numbers.add(number)
             self._size_bytes += size_bytes
 
     def wants(self, file: str, number: int) -> bool:
@@ -122,9 +127,25 @@ class BlockCache:
             return True
         met.add(number)
         self._met_count += 1
+        self._forget_met()
+        return False
+
+    def wants_each(self, file: str, numbers: Sequence[int]) -> Collection[int]:
+        """`wants` of several numbers of a file: those that it wants."""
+        if self._size_bytes < self._full_bytes:
+            return numbers
+        met = self._met.get(file)
+        if met is None:
+            met = self._met[file] = set()
+        wanted = met.intersection(numbers)
+        met.update(numbers)
+        self._met_count += len(numbers) - len(wanted)
+        self._forget_met()
+        return wanted
+
+    def _forget_met(self) -> None:
         if self._met_count >= max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self.entries)):
             self._met, self._met_count = {}, 0
-        return False
 
     def numbers_of(self, file: str) -> Collection[int]:
         """The numbers of a file under which something is kept now; what is in there may be gone the next moment."""

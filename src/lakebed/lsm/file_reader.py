@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -55,10 +54,23 @@ class FileReader:
         meta: what the version that names the file remembers of it.
     """
 
-    __slots__ = ("_cache", "_ceiling", "_entries", "_name", "_path", "_store", "_tail_key", "meta")
+    __slots__ = (
+        "_cache",
+        "_ceiling",
+        "_entries",
+        "_name",
+        "_path",
+        "_store",
+        "_tail_key",
+        "first_key",
+        "last_key",
+        "meta",
+    )
 
     def __init__(self, store: ObjectStore, path: str, *, meta: FileMeta, cache: BlockCache) -> None:
         self.meta = meta
+        self.first_key = meta.first_key
+        self.last_key = meta.last_key
         self._ceiling = meta.ceiling
         self._store = store
         self._path = path
@@ -178,7 +190,7 @@ class FileReader:
         """`get` of many keys.
 
         Args:
-            keys: each once.
+            keys: in any order.
             hashes: theirs, in order (`hash_keys`).
 
         Returns:
@@ -218,15 +230,15 @@ class FileReader:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail = self.tail()
         likely = _keys_in_filter(tail, keys, hashes)
+        if not likely:
+            return
         low, high = bisect_left(likely, tail.first_keys[0]), bisect_right(likely, self.meta.last_key)
         if low or high < len(likely):
             likely = likely[low:high]
         if likely and (tail.pages is None or self._cache.has_space):
             likely = self._find_in_blocks(tail, likely, sequence=sequence, rows_by_key=rows_by_key)
         if likely and tail.pages is not None:
-            self._find_in_pages(
-                tail, tail.pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values
-            )
+            self._find_in_pages(tail, tail.pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
 
     def _find_in_blocks(
         self, tail: Tail, keys: Sequence[bytes], *, sequence: int | None, rows_by_key: dict[bytes, list[Row]]
@@ -384,12 +396,15 @@ class FileReader:
             if _PAGES - page in cached and (body := cache.get(name, _PAGES - page)) is not None:
                 bodies[page] = body
         missing = [page for page in numbers if page not in bodies] if bodies else numbers
-        bounds = pages.bounds
-        pieces = self._read_pieces([(bounds[page], bounds[page + 1]) for page in missing], mapped=tail.mapped)
-        for page, body in zip(missing, decode_pages(tail, missing, pieces, path=self._path), strict=True):
-            bodies[page] = body
-            if cache.wants(name, _PAGES - page):
-                cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+        bounds, mapped = pages.bounds, tail.mapped
+        if mapped is None:
+            pieces = self._read_pieces([(bounds[page], bounds[page + 1]) for page in missing], mapped=None)
+        else:
+            pieces = [mapped[bounds[page] : bounds[page + 1]] for page in missing]
+        bodies.update(zip(missing, decode_pages(tail, missing, pieces, path=self._path), strict=True))
+        for number in cache.wants_each(name, [_PAGES - page for page in missing]):
+            body = bodies[_PAGES - number]
+            cache.put(name, number, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return bodies
 
     def _bad_page_error(self, tail: Tail, number: int) -> Corruption:
@@ -487,7 +502,8 @@ def _keys_in_filter(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.ui
     if len(keys) < _FEW_KEYS:
         may_contain = tail.filter.may_contain
         return sorted([key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(key_hash)])
-    return sorted(compress(keys, tail.filter.may_contain_each(hashes).tolist()))
+    places = np.flatnonzero(tail.filter.may_contain_each(hashes)).tolist()
+    return sorted([keys[place] for place in places])
 
 
 def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
@@ -512,6 +528,9 @@ def _page_groups(
     pages: Pages, wanted: Sequence[tuple[int, bytes]], *, ahead_bytes: int
 ) -> Iterator[Sequence[tuple[int, bytes]]]:
     """Pages with keys in their order, as many at once as have `ahead_bytes`."""
+    if len(wanted) * pages.raw_length_max <= ahead_bytes:
+        yield wanted
+        return
     start, size_bytes, last = 0, 0, -1
     for position, (page, _) in enumerate(wanted):
         if page == last:

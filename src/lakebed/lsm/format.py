@@ -167,6 +167,7 @@ class Pages:
     blocks: memoryview
     """Number of the block of each page."""
     raw_lengths: memoryview
+    raw_length_max: int
     checksums: memoryview
     separators: memoryview
     """Those of all pages one after another, without what those of a block have in common."""
@@ -181,8 +182,9 @@ class Pages:
     """Of each of `keys`, the 8 bytes behind `common_bytes` as one number."""
 
     def find(self, tail: Tail, key: bytes) -> int:
-        """The one page that may have a key; -1 when the key is below the first. Of versions that begin in the block
-        before (`CONTINUES`), the page is the first of the later block.
+        """The one page that may have a key; -1 when the key is below the first.
+
+        Of a key whose versions begin in the block before (`CONTINUES`) it is the first page of the later block.
         """
         return bisect_right(self.keys or self.load_keys(tail), key) - 1
 
@@ -456,6 +458,7 @@ class _Index:
             bounds.data,
             np.repeat(np.arange(block_count, dtype=np.uint32), counts).data,
             raw_lengths.data,
+            int(raw_lengths.max()),
             np.frombuffer(body, "<u8", count, numbers_end).copy().data,
             texts,
             separator_ends.data,

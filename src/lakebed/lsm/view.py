@@ -51,10 +51,12 @@ MERGE: Final = int(Kind.MERGE)
 class Level:
     """Files that are sorted by key and do not overlap: a run, or one file of level 0."""
 
-    __slots__ = ("_last_keys", "_readers", "files")
+    __slots__ = ("_last_keys", "_readers", "files", "only")
 
     def __init__(self, files: Sequence[FileMeta]) -> None:
         self.files = files
+        self.only: FileReader | None = None
+        """The handle of a file that is alone, once it was asked for."""
         self._last_keys = [file.last_key for file in files]
         self._readers: list[FileReader | None] = [None] * len(files)
 
@@ -66,15 +68,20 @@ class Level:
         reader = self._readers[at]
         if reader is None:
             self._readers[at] = reader = files.reader(self.files[at])
+            if len(self.files) == 1:
+                self.only = reader
         return reader
 
     def of_keys(self, keys: Sequence[bytes]) -> Iterator[tuple[FileMeta, int, int]]:
         """Files whose ranges include some of the sorted keys, with the range [low, high) of these keys' positions.
 
-        A file that is alone is given all keys, whatever their order.
+        A file that is alone is given all keys, whatever their order, if its range includes one of them.
         """
         if len(self.files) == 1:
-            yield self.files[0], 0, len(keys)
+            file = self.files[0]
+            first_key, last_key = file.first_key, file.last_key
+            if any(first_key <= key <= last_key for key in keys):
+                yield file, 0, len(keys)
             return
         low = 0
         while low < len(keys):
@@ -208,7 +215,11 @@ class View:
                     return self._resolve(versions)
         key_hash, files = hash_key(key), self._files
         for level in self._levels or self.levels:
-            reader = level.reader_of(key, files)
+            reader = level.only
+            if reader is None:
+                reader = level.reader_of(key, files)
+            elif not reader.first_key <= key <= reader.last_key:
+                continue
             if reader is None or (sequence is not None and reader.meta.min_sequence > sequence):
                 continue
             rows = reader.get(key, sequence=sequence, key_hash=key_hash)
@@ -239,10 +250,10 @@ class View:
         now_ms = self._clock.now_ms()
         by_key: dict[bytes, Sequence[Row]] = {}
         sequence = self.sequence
-        wanted = list(dict.fromkeys(keys))
+        wanted: Sequence[bytes] = keys
         for memtable in self.memtables:
             index = memtable.index
-            if not index.keys().isdisjoint(wanted):
+            if index and not index.keys().isdisjoint(wanted):
                 rows = {key: some for key in wanted if key in index and (some := memtable.rows_of(key, sequence))}
                 wanted = _still_wanted(wanted, rows, by_key)
         values = self._values_in_cache(wanted, by_key)
@@ -272,12 +283,12 @@ class View:
         return values
 
     def _find_in_files(
-        self, wanted: list[bytes], by_key: dict[bytes, Sequence[Row]], values: dict[bytes, bytes]
+        self, wanted: Sequence[bytes], by_key: dict[bytes, Sequence[Row]], values: dict[bytes, bytes]
     ) -> None:
         """Add what files have of keys, from the newest to the oldest that may count: values where they are settled."""
         sequence, levels = self.sequence, self.levels
         if any(len(level.files) > 1 for level in levels):
-            wanted.sort()
+            wanted = sorted(wanted)
         hashes = hash_keys(wanted)
         for level in levels:
             # Rows are needed where some were found above: there they are operands.
@@ -417,8 +428,8 @@ class View:
 
 
 def _still_wanted(
-    wanted: list[bytes], rows: Mapping[bytes, Sequence[Row]], by_key: dict[bytes, Sequence[Row]]
-) -> list[bytes]:
+    wanted: Sequence[bytes], rows: Mapping[bytes, Sequence[Row]], by_key: dict[bytes, Sequence[Row]]
+) -> Sequence[bytes]:
     """Add the rows to what was found; the keys that have to be looked for further down."""
     if not rows:
         return wanted
