@@ -45,7 +45,7 @@ from lakebed.lsm.block import (
 )
 from lakebed.lsm.filter import FILTER_BLOCK_BYTES, Filter
 from lakebed.lsm.model import FileMeta
-from lakebed.lsm.page import BadPageError, batch_of_pages, unpack_pages
+from lakebed.lsm.page import BadPageError, batch_of_run, unpack_pages
 
 MAGIC: Final = b"lakebed\x01"
 """The last eight bytes of every sorted file. On disk: DO NOT CHANGE."""
@@ -518,21 +518,29 @@ def decode_blocks(tail: Tail, first: int, bodies: Sequence[memoryview], *, path:
     """
     if tail.pages is None:
         return decode_block(bodies[0], entry=tail.block(first), path=path)
-    pages: list[bytes] = []
+    pages = tail.pages
     flags, row_count, entries = PLAIN | TOMBSTONES_ONLY, 0, list(tail.entries(first, first + len(bodies)))
+    runs: list[tuple[int, int, list[memoryview], list[int]]] = []
     for number, (entry, body) in enumerate(zip(entries, bodies, strict=True), first):
         if xxh3_64_intdigest(body, seed=entry.offset) != entry.checksum:
             raise damage_error(path, entry.offset, "its checksum is wrong")
-        low, high = tail.pages.starts[number], tail.pages.starts[number + 1]
-        ends, raw_lengths = tail.pages.ends[low:high].tolist(), tail.pages.raw_lengths[low:high].tolist()
-        try:
-            pages += unpack_pages(body, ends, raw_lengths, codec=entry.codec)
-        except (KeyError, pa.ArrowException, OSError) as error:
-            raise _unpack_error(error, offset=entry.offset, codec=entry.codec, path=path) from error
+        low, high = pages.starts[number], pages.starts[number + 1]
+        ends = pages.ends[low:high].tolist()
+        if not runs or runs[-1][1] != entry.codec:
+            runs.append((entry.offset, entry.codec, [], []))
+        runs[-1][2].extend(map(body.__getitem__, map(slice, [0, *ends[:-1]], ends)))
+        runs[-1][3].extend(pages.raw_lengths[low:high].tolist())
         flags &= entry.flags
         row_count += entry.row_count
+    contents: list[bytes] = []
+    for offset, codec, pieces, raw_lengths in runs:
+        try:
+            contents.append(unpack_pages(pieces, raw_lengths, codec=codec))
+        except (KeyError, pa.ArrowException, OSError) as error:
+            raise _unpack_error(error, offset=offset, codec=codec, path=path) from error
     try:
-        batch = batch_of_pages(pages)
+        lengths = np.asarray(pages.raw_lengths[pages.starts[first] : pages.starts[first + len(bodies)]])
+        batch = batch_of_run(contents[0] if len(contents) == 1 else b"".join(contents), lengths.astype(np.int64))
     except BadPageError as error:
         raise damage_error(path, entries[0].offset, "it cannot be decoded (a page contradicts itself)") from error
     if batch.num_rows != row_count:
