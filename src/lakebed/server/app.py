@@ -38,6 +38,8 @@ _SERVICE: Final = Service(
         "type": PathParameter("`range` or `meta_range`.", "^(range|meta_range)$"),
         "object_id": PathParameter("The id of a range or metarange."),
         "pull_request": PathParameter("A pull request's id."),
+        "run": PathParameter("The id of a run of actions."),
+        "hook_run": PathParameter("The number of a hook in a run."),
         "access_key": PathParameter("An access key's id."),
         "user": PathParameter("A user's name.", NAME_PATTERN),
         "group": PathParameter("A group's name.", NAME_PATTERN),
