@@ -107,7 +107,7 @@ EVERY = [f"{when}-{what}" for what in ("commit", "merge", "create-branch", "dele
 
 
 def test_every_event_runs_its_hooks(client: Any, webhook: Webhook) -> None:
-    """Each change asks before and tells after; the webhook hears what happened, with query and headers; runs are kept."""
+    """Each change asks before and tells after; the webhook hears of what, with query and headers; runs are kept."""
     properties = {"query_params": {"prefix": "p/"}, "headers": {"X-Token": "not-to-be-shown"}}
     set_action(client, action(webhook, *EVERY, **properties))
     assert webhook.events() == ["pre-commit", "post-commit"]
