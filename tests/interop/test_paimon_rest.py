@@ -16,9 +16,12 @@ import pytest
 import urllib3
 
 import lakebed
+from lakebed import Table
 from lakebed.lake.lake import Lake
+from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from lakebed.table.table import branch_of
 
 from .conftest import PYTHON, ROOT, PeerError, Peers
 
@@ -242,8 +245,65 @@ def test_every_kind_of_table_by_turns(served: Peers, lake: Lake, kind: str) -> N
     assert pairs(table.read(version="one")) == pairs(served.read("db.t", **{"scan.tag-name": "one"})) == tagged
     served.call("create_branch", table="db.t", name="dev", tag="one")
     served.write("db.t$branch_dev", in_days([30], 6.0))
-    assert pairs(table.of_branch("dev").read()) == sorted([*tagged, (30, 6.0)])
+    assert pairs(branch_of(table, "dev").read()) == sorted([*tagged, (30, 6.0)])
     assert pairs(table.read()) == expected
+
+
+@pytest.fixture
+def gateway(peers: Peers, tmp_path: Path) -> Iterator[tuple[Peers, Running]]:
+    """The client with a server as its catalog that has the S3 gateway, and a repository ``analytics``."""
+    options = ServerOptions(durable=False, s3_key_file=str(tmp_path / "s3.key"))
+    with start_server(tmp_path / "lake", options=options) as running:
+        analytics = running.site.repositories.create("analytics")
+        analytics.create_branch("etl")
+        key, secret = running.started.access_key, running.started.secret
+        peers.catalog = {
+            "metastore": "rest",
+            "uri": f"{running.started.endpoint}/paimon",
+            "warehouse": "lake",
+            "token.provider": "bear",
+            "token": f"{key}.{secret}",
+            "s3.endpoint": running.started.endpoint,
+            "s3.access-key": str(key),
+            "s3.secret-key": str(secret),
+            "s3.region": "us-east-1",
+            "s3.path-style-access": "true",
+        }
+        yield peers, running
+        peers.catalog = {}
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_table_in_a_branch(gateway: tuple[Peers, Running], keyed: bool) -> None:
+    """The client creates it and commits to the branch by turns with lakebed; a commit and a merge publish all of it."""
+    peers, running = gateway
+    analytics = running.site.repositories.repository("analytics")
+    etl, main = analytics.branch("etl"), analytics.branch("main")
+    keys = {"primary_keys": ["id"], "options": {"bucket": "2"}} if keyed else {}
+    name = "`analytics.etl`.orders"
+    peers.call("create", table=name, path=peers.send(rows_of(0, 0, 0)), **keys)
+    expected: dict[int, float] = {}
+    for number in range(4):
+        rows = rows_of(number * (5 if keyed else 10), 10, float(number))
+        table = Table.open(etl.store().sub("tables/orders"), name="orders")
+        if number % 2:
+            table.upsert(rows) if keyed else table.append(rows)
+        else:
+            peers.write(name, rows)
+        expected |= values(rows)
+        assert values(peers.read(name)) == expected
+    with pytest.raises(PeerError):
+        peers.read("`analytics.main`.orders")
+    etl.commit("orders")
+    main.merge("etl")
+    assert values(peers.read("`analytics.main`.orders")) == expected
+    analytics.create_tag("monday")
+    peers.write("`analytics.main`.orders", rows_of(1_000, 1, 9.0))
+    assert values(peers.read("`analytics.monday`.orders")) == expected
+    with pytest.raises(PeerError):
+        peers.write("`analytics.monday`.orders", rows_of(2_000, 1, 9.0))
+    main.reset()  # what the client committed was staged
+    assert values(peers.read("`analytics.main`.orders")) == expected
 
 
 def test_a_wrong_key_is_refused(served: Peers, lake: Lake) -> None:

@@ -1,6 +1,7 @@
 """What an authenticated caller may do: with repositories, and with the tables of the lake.
 
-Owns: what a limit covers. Every catalog of tables asks here, whatever its protocol.
+Owns: what a limit covers. Every catalog of tables asks here, whatever its protocol. The database of a table in a branch
+is ``repository.reference``, and who may see the repository may see it.
 
 Invariant: a refusal depends on the key and on the name that was asked for, and not on what exists.
 """
@@ -63,15 +64,11 @@ def _check_whole_role(principal: Principal, grants: Grants, *, needed: Role, rep
 
 
 def check_catalog(principal: Principal, *, needed: Role) -> None:
-    """Refuse a principal without the role, or without any table; which tables: `check_table` and `check_database`.
+    """Refuse a principal without the role; which tables it may use: `check_table` and `check_database`.
 
     Raises:
         InvalidRequest: kind ``forbidden``.
     """
-    if principal.tables is not None and not principal.tables:
-        raise forbidden(
-            f"The access key {principal.id} is limited to some repositories, and this concerns the tables of the lake."
-        )
     _check_rank(principal, needed)
 
 
@@ -81,7 +78,8 @@ def may_see_table(principal: Principal, database: str, table: str) -> bool:
     Args:
         table: of the table, without a mark of a branch or system table behind it.
     """
-    return may_see_all_tables(principal, database) or f"{database}.{table}" in (principal.tables or ())
+    is_named = "." not in database and f"{database}.{table}" in (principal.tables or ())
+    return is_named or may_see_all_tables(principal, database)
 
 
 def may_see_database(principal: Principal, database: str) -> bool:
@@ -92,6 +90,9 @@ def may_see_database(principal: Principal, database: str) -> bool:
 
 def may_see_all_tables(principal: Principal, database: str) -> bool:
     """Whether a principal may see every table of a database, which creating, changing and dropping it needs. Pure."""
+    repository, dot, _ = database.partition(".")
+    if dot:
+        return principal.sees(repository)
     limits = principal.tables
     return limits is None or ALL_TABLES in limits or f"{database}.{ALL_TABLES}" in limits
 

@@ -171,4 +171,6 @@ def test_keys_that_are_limited(iceberg: Iceberg) -> None:
     limited.refuse(403, "ForbiddenException", "GET", "/namespaces/default")
     limited.refuse(403, "ForbiddenException", "GET", "/namespaces/other/tables/none")
     other = Iceberg(iceberg.client.new_key("admin", repositories=["flights"]))
-    other.refuse(403, "ForbiddenException", "GET", "/namespaces")
+    assert other.done("/namespaces")["namespaces"] == []
+    other.refuse(403, "ForbiddenException", "GET", "/namespaces/db")
+    iceberg.refuse(404, "NoSuchNamespaceException", "GET", "/namespaces/analytics.main")

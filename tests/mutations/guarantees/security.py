@@ -9,7 +9,7 @@ from lakebed.repo.heads import actions, write
 from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
-from lakebed.server import auth, errors, identity, keys, permissions, site
+from lakebed.server import auth, errors, identity, keys, permissions, reference_tables, site
 from lakebed.server.routes import staging
 from lakebed.server.s3 import application, body, objects, signature
 from mutations.defects import (
@@ -44,6 +44,16 @@ GUARANTEES = [
         "An access key that is limited to some tables changes no database.",
         raise_nothing(auth.check_database),
         "behaviour/server/test_paimon.py::test_a_key_sees_its_tables_alone",
+    ),
+    Guarantee(
+        "Limits of repositories hold for the tables in their branches.",
+        returns(keys.Principal.sees, value=True),
+        "behaviour/server/test_paimon_branches.py::test_a_key_of_a_repository_sees_its_branches_alone",
+    ),
+    Guarantee(
+        "A commit to a table in a branch is not acknowledged when a reset took its files.",
+        raise_nothing(reference_tables.check_kept),
+        "behaviour/server/test_paimon_branches.py::test_a_commit_whose_files_a_reset_took_is_not_acknowledged",
     ),
     Guarantee(
         "Roles hold in the catalog of tables.",

@@ -1,7 +1,8 @@
 """`IcebergCatalog`: the tables of a lake as Iceberg's clients name and load them.
 
 Owns: the tables that are published in this process (`PublishedTable`). Names of databases and opened tables are those
-of `PaimonCatalog`: both protocols serve the same tables.
+of `PaimonCatalog`: both protocols serve the same tables, but for those in branches of repositories, which Iceberg's
+clients do not see: their metadata would be staged on the branch by a read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.server.iceberg.errors import namespace_not_found, table_not_found
-from lakebed.server.paimon.catalog import DatabaseRecord, PaimonCatalog
+from lakebed.server.paimon.catalog import DatabaseRecord, PaimonCatalog, is_in_reference
 from lakebed.table.iceberg.published import Metadata, PublishedTable
 from lakebed.table.table import Table
 
@@ -47,6 +48,8 @@ class IcebergCatalog:
 
     def namespace(self, name: str) -> DatabaseRecord:
         """A namespace. Raises `NotFound`, also for what can be no name. Cost: as `PaimonCatalog.database`."""
+        if is_in_reference(name):
+            raise namespace_not_found(name)
         try:
             return self._tables.database(name)
         except (InvalidRequest, NotFound) as error:
@@ -60,13 +63,13 @@ class IcebergCatalog:
     def has_table(self, namespace: str, table: str) -> bool:
         """Whether there is such a table. Cost: 1 LIST."""
         try:
-            return "$" not in table and self._tables.has_table(namespace, table)
+            return "$" not in table and not is_in_reference(namespace) and self._tables.has_table(namespace, table)
         except InvalidRequest:
             return False
 
     def load(self, namespace: str, name: str) -> Metadata:
         """The metadata of a table. Raises `NotFound`. Cost: as `PublishedTable.load`."""
-        if "$" in name:
+        if "$" in name or is_in_reference(namespace):
             raise table_not_found(namespace, name)
         try:
             try:

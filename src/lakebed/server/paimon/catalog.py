@@ -1,7 +1,8 @@
 """`PaimonCatalog`: the tables of a lake, and its databases, as Paimon's REST protocol names them.
 
 Owns: names (``database`` and ``table``, ``table$branch_x`` for a branch), opened tables, ids of tables, and the records
-of databases. A database exists when it has a record, or a table; ``default`` always does. Its properties are in the
+of databases. A database with a dot in its name is a branch of a repository (`lakebed.server.reference_tables`).
+ A database exists when it has a record, or a table; ``default`` always does. Its properties are in the
 server's records, below ``catalog/databases/``: DO NOT CHANGE, they are stored.
 
 Invariants: a table's id is made from its place and its first schema, so it needs no write, and a table that was dropped
@@ -11,7 +12,7 @@ and created again has another one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -22,9 +23,10 @@ from lakebed.kv.ranges import prefix_end
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_name
 from lakebed.server.clients import name_of_folder
-from lakebed.server.paimon.errors import database_not_found
+from lakebed.server.paimon.errors import database_not_found, not_served
+from lakebed.server.reference_tables import ReferenceTables, parse_namespace
 from lakebed.table.model.layout import MAIN_BRANCH
-from lakebed.table.model.model import TableSchema
+from lakebed.table.model.model import DataField, TableSchema
 from lakebed.table.schema.schema import encode_schema
 from lakebed.table.table import Table
 
@@ -55,12 +57,16 @@ class PaimonCatalog:
         open_lake: opens the lake, when it is first needed.
         records: of the server.
         url: the lake's.
+        references: the tables in branches of repositories.
     """
 
-    def __init__(self, open_lake: Callable[[], Lake], *, records: KeyValue, url: str) -> None:
+    def __init__(
+        self, open_lake: Callable[[], Lake], *, records: KeyValue, url: str, references: ReferenceTables
+    ) -> None:
         self._open_lake = open_lake
         self._lake: Lake | None = None
         self._records = records
+        self._references = references
         self._tables: dict[tuple[str, str | None], Table] = {}
         self.url = url
         self.name = name_of_folder(url)
@@ -81,6 +87,9 @@ class PaimonCatalog:
         ``branch_not_found``. `InvalidRequest`: an invalid name. Cost: nothing when it was opened before.
         """
         table, branch = split_object(object_name)
+        namespace = parse_namespace(database)
+        if namespace is not None:
+            return self._references.open(namespace, table, branch=branch)
         name = table_name(database, table)
         opened = self._tables.get((name, branch))
         if opened is None:
@@ -93,6 +102,8 @@ class PaimonCatalog:
     def look(self, database: str, object_name: str) -> tuple[Table, TableSchema]:
         """A table with its newest schema. Raises as `table`. Cost: 1 LIST, 1 GET when there is a newer one."""
         table = self.table(database, object_name)
+        if is_in_reference(database):
+            return table, table.schema
         try:
             return table, table.refresh()
         except NotFound:  # dropped, and perhaps created again under another one's objects
@@ -102,18 +113,27 @@ class PaimonCatalog:
 
     def forget(self, database: str, object_name: str) -> None:
         """Close a table that was dropped or created."""
+        if is_in_reference(database):
+            return
         name = table_name(database, split_object(object_name)[0])
         self._tables = {key: table for key, table in self._tables.items() if key[0] != name}
 
     def table_names(self, database: str) -> Iterator[str]:
         """Names that folders of a database have, ascending; see `has_table`. Cost: 1 LIST."""
+        namespace = parse_namespace(database)
+        if namespace is not None:
+            yield from self._references.names(namespace)
+            return
         folder = table_name(database, "t") and f"{database}{WAREHOUSE_SUFFIX}"
         for name in sorted(self.lake.store.list_with_delimiter(folder).folders):
             yield name.rpartition("/")[2]
 
     def has_table(self, database: str, table: str) -> bool:
         """Whether there is such a table. Cost: 1 LIST."""
+        namespace = parse_namespace(database)
         try:
+            if namespace is not None:
+                return self._references.has_table(namespace, table)
             return self.lake.has_table(table_name(database, table))
         except InvalidRequest:  # a folder whose name no table has
             return False
@@ -123,10 +143,39 @@ class PaimonCatalog:
         first = table.context.main.schemas.load(0)
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{table.url}\n{encode_schema(first).decode()}"))
 
+    def url_of(self, database: str, table: Table) -> str:
+        """Where clients find the files of a table."""
+        namespace = parse_namespace(database)
+        return table.url if namespace is None else self._references.url(namespace, table.url.rpartition("/")[2])
+
+    def create_table(self, database: str, name: str, columns: Sequence[DataField], **details: Any) -> None:
+        """Create a table. Arguments and errors as `Lake.create_table`; `NotFound` without its database."""
+        namespace = parse_namespace(database)
+        if namespace is None:
+            self.database(database)
+            self.lake.create_table(table_name(database, name), columns, **details)
+        else:
+            folder = self._references.folder_to_create(namespace, name)
+            environment = self.lake.environment
+            Table.create(folder, name=f"{database}.{name}", schema=columns, environment=environment, **details)
+        self.forget(database, name)
+
+    def drop_table(self, database: str, name: str) -> None:
+        """Drop a table, unless tags or branches pin versions of it. Errors as `Lake.drop_table`.
+
+        Raises `InvalidRequest` (``not_served``) for a table in a branch.
+        """
+        if is_in_reference(database):
+            raise not_served(
+                "A table in a branch is dropped with its repository's means: delete its folder, then commit the branch."
+            )
+        self.lake.drop_table(table_name(database, name))
+        self.forget(database, name)
+
     # ---- databases
 
     def databases(self) -> list[str]:
-        """Names of all databases, ascending. Cost: 1 LIST, 1 scan."""
+        """Names of all databases of the lake, ascending. Cost: 1 LIST, 1 scan."""
         folders = self.lake.store.list_with_delimiter("").folders
         names = {DEFAULT_DATABASE, *(name.removesuffix(WAREHOUSE_SUFFIX) for name in folders if _is_database(name))}
         with self._records.snapshot() as snapshot:
@@ -134,8 +183,16 @@ class PaimonCatalog:
                 names.add(key.removeprefix(_RECORDS).decode())
         return sorted(names)
 
+    def databases_and_branches(self) -> list[str]:
+        """Names of all databases, ascending, those of branches included. Cost: as `databases`, 1 scan a repository."""
+        return sorted([*self.databases(), *map(str, self._references.namespaces())])
+
     def database(self, name: str) -> DatabaseRecord:
         """A database. Raises `NotFound`, `InvalidRequest`. Cost: 1 read; without a record 1 LIST."""
+        namespace = parse_namespace(name)
+        if namespace is not None:
+            self._references.check(namespace)
+            return DatabaseRecord()
         record = self._load(name)
         if record is not None:
             return record[1]
@@ -143,8 +200,14 @@ class PaimonCatalog:
             raise database_not_found(name)
         return DatabaseRecord()
 
+    def location_of(self, name: str) -> str:
+        """Where clients find the files of a database."""
+        namespace = parse_namespace(name)
+        return f"{self.url}/{name}{WAREHOUSE_SUFFIX}" if namespace is None else self._references.url(namespace)
+
     def create_database(self, name: str, options: Mapping[str, str], *, by: str, now_ms: int) -> None:
         """Create a database. Raises `AlreadyExists`, `InvalidRequest`. Cost: as `database`, and 1 write."""
+        _check_in_lake(name)
         taken = AlreadyExists(f"There is a database {name!r} already.", kind="catalog_database_exists", database=name)
         try:
             self.database(name)
@@ -161,6 +224,7 @@ class PaimonCatalog:
         self, name: str, *, removals: list[str], updates: Mapping[str, str], by: str, now_ms: int
     ) -> dict[str, list[str]]:
         """Change properties of a database; names that were removed, updated and missing. Raises `NotFound`."""
+        _check_in_lake(name)
         for _ in range(_TRIES_MAX):
             raw, record = self._load(name) or (None, self.database(name))
             options = {key: value for key, value in record.options.items() if key not in removals}
@@ -184,6 +248,7 @@ class PaimonCatalog:
 
         Raises `NotFound`, `InvalidRequest` (kind ``table_pinned``). Cost: that of its tables.
         """
+        _check_in_lake(name)
         self.database(name)
         tables = [table for table in self.table_names(name) if self.has_table(name, table)]
         for table in tables:
@@ -224,6 +289,18 @@ def table_name(database: str, table: str) -> str:
     return str(parse_table_name(f"{database}.{table}"))
 
 
+def is_in_reference(database: str) -> bool:
+    """Whether the name is one of a branch, and not of a database of the lake."""
+    return parse_namespace(database) is not None
+
+
+def _check_in_lake(database: str) -> None:
+    if is_in_reference(database):
+        raise not_served(
+            f"The database {database!r} is a branch of a repository: create, change and delete it as a branch, there."
+        )
+
+
 def _is_database(folder: str) -> bool:
     return folder.endswith(WAREHOUSE_SUFFIX) and folder != WAREHOUSE_SUFFIX
 
@@ -241,7 +318,7 @@ def describe(catalog: PaimonCatalog, table: Table, schema: TableSchema, *, datab
         "id": catalog.id_of(table),
         "database": database,
         "name": name,
-        "path": table.url,
+        "path": catalog.url_of(database, table),
         "isExternal": False,
         "schemaId": schema.id,
         "schema": {

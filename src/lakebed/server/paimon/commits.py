@@ -12,11 +12,13 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.paimon.calls import PAGE, TABLE, name_of, table_of
-from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog
+from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog, is_in_reference
 from lakebed.server.paimon.errors import error_reply
 from lakebed.server.paimon.pages import PageOf
+from lakebed.server.reference_tables import check_kept
 from lakebed.server.site import RepositoryCall
 from lakebed.table.codec.snapshot_json import decode_proposed, encode_snapshot
+from lakebed.table.commit.prepared import commit_prepared
 from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
@@ -140,7 +142,10 @@ def _commit(catalog: PaimonCatalog, database: str, name: str, body: TableCommit,
             f"{catalog.id_of(table)}: it was dropped and created again, or is another one. Open the table again.",
             kind="table_replaced",
         )
-    return table.commit_prepared(snapshot, base_uuid=body.base_snapshot_uuid) is not None
+    committed = commit_prepared(table.context, snapshot, base_uuid=body.base_snapshot_uuid)
+    if committed is not None and is_in_reference(database):
+        check_kept(table, committed)
+    return committed is not None
 
 
 @ROUTES.add(

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
-from lakebed.lake.names import WAREHOUSE_SUFFIX
 from lakebed.server.auth import check_database, may_see_database
 from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, caller_of, catalog_of, database_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
@@ -57,7 +56,7 @@ async def list_databases(call: RepositoryCall) -> Response:
     matches = pattern_of(call.query.get(_PATTERN))
 
     def read() -> Response:
-        names = (name for name in catalog.databases() if matches(name) and may_see_database(caller, name))
+        names = (name for name in catalog.databases_and_branches() if matches(name) and may_see_database(caller, name))
         rows, following = page.cut(names, lambda name: name)
         return json({"databases": rows, "nextPageToken": following})
 
@@ -92,7 +91,7 @@ async def get_database(call: RepositoryCall) -> Response:
         {
             "id": name,
             "name": name,
-            "location": f"{catalog.url}/{name}{WAREHOUSE_SUFFIX}",
+            "location": catalog.location_of(name),
             "options": record.options,
             "owner": record.created_by or None,
             "createdAt": record.created_at_ms,

@@ -18,6 +18,8 @@ from lakebed.http.replies import json
 
 _STATUSES: Final = {
     "not_served": 501,
+    "protected_branch": 403,
+    "read_only_repository": 403,
     "unknown_column": 404,
     "source_expired": 404,  # while a tag was made of it; a 409 would read as "the tag exists"
     "table_pinned": 400,

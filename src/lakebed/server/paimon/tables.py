@@ -24,7 +24,7 @@ from lakebed.server.paimon.calls import (
     database_of,
     table_of,
 )
-from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog, describe, split_object, table_name
+from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog, describe, split_object
 from lakebed.server.paimon.changes import SchemaChange, apply_changes, columns_of
 from lakebed.server.paimon.databases import NAME_PATTERNS
 from lakebed.server.paimon.errors import error_reply, not_served
@@ -144,13 +144,13 @@ async def list_all_tables(call: RepositoryCall) -> Response:
     matches = pattern_of(call.query.get(_PATTERN))
 
     def names() -> Iterator[str]:
-        for database in filter(in_database, catalog.databases()):
+        for database in filter(in_database, catalog.databases_and_branches()):
             for name in filter(matches, catalog.table_names(database)):
                 if may_see_table(caller, database, name):
-                    yield f"{database}.{name}"
+                    yield f"{database}\0{name}"
 
     def row_of(full: str) -> Identifier | None:
-        database, _, name = full.partition(".")
+        database, _, name = full.partition("\0")
         return Identifier(database, name) if catalog.has_table(database, name) else None
 
     def read() -> Response:
@@ -180,17 +180,15 @@ async def create_table(call: RepositoryCall) -> Response:
 
 
 def _create(catalog: PaimonCatalog, database: str, name: str, schema: NewSchema) -> None:
-    full = table_name(database, name)
-    catalog.database(database)
-    catalog.lake.create_table(
-        full,
+    catalog.create_table(
+        database,
+        name,
         columns_of(schema.fields),
         primary_keys=schema.primary_keys or (),
         partition_keys=schema.partition_keys or (),
         options=schema.options or {},
         comment=schema.comment or "",
     )
-    catalog.forget(database, name)
 
 
 @ROUTES.add("POST", "/v1/{prefix}/tables/rename", "paimonRenameTable", needs="write", takes=TableRename, gives={})
@@ -223,9 +221,5 @@ async def drop_table(call: RepositoryCall) -> Response:
     if split_object(name)[1] is not None:
         raise InvalidRequest(f"{name!r} is a branch: drop the branch of the table.", kind="invalid_table_name")
 
-    def drop() -> None:
-        catalog.lake.drop_table(table_name(database, name))
-        catalog.forget(database, name)
-
-    await call.transfer(drop)
+    await call.transfer(catalog.drop_table, database, name)
     return empty(200)
