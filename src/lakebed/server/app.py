@@ -40,6 +40,8 @@ _SERVICE: Final = Service(
         "pull_request": PathParameter("A pull request's id."),
         "upload_id": PathParameter("The id of an upload in parts."),
         "part_number": PathParameter("The number of a part, from 1 to 10,000."),
+        "run": PathParameter("The id of a run of actions."),
+        "hook_run": PathParameter("The number of a hook in a run."),
         "access_key": PathParameter("An access key's id."),
         "user": PathParameter("A user's name.", NAME_PATTERN),
         "group": PathParameter("A group's name.", NAME_PATTERN),

@@ -14,6 +14,7 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     r/<uid>/superseded/<ulid>                        Superseded: a state that was replaced lately
     r/<uid>/pulls/<ulid>                             PullRequest
     r/<uid>/tasks/<id>                               Task: a dump or a restore in lakeFS's interface
+    r/<uid>/runs/<id>                                ActionRun: what actions did at an event
     r/<uid>/history/<number>                         a segment of the commit graph, 8 digits
     r/<uid>/boundary                                 uploads with smaller ULIDs may be collected
     r/<uid>/multipart/<ulid>  parts/<ulid>/<number>  Upload, and its Parts: uploads in parts that are not at their end
@@ -166,6 +167,10 @@ class Keys:
     def pull(self, id: str = "") -> bytes:
         """A pull request; without an id the prefix of all."""
         return self.root + b"pulls/" + id.encode()
+
+    def run(self, id: str = "") -> bytes:
+        """A run of actions; without an id the prefix of all. Ids of newer runs sort first."""
+        return self.root + b"runs/" + id.encode()
 
     def history(self, number: int | None = None) -> bytes:
         """A segment of the commit graph; without a number the prefix of all."""

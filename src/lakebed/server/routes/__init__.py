@@ -7,6 +7,7 @@ from typing import Final
 from lakebed.http.declaration import Route
 from lakebed.server.routes import (
     access,
+    actions,
     branches,
     commits,
     diffs,
@@ -46,6 +47,7 @@ ROUTES: Final[dict[str, tuple[Route[RepositoryCall], ...]]] = {
         *settings.SETTINGS,
         *metadata.METADATA,
         *pulls.PULLS,
+        *actions.ACTIONS,
         *access.ACCESS,
         *users.USERS,
         *service.SERVICE,
