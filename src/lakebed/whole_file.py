@@ -12,9 +12,9 @@ _MARK_BYTES: Final = 8
 
 
 def name_unfinished(target: Path) -> Path:
-    """The name beside a file under which it is written before it gets its own; another one at each call.
+    """The name, next to a file, under which it is written before it gets its own; another one at each call.
 
-    It has nothing of the file's name, which may be as long as a name can be, and may begin as a name beside it does.
+    It has nothing of the file's name, which may be as long as a name can be, and may begin as that of a neighbour does.
     """
     return target.with_name(f".{secrets.token_hex(_MARK_BYTES)}.unfinished")
 

@@ -60,7 +60,7 @@ def complete_whatever_became_of_it(original, key_value, puts, *, expected):
 
 GUARANTEES = [
     Guarantee(
-        "A downloaded file has the bytes of its own object, whatever files beside it are called.",
+        "A downloaded file has the bytes of its own object, whatever its neighbours are called.",
         replace(
             whole_file.name_unfinished, lambda original, target: target.with_name(f".{target.name[:50]}.unfinished")
         ),
