@@ -85,6 +85,8 @@ class Stated(msgspec.Struct, frozen=True):
     size_bytes: int | None = None
     observe: Callable[[Buffer], None] | None = None
     """Is called with all bytes of the object, in order, before the check of `complete_upload`."""
+    description: tuple[str, dict[str, str]] | None = None
+    """Type and metadata of the object, where they are given at the end; None: those of its beginning."""
 
 
 def begin_upload(
@@ -292,6 +294,9 @@ def complete_upload(
             kind="size_differs",
         )
     entry = _join(context, upload, parts, observe=stated.observe)
+    if stated.description is not None:
+        content_type, metadata = stated.description
+        entry = msgspec.structs.replace(entry, content_type=content_type, metadata=metadata)
     check()
     return _publish(context, upload_id, upload, raw, entry=entry, matches=matches)
 

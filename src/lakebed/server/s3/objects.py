@@ -175,7 +175,7 @@ async def get_object(call: S3Call) -> Response:
     if "partNumber" in call.pairs:
         raise s3_error("NotImplemented", "Parts of a finished object are not kept: read a range of it.")
     place = call.place
-    context = await call.context()
+    context = await call.context(is_proven_later=place.path != "")
     if not place.path:
         return await _directory(call, context)
     is_head = call.scope["method"] == "HEAD"
@@ -268,7 +268,7 @@ async def put_object(call: S3Call) -> Response:
     if "partNumber" in call.pairs:  # a client that means a part does not mean to replace the object
         raise s3_error("InvalidArgument", "A part is of an upload: give uploadId too.")
     place = call.place
-    context = await call.context()
+    context = await call.context(is_proven_later=place.path != "")
     if not place.path:
         return await _make_directory(call, context)
     check_writable_path(place)
