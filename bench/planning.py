@@ -30,6 +30,7 @@ from lakebed.table.branch.manifest_cache import PROCESS_CACHE
 from lakebed.table.branch.tag_files import TAG_CACHE
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.model.model import BucketChange, DataFile
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 
 FILES_PER_COMMIT = 1000
@@ -99,7 +100,7 @@ def describe_files(table: Table, file_count: int) -> None:
             name = f"data-{commit:08x}-{number:032x}-0.parquet"
             file = replace(files[which], file_name=name, commit_snapshot=None)
             changes.setdefault(places[which], []).append(file)
-        table.commit([BucketChange(*place, added=tuple(found)) for place, found in changes.items()])
+        commit_changes(table.context, [BucketChange(*place, added=tuple(found)) for place, found in changes.items()])
 
 
 def cold_and_warm(bench: Maker, name: str, table: Table, *, targets: tuple[str, str], unit: str) -> list[Result]:

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lakebed.repo.transport.transport import context_of
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
@@ -444,7 +446,7 @@ def rows_of(paths: list[str], entries: list[Entry]) -> pa.RecordBatch:
 
 def home_of(repository: Repository) -> RepositoryContext:
     """The repository's context, for its counts of ranges."""
-    return repository.context
+    return context_of(repository)
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -115,6 +115,6 @@ def _design_nav() -> list[Any]:
 def _public_names() -> list[str]:
     """The public names of modules, without the members of classes."""
     lines = (ROOT / "docs" / "reference" / "public.txt").read_text(encoding="utf-8").splitlines()
-    classes = {line.removeprefix("class ") for line in lines if line.startswith("class ")}
+    classes = {line.removeprefix("class ").partition("(")[0] for line in lines if line.startswith("class ")}
     names = {line.removeprefix("class ").partition("(")[0] for line in lines}
     return sorted(name for name in names if name.rpartition(".")[0] not in classes and not name.endswith("__"))

@@ -2,14 +2,18 @@
 
     python tools/surface.py > docs/reference/public.txt
 
-A test compares the two, so that a change of the interface is seen in review. Parameters are listed without types.
+A test compares the two, so that a change of the interface is seen in review. Parameters are listed without types. A
+name that two modules have is listed at the first, and what a class inherits from a public class at that class.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib
 import inspect
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 MODULES: Final = (
@@ -36,14 +40,20 @@ def public_names(module: Any) -> list[str]:
     )
 
 
-def describe(path: str, value: Any) -> Iterator[str]:
+def describe(path: str, value: Any, public: Collection[type]) -> Iterator[str]:
     """The lines of one public name: a function with its parameters, a class with its members."""
     if inspect.isclass(value):
-        yield f"class {path}"
-        for name in sorted(dir(value)):
+        bases = [base for base in value.__mro__[1:] if base in public]
+        yield f"class {path}" + (f"({bases[0].__name__})" if bases else "")
+        for name in sorted({*dir(value), *attributes(value)}):
+            if name not in dir(value):
+                yield f"{path}.{name}"
+                continue
             member = inspect.getattr_static(value, name)
             owner = next((base for base in value.__mro__ if name in vars(base)), object)
             if name.startswith("_") or not owner.__module__.startswith("lakebed"):
+                continue
+            if any(name in dir(base) and inspect.getattr_static(base, name) is member for base in bases):
                 continue
             member = member.__func__ if isinstance(member, classmethod | staticmethod) else member
             yield f"{path}.{name}{parameters(member) if inspect.isfunction(member) else ''}"
@@ -51,6 +61,19 @@ def describe(path: str, value: Any) -> Iterator[str]:
         yield f"{path}{parameters(value)}"
     else:
         yield path
+
+
+def attributes(value: type) -> set[str]:
+    """The public names that a class's own `__init__` gives to an instance."""
+    if "__init__" not in vars(value) or dataclasses.is_dataclass(value):
+        return set()
+    tree = ast.parse(textwrap.dedent(inspect.getsource(value.__init__)))  # type: ignore[misc]
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+        if not node.attr.startswith("_")
+    }
 
 
 def parameters(function: Any) -> str:
@@ -71,14 +94,15 @@ def parameters(function: Any) -> str:
 
 def surface() -> str:
     """All lines."""
-    lines = []
+    values: dict[str, Any] = {}
     for module_name in MODULES:
         module = importlib.import_module(module_name)
         for name in public_names(module):
             value = getattr(module, name)
-            if not inspect.ismodule(value):
-                lines += describe(f"{module_name}.{name}", value)
-    return "\n".join(lines) + "\n"
+            if not inspect.ismodule(value) and not (inspect.isclass(value) and value in values.values()):
+                values[f"{module_name}.{name}"] = value
+    public = {value for value in values.values() if inspect.isclass(value)}
+    return "\n".join(line for path, value in values.items() for line in describe(path, value, public)) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from lakebed.lake.lake import Lake
 from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from lakebed.table.table import branch_of
 
 from .conftest import PYTHON, ROOT, PeerError, Peers
 
@@ -244,7 +245,7 @@ def test_every_kind_of_table_by_turns(served: Peers, lake: Lake, kind: str) -> N
     assert pairs(table.read(version="one")) == pairs(served.read("db.t", **{"scan.tag-name": "one"})) == tagged
     served.call("create_branch", table="db.t", name="dev", tag="one")
     served.write("db.t$branch_dev", in_days([30], 6.0))
-    assert pairs(table.of_branch("dev").read()) == sorted([*tagged, (30, 6.0)])
+    assert pairs(branch_of(table, "dev").read()) == sorted([*tagged, (30, 6.0)])
     assert pairs(table.read()) == expected
 
 

@@ -71,15 +71,16 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def naive_birth_of_upgrades(patch: pytest.MonkeyPatch) -> None:
     """An upgrade's ADD takes the upgrading snapshot as its birth."""
-    commit = table_world.Table.commit
+    commit = table_world.commit_changes
 
-    def naive(self: Any, changes: list[BucketChange], **more: Any) -> Any:
+    def naive(branch: Any, changes: list[BucketChange], **more: Any) -> Any:
         reborn = [
-            replace(one, added=tuple(replace(file, commit_snapshot=None) for file in one.added)) for one in changes
+            replace(change, added=tuple(replace(file, commit_snapshot=None) for file in change.added))
+            for change in changes
         ]
-        return commit(self, reborn, **more)
+        return commit(branch, reborn, **more)
 
-    patch.setattr(table_world.Table, "commit", naive)
+    patch.setattr(table_world, "commit_changes", naive)
 
 
 def no_fold(patch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.table.changes.stream import StreamBatch, StreamOffset, StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 from lakebed.testing.clock import ManualClock
 from worlds.table.world import InlineRuntime
 
@@ -225,7 +225,7 @@ class World:
 
     def in_branch(self, number: int) -> None:
         if self.branch is not None:
-            branch = self.table.of_branch("b")
+            branch = branch_of(self.table, "b")
             state = self.upsert(number, branch, self.branch)
             branch.compact(full=number % 2 == 0)
             self.branch = State(state.written, state.written, state.deleted)
@@ -246,14 +246,14 @@ class World:
     def check(self) -> None:
         """Every version reads as it did, after cleaning too."""
         self.table.collect(grace_ms=0)
-        table = Table.open(self.table.store, name="t", environment=self.table.environment)
+        table = Table.open(self.table.store, name="t", environment=self.table.context.environment)
         assert [one.id for one in table.snapshots()] == sorted(self.snapshots)
         for snapshot_id, state in self.snapshots.items():
             same(table, state.visible, version=snapshot_id)
         for name, (_, state) in self.tags.items():
             same(table, state.visible, tag=name)
         if self.branch is not None:
-            same(table.of_branch("b"), self.branch.visible)
+            same(branch_of(table, "b"), self.branch.visible)
 
     def check_deeply(self) -> None:
         """The deep check finds no error."""

@@ -342,8 +342,8 @@ def test_a_rollback_that_uses_ids_again_is_seen() -> None:
     assert sorted(table.read()["v"].to_pylist()) == [1, 2, 3]
     kept = table.snapshot(2)
     (old,) = table.scan(version=1).splits()
-    table.store.delete([table.layout.snapshot(3)])
-    table.store.put(table.layout.latest_hint, b"2")
+    table.store.delete([table.context.layout.snapshot(3)])
+    table.store.put(table.context.layout.latest_hint, b"2")
     file = dataclasses.replace(old.files[0], commit_snapshot=None)
     change = BucketChange(old.partition, old.bucket, 1, deleted=(file,))
     again = foreign_commit(table, [change], merges=False, name="other")

@@ -24,6 +24,7 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.wrapper import Call, StoreWrapper
@@ -262,7 +263,7 @@ class World:
         """A writer whose rows were made before others changed the schema: carried as reads do, or refused."""
         line = self.line()
         handle, options = self.handle(line), line.logs
-        writer, columns = handle.new_writer(), line.columns
+        writer, columns = new_writer(handle.context.look()), line.columns
         rows = self.new_rows(columns, 3)
         writer.write(self.arrow(columns, rows))
         changes = writer.finish()
@@ -271,7 +272,7 @@ class World:
         erases = self.is_keyed and self.engine != "partial-update" and bool(added)
         kind = None
         try:
-            handle.commit(changes)
+            commit_changes(handle.context, changes)
         except Conflict as refused:
             kind = refused.kind
         if kind is not None:

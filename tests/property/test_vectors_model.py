@@ -26,7 +26,7 @@ from lakebed.runtime import Environment
 from lakebed.table.commit.commit import Basis
 from lakebed.table.rows.position_deletes import delete_positions
 from lakebed.table.rows.rows import new_writer
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 from lakebed.testing.clock import ManualClock
 from worlds.table.world import InlineRuntime
 
@@ -178,7 +178,7 @@ class World:
         if self.branch is None:
             return
         low = number % max(1, self.made)
-        self.delete(number, self.table.of_branch("b"))
+        self.delete(number, branch_of(self.table, "b"))
         self.branch = {n: v for n, v in self.branch.items() if not low <= n < low + 1 + number % 5 and v != number}
 
     def fork(self, number: int) -> None:
@@ -202,14 +202,14 @@ class World:
     def check(self) -> None:
         """Every version reads as it did, and cleaning takes nothing away from any."""
         for _ in range(2):
-            table = Table.open(self.table.store, name="t", environment=self.table.environment)
+            table = Table.open(self.table.store, name="t", environment=self.table.context.environment)
             assert [one.id for one in table.snapshots()] == sorted(self.snapshots)
             for snapshot_id, rows in self.snapshots.items():
                 self.same(table, rows, version=snapshot_id)
             for name, (_, rows) in self.tags.items():
                 self.same(table, rows, tag=name)
             if self.branch is not None:
-                self.same(table.of_branch("b"), self.branch)
+                self.same(branch_of(table, "b"), self.branch)
             table.collect(grace_ms=0)
 
     def same(self, table: Table, rows: Rows, **version: Any) -> None:

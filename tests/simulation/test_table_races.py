@@ -36,6 +36,7 @@ from lakebed.table.collect.reachability import Judgement
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.layout import Layout, parse_snapshot
 from lakebed.table.model.model import BucketChange, Snapshot
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.table.versions import rollback
 from lakebed.testing import FaultRates, ManualClock, Scheduler, seed_count
@@ -117,7 +118,7 @@ class Race:
         self.promises.taken |= {file.file_name for file in gone}
         table.store.put(f"bucket-0/{name}", b"x")
         change = BucketChange(EMPTY_ROW, 0, 1, added=(data_file(name, file_source=0),), deleted=gone)
-        table.commit([change], kind="OVERWRITE" if gone else "APPEND")
+        commit_changes(table.context, [change], kind="OVERWRITE" if gone else "APPEND")
         self.promises.added.add(name)
         self.promises.counts["commits"] += 1
 

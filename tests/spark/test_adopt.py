@@ -15,6 +15,7 @@ from lakebed.spark.dataframe.reading import local_frame
 from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows
 from lakebed.table.files.adopt import AdoptedFile, describe_file
 from lakebed.table.model.model import BucketChange
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from worlds.nasty import NASTY
 
@@ -59,7 +60,7 @@ def test_files_of_spark(spark: SparkSession, make_table: MakeTable, sorted_rows:
             has_nan = any(isinstance(value, float) and math.isnan(value) for value in there)
             if field.type != "BYTES" and there and not has_nan and max(map(_length, there)) < 64:
                 assert (least, greatest) == (min(there), max(there)), field.name
-    table.commit([BucketChange(EMPTY_ROW, 0, -1, added=tuple(added))], kind="APPEND")
+    commit_changes(table.context, [BucketChange(EMPTY_ROW, 0, -1, added=tuple(added))], kind="APPEND")
     assert repr(sorted_rows(table.scan().to_arrow())) == repr(sorted_rows(rows))  # NaN is not equal to itself
     assert table.scan(where="number > 0").to_arrow().num_rows == 1
 

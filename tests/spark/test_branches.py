@@ -21,6 +21,7 @@ from lakebed import Table
 from lakebed.errors import Conflict, InvalidRequest, NotFound, Rejected, Unavailable
 from lakebed.pipeline import run_file
 from lakebed.repo import CollectionOptions, Repository, RepositoryOptions
+from lakebed.repo.transport.transport import context_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 from lakebed.spark import jobs
@@ -129,7 +130,7 @@ def test_no_byte_of_a_read_passes_the_driver(spark: SparkSession, repo: Reposito
         table.append(pa.table({"day": ["a"] * 20_000, "value": range(number * 20_000, (number + 1) * 20_000)}))
     lakebed.spark.read(spark, table)  # manifests are in the cache now
     for native in (None, False):
-        with repo.context.store.count() as stored, table.store.count() as asked:
+        with context_of(repo).store.count() as stored, table.store.count() as asked:
             frame = lakebed.spark.read(spark, table, native=native)
             found = frame.agg(functions.sum("value"), functions.count("value")).collect()[0]
         assert tuple(found) == (sum(range(60_000)), 60_000)

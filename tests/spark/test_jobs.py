@@ -15,6 +15,7 @@ from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectMeta
 from lakebed.spark import jobs
 from lakebed.spark.plan.shipping import pack_units
+from lakebed.table.rows.rows import new_writer
 from lakebed.table.table import Table
 
 MakeTable = Callable[..., Table]
@@ -33,7 +34,7 @@ def rows(ids: range, v: str = "x") -> pa.Table:
 
 def in_a_minute(table: Table) -> int:
     """A time after everything written so far."""
-    return table.environment.clock.now_ms() + 60_000
+    return table.context.environment.clock.now_ms() + 60_000
 
 
 def data_files(table: Table) -> set[str]:
@@ -101,7 +102,7 @@ def test_orphans(spark: SparkSession, make_table: MakeTable, sorted_rows: Sorted
     branch.write(rows(range(3)))
     wanted = data_files(table)
     before = [sorted_rows(table.read()), sorted_rows(table.read(version="old")), sorted_rows(branch.read())]
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows(range(7)))
     writer.finish()
     (Path(table.url.removeprefix("file://")) / "manifest" / "manifest-of-nobody").write_bytes(b"x")
@@ -136,7 +137,7 @@ def test_files_outside_the_table(
     expected = sorted_rows(table.read())
     assert sorted_rows(lakebed.spark.read(spark, table)) == expected
     assert jobs.compact_table(spark, table, full=True).snapshot is not None
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows(range(7)))
     writer.finish()
     stray = roots[0] / "p=0" / "bucket-0" / "data-of-another-table.parquet"

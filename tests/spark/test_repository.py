@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import lakebed.repo
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo import CollectionOptions, Entry, RangeOptions, Repository, RepositoryOptions
+from lakebed.repo.transport.transport import context_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 from lakebed.spark import jobs
@@ -142,7 +143,7 @@ def test_a_collection_is_that_of_one_machine(spark: SparkSession, repo: Reposito
         main.upload(b"never staged %d" % number)
     main.put("staged", b"staged")
     main.put("staged", b"staged again")
-    while repo.context.now_ms() <= main.stat("staged").modified_ms:
+    while context_of(repo).now_ms() <= main.stat("staged").modified_ms:
         pass  # the age of everything is more than zero, for both
     wanted = repo.collect(at_once, dry_run=True)
     planned = jobs.collect_repository(spark, repo, at_once, dry_run=True)

@@ -10,7 +10,7 @@ from lakebed.cli.grammar import argument, option
 from lakebed.cli.repo_context import RepositoriesCommand
 from lakebed.http.declaration import Role
 from lakebed.repo.opening import is_server
-from lakebed.repo.repositories import Repositories
+from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.server.keys import ALL_TABLES, AccessKeys, NewAccessKey, check_revocable
 
 KeyId = Annotated[str, argument("KEY", help="The access key's id.")]
@@ -121,7 +121,8 @@ def _access_keys(repositories: Repositories) -> Any:
     """The access keys of a lake: in its records, or through the server that owns them, with the same methods."""
     if is_server(repositories.url):
         return repositories.access_keys
-    return AccessKeys(repositories.key_value, environment=repositories.environment)
+    catalog = local_catalog(repositories)
+    return AccessKeys(catalog.key_value, environment=catalog.environment)
 
 
 def _names(names: list[str] | None, others: list[str] | None) -> str:

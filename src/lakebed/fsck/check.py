@@ -21,6 +21,7 @@ from lakebed.lake.lake import Lake
 from lakebed.lake.names import DATABASE_SUFFIX, parse_table_name
 from lakebed.lake.stores import read_repositories
 from lakebed.objects.port import ObjectStore
+from lakebed.repo.transport.transport import context_of
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 
@@ -101,7 +102,7 @@ def _check_repository(lake: Lake, name: str, findings: Findings) -> None:
     with read_repositories(lake) as repositories:
         assert repositories is not None, "it was found in the records"
         with findings.whole_store():
-            check_repository(repositories.repository(name).context, findings)
+            check_repository(context_of(repositories.repository(name)), findings)
 
 
 def _check_table(folder: ObjectStore, findings: Findings, *, environment: Environment) -> None:

@@ -21,7 +21,7 @@ from lakebed.table.engines.merge import encode_keys
 from lakebed.table.files.data_file import open_data_file
 from lakebed.table.model.model import STATS_VERSION, DataField, DataFile, TableSchema
 from lakebed.table.model.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 
 
 def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:
@@ -33,7 +33,7 @@ def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:
     """
     broken = {finding.path for finding in findings.report.findings if finding.kind in {"missing", "wrong_size"}}
     paths, needers, branches = (files[name].to_pylist() for name in ("path", "needed_by", "branch"))
-    lines = {branch: table if branch is None else table.of_branch(branch) for branch in set(branches)}
+    lines = {branch: table if branch is None else branch_of(table, branch) for branch in set(branches)}
     described = files_of(files.select(ENTRY_SCHEMA.names))
     for path, needed_by, branch, file in zip(paths, needers, branches, described, strict=True):
         if path not in broken:

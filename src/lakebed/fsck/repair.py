@@ -32,7 +32,7 @@ from lakebed.table.model.layout import MAIN_BRANCH
 from lakebed.table.model.model import STATS_VERSION, DataField, DataFile, Snapshot, Stats
 from lakebed.table.model.types import arrow_type
 from lakebed.table.read.source_file import open_in_folders
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 from lakebed.table.write.write_settings import check_writable
 
 _Key = tuple[bytes, int, str]
@@ -140,7 +140,7 @@ def repair_statistics(
     table: Table, *, dry_run: bool = False, progress: Callable[[Progress], None] | None = None
 ) -> list[BranchRepair]:
     """Repair the newest snapshot of main and of every branch of a table; as `repair_url`."""
-    lines = [table, *(table.of_branch(branch.name) for branch in table.branches())]
+    lines = [table, *(branch_of(table, branch.name) for branch in table.branches())]
     repairs = []
     for line in lines:
         try:
@@ -188,7 +188,7 @@ class _BranchRepairer:
         stale = live.filter(pc.fill_null(pc.not_equal(live["stats_version"], STATS_VERSION), True))
         files = files_of(stale)
         done_count = 0
-        for group in bucket_groups(stale, schema=self._table.schema, layout=self._table.layout):
+        for group in bucket_groups(stale, schema=self._table.schema, layout=self._table.context.layout):
             for member in group.members:
                 file = files[member]
                 path = file.external_path or f"{group.folder}/{file.file_name}"

@@ -73,7 +73,7 @@ def check_table(table: Table, findings: Findings) -> None:
     used = _Used()
     for branch in sorted({branch_of(path) for path in listed if parse_schema(path) is not None}):
         with findings.reading(f"branch/branch-{branch}", needed_by=f"branch {branch}"):
-            opened = Table.open(table.store, name=table.name, branch=branch, environment=table.environment)
+            opened = Table.open(table.store, name=table.name, branch=branch, environment=table.context.environment)
             _BranchCheck(opened, [path for path in listed if branch_of(path) == branch], listed, used, findings).run()
     outside: dict[str, ObjectMeta] | None = None
     with findings.reading("", needed_by="the table"):
@@ -100,9 +100,10 @@ class _BranchCheck:
         self._used = used
         self._findings = findings
         # A reader of its own: the process's caches may differ from the store.
-        cache = ManifestCache(_CACHE_BYTES_MAX, runtime=table.environment.runtime)
-        self._reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=cache)
-        self._branch = branch = replace(table.context, manifests=self._reader)
+        cache = ManifestCache(_CACHE_BYTES_MAX, runtime=table.context.environment.runtime)
+        context = table.context
+        self._reader = ManifestReader(context.store, context.layout, environment=context.environment, cache=cache)
+        self._branch = branch = replace(context, manifests=self._reader)
         self._vectors: Seen = set()
         self._folders_of = folder_namer(branch)
         self._names = ReferencedFiles(branch)
@@ -151,7 +152,7 @@ class _BranchCheck:
         return sorted(versions, key=lambda version: (version.snapshot.id, version.called))
 
     def _check_schema(self, schema_id: int, called: str) -> None:
-        path = self._table.layout.schema(schema_id)
+        path = self._table.context.layout.schema(schema_id)
         with self._findings.reading(path, needed_by=called):
             self._table.context.schemas.load(schema_id)
 
@@ -173,7 +174,7 @@ class _BranchCheck:
             self._findings.add(
                 "warning",
                 "lonely_delete",
-                self._table.layout.manifest(snapshot.delta_manifest_list),
+                self._table.context.layout.manifest(snapshot.delta_manifest_list),
                 f"deletes {lonely} files that {called} does not have.",
             )
             live = live.filter(pa.array(kinds == ADD))
@@ -183,7 +184,7 @@ class _BranchCheck:
 
     def _metas(self, name: str, size_bytes: int | None, called: str) -> list[ManifestMeta] | None:
         """Return the manifests that a list names; None when it is unreadable."""
-        path = self._table.layout.manifest(name)
+        path = self._table.context.layout.manifest(name)
         self._used.paths.add(path)
         with self._findings.reading(path, needed_by=called):
             return self._reader.metas(name, size_bytes=size_bytes)
@@ -193,7 +194,7 @@ class _BranchCheck:
         """Return the entries of manifests; None when one is unreadable."""
         tables: list[pa.Table] | None = [self._reader.concat_entries([])]
         for meta in metas:
-            path = self._table.layout.manifest(meta.file_name)
+            path = self._table.context.layout.manifest(meta.file_name)
             self._used.paths.add(path)
             entries = None
             with self._findings.reading(path, needed_by=called):
@@ -203,7 +204,7 @@ class _BranchCheck:
 
     def _check_counts(self, snapshot: Snapshot, called: str, live: pa.Table, delta: pa.Table) -> None:
         """Check that a snapshot's counts are those of its files, and that the buckets of its files exist."""
-        path = self._table.layout.snapshot(snapshot.id)
+        path = self._table.context.layout.snapshot(snapshot.id)
         total = pc.sum(live["row_count"]).as_py() or 0
         if total != snapshot.total_record_count:
             sentence = f"{called} states {snapshot.total_record_count:,} rows; its files have {total:,}."
@@ -213,7 +214,7 @@ class _BranchCheck:
         if change != snapshot.delta_record_count:
             self._findings.error(
                 "wrong_count",
-                self._table.layout.manifest(snapshot.delta_manifest_list),
+                self._table.context.layout.manifest(snapshot.delta_manifest_list),
                 f"{called} states a change of {snapshot.delta_record_count:+,} rows; its files say {change:+,}.",
             )
         buckets, totals = live.column("bucket").to_numpy(), live.column("total_buckets").to_numpy()
@@ -296,7 +297,7 @@ class _BranchCheck:
         """Check index manifest, index files and statistics, which a version names one by one."""
         if not (snapshot.index_manifest or snapshot.statistics):
             return
-        owner = self._table.layout.manifest(snapshot.index_manifest) if snapshot.index_manifest else ""
+        owner = self._table.context.layout.manifest(snapshot.index_manifest) if snapshot.index_manifest else ""
         with self._findings.reading(owner, needed_by=called):
             for path in self._names.of(snapshot, _FEW).to_pylist():
                 self._used.paths.add(path)
@@ -319,18 +320,18 @@ class _BranchCheck:
                 self._findings.add("warning", "two_histories", "", sentence)
 
     def _check_lifetime(self, tag: Tag, path: str) -> None:
-        now_ms = self._table.environment.clock.now_ms()
+        now_ms = self._table.context.environment.clock.now_ms()
         if tag.create_time_ms is not None and is_future(tag.create_time_ms, now_ms=now_ms):
             sentence = f"tag {tag.name} was made in the future; its lifetime counts from when its file was written."
             self._findings.add("warning", "time_in_the_future", path, sentence)
 
     def _check_times(self, versions: list[_Version]) -> None:
         """Report commit times in the future, or before those of older snapshots: a writer's clock was wrong."""
-        now_ms = self._table.environment.clock.now_ms()
+        now_ms = self._table.context.environment.clock.now_ms()
         snapshots = [version.snapshot for version in versions if version.called.startswith("snapshot ")]
         snapshots.sort(key=lambda snapshot: snapshot.id)
         future = [snapshot.id for snapshot in snapshots if is_future(snapshot.time_ms, now_ms=now_ms)]
-        folder = self._table.layout.snapshot_folder
+        folder = self._table.context.layout.snapshot_folder
         if future:
             sentence = (
                 f"snapshots {future[0]} to {future[-1]} ({len(future)}) have commit times in the future: a writer's "
@@ -349,7 +350,7 @@ class _BranchCheck:
     def _check_hints(self) -> None:
         """Check hints: they may be old, but a hint that is not a number, or too high, misleads other clients."""
         ids = [snapshot_id for path in self._ours if (snapshot_id := parse_snapshot(path)) is not None]
-        for path in (self._table.layout.latest_hint, self._table.layout.earliest_hint):
+        for path in (self._table.context.layout.latest_hint, self._table.context.layout.earliest_hint):
             try:
                 text = bytes(self._table.store.get(path)).decode("utf-8", "replace").strip()
             except NotFound:
@@ -360,8 +361,8 @@ class _BranchCheck:
 
     def _check_deletions(self) -> None:
         """Report deletions that are running, or whose process ended."""
-        for deletion in load_deletions(self._table.store, self._table.layout):
-            folder = self._table.layout.reclaim_folder
+        for deletion in load_deletions(self._table.store, self._table.context.layout):
+            folder = self._table.context.layout.reclaim_folder
             if isinstance(deletion, Deletion):
                 sentence = f"a deletion ({deletion.kind}) did not finish; the next expiry or cleaning finishes it."
                 self._findings.add("warning", "unfinished_deletion", folder, sentence, id=deletion.id)
@@ -379,7 +380,7 @@ def _check_sizes(files: pa.Table, listed: dict[str, ObjectMeta], findings: Findi
 def _report_orphans(table: Table, listed: dict[str, ObjectMeta], used: _Used, findings: Findings) -> None:
     needed = used.paths | (set() if used.files is None else set(used.files["path"].to_pylist()))
     external = set(map(_name_of, used.external))
-    now_ms = table.environment.clock.now_ms()
+    now_ms = table.context.environment.clock.now_ms()
     orphans = [
         meta
         for path, meta in listed.items()

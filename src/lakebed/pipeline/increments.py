@@ -122,7 +122,7 @@ def commit_identity(
             ordinal=commit.step.ordinal,
             step=commit.step.name,
             identity=commit.identity.source,
-            claimed_ms=table.environment.clock.now_ms(),
+            claimed_ms=table.context.environment.clock.now_ms(),
             **identity,
         ),
     )

@@ -27,7 +27,7 @@ from lakebed.table.branch.earlier_commits import find_commit
 from lakebed.table.branch.tags import TAG_ID
 from lakebed.table.commit.commit import CommitOptions, CommitRequest, commit
 from lakebed.table.model.model import Snapshot, Tag
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 from lakebed.table.versions.fast_forward import fast_forward
 
 _IDENTIFIER = 1
@@ -128,7 +128,7 @@ class TableBranches:
 
     def _enter_branch(self, main: Table, table: str, branch_id: str) -> Table:
         self._opened[table] = branch_id
-        return main.of_branch(self.name)
+        return branch_of(main, self.name)
 
     def _tables_in_work(self) -> list[str]:
         """Tables that steps since the last publication worked on in a branch, in the order of their first writes."""
@@ -172,7 +172,7 @@ class TableBranches:
         pin = main.context.tags.find(fork_pin(self.name))
         if pin is None or _id(pin) != work.branch_id or work.snapshot is None:
             raise self._branch_error(table, location)
-        snapshots = main.of_branch(self.name).context.snapshots
+        snapshots = branch_of(main, self.name).context.snapshots
         newest = snapshots.latest()
         while newest is not None and newest.id > work.snapshot and newest.commit_kind == "COMPACT":
             newest = snapshots.find(newest.id - 1)
@@ -188,7 +188,7 @@ class TableBranches:
 
     def _check_left(self, main: Table, table: str, pin: Tag | None, location: SourceLocation) -> None:
         """Check that a branch without a record is empty or has only the commit of a killed call of this run."""
-        newest = main.of_branch(self.name).latest()
+        newest = branch_of(main, self.name).latest()
         if pin is not None and newest is not None:
             is_empty = newest.delta_manifest_list == pin.snapshot.delta_manifest_list
             if is_empty or f"{newest.commit_user}:".startswith(f"{self.commit_user}:"):

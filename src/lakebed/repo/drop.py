@@ -24,7 +24,7 @@ from lakebed.repo.model.model import DeletedRepository
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.outside.namespace import namespace_folder
-from lakebed.repo.repositories import Repositories
+from lakebed.repo.repositories import Repositories, local_catalog
 
 _KEYS_AT_ONCE: Final = 10_000
 
@@ -39,7 +39,7 @@ def sweep_deleted(
     Cost: of each 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
     """
     age_ms = round(CollectionOptions().grace.total_seconds() * 1000)
-    now_ms = repositories.environment.clock.now_ms()
+    now_ms = local_catalog(repositories).environment.clock.now_ms()
     return [
         _sweep(repositories, deleted, dry_run=dry_run, progress=progress)
         for deleted in repositories.deleted()
@@ -50,17 +50,18 @@ def sweep_deleted(
 def _sweep(
     repositories: Repositories, deleted: DeletedRepository, *, dry_run: bool, progress: Callable[[Any], None] | None
 ) -> CollectionReport:
-    store = repositories.store.sub(namespace_folder(deleted.record.namespace, root_url=repositories.url))
-    sweeper = Sweeper(store, repositories.environment, progress)
+    catalog = local_catalog(repositories)
+    store = catalog.store.sub(namespace_folder(deleted.record.namespace, root_url=repositories.url))
+    sweeper = Sweeper(store, catalog.environment, progress)
     if dry_run:
         return sweeper.sweep(_plan(store, deleted), dry_run=True)
     keys = Keys(deleted.record.uid)
-    _delete_records(repositories.key_value, keys)
+    _delete_records(catalog.key_value, keys)
     plan = _plan(store, deleted)
     report = sweeper.sweep(plan)
     if len(report.warnings) == len(plan.warnings):
-        _delete_records(repositories.key_value, keys)
-        repositories.key_value.delete(deletion_key(deleted.record.uid))
+        _delete_records(catalog.key_value, keys)
+        catalog.key_value.delete(deletion_key(deleted.record.uid))
     return report
 
 

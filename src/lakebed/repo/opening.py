@@ -29,6 +29,7 @@ from lakebed.repo.outside.namespace import METADATA_FOLDER, REPOSITORY_SUFFIX
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
 from lakebed.repo.transport.catalog import Catalog, LocalCatalog
+from lakebed.repo.transport.transport import transport_of
 from lakebed.runtime import Environment
 
 _OWNER_PAUSES: Final = Pauses(0.1, 0.1)
@@ -190,7 +191,7 @@ def sole_repository(repositories: Repositories, name: str, *, create: bool) -> R
     """
     try:
         repository = _find_or_create(repositories, name) if create else repositories.repository(name)
-        return Repository(repository.transport, close=repositories.close)
+        return Repository(transport_of(repository), close=repositories.close)
     except BaseException:
         with suppress(LakebedError):
             repositories.close()  # or the next attempt would meet this process as the owner

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING
 
 from lakebed.closing import Closing
 from lakebed.errors import LakebedError
-from lakebed.key_value.port import KeyValue
-from lakebed.objects.port import ObjectStore
 from lakebed.repo.model.model import DeletedRepository
 from lakebed.repo.model.names import check_amount
-from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.repository import Repository
 from lakebed.repo.transport.catalog import Catalog, LocalCatalog
 from lakebed.repo.verbs.message import texts
 from lakebed.repo.verbs.repositories import CreateRepository, Deleted, ListRepositories, SetMetadata, UpdateMetadata
-from lakebed.runtime import Environment
 
 if TYPE_CHECKING:
     from lakebed.repo.transport.http_keys import RemoteAccessKeys
@@ -36,41 +32,11 @@ class Repositories(Closing):
         return f"Repositories({self._catalog!r})"
 
     @property
-    def catalog(self) -> Catalog:
-        """How they are reached."""
-        return self._catalog
-
-    @property
     def url(self) -> str:
         """Of the storage, or of the server."""
         return self._catalog.url
 
     # ---- of the process that owns the records; over HTTP `InvalidRequest` (``not_over_http``)
-
-    @property
-    def local(self) -> LocalCatalog:
-        """The owner of the records."""
-        return self._catalog.local
-
-    @property
-    def store(self) -> ObjectStore:
-        """The storage."""
-        return self.local.store
-
-    @property
-    def key_value(self) -> KeyValue:
-        """The records of all repositories; closed by `close`."""
-        return self.local.key_value
-
-    @property
-    def environment(self) -> Environment:
-        """Clock, randomness and concurrency."""
-        return self.local.environment
-
-    @property
-    def options(self) -> RepositoryOptions:
-        """Settings of every repository."""
-        return self.local.options
 
     def step_once(self) -> None:
         """Run one round of the background's work: compact where it is due, clean up, return unused space.
@@ -79,12 +45,12 @@ class Repositories(Closing):
         maintains the records. Cost: without work a few scans of the key-value store a repository, and
         `KeyValue.maintain`.
         """
-        self.local.step_once()
+        self._catalog.local.step_once()
 
     @property
     def last_failure(self) -> LakebedError | None:
         """The last error of the background; None: none yet. A failed step runs again."""
-        return self.local.last_failure
+        return self._catalog.local.last_failure
 
     # ---- of a server
 
@@ -212,3 +178,11 @@ class Repositories(Closing):
             Fenced, Unavailable, OutcomeUnknown: of the key-value store.
         """
         self._catalog.close()
+
+
+def local_catalog(repositories: Repositories) -> LocalCatalog:
+    """What owns the records of repositories in this process: their storage, key-value store, settings and clock.
+
+    Raises `InvalidRequest` (``not_over_http``) for repositories behind a server.
+    """
+    return repositories._catalog.local

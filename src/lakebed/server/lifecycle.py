@@ -21,7 +21,8 @@ from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
 from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
-from lakebed.repo.repositories import Repositories
+from lakebed.repo.repositories import Repositories, local_catalog
+from lakebed.repo.transport.transport import context_of
 from lakebed.runtime import Environment
 from lakebed.server.app import build, description
 from lakebed.server.audit import AuditLog
@@ -57,9 +58,10 @@ def first_key(repositories: Repositories, settings: ServerSettings) -> NewAccess
 
 
 def _access_keys(repositories: Repositories, settings: ServerSettings) -> AccessKeys:
+    catalog = local_catalog(repositories)
     return AccessKeys(
-        repositories.key_value,
-        environment=repositories.environment,
+        catalog.key_value,
+        environment=catalog.environment,
         options=settings.options,
         secret_key=settings.s3_key,
     )
@@ -67,14 +69,15 @@ def _access_keys(repositories: Repositories, settings: ServerSettings) -> Access
 
 def open_site(settings: ServerSettings, repositories: Repositories) -> RepositorySite:
     """A site over open repositories, which it closes; imports that were interrupted are resumed."""
-    environment, options = repositories.environment, settings.options
+    options, catalog = settings.options, local_catalog(repositories)
+    environment, records = catalog.environment, catalog.key_value
     keys = _access_keys(repositories, settings)
     serving = Serving.open(
         NAME,
         options=options,
         environment=environment,
         authority=settings.endpoint.partition("://")[2],
-        reads_inline=is_on_disk(repositories.url) and repositories.key_value.is_local,
+        reads_inline=is_on_disk(repositories.url) and records.is_local,
         access_log=settings.access_log,
     )
     imports = ImportRunner(
@@ -91,18 +94,18 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
         return Lake.open(store, environment=environment, storage_options=options.storage_options)
 
     if settings.resume_imports:
-        imports.resume(repository.context for repository in repositories.list())
+        imports.resume(context_of(repository) for repository in repositories.list())
     return RepositorySite(
         serving=serving,
         options=options,
         repositories=repositories,
         keys=keys,
-        audit_log=AuditLog(repositories.key_value, environment=environment, lines_max=options.audit_lines_max),
+        audit_log=AuditLog(records, environment=environment, lines_max=options.audit_lines_max),
         signer=Signer(settings.signing_key, clock=environment.clock),
         imports=imports,
         paimon=PaimonCatalog(
             open_lake,
-            records=repositories.key_value,
+            records=records,
             url=repositories.url,
             references=ReferenceTables(repositories, speaks_s3=keys.has_signers),
         ),

@@ -23,7 +23,7 @@ import lakebed.compute as pc
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.lake.names import parse_table_name
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.repositories import Repositories
+from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.branch_store import BranchStore
 from lakebed.table.branch.reclaim import paths_of
 from lakebed.table.codec.manifest import ADD
@@ -95,7 +95,7 @@ class ReferenceTables:
                 kind="table_not_found",
                 name=table,
             )
-        environment = self._repositories.environment
+        environment = local_catalog(self._repositories).environment
         return Table.open(folder, name=f"{namespace}.{table}", branch=branch, environment=environment)
 
     def folder_to_create(self, namespace: Namespace, table: str) -> ObjectStore:

@@ -21,7 +21,8 @@ from lakebed.http.signing import Signer
 from lakebed.http.site import Change
 from lakebed.objects.path import parse_url
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.repositories import Repositories
+from lakebed.repo.repositories import Repositories, local_catalog
+from lakebed.repo.transport.transport import context_of
 from lakebed.server.audit import AuditLine, AuditLog
 from lakebed.server.auth import check_catalog, check_permission, check_role
 from lakebed.server.encoded_rows import EncodedRows
@@ -73,12 +74,13 @@ class RepositorySite:
         Args:
             is_proven_later: the caller goes on to read a snapshot of the records, or to write them with a condition.
         """
-        if self.repositories.key_value.is_local:
-            known = self.repositories.local.known_context(name) if is_proven_later else None
+        catalog = local_catalog(self.repositories)
+        if catalog.key_value.is_local:
+            known = catalog.known_context(name) if is_proven_later else None
             if known is not None:
                 return known
-            return self.repositories.repository(name).context
-        return (await run_in(self.serving.pools.quick, self.repositories.repository, name)).context
+            return context_of(self.repositories.repository(name))
+        return context_of(await run_in(self.serving.pools.quick, self.repositories.repository, name))
 
     async def authenticate(self, header: bytes | None) -> Principal:
         """The caller who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``).
@@ -91,7 +93,7 @@ class RepositorySite:
             return known
         access_key, secret = parse_credential(header)
         assert header is not None
-        if self.repositories.key_value.is_local:
+        if local_catalog(self.repositories).key_value.is_local:
             return self.keys.verify(header, access_key=access_key, secret=secret)
         return await run_in(self.serving.pools.quick, self.keys.verify, header, access_key=access_key, secret=secret)
 

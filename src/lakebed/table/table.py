@@ -22,7 +22,7 @@ from lakebed.table.branch import branches, travel
 from lakebed.table.branch.branches import Branch
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.travel import SourceOptions, Time
-from lakebed.table.model.model import BucketChange, CommitKind, DataField, Rows, Snapshot, TableSchema, Tag
+from lakebed.table.model.model import DataField, Rows, Snapshot, TableSchema, Tag
 from lakebed.table.model.options import TableOptions
 from lakebed.table.model.types import arrow_schema
 from lakebed.table.schema import schema as schemas
@@ -39,13 +39,11 @@ if TYPE_CHECKING:
     from lakebed.table.changes.incremental import TableDiff
     from lakebed.table.collect.deletion import ProgressCall
     from lakebed.table.collect.expire import ExpireRules
-    from lakebed.table.commit.commit import Basis, CommitOptions
+    from lakebed.table.commit.commit import CommitOptions
     from lakebed.table.compaction.compact import CompactProgress, CompactReport
     from lakebed.table.model.predicate_tree import Predicate
     from lakebed.table.read.scan import ReadOptions, Scan
-    from lakebed.table.rows.overwrite import Overwrite
     from lakebed.table.rows.update import Columns
-    from lakebed.table.write.write import TableWriter
 
 P = ParamSpec("P")
 
@@ -57,18 +55,14 @@ class Table:
         context: store, schemas, snapshots, tags and manifests of this branch, for code that builds on tables.
         name: as its lake knows it, such as ``db.flights``.
         store: the table's folder.
-        layout: paths of this branch.
         branch: None for main.
-        environment: clock, randomness and concurrency.
     """
 
     def __init__(self, context: TableBranch) -> None:
         self.context = context
         self.name = context.name
         self.store = context.store
-        self.layout = context.layout
         self.branch = context.branch
-        self.environment = context.environment
 
     def __repr__(self) -> str:
         branch = "" if self.branch is None else f", branch={self.branch!r}"
@@ -113,10 +107,6 @@ class Table:
     ) -> Table:
         """Open a table, or one of its branches. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
         return cls(branches.open_branch(store, name=name, branch=branch, environment=environment or Environment()))
-
-    def of_branch(self, branch: str) -> Table:
-        """Another branch of this table. Raises `NotFound`. Cost: as `open`."""
-        return Table.open(self.store, name=self.name, branch=branch, environment=self.environment)
 
     # ---- schema and options
 
@@ -185,12 +175,6 @@ class Table:
 
     # ---- write rows
 
-    def new_writer(self) -> TableWriter:
-        """A writer on the newest snapshot: ``.write(rows, deletes=None)``, then ``commit(writer.finish())``."""
-        from lakebed.table.rows.rows import new_writer
-
-        return new_writer(self.context.look())
-
     def write(self, rows: Rows, *, deletes: str | None = None, **options: Unpack[CommitOptions]) -> Snapshot:
         """Append to an append table, upsert into a primary-key table. Raises `InvalidRequest` when rows do not fit.
 
@@ -251,38 +235,6 @@ class Table:
         from lakebed.table.rows.rows import overwrite
 
         return overwrite(self.context, rows, partition=partition, dynamic=dynamic, options=options)
-
-    def commit(
-        self,
-        changes: Sequence[BucketChange],
-        *,
-        kind: CommitKind = "APPEND",
-        overwrite: Overwrite | None = None,
-        basis: Basis | None = None,
-        **options: Unpack[CommitOptions],
-    ) -> Snapshot:
-        """Make changes the newest snapshot; see `commit.commit` for lost races, replays and conflicts.
-
-        Args:
-            overwrite: also replace these live files, chosen in the newest snapshot.
-            basis: the version that the changes were made from; see `CommitRequest.basis`.
-        """
-        from lakebed.table.rows.rows import commit_changes
-
-        return commit_changes(self.context, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
-
-    def commit_prepared(self, snapshot: Snapshot, *, base_uuid: str | None = None) -> Snapshot | None:
-        """Commit a snapshot whose files, manifests and lists another client of the format has written.
-
-        Args:
-            snapshot: with the id after the newest; `base_uuid` is that of the snapshot that it was prepared on.
-
-        Returns the committed snapshot, also when it was sent before; None: the table moved on, prepare it again.
-        Raises `InvalidRequest`, `Conflict`, `OutcomeUnknown`: see `table.commit.prepared`. Cost: 11 requests.
-        """
-        from lakebed.table.commit.prepared import commit_prepared
-
-        return commit_prepared(self.context, snapshot, base_uuid=base_uuid)
 
     # ---- read rows
 
@@ -446,11 +398,11 @@ class Table:
 
     def tag_path(self, name: str) -> str:
         """Where the tag's file is or would be, relative to the table's folder."""
-        return self.layout.tag(name)
+        return self.context.layout.tag(name)
 
     def tag_directory(self) -> str:
         """The folder of the tag files, relative to the table's folder."""
-        return self.layout.tag_folder
+        return self.context.layout.tag_folder
 
     def previous_tag(self, name: str) -> Tag | None:
         """The tag whose commit time is the newest before this one's; None for the first. Raises `NotFound`."""
@@ -509,7 +461,7 @@ class Table:
         branches.create_branch(
             self.context, name, source=travel.source(self.context, {"tag": tag, "snapshot_id": snapshot_id})
         )
-        return self.of_branch(name)
+        return branch_of(self, name)
 
     def fast_forward(self, branch: str, *, dry_run: bool = False) -> Snapshot:
         """Publish a branch: its newest version becomes main's, in one commit. The branch stays.
@@ -635,6 +587,11 @@ class Table:
         from lakebed.table.versions import why
 
         return why.why(self.context, path)
+
+
+def branch_of(table: Table, branch: str) -> Table:
+    """Another branch of a table that is open. Raises `NotFound`. Cost: as `Table.open`."""
+    return Table.open(table.store, name=table.name, branch=branch, environment=table.context.environment)
 
 
 def _unpickle(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:

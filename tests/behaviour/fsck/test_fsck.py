@@ -19,6 +19,7 @@ from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.table.branch.unfinished import Deletion, store_deletion
 from lakebed.table.model.layout import Layout
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing.recording import RecordingStore
 
@@ -154,7 +155,7 @@ def test_missing_list(lake: Lake) -> None:
     table = lake.table("plain")
     newest = table.latest()
     assert newest is not None
-    path = table.layout.manifest(newest.delta_manifest_list)
+    path = table.context.layout.manifest(newest.delta_manifest_list)
     table.store.delete([path])
     assert path in found(lake)["missing"]
 
@@ -181,7 +182,7 @@ def test_damaged_metadata(lake: Lake, part: str) -> None:
 def tamper(lake: Lake, change: Callable[[pa.Table], pa.Table]) -> tuple[Table, str]:
     """A keyed table of one file whose content is changed, and whose manifest then states the new size."""
     table = lake.create_table("v", SCHEMA, primary_keys=["id"], options={"bucket": "1"})
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows(1, 2, 3, 4))
     (written,) = writer.finish()
     file = written.added[0]
@@ -191,7 +192,7 @@ def tamper(lake: Lake, change: Callable[[pa.Table], pa.Table]) -> tuple[Table, s
     pq.write_table(change(body), sink)
     table.store.put(path, sink.getvalue().to_pybytes())
     stated = dataclasses.replace(file, file_size=sink.getvalue().size)
-    table.commit([dataclasses.replace(written, added=(stated,))])
+    commit_changes(table.context, [dataclasses.replace(written, added=(stated,))])
     return table, path
 
 

@@ -13,6 +13,8 @@ from lakebed.fsck.model import CheckReport
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.repo.heads.importing import ImportSource
 from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.repositories import local_catalog
+from lakebed.repo.transport.transport import context_of
 
 QUIET = RepositoryOptions(background=False)
 
@@ -141,7 +143,7 @@ def test_a_lost_commit_is_named(folder: Path) -> None:
     with lake.open_repositories(options=QUIET) as home:
         repository = home.repository("analytics")
         lost = repository.ref("v1").head().id
-        home.key_value.delete(repository.context.keys.commit(lost))
+        local_catalog(home).key_value.delete(context_of(repository).keys.commit(lost))
     report = check(folder)
     errors = [finding for finding in report.findings if finding.severity == "error"]
     assert [finding.path for finding in errors] == [f"commits/{lost}"]

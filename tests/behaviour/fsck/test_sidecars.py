@@ -13,6 +13,7 @@ from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.table.codec.manifest import ENTRY_SCHEMA, encode_manifest, entries_of_changes, files_of
 from lakebed.table.model.model import BucketChange
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from worlds.table.foreign import without_fields
 
@@ -23,17 +24,17 @@ def mixed_table(lake: Lake) -> Table:
     """Three commits: plain files, a file with a sidecar and one with an index in its manifest, plain files again."""
     table = lake.create_table("t", SCHEMA)
     table.append(pa.table({"id": [1]}))
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(pa.table({"id": [2, 3]}))
     (change,) = writer.finish()
     (file,) = change.added
     sidecar = f"{file.file_name}.index"
     table.store.put(f"bucket-0/{sidecar}", b"an index")
-    table.commit([replace(change, added=(replace(file, extra_files=(sidecar,)),))])
-    writer = table.new_writer()
+    commit_changes(table.context, [replace(change, added=(replace(file, extra_files=(sidecar,)),))])
+    writer = new_writer(table.context.look())
     writer.write(pa.table({"id": [4]}))
     (change,) = writer.finish()
-    table.commit([replace(change, added=(replace(change.added[0], embedded_index=b"small index"),))])
+    commit_changes(table.context, [replace(change, added=(replace(change.added[0], embedded_index=b"small index"),))])
     table.append(pa.table({"id": [5]}))
     return table
 
@@ -70,7 +71,7 @@ def test_every_nullable_field_of_an_entry_may_be_null_or_absent(name: str) -> No
     )
     meta = table.context.manifests.all_metas(head)[-1]
     for body in (encode_manifest(nulls), without_fields(encode_manifest(nulls), [avro_name])):
-        path = table.layout.manifest(f"manifest-{uuid.uuid4().hex}")
+        path = table.context.layout.manifest(f"manifest-{uuid.uuid4().hex}")
         table.store.put(path, body)
         read = table.context.manifests.entries(
             replace(

@@ -12,7 +12,7 @@ from lakebed.kv import DatabaseOptions
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import RepositoryOptions
-from lakebed.repo.repositories import Repositories
+from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
@@ -83,7 +83,7 @@ def test_a_step_of_the_background_maintains_the_records(environment: Environment
         main = home.create("analytics").branch()
         for number in range(60):
             main.put(f"{number}", b"x")
-        key_value = home.key_value
+        key_value = local_catalog(home).key_value
         assert isinstance(key_value, DatabaseKeyValue)
         key_value.database.flush(memtable=True)
         before = count_of(place)

@@ -40,7 +40,7 @@ def table() -> Table:
 
 def test_pins_have_the_time_when_they_were_made_and_no_invented_owner(table: Table) -> None:
     """A tag and a branch were made when their files were written, and who committed does not own them."""
-    clock = table.environment.clock
+    clock = table.context.environment.clock
     assert isinstance(clock, ManualClock)
     table.upsert(rows(1), commit_user="the writer")
     clock.advance(5)

@@ -11,6 +11,7 @@ import pytest
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import open_lake
 from lakebed.spark.tasks.native_writes import WrittenFile, take_over_files
+from lakebed.table.rows.rows import commit_changes
 
 
 def test_files_in_another_store_are_not_committed(s3_server: Any) -> None:
@@ -26,5 +27,5 @@ def test_files_in_another_store_are_not_committed(s3_server: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"wrote s3a://.*/bucket-0/data-x-0.parquet.*fs.s3a.endpoint"):
         take_over_files(table, [written], table.schema.id, starts_anew=False, partition={})
     table.store.put(path, body)
-    table.commit(take_over_files(table, [written], table.schema.id, starts_anew=False, partition={}))
+    commit_changes(table.context, take_over_files(table, [written], table.schema.id, starts_anew=False, partition={}))
     assert table.read()["id"].to_pylist() == [1]

@@ -11,6 +11,7 @@ import pytest
 
 import lakebed
 from lakebed.pipeline import Pipeline
+from lakebed.table.table import branch_of
 
 ROWS = pa.table({"id": [1, 2], "note": ["a", "b"]})
 DAY_S = 24 * 60 * 60
@@ -22,7 +23,7 @@ def lake(tmp_path: Path) -> Path:
     table = lakebed.open(tmp_path / "lake").create_table("trips", ROWS.schema)
     table.append(ROWS)
     table.create_branch("etl")
-    table.of_branch("etl").append(ROWS)
+    branch_of(table, "etl").append(ROWS)
     for orphan, age_s in (("data-new.parquet", 0), ("data-old.parquet", 2 * DAY_S)):
         path = left(tmp_path / "lake", orphan)
         path.write_bytes(b"1234")
@@ -50,7 +51,7 @@ def test_what_is_old_and_named_by_no_version_goes(lake: Path) -> None:
     assert not left(lake, "data-old.parquet").exists()
     table = lakebed.open(lake).table("trips")
     assert table.read().num_rows == 2
-    assert table.of_branch("etl").read().num_rows == 4
+    assert branch_of(table, "etl").read().num_rows == 4
     assert collect(lake, ", grace: 0 s") == (1, 4)
     assert not left(lake, "data-new.parquet").exists()
 

@@ -12,7 +12,7 @@ import lakebed
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.pipeline import Pipeline, RunSummary
 from lakebed.pipeline import table_branch as module
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 from lakebed.table.versions.fast_forward import FAST_FORWARDED
 from lakebed.testing.faulty import Crashed
 
@@ -93,7 +93,7 @@ def test_main_changes_by_the_publish_alone(root: Path) -> None:
         run(root, STOPS)
     assert rows(main(root, "trips")) == OLD
     assert rows(main(root, "fares")) == {}
-    assert rows(main(root, "trips").of_branch("etl")) == OLD | NEW
+    assert rows(branch_of(main(root, "trips"), "etl")) == OLD | NEW
     summary = run(root)  # the edited file takes over the merges
     assert summary.steps_carried == 3
     assert rows(main(root, "trips")) == OLD | NEW
@@ -189,7 +189,7 @@ def test_only_the_rows_of_the_run_are_published(root: Path) -> None:
     with pytest.raises(Conflict) as taken:
         run(root, variables={"days": "2"})
     assert taken.value.kind == "branch_taken"
-    main(root, "trips").of_branch("etl").upsert(pa.table({"id": [7], "note": ["other"]}))
+    branch_of(main(root, "trips"), "etl").upsert(pa.table({"id": [7], "note": ["other"]}))
     with pytest.raises(Conflict) as written:
         run(root)
     assert written.value.kind == "branch_written"

@@ -24,6 +24,7 @@ from lakebed.repo import (
     RepositoryOptions,
     Webhook,
 )
+from lakebed.repo.transport.transport import context_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
@@ -145,7 +146,7 @@ def test_what_is_refused_uploads_nothing(local: Repository) -> None:
     main.put("a", b"first")
     local.create_branch("release")
     local.protect("release")
-    with local.context.store.count() as requests:
+    with context_of(local).store.count() as requests:
         refused(NotFound, "branch_not_found", local.branch("nobody").put, "a", b"x")
         refused(InvalidRequest, "protected_branch", local.branch("release").put, "a", b"x")
         refused(AlreadyExists, "path_exists", main.put, "a", b"x", only_if_absent=True)
@@ -307,7 +308,7 @@ def test_an_open_file_that_nothing_was_read_of(local: Repository) -> None:
     def replace(body: bytes) -> None:
         gone = main.stat("a").address
         main.put("a", body)
-        local.context.store.delete([gone])
+        context_of(local).store.delete([gone])
 
     main.put("a", b"first")
     unread, sized, begun, sought = (main.open("a") for _ in range(4))
@@ -325,7 +326,7 @@ def test_an_open_file_that_nothing_was_read_of(local: Repository) -> None:
     assert gone.value.kind == "object_gone"
     lost, address = main.open("a"), main.stat("a").address
     main.delete("a")
-    local.context.store.delete([address])
+    context_of(local).store.delete([address])
     with pytest.raises(NotFound) as missing:
         lost.read()
     assert missing.value.kind == "path_not_found"

@@ -20,6 +20,7 @@ from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
 from lakebed.repo.objects.intact import check_source, stream_object
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport.transport import context_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
@@ -99,7 +100,7 @@ def test_a_whole_read_sees_an_object_that_grew(tmp_path: Path) -> None:
         main.put("a", b"1234")
         main.put("empty", b"")
         for path in ("a", "empty"):
-            stored = Path(data.physical_url(opened.context, main.stat(path)).removeprefix("file://"))
+            stored = Path(data.physical_url(context_of(opened), main.stat(path)).removeprefix("file://"))
             stored.write_bytes(b"123456")
             with pytest.raises(Corruption, match="has 6 now") as raised:
                 main.get(path)
@@ -117,7 +118,7 @@ def test_a_source_that_changes_during_a_stream_is_noticed(tmp_path: Path) -> Non
         main = opened.branch("main")
         main.import_objects([ImportSource(str(source), "in")])
         entry = main.stat("in/a")
-        store, path = opened.context.foreign.locate(entry.address)
+        store, path = context_of(opened).foreign.locate(entry.address)
         chunks = stream_object(store, path, entry, chunk_bytes=len(BODY) // 3)
         assert bytes(next(chunks)) == BODY[: len(BODY) // 3]
         touched(source / "a", BODY[::-1])

@@ -22,11 +22,12 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Out
 from lakebed.repo import CollectionOptions, Entry, RepositoryOptions
 from lakebed.repo.branch import Branch
 from lakebed.repo.reference import Reference
-from lakebed.repo.repositories import Repositories
+from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.repository import Repository
 from lakebed.repo.transport.http_catalog import HttpCatalog
 from lakebed.repo.transport.http_client import Client
 from lakebed.repo.transport.http_transport import HttpTransport
+from lakebed.repo.transport.transport import context_of, transport_of
 from lakebed.repo.verbs import CATALOG_VERBS, PAGE_COUNT_MAX, VERBS
 from lakebed.repo.verbs.message import RepositoryFacts
 from lakebed.server.lifecycle import Running
@@ -63,8 +64,8 @@ def repo(home: Repositories) -> Repository:
 
 def client_of(repo: Repository) -> Client:
     """Of the server that a repository is behind."""
-    assert isinstance(repo.transport, HttpTransport)
-    return repo.transport.client
+    assert isinstance(transport_of(repo), HttpTransport)
+    return transport_of(repo).client
 
 
 def kind_of(act: Callable[[], Any]) -> str:
@@ -90,12 +91,12 @@ def test_what_needs_the_storage_is_refused(home: Repositories, repo: Repository)
     main = repo.branch()
     acts: list[Callable[[], Any]] = [
         lambda: repo.hooks,
-        lambda: repo.context,
-        lambda: main.context,
+        lambda: context_of(repo),
+        lambda: context_of(main),
         lambda: main.view(),
-        lambda: home.store,
-        lambda: home.key_value,
-        lambda: home.environment,
+        lambda: local_catalog(home).store,
+        lambda: local_catalog(home).key_value,
+        lambda: local_catalog(home).environment,
         lambda: home.step_once(),
         lambda: main.import_objects([], storage_options={"key": "value"}),
     ]

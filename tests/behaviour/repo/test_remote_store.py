@@ -20,6 +20,7 @@ from lakebed.objects import ObjectStore
 from lakebed.repo import RepositoryOptions
 from lakebed.repo.objects.task_store import EntryStore
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport.transport import transport_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
@@ -79,10 +80,10 @@ def test_it_is_a_store_of_entries(repo: Repository) -> None:
     assert isinstance(store, ObjectStore)
     assert isinstance(store, EntryStore)
     assert store.is_versioned
-    assert store.root_url == f"{repo.transport.url}/main/a"
+    assert store.root_url == f"{transport_of(repo).url}/main/a"
     store.put("b", b"body")
     assert bytes(pickle.loads(pickle.dumps(store)).get("b")) == b"body"
-    assert store.url("b").startswith(f"{repo.transport.url}/data/")
+    assert store.url("b").startswith(f"{transport_of(repo).url}/data/")
     with pytest.raises(NotFound):
         repo.branch("nothing").store()
 

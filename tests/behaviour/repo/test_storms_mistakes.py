@@ -12,15 +12,17 @@ import pytest
 from lakebed.cli.main import run
 from lakebed.errors import LakebedError
 from lakebed.repo import Repositories, open_all
+from lakebed.repo.repositories import local_catalog
+from lakebed.repo.transport.transport import context_of
 from worlds.repo.client import QUIET
 
 
 def everything(home: Repositories) -> dict[str, bytes]:
     """All records, and the name and size of every object of every repository."""
-    with home.key_value.snapshot() as snapshot:
+    with local_catalog(home).key_value.snapshot() as snapshot:
         found = {key.decode(errors="replace"): hashlib.sha256(value).digest() for key, value in snapshot.scan()}
     for repository in home.list():
-        for meta in repository.context.store.list():
+        for meta in context_of(repository).store.list():
             found[f"{repository.url}/{meta.path}"] = b"%d" % meta.size_bytes
     return found
 

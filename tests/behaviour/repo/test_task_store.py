@@ -23,6 +23,7 @@ from lakebed.repo.transport.local_objects import local_store
 from lakebed.runtime import Environment
 from lakebed.table.read.read import read_split
 from lakebed.table.read.source_file import data_path
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.write.write import BucketIndex, TableWriter
 from lakebed.table.write.write_settings import WriteSettings
 from lakebed.testing.faulty import Crashed
@@ -207,7 +208,7 @@ def written_by_a_task(table: Table, rows: dict[int, str | None]) -> Any:
     writer.write(pa.table({"id": list(rows), "note": list(rows.values())}, schema=SCHEMA))
     changes = writer.finish()
     store.stage_entries(task.uploads())
-    return table.commit(changes)
+    return commit_changes(table.context, changes)
 
 
 def read_by_tasks(table: Table) -> dict[int, str | None]:

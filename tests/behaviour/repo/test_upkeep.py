@@ -12,8 +12,9 @@ from lakebed.objects import open_store
 from lakebed.repo.collect.upkeep import Upkeep
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.references.branches import load_branch
-from lakebed.repo.repositories import Repositories
+from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.catalog import LocalCatalog
+from lakebed.repo.transport.transport import context_of
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.memory_key_value import MemoryKeyValue
@@ -48,11 +49,10 @@ def home(environment: Environment) -> Iterator[Repositories]:
 def test_an_idle_repository_costs_a_look_a_minute(home: Repositories, environment: Environment) -> None:
     """An idle repository costs one request a minute; a write is seen at the next look."""
     repo = home.create("analytics")
-    records = home.key_value
+    records = local_catalog(home).key_value
     assert isinstance(records, Asked)
-    upkeep = Upkeep(
-        records, open_contexts=lambda: [repo.context], all_contexts=lambda: [repo.context], environment=environment
-    )
+    context = context_of(repo)
+    upkeep = Upkeep(records, open_contexts=lambda: [context], all_contexts=lambda: [context], environment=environment)
 
     def seconds(count: int) -> int:
         before = records.looks
@@ -70,7 +70,7 @@ def test_an_idle_repository_costs_a_look_a_minute(home: Repositories, environmen
     main.commit("five")
     main.delete_many([f"{number}" for number in range(4)])
     seconds(1)
-    record = load_branch(repo.context, "main")[0]
+    record = load_branch(context_of(repo), "main")[0]
     assert record.compacted is not None
     assert record.sealed == ()
     main.put("5", b"x")
@@ -82,16 +82,21 @@ def test_an_idle_repository_costs_a_look_a_minute(home: Repositories, environmen
         main.put(f"7{number}", b"x")
     main.commit("three")
     main.delete_many([f"7{number}" for number in range(3)])
-    assert load_branch(repo.context, "main")[0].compacted is None
+    assert load_branch(context_of(repo), "main")[0].compacted is None
     seconds(70)  # it is looked at until the cooldown is over, though nothing is written meanwhile
-    assert load_branch(repo.context, "main")[0].compacted is not None
+    assert load_branch(context_of(repo), "main")[0].compacted is not None
 
 
 def test_a_repository_that_goes_is_forgotten(home: Repositories, environment: Environment) -> None:
     """What is known of repositories that are no longer open is not kept."""
     repo = home.create("analytics")
-    open_homes = [repo.context]
-    upkeep = Upkeep(home.key_value, open_contexts=lambda: open_homes, all_contexts=lambda: [], environment=environment)
+    open_homes = [context_of(repo)]
+    upkeep = Upkeep(
+        local_catalog(home).key_value,
+        open_contexts=lambda: open_homes,
+        all_contexts=lambda: [],
+        environment=environment,
+    )
     upkeep.compact_changed()
     open_homes.clear()
     upkeep.compact_changed()

@@ -24,6 +24,7 @@ from lakebed.repo.model.model import Entry
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.outside.foreign import ForeignStores
 from lakebed.repo.outside.namespace import METADATA_FOLDER, STORE_SUFFIXES
+from lakebed.repo.transport.transport import context_of
 from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
@@ -200,7 +201,7 @@ def test_what_is_allowed_is_imported_and_linked(ground: Ground) -> None:
 
 def test_an_entry_that_names_what_is_not_allowed_is_not_read(ground: Ground) -> None:
     """However it came into a repository, as by an older version: its bytes are neither read nor copied nor signed."""
-    home = ground.running.site.repositories.repository("mine").context
+    home = context_of(ground.running.site.repositories.repository("mine"))
     unguarded = replace(home, foreign=ForeignStores())
     client = replace(ground.admin, repository="mine")
     client.ask("POST", ":/branches", {"name": "poisoned", "source": "main"})
@@ -257,7 +258,7 @@ def test_names_of_stores_are_those_of_the_lake() -> None:
 
 def test_many_objects_are_checked_by_folder(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred thousand addresses of one folder cost one check of it; a wrong one refuses all."""
-    home = ground.running.site.repositories.repository("mine").context
+    home = context_of(ground.running.site.repositories.repository("mine"))
     looks = 0
     real = os.path.realpath
 
@@ -321,7 +322,7 @@ def test_metrics_name_nothing_without_a_key(ground: Ground) -> None:
     client = replace(ground.admin, repository="mine")
     client.ask("POST", ":/branches", {"name": "a-private-branch", "source": "main"})
     client.put("x", branch="a-private-branch")
-    run_compactor_once(ground.running.site.repositories.repository("mine").context)
+    run_compactor_once(context_of(ground.running.site.repositories.repository("mine")))
     default_registry.counter("lakebed_test_total", help_text="A test.", label_names=("store",)).add(1, "s3://a-bucket")
 
     def page(headers: dict[str, str]) -> Any:

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lakebed.repo.transport.transport import context_of
+
 FIRST, SECOND = b"f" * 3000, b"s" * 3000
 
 
@@ -59,7 +61,7 @@ def test_a_late_put_to_a_signed_address_is_refused(client: Any, server: Any, chu
     assert client.get("a").body == second
     assert client.pool.request("PUT", place["presigned_url"], body=first).status == 409
     assert client.get("a").body == second
-    [stored] = server.site.repositories.repository("analytics").context.store.list("data")
+    [stored] = context_of(server.site.repositories.repository("analytics")).store.list("data")
     assert stored.size_bytes == size  # nothing is left of the late one
 
 

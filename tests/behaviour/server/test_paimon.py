@@ -13,6 +13,7 @@ import pytest
 import lakebed
 from lakebed import Lake, Table
 from lakebed.server.paimon.routes import ROUTES
+from lakebed.table.table import branch_of
 
 if TYPE_CHECKING:
     from conftest import Answer, Client
@@ -192,7 +193,7 @@ def test_snapshots_tags_branches_partitions(paimon: Paimon) -> None:
     assert paimon.refuse(409, "POST", ":/branches", {"branch": "dev"})["resourceType"] == "BRANCH"
     on_branch = paimon.done("GET", ":$branch_dev")
     assert on_branch["schema"]["options"]["branch"] == "dev"
-    table.of_branch("dev").append(pa.table({"id": pa.array([9], pa.int64()), "day": ["z"]}, schema=table.arrow_schema))
+    branch_of(table, "dev").append(pa.table({"id": pa.array([9], pa.int64()), "day": ["z"]}, schema=table.arrow_schema))
     paimon.done("POST", ":/branches/dev/forward", {})
     assert table.scan().count() == 4
     paimon.refuse(501, "POST", ":/branches/dev/rename", {"toBranch": "other"})

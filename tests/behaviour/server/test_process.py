@@ -22,6 +22,7 @@ from lakebed.repo import open_all
 from lakebed.repo.heads.write import stage
 from lakebed.repo.model.model import Entry
 from lakebed.repo.outside.foreign import ForeignStores
+from lakebed.repo.transport.transport import context_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import run_server, start_server
 
@@ -210,7 +211,7 @@ def test_it_serves_an_s3_bucket(s3_server: Any) -> None:
         assert pool.request("GET", stat["physical_address"]).data == b"12345"
         assert stat["physical_address_expiry"] > stat["mtime"]
         # An entry that names what may not be read, as an older version let in, is listed and not signed.
-        home = running.site.repositories.repository("analytics").context
+        home = context_of(running.site.repositories.repository("analytics"))
         elsewhere = Entry(f"{config['default_namespace_prefix']}/_repositories/x", 5, "", 0)
         stage(replace(home, foreign=ForeignStores()), branch="main", path="b", entry=elsewhere)
         rows = ask("GET", "/repositories/analytics/refs/main/objects/ls", presign="true").json()["results"]

@@ -17,6 +17,7 @@ import urllib3
 from lakebed.errors import LakebedError
 from lakebed.key_value.open import open_key_value
 from lakebed.repo import open_all
+from lakebed.repo.repositories import local_catalog
 from worlds.repo.server_process import ServerProcess
 
 SIGNED = re.compile(r"(?i)(signature|X-Amz-Signature|X-Amz-Credential)=[^\s&\"]+")
@@ -121,7 +122,7 @@ def test_no_secret_is_left_on_a_folder(tmp_path: Path) -> None:
         for url in signatures:
             for name, value in urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query):
                 assert name != "signature" or value not in log
-    with open_all(tmp_path / "lake") as home, home.key_value.snapshot() as snapshot:
+    with open_all(tmp_path / "lake") as home, local_catalog(home).key_value.snapshot() as snapshot:
         rows = [(key.decode(errors="replace"), key + value) for key, value in snapshot.scan()]
         assert any(key.startswith("keys/") for key, _ in rows)
         assert any(key.startswith("audit/") for key, _ in rows)

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from lakebed.repo.transport.transport import context_of
 from lakebed.repo.verbs import CATALOG_VERBS, VERBS
 from lakebed.server.app import description
 
@@ -109,7 +110,7 @@ def test_a_collection_runs_beside_other_requests(client: Any, server: Any) -> No
     """However long it takes, other requests are answered meanwhile; then it reports what went."""
     client.put("a", b"first")
     client.put("a", b"second")
-    home = server.site.repositories.repository("analytics").context
+    home = context_of(server.site.repositories.repository("analytics"))
     inside, go_on = threading.Event(), threading.Event()
     listing = home.store.list
 

@@ -15,6 +15,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.model.model import BucketChange, DataFile, Snapshot
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.table import made_up
@@ -47,7 +48,8 @@ class Bench:
     ) -> Snapshot:
         """Commit made-up files a second after the commit before."""
         self.clock.advance(1)
-        return (table or self.table).commit([self.change(*added, deleted=deleted)], **options)  # type: ignore[arg-type]
+        context = (table or self.table).context
+        return commit_changes(context, [self.change(*added, deleted=deleted)], options=options)
 
     def live(self, table: Table | None = None) -> list[str]:
         """Names of the files of the newest snapshot, sorted."""

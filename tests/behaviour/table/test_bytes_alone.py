@@ -60,7 +60,7 @@ def test_a_figure_is_what_the_deletion_frees(tmp_path: Path) -> None:
         for pin in left:
             assert table.bytes_alone(pin.name) == pin.bytes_alone
         pin = left[len(left) // 2]
-        tag_bytes = (table.store.head(table.layout.tag(pin.name))).size_bytes
+        tag_bytes = (table.store.head(table.context.layout.tag(pin.name))).size_bytes
         before = sum(meta.size_bytes for meta in table.store.list(""))
         hints = sum(meta.size_bytes for meta in table.store.list("lakebed"))
         table.delete_tag(pin.name)
@@ -81,7 +81,7 @@ def test_what_cannot_be_read_may_need_everything(tmp_path: Path) -> None:
     whole = bytes_alone(table.context)
     assert all(size_bytes > 0 for size_bytes in whole.values())
     listed = table.context.tags.tag("t1").snapshot.delta_manifest_list
-    table.store.put(table.layout.manifest(listed), b"damaged")
+    table.store.put(table.context.layout.manifest(listed), b"damaged")
     reopened = lakebed.open(str(tmp_path)).table("t")
     PROCESS_CACHE.clear()
     assert bytes_alone(reopened.context) == {"t0": 0, "t1": 0, "t2": whole["t2"]}

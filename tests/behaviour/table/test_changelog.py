@@ -18,6 +18,7 @@ from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStre
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.compaction.compact import compact, run_task
 from lakebed.table.read.read import read_split_table
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 
@@ -269,7 +270,7 @@ def test_changelog_files_live_as_long_as_their_version(producer: str) -> None:
     path = min(first)
     named = table.context.manifests.metas(str(logged.changelog_manifest_list))
     lists = (logged.changelog_manifest_list, *(meta.file_name for meta in named))
-    first |= {table.layout.manifest(str(name)) for name in lists}
+    first |= {table.context.layout.manifest(str(name)) for name in lists}
     assert first <= paths(table)
     assert [pin.name for pin in table.why(path).pins] == [str(logged.id)]
     table.create_tag("held", snapshot_id=logged.id)
@@ -322,17 +323,17 @@ def test_what_loses_or_fails_leaves_no_changelog_file(producer: str) -> None:
     there = changelog_files(table)
     table.set_options({"write-buffer-size": "1 b"})
     table.refresh()
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows([3], 1))
     assert (changelog_files(table) != there) == (producer == "input")
     with pytest.raises(InvalidRequest):
         writer.write(pa.table({"id": [None], "v": [1]}))
     assert changelog_files(table) == there
-    other = Table.open(table.store, name="t", environment=table.environment)
-    writer = table.new_writer()
+    other = Table.open(table.store, name="t", environment=table.context.environment)
+    writer = new_writer(table.context.look())
     writer.write(rows([4], 4))
     other.upsert(rows([5], 5))
-    table.commit(writer.finish())
+    commit_changes(table.context, writer.finish())
     assert state(table) == {1: 1, 2: 1, 4: 4, 5: 5}
     table.compact(full=True)
     assert_sound(table)
@@ -342,10 +343,10 @@ def test_a_compaction_that_loses_deletes_its_changelog() -> None:
     """Its files were never named."""
     table = make("full-compaction", bucket="1")
     table.upsert(rows([1, 2], 1))
-    other = Table.open(table.store, name="t", environment=table.environment)
+    other = Table.open(table.store, name="t", environment=table.context.environment)
 
     def slower(tasks: Any, plan: Any) -> Any:
-        changes = [run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks]
+        changes = [run_task(table.store, task, plan=plan, environment=table.context.environment) for task in tasks]
         other.compact(full=True)
         other.upsert(rows([1], 9))
         return changes

@@ -15,6 +15,7 @@ from lakebed.table.codec.manifest import entries_of_changes, files_of
 from lakebed.table.commit.commit import CommitRequest, StagedChange, commit
 from lakebed.table.model.model import BucketChange, Snapshot
 from lakebed.table.rows.overwrite import Overwrite
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 
@@ -100,7 +101,9 @@ def test_files_with_a_known_snapshot_keep_it(bench: Any) -> None:
     file = next(file for file in files_of(live) if file.file_name == "a")
     upgraded = replace(file, level=1)
     foreign = replace(file, file_name="foreign", commit_snapshot=-1)
-    newest = bench.table.commit([BucketChange(EMPTY_ROW, 0, -1, (upgraded, foreign), (file,))], kind="COMPACT")
+    newest = commit_changes(
+        bench.table.context, [BucketChange(EMPTY_ROW, 0, -1, (upgraded, foreign), (file,))], kind="COMPACT"
+    )
     entries = bench.table.context.manifests.live_entries(newest)
     found = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
     assert found == {"a": 1, "b": 2, "foreign": -1}
@@ -228,7 +231,7 @@ def test_time_never_runs_backwards(bench: Any) -> None:
     bench.clock.advance(1000)
     ahead = bench.commit("a")
     behind = Table.open(bench.store, name="t", environment=replace(bench.environment, clock=ManualClock()))
-    assert behind.commit([bench.change("b")]).time_ms == ahead.time_ms
+    assert commit_changes(behind.context, [bench.change("b")]).time_ms == ahead.time_ms
 
 
 def test_watermarks_only_rise(bench: Any) -> None:

@@ -24,7 +24,8 @@ from lakebed.table.codec.manifest import files_of
 from lakebed.table.collect.live_versions import read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.model import BucketChange, DataFile, Snapshot
-from lakebed.table.table import Table
+from lakebed.table.rows.rows import commit_changes
+from lakebed.table.table import Table, branch_of
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, RecordingStore
 from worlds.binary_rows import encode_row
 from worlds.table.world import InlineRuntime, TableWorld
@@ -121,7 +122,7 @@ def commit(table: Table) -> None:
     world_file = BucketChange(
         live["partition"][0].as_py(), 0, 1, deleted=(table_files(table)[0],), added=(new_file(table, "crash"),)
     )
-    table.commit([world_file], kind="OVERWRITE")
+    commit_changes(table.context, [world_file], kind="OVERWRITE")
 
 
 def table_files(table: Table) -> list[DataFile]:
@@ -180,7 +181,7 @@ def may_lose(verb: str) -> tuple[set[int], set[str]]:
 
 def files_at(table: Table, snapshot: Snapshot) -> frozenset[str]:
     """Data files of a version, decoded from the store."""
-    reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=_CHECKED)
+    reader = ManifestReader(table.store, table.context.layout, environment=table.context.environment, cache=_CHECKED)
     names = ReferencedFiles(replace(table.context, manifests=reader))
     return frozenset(names.of(snapshot, ["data"]).to_pylist())
 
@@ -209,9 +210,8 @@ def unneeded(table: Table) -> set[str]:
     """Data files and manifests that no version of any branch names."""
     used: set[str] = set()
     for line in every_branch(table.context):
-        line = replace(
-            line, manifests=ManifestReader(table.store, line.layout, environment=table.environment, cache=_CHECKED)
-        )
+        reader = ManifestReader(line.store, line.layout, environment=line.environment, cache=_CHECKED)
+        line = replace(line, manifests=reader)
         holders = read_live_versions(line)
         names = ReferencedFiles(line)
         for snapshot_id in holders.ids.tolist():
@@ -244,7 +244,7 @@ def check_branch(table: Table) -> None:
     """A branch is there in full or not at all, and can be deleted and made again; nothing of it stays behind."""
     for branch in table.branches():
         stored = {meta.path for meta in table.store.list("")}
-        fork = table.of_branch(branch.name)
+        fork = branch_of(table, branch.name)
         for snapshot in fork.snapshots():
             assert files_at(fork, snapshot) <= stored, f"{branch.name} misses files of snapshot {snapshot.id}"
         assert fork.latest() is not None
@@ -262,7 +262,7 @@ def commit_after(table: Table) -> None:
     """A commit by another process after the fault."""
     newest = table.latest() or pytest.fail("no snapshot")
     partition = table.context.manifests.live_entries(newest)["partition"][0].as_py()
-    table.commit([BucketChange(partition, 0, 1, added=(new_file(table, "after"),))])
+    commit_changes(table.context, [BucketChange(partition, 0, 1, added=(new_file(table, "after"),))])
 
 
 def check_versions_exist(table: Table) -> None:

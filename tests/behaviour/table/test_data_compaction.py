@@ -20,6 +20,7 @@ from lakebed.table.compaction.compact import CompactProgress, compact, current_t
 from lakebed.table.compaction.compact_plan import CompactTask
 from lakebed.table.model.model import BucketChange
 from lakebed.table.read.read import ReadPlan, read_split
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 
 MIB = 1 << 20
@@ -141,7 +142,7 @@ def compacted(table: Table) -> list[BucketChange]:
     changes: list[BucketChange] = []
 
     def run(tasks: Sequence[CompactTask], plan: ReadPlan) -> list[BucketChange]:
-        changes.extend(run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks)
+        changes.extend(run_task(table.store, task, plan=plan, environment=table.context.environment) for task in tasks)
         raise Closed("before the commit")
 
     with pytest.raises(Closed):
@@ -158,7 +159,7 @@ def test_a_compaction_overtaken_by_another_starts_over() -> None:
     table.upsert(rows(range(5), v=9))
     assert table.compact(full=True).snapshot is not None
     with pytest.raises(Conflict):
-        table.commit(changes, kind="COMPACT")
+        commit_changes(table.context, changes, kind="COMPACT")
     assert content(table) == [("a", i, 9 if i < 5 else 5) for i in range(10)]
 
 
@@ -170,7 +171,7 @@ def test_rows_written_during_a_compaction_survive_it() -> None:
     changes = compacted(table)
     table.upsert(rows(range(3), v=7))
     table.delete(keys=rows([9]).select(["dt", "id"]))
-    table.commit(changes, kind="COMPACT")
+    commit_changes(table.context, changes, kind="COMPACT")
     assert content(table) == [("a", i, 7 if i < 3 else 5) for i in range(9)]
 
 

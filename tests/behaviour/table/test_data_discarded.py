@@ -13,6 +13,7 @@ from lakebed.errors import Closed, Conflict, InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.table.compaction.compact import compact, run_task
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing.wrapper import Call, StoreWrapper
 
@@ -68,7 +69,7 @@ def test_a_compaction_that_lost_discards_what_it_wrote() -> None:
         table.upsert(rows(range(10), v=v))
 
     def overtaken(tasks: Any, plan: Any) -> Any:
-        changes = [run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks]
+        changes = [run_task(table.store, task, plan=plan, environment=table.context.environment) for task in tasks]
         assert len(unreferenced(other)) == 1
         other.compact(full=True)
         return changes
@@ -87,7 +88,7 @@ def test_files_that_only_moved_are_never_discarded() -> None:
     def overtaken(tasks: Any, plan: Any) -> Any:
         assert [len(task.moved) for task in tasks] == [2]
         other.compact(full=True)
-        return [run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks]
+        return [run_task(table.store, task, plan=plan, environment=table.context.environment) for task in tasks]
 
     compact(table.context, full=True, run_tasks=overtaken)
     assert unreferenced(table) == set()
@@ -135,7 +136,7 @@ def test_a_writer_that_fails_half_way_discards_what_it_wrote(keyed: bool) -> Non
         assert len(unreferenced(table)) == 1
         raise OSError("the source broke")
 
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     with pytest.raises(OSError, match="the source broke"):
         writer.write(pa.RecordBatchReader.from_batches(SCHEMA, batches()))
     assert unreferenced(table) == set()
@@ -144,7 +145,7 @@ def test_a_writer_that_fails_half_way_discards_what_it_wrote(keyed: bool) -> Non
     with pytest.raises(Closed):
         writer.finish()
 
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows([1]))
     assert len(unreferenced(table)) == 1
     with pytest.raises(InvalidRequest):
@@ -155,13 +156,13 @@ def test_a_writer_that_fails_half_way_discards_what_it_wrote(keyed: bool) -> Non
 def test_an_abandoned_writer_leaves_nothing() -> None:
     """`abandon` deletes what was written; after `finish` the files belong to the changes, and stay."""
     table, _, _ = make(**{"write-buffer-size": "1 b"})
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows([1]))
     writer.abandon()
     assert unreferenced(table) == set()
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows([1]))
     changes = writer.finish()
     writer.abandon()
-    table.commit(changes)
+    commit_changes(table.context, changes)
     assert table.read()["id"].to_pylist() == [1]

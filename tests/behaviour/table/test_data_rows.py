@@ -19,6 +19,7 @@ from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.open import open_store
 from lakebed.table.model.predicate_tree import column
 from lakebed.table.read.read import read_split, read_split_table
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("dt", pa.string()), ("id", pa.int64()), ("v", pa.int32()), ("s", pa.string())])
@@ -71,12 +72,12 @@ def test_upserts_replace_and_deletes_remove(make: Callable[..., Table]) -> None:
 def test_concurrent_upserts_of_one_key_have_one_winner(make: Callable[..., Table]) -> None:
     """Two writers that start from one snapshot both commit; every reader sees the same single row of the key."""
     table = keyed(make)
-    first, second = table.new_writer(), table.new_writer()
+    first, second = new_writer(table.context.look()), new_writer(table.context.look())
     first.write(rows([1], v=1))
     second.write(rows([1], v=2))
     changes = [second.finish(), first.finish()]
     for change in changes:
-        table.commit(change)
+        commit_changes(table.context, change)
     assert by_id(table.read()) == {("a", 1): 1}
     assert by_id(pa.Table.from_batches(table.scan().to_batches())) == {("a", 1): 1}
     table.compact(full=True)

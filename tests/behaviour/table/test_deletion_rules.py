@@ -12,6 +12,7 @@ from lakebed.errors import Conflict, Unavailable
 from lakebed.objects.port import ObjectStore
 from lakebed.table.branch.manifest_cache import PROCESS_CACHE
 from lakebed.table.collect.live_versions import expiry_boundary, read_live_versions
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
 from lakebed.testing.between import Between
@@ -163,7 +164,7 @@ def test_a_restoring_snapshot_that_went_since_keeps_what_it_restored() -> None:
     files = made.main.snapshots[1]
     for _ in range(2):
         added = made._change(made.table, add_count=1, delete_count=0)
-        made.table.commit(added[0])
+        commit_changes(made.table.context, added[0])
         files = files | added[1]
     made.table.delete_tag("early")
     expire_all(made.table)

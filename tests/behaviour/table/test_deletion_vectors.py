@@ -32,7 +32,7 @@ from lakebed.table.commit.commit import Basis
 from lakebed.table.model.model import BucketChange, Snapshot
 from lakebed.table.read.vectors import encode_vectors
 from lakebed.table.rows.position_deletes import delete_positions
-from lakebed.table.rows.rows import new_writer
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.between import Between
@@ -432,7 +432,7 @@ def test_a_rewrite_that_loses_a_race(name: str) -> None:
     (written,) = writer.finish()
     change = BucketChange(written.partition, 0, written.total_buckets, written.added, tuple(files_of(entries)))
     with pytest.raises(Conflict) as lost:
-        table.commit([change], kind="OVERWRITE", basis=basis)
+        commit_changes(table.context, [change], kind="OVERWRITE", basis=basis)
     assert lost.value.kind in ("rows_changed", "file_gone")
     assert values_of(opened(table.store)) == after
 

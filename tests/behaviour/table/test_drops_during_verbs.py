@@ -15,6 +15,7 @@ from lakebed.errors import AlreadyExists, Conflict, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.objects.port import ObjectStore
 from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import Between, Call, StoreWrapper
 
@@ -227,12 +228,12 @@ def test_rows_written_before_the_table_was_created_again_are_refused() -> None:
     """Files that a writer made for the dropped table are not committed to the new one."""
     lake = lakebed.open(f"memory://{uuid.uuid4()}")
     table = lake.create_table("t", COLUMNS)
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows(1))
     changes = writer.finish()
     create_again(lake)
     with pytest.raises(Conflict, match="created again") as refused:
-        table.commit(changes)
+        commit_changes(table.context, changes)
     assert refused.value.kind == "schema_changed"
     assert keys_of(lake.table("t")) == [100]
     table.append(rows(3))

@@ -65,7 +65,7 @@ def check_index(table: Table) -> None:
     """Every key of every file is in one bucket, and its hash in the index of that bucket and of no other."""
     newest = table.latest()
     assert newest is not None
-    index = HashIndex(table.store, table.layout)
+    index = HashIndex(table.store, table.context.layout)
     homes: dict[int, int] = {}
     for entry in index.entries(newest.index_manifest):
         for number in index.hashes(entry).tolist():
@@ -132,7 +132,7 @@ def _check_recovery(inner: ObjectStore, store: FaultyStore, where: str) -> bool:
     table.collect(grace_ms=0)
     newest = table.latest()
     assert newest is not None
-    named = {entry.file_name for entry in HashIndex(inner, table.layout).entries(newest.index_manifest)}
+    named = {entry.file_name for entry in HashIndex(inner, table.context.layout).entries(newest.index_manifest)}
     assert {meta.path.rpartition("/")[2] for meta in inner.list("index/")} == named, where
     assert contents(table) == kept, where
     check_index(table)

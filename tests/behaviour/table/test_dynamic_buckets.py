@@ -20,6 +20,7 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.files.dynamic_bucket import HashIndex
 from lakebed.table.rows import rows as rows_module
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.write.write_settings import check_writable
 
 SCHEMA = pa.schema(
@@ -79,7 +80,7 @@ def check_placement(table: Table) -> None:
             assert homes.setdefault((part, key), bucket) == bucket, f"key {key} of {part} in two buckets"
     newest = table.latest()
     assert newest is not None
-    index = HashIndex(table.store, table.layout)
+    index = HashIndex(table.store, table.context.layout)
     entries = index.entries(newest.index_manifest)
     seen: dict[bytes, list[int]] = defaultdict(list)
     for entry in entries:
@@ -166,7 +167,7 @@ def test_overwrites_begin_anew(make: Callable[..., Table]) -> None:
     assert contents(table) == {}
     newest = table.latest()
     assert newest is not None
-    assert HashIndex(table.store, table.layout).entries(newest.index_manifest) == []
+    assert HashIndex(table.store, table.context.layout).entries(newest.index_manifest) == []
     table.upsert(rows(range(30), v=8))
     assert len(contents(table)) == 30
     check_placement(table)
@@ -176,15 +177,15 @@ def test_concurrent_writers_place_a_new_key_once(make: Callable[..., Table]) -> 
     """Writers that began on one state commit one after the other: new keys are placed once, or the loser conflicts."""
     table = make(partitioned=False)
     table.upsert(rows(range(8), p="a"))
-    first, second, third = (table.new_writer() for _ in range(3))
+    first, second, third = (new_writer(table.context.look()) for _ in range(3))
     first.write(rows(range(100, 120), v=1, p="a"))
     second.write(rows(range(300, 302), v=2, p="a"))
     third.write(rows([119, 118, 200], v=3, p="a"))
     changes = [writer.finish() for writer in (first, second, third)]
-    table.commit(changes[0])
-    table.commit(changes[1])
+    commit_changes(table.context, changes[0])
+    commit_changes(table.context, changes[1])
     with pytest.raises(Conflict) as lost:
-        table.commit(changes[2])
+        commit_changes(table.context, changes[2])
     assert lost.value.kind == "index_changed"
     check_placement(table)
     model = {(k, "a"): 0 for k in range(8)} | {(k, "a"): 1 for k in range(100, 120)}
@@ -244,7 +245,7 @@ def test_versions_keep_their_index(make: Callable[..., Table]) -> None:
     newest = table.latest()
     assert newest is not None
     table.expire(retain_max=1, retain_min=1, older_than_ms=2**50)
-    named = {entry.file_name for entry in HashIndex(table.store, table.layout).entries(newest.index_manifest)}
+    named = {entry.file_name for entry in HashIndex(table.store, table.context.layout).entries(newest.index_manifest)}
     there = {meta.path.rpartition("/")[2] for meta in table.store.list("index/")}
     assert there == named
 

@@ -28,6 +28,7 @@ from lakebed.table.branch.reclaim import candidates_of
 from lakebed.table.branch.unfinished import Deletion, decode_deletion, encode_deletion
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.model.model import BucketChange
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock
 from worlds.table.world import InlineRuntime
@@ -165,7 +166,7 @@ def test_orphans_of_this_table_alone_are_deleted(world: World) -> None:
     one, two = world.make("one"), world.make("two")
     for table in (one, two):
         table.upsert(rows(1))
-        writer = table.new_writer()
+        writer = new_writer(table.context.look())
         writer.write(rows(2))
         writer.finish()  # and its process dies here
     before = world.urls()
@@ -217,7 +218,7 @@ def test_options_may_change(world: World) -> None:
     written = world.urls()
     for options in (world.options("round-robin", "one"), world.options("entropy-inject", "two")):
         table.set_options(options)
-        writer = table.new_writer()
+        writer = new_writer(table.context.look())
         writer.write(rows(9))
         writer.finish()
     orphans = world.urls() - written
@@ -247,7 +248,9 @@ def test_files_that_are_elsewhere_are_never_deleted(world: World, change: str) -
     url = elsewhere(file.external_path, file.file_name, change)
     world.outside.copy(inside_of(file.external_path), inside_of(url))
     moved = replace(file, external_path=url, file_name=url.rpartition("/")[2])
-    table.commit([BucketChange(partition, bucket, 2, added=(moved,), deleted=(file,))], kind="OVERWRITE")
+    commit_changes(
+        table.context, [BucketChange(partition, bucket, 2, added=(moved,), deleted=(file,))], kind="OVERWRITE"
+    )
     assert values(table) == dict.fromkeys(range(8), 1)
     table.overwrite(rows(2))
     table.expire(retain_max=1, retain_min=1)
@@ -284,7 +287,7 @@ def test_cleaning_stops_when_an_external_file_is_missing(world: World) -> None:
     table.upsert(rows(1))
     gone = min(live(table))
     world.outside.delete([inside_of(gone)])
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows(2))
     writer.finish()
     before = world.urls()
@@ -306,7 +309,7 @@ def test_dropping_deletes_the_table_s_own_files(world: World) -> None:
     table.create_branch("b").upsert(rows(2))
     table.create_tag("old")
     table.upsert(rows(3))
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows(4))
     writer.finish()
     strays = {f"memory://{world.name}-outside/{path}" for path in STRAYS}
@@ -364,7 +367,7 @@ def test_in_a_branch_of_a_repository_nothing_outside_changes() -> None:
         with pytest.raises(InvalidRequest, match=r"external-paths\.strategy.*branch of a repository"):
             table.upsert(rows(1))
         table.set_options({"data-file.external-paths.strategy": "none"})
-        table.commit([BucketChange(partition, 0, 1, added=(file,))])
+        commit_changes(table.context, [BucketChange(partition, 0, 1, added=(file,))])
         assert values(table) == dict.fromkeys(range(3), 1)
         table.overwrite(rows(2, 3))
         table.expire(retain_max=1, retain_min=1)
@@ -404,7 +407,7 @@ def test_a_root_in_the_folder_of_another_table_is_safe(world: World) -> None:
     )
     for table in (host, guest):
         table.upsert(rows(1))
-        writer = table.new_writer()
+        writer = new_writer(table.context.look())
         writer.write(rows(2))
         writer.finish()
     assert len(inside(host)) == 4

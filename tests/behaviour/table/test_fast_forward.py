@@ -107,7 +107,7 @@ def test_a_writer_that_is_faster_wins(table: Table, prefix: str) -> None:
     between = Between(
         table.store, kind="put", prefix=prefix, happens=lambda: table.upsert(rows({9: "main's own"})) and None
     )
-    mine = Table.open(between, name="t", environment=table.environment)
+    mine = Table.open(between, name="t", environment=table.context.environment)
     with pytest.raises(Conflict) as refused:
         mine.fast_forward("trial")
     assert refused.value.kind == "not_fast_forward"
@@ -205,7 +205,7 @@ def test_main_has_a_schema_of_its_own(table: Table, change: str, is_changed: boo
         with pytest.raises(Conflict, match="main") as refused:
             table.fast_forward("trial", dry_run=dry_run)
         assert refused.value.kind == "not_fast_forward"
-    reopened = Table.open(table.store, name="t", environment=table.environment)
+    reopened = Table.open(table.store, name="t", environment=table.context.environment)
     assert (reopened.latest(), reopened.schema) == before
     assert read(table) == {1: "a"}
 
@@ -217,7 +217,7 @@ def test_a_schema_of_main_that_is_faster(table: Table, prefix: str) -> None:
     trial.upsert(rows({2: "b"}))
     between = Between(table.store, kind="put", prefix=prefix, happens=lambda: table.add_column("mine", "INT") and None)
     with pytest.raises(Conflict, match="main") as refused:
-        Table.open(between, name="t", environment=table.environment).fast_forward("trial")
+        Table.open(between, name="t", environment=table.context.environment).fast_forward("trial")
     assert refused.value.kind == "not_fast_forward"
     assert between.happened
     assert read(table) == {1: "a"}
@@ -229,7 +229,7 @@ def test_a_repetition_after_main_has_changed_its_schema(table: Table) -> None:
     done = table.fast_forward("trial")
     table.add_column("mine", "INT")
     assert table.fast_forward("trial") == done
-    Table.open(table.store, name="t", branch="trial", environment=table.environment).upsert(rows({3: "c"}))
+    Table.open(table.store, name="t", branch="trial", environment=table.context.environment).upsert(rows({3: "c"}))
     with pytest.raises(Conflict, match="main"):
         table.fast_forward("trial")
 
@@ -294,7 +294,7 @@ def test_a_tag_that_outlives_a_rollback_of_another_client(table: Table) -> None:
     kept = bytes(table.store.get(path))
     foreign_rollback(table, "start")
     table.store.put(path, kept)  # made while the other client rolled back, which deletes the tags that it listed
-    table = Table.open(table.store, name="t", environment=table.environment)
+    table = Table.open(table.store, name="t", environment=table.context.environment)
     table.fast_forward("trial")
     assert read(table) == read(table, "with-b") == {1: "a", 2: "b"}
     table.overwrite(rows({6: "f"}))
@@ -315,7 +315,7 @@ def test_a_version_that_expires_meanwhile_is_refused(table: Table) -> None:
 
     between = Between(table.store, kind="put", prefix="branch/branch-trial/tag/", happens=meanwhile)
     with pytest.raises(Conflict):
-        Table.open(between, name="t", environment=table.environment).fast_forward("trial")
+        Table.open(between, name="t", environment=table.context.environment).fast_forward("trial")
     assert read(table) == {1: "a"}
     assert table.fast_forward("trial").id == 2
     assert read(table) == {3: "c"}

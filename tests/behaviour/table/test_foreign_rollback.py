@@ -18,7 +18,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.manifest_cache import PROCESS_CACHE
 from lakebed.table.model.model import Snapshot
-from lakebed.table.rows.rows import without_matching
+from lakebed.table.rows.rows import commit_changes, new_writer, without_matching
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore, StoreWrapper
 from lakebed.testing.between import Between
@@ -58,7 +58,7 @@ def reopened(table: Table, store: ObjectStore | None = None) -> Table:
 
 def insert_elsewhere(table: Table, row: int) -> Snapshot:
     """A row by another client: the file is written by a table of its own, the commit is as Java's."""
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows(row))
     return foreign_commit(reopened(table), writer.finish(), merges=False, name=str(uuid.uuid4()))
 
@@ -368,7 +368,7 @@ def test_a_change_made_before_a_rollback_does_not_fit_the_same_id_of_another_lin
 
     between = Between(table.store, kind="put", prefix="manifest/manifest-list", happens=elsewhere)
     with pytest.raises(Conflict, match="no longer in snapshot"):
-        reopened(table, between).commit(planned, kind="OVERWRITE")
+        commit_changes(reopened(table, between).context, planned, kind="OVERWRITE")
     assert between.happened
     check_clean(table, [0, 100, 101, 102])
 
@@ -387,7 +387,7 @@ def test_a_rewrite_whose_race_was_lost_to_an_expired_snapshot_is_checked() -> No
 
     between = Between(table.store, kind="put", prefix="manifest/manifest-list", happens=elsewhere)
     with pytest.raises(Conflict, match="no longer in snapshot"):
-        reopened(table, between).commit(planned, kind="OVERWRITE")
+        commit_changes(reopened(table, between).context, planned, kind="OVERWRITE")
     assert between.happened
     check_clean(table, [2, 3])
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.objects import open_store
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 
 ROWS = pa.table({"id": [1]})
@@ -21,7 +22,7 @@ ROWS = pa.table({"id": [1]})
         (lambda table: table.append(ROWS, commit_usr="a"), "commit_user"),
         (lambda table: table.overwrite(ROWS, watermrk=1), "watermark"),
         (lambda table: table.delete("id = 1", propertys={}), "properties"),
-        (lambda table: table.commit([], commit_identifer=1), "commit_identifier"),
+        (lambda table: commit_changes(table.context, [], options={"commit_identifer": 1}), "commit_identifier"),
         (lambda table: table.read(colums="id"), "columns"),
         (lambda table: table.create_tag("a", snapshotid=1), "snapshot_id"),
         (lambda table: table.expire(retain_mx=1), "retain_max"),

@@ -20,6 +20,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.model.model import BucketChange
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 
@@ -45,7 +46,7 @@ class Partitioned:
 
     def rows(self) -> list[tuple[Any, int]]:
         """What a reader without a warm cache sees, by id."""
-        opened = Table.open(self.store, name="t", environment=self.table.environment)
+        opened = Table.open(self.store, name="t", environment=self.table.context.environment)
         found = opened.read().to_pydict()
         return sorted(zip(found["p"], found["id"], strict=True), key=lambda row: row[1])
 
@@ -223,7 +224,7 @@ def test_external_files_are_read_and_kept(tmp_path: Path) -> None:
     partition = entries["partition"][0].as_py()
     change = BucketChange(partition, 0, -1, added=tuple(moved), deleted=tuple(files))
     made.clock.advance(1)
-    made.table.commit([change], kind="OVERWRITE")
+    commit_changes(made.table.context, [change], kind="OVERWRITE")
     assert made.rows() == made.expected
     made.table.expire(retain_max=1, retain_min=1)
     assert made.table.collect(grace_ms=0).deleted_count == 0

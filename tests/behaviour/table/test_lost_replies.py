@@ -26,6 +26,7 @@ from lakebed.runtime import Environment
 from lakebed.table.branch.manifest_cache import PROCESS_CACHE
 from lakebed.table.commit.commit import CommitOptions
 from lakebed.table.model.model import Snapshot
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import Call, Fault, FaultyStore, ManualClock, RecordingStore
 from worlds.table.world import InlineRuntime
@@ -262,11 +263,13 @@ def test_files_that_the_caller_wrote_stay_when_their_commit_is_repeated() -> Non
     """`Table.commit` of the same changes: their files may be those of the first commit, and are."""
     store = copied(VERBS["append"])
     table = opened(store)
-    writer = table.new_writer()
+    writer = new_writer(table.context.look())
     writer.write(rows({9: 9}))
     changes = writer.finish()
-    first = table.commit(changes, commit_user="job", commit_identifier=5)
-    assert opened(store).commit(changes, commit_user="job", commit_identifier=5) == first
+    first = commit_changes(table.context, changes, options={"commit_user": "job", "commit_identifier": 5})
+    assert (
+        commit_changes(opened(store).context, changes, options={"commit_user": "job", "commit_identifier": 5}) == first
+    )
     assert rows_of(opened(store)) == {**BEFORE, 9: 9}
 
 

@@ -122,7 +122,7 @@ def test_an_expiry_of_a_branch_that_was_cut_short_takes_nothing_of_main(
     report = table.collect(grace_ms=0)
     assert sorted(table.read()["id"].to_pylist()) == [0, 1, 2]
     assert sorted(branch.read()["id"].to_pylist()) == [9, 10]
-    unfinished = list(load_deletions(store, branch.layout))
+    unfinished = list(load_deletions(store, branch.context.layout))
     assert (len(unfinished), len(report.warnings)) == ((0, 0) if is_pinned else (1, 1))
 
 

@@ -20,6 +20,7 @@ from lakebed.table.codec.manifest import decode_manifest_list
 from lakebed.table.files.bucket import bucket_of
 from lakebed.table.model.layout import Layout
 from lakebed.table.read.read import read_split_table
+from lakebed.table.rows.rows import new_writer
 from lakebed.table.schema.schema import encode_schema
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
@@ -40,7 +41,7 @@ def with_options(table: Table, options: dict[str, str], **members: object) -> Ta
     old = table.schema
     changed = replace(old, id=old.id + 1, options={**old.options, **options}, **members)  # type: ignore[arg-type]
     table.store.put(Layout().schema(changed.id), encode_schema(changed))
-    return Table.open(table.store, name="t", environment=table.environment)
+    return Table.open(table.store, name="t", environment=table.context.environment)
 
 
 def stored(table: Table) -> set[str]:
@@ -52,7 +53,7 @@ ONE = pa.table({"p": ["x"], "id": pa.array([1], pa.int64())})
 
 VERBS: dict[str, Callable[[Table], object]] = {
     "write": lambda table: table.write(ONE),
-    "writer": lambda table: table.new_writer(),
+    "writer": lambda table: new_writer(table.context.look()),
     "overwrite": lambda table: table.overwrite(ONE),
     "delete": lambda table: table.delete("id = 1"),
     "compact": lambda table: table.compact(full=True),
@@ -150,7 +151,7 @@ def test_manifests_of_other_formats_are_not_called_corrupt(start: bytes) -> None
     table.write(ONE)
     head = table.context.snapshots.latest()
     assert head is not None
-    path = table.layout.manifest(head.delta_manifest_list)
+    path = table.context.layout.manifest(head.delta_manifest_list)
     table.store.put(path, start + bytes(table.store.get(path))[len(start) :])
     with pytest.raises(UnsupportedFormat, match="Avro only"):
         decode_manifest_list(table.store.get(path), path=path)

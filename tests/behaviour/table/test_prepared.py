@@ -16,8 +16,10 @@ from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.index_manifest import IndexEntry, encode_index_manifest
 from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.codec.manifest_meta import manifest_meta
+from lakebed.table.commit.prepared import commit_prepared
 from lakebed.table.files.dynamic_bucket import encode_hashes
 from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from worlds.table import made_up
 
@@ -77,7 +79,7 @@ def refuse(bench: Bench, snapshot: Snapshot, kind: str) -> str:
     """The sentence of a refusal of that kind, after which nothing is changed."""
     before = bench.live(), bench.table.context.snapshots.ids()
     with pytest.raises((Conflict, InvalidRequest)) as caught:
-        bench.table.commit_prepared(snapshot)
+        commit_prepared(bench.table.context, snapshot)
     assert caught.value.kind == kind, caught.value
     assert (bench.live(), bench.table.context.snapshots.ids()) == before
     return caught.value.message
@@ -85,9 +87,9 @@ def refuse(bench: Bench, snapshot: Snapshot, kind: str) -> str:
 
 def test_a_prepared_snapshot_is_committed_with_lakebeds_counts(bench: Bench, client: Client) -> None:
     """A prepared append becomes the newest snapshot; rows are counted from its manifests, time never goes back."""
-    first = bench.table.commit_prepared(client.prepare(bench.change("a", "b"), base=None))
+    first = commit_prepared(bench.table.context, client.prepare(bench.change("a", "b"), base=None))
     assert first is not None
-    second = bench.table.commit_prepared(client.prepare(bench.change("c"), base=first), base_uuid=first.uuid)
+    second = commit_prepared(bench.table.context, client.prepare(bench.change("c"), base=first), base_uuid=first.uuid)
     assert second == bench.table.latest()
     assert second is not None
     assert (second.id, second.total_record_count, second.delta_record_count) == (2, 30, 10)
@@ -101,22 +103,24 @@ def test_a_prepared_snapshot_is_committed_with_lakebeds_counts(bench: Bench, cli
 def test_a_repeated_request_is_answered_as_the_first(bench: Bench, client: Client, given: str | None) -> None:
     """After a lost reply the same snapshot is sent again: it is there once, also when others committed since."""
     prepared = client.prepare(bench.change("a"), base=None, uuid=given)
-    committed = bench.table.commit_prepared(prepared)
+    committed = commit_prepared(bench.table.context, prepared)
     bench.commit("b")
-    assert bench.table.commit_prepared(prepared) == committed
-    assert Table.open(bench.store, name="t", environment=bench.environment).commit_prepared(prepared) == committed
+    assert commit_prepared(bench.table.context, prepared) == committed
+    assert (
+        commit_prepared(Table.open(bench.store, name="t", environment=bench.environment).context, prepared) == committed
+    )
     assert bench.live() == ["a", "b"]
 
 
 def test_a_repeated_request_is_recognised_after_its_snapshot_expired(bench: Bench, client: Client) -> None:
     """The boundary remembers who won an id, so an expired commit is not made twice, and a lost one is not claimed."""
     mine, other = (client.prepare(bench.change(name), base=None) for name in ("mine", "other"))
-    assert bench.table.commit_prepared(mine) is not None
+    assert commit_prepared(bench.table.context, mine) is not None
     for name in ("b", "c"):
         bench.commit(name)
     bench.table.expire(retain_max=1, older_than_ms=2**50)
-    assert bench.table.commit_prepared(mine) is not None
-    assert bench.table.commit_prepared(other) is None
+    assert commit_prepared(bench.table.context, mine) is not None
+    assert commit_prepared(bench.table.context, other) is None
     assert bench.live() == ["b", "c", "mine"]
 
 
@@ -125,10 +129,10 @@ def test_an_old_base_must_be_prepared_again(bench: Bench, client: Client) -> Non
     bench.commit("a")
     old = client.prepare(bench.change("b"), base=bench.table.latest())
     bench.commit("c")
-    assert bench.table.commit_prepared(old) is None
+    assert commit_prepared(bench.table.context, old) is None
     newest = bench.table.latest()
     foreign = client.prepare(bench.change("b"), base=newest)
-    assert bench.table.commit_prepared(foreign, base_uuid="of another version") is None
+    assert commit_prepared(bench.table.context, foreign, base_uuid="of another version") is None
     assert bench.live() == ["a", "c"]
 
 
@@ -147,14 +151,14 @@ def test_a_base_with_other_files_is_refused(bench: Bench, client: Client) -> Non
 def test_files_that_were_replaced_meanwhile_are_found(bench: Bench, client: Client) -> None:
     """A compaction by another client of files that lakebed replaced is a conflict, as for lakebed's own writers."""
     bench.commit("a", "b")
-    bench.table.commit([bench.change("ab", deleted=("a", "b"))], kind="COMPACT")
+    commit_changes(bench.table.context, [bench.change("ab", deleted=("a", "b"))], kind="COMPACT")
     stale = client.prepare(bench.change("ab2", deleted=("a", "b")), base=bench.table.latest(), commit_kind="COMPACT")
     refuse(bench, stale, "file_gone")
 
 
 def test_files_that_are_there_are_not_added_again(bench: Bench, client: Client) -> None:
     """Files of a commit whose reply was lost do not become part of the table a second time under other lists."""
-    assert bench.table.commit_prepared(client.prepare(bench.change("a"), base=None)) is not None
+    assert commit_prepared(bench.table.context, client.prepare(bench.change("a"), base=None)) is not None
     refuse(bench, client.prepare(bench.change("a"), base=bench.table.latest()), "file_twice")
 
 
@@ -208,7 +212,7 @@ def test_ids_below_the_boundary_are_refused(bench: Bench, client: Client) -> Non
     table = bench.reopen()
     prepared = Client(table).prepare(bench.change("d"), base=table.latest())
     with pytest.raises(Conflict, match="another client rolled the table back"):
-        table.commit_prepared(prepared)
+        commit_prepared(table.context, prepared)
     assert bench.live(table) == ["a", "b", "c"]
 
 
@@ -230,7 +234,7 @@ def test_a_key_has_one_bucket(bench: Bench) -> None:
     store.put("manifest/index-manifest-other", encode_index_manifest([entry, other]))
     prepared = Client(table).prepare(base=head, index_manifest="index-manifest-other")
     with pytest.raises(Conflict) as caught:
-        table.commit_prepared(prepared)
+        commit_prepared(table.context, prepared)
     assert caught.value.kind == "index_changed"
     assert table.latest() == head
 
@@ -247,9 +251,9 @@ def test_deleted_rows_stay_deleted(bench: Bench) -> None:
     assert head is not None
     assert head.index_manifest is not None, "the deletion rewrote the file: the test needs a vector"
     with pytest.raises(Conflict) as caught:
-        table.commit_prepared(Client(table).prepare(base=head, index_manifest=None))
+        commit_prepared(table.context, Client(table).prepare(base=head, index_manifest=None))
     assert caught.value.kind == "rows_changed"
-    assert table.commit_prepared(Client(table).prepare(bench.change("more"), base=head)) is not None
+    assert commit_prepared(table.context, Client(table).prepare(bench.change("more"), base=head)) is not None
 
 
 def test_an_upsert_under_an_older_schema_is_a_conflict(bench: Bench) -> None:
@@ -264,7 +268,7 @@ def test_an_upsert_under_an_older_schema_is_a_conflict(bench: Bench) -> None:
     prepared = Client(table).prepare(BucketChange(EMPTY_ROW, 0, 1, (file,), ()), base=table.latest())
     table.add_column("w", "INT")
     with pytest.raises(Conflict) as caught:
-        table.commit_prepared(prepared)
+        commit_prepared(table.context, prepared)
     assert caught.value.kind == "schema_changed"
 
 
@@ -283,8 +287,8 @@ def test_a_rollback_only_from_a_version(bench: Bench) -> None:
 def test_an_outcome_that_is_not_known_any_more_is_said(bench: Bench, client: Client) -> None:
     """An id that went without a record of its winner is neither claimed nor committed again."""
     prepared = client.prepare(bench.change("a"), base=None)
-    bench.table.commit_prepared(prepared)
+    commit_prepared(bench.table.context, prepared)
     bench.commit("b")
     bench.store.delete(["snapshot/snapshot-1"])
     with pytest.raises(OutcomeUnknown):
-        bench.table.commit_prepared(prepared)
+        commit_prepared(bench.table.context, prepared)

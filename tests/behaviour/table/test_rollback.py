@@ -6,6 +6,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.codec.manifest import ADD, DELETE, IDENTITY
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.versions.rollback import ROLLED_BACK_TO
 from worlds.table.world import TableWorld
 
@@ -94,7 +95,7 @@ def test_below_a_branch_it_is_refused() -> None:
     """A rollback that would remove a branch's origin is refused, in one sentence, and changes nothing."""
     made = world()
     made.table.create_branch("experiment")
-    made.table.commit([])
+    commit_changes(made.table.context, [])
     with pytest.raises(InvalidRequest, match="experiment"):
         made.table.rollback_to(3)
     with pytest.raises(InvalidRequest, match="experiment"):

@@ -19,7 +19,8 @@ from lakebed.objects.port import ObjectStore
 from lakebed.table.branch.branches import every_branch
 from lakebed.table.compaction.compact import compact, run_task
 from lakebed.table.model.model import BucketChange
-from lakebed.table.table import Table
+from lakebed.table.rows.rows import commit_changes, new_writer
+from lakebed.table.table import Table, branch_of
 from lakebed.testing.wrapper import Call, StoreWrapper
 
 R = TypeVar("R")
@@ -104,7 +105,7 @@ def test_versions_and_tags_have_the_columns_of_their_rows(two: Two) -> None:
         (lambda table: table.update("k = 2", {"v": 21}), [(2, 21, None), NEW]),
         (lambda table: table.update("k = 3", {"x": "tres"}), [(2, 21, None), (3, 30, "tres")]),
         (lambda table: table.compact(full=True), [(2, 21, None), (3, 30, "tres")]),
-        (lambda table: table.commit([]), [(2, 21, None), (3, 30, "tres")]),
+        (lambda table: commit_changes(table.context, []), [(2, 21, None), (3, 30, "tres")]),
         (lambda table: table.overwrite(pa.table({"k": [4], "v": [4], "x": ["four"]})), [(4, 4, "four")]),
         (lambda table: table.write(pa.table({"k": [5], "v": [5], "x": ["five"]})), [(4, 4, "four"), (5, 5, "five")]),
         (lambda table: table.rollback_to_as_latest(2), [*OLD, NEW]),
@@ -135,7 +136,7 @@ def test_a_pickled_handle_looks_too(tmp_path: Path) -> None:
 def test_a_handle_of_a_branch_looks_at_the_schemas_of_the_branch() -> None:
     """An old handle of a branch keeps the branch's columns, and main's handle publishes them."""
     two = Two.of()
-    stale, other = two.stale.create_branch("dev"), two.other.of_branch("dev")
+    stale, other = two.stale.create_branch("dev"), branch_of(two.other, "dev")
     other.add_column("x", "STRING")
     other.write(pa.table({"k": [3], "v": [30], "x": ["three"]}))
     stale.compact(full=True)
@@ -152,7 +153,7 @@ def test_a_handle_of_a_branch_does_not_take_mains_schema() -> None:
     """Main and a branch that both changed their columns have other schemas of one id: each is read by its own."""
     two = Two.of()
     two.stale.create_branch("dev")
-    dev = two.other.of_branch("dev")
+    dev = branch_of(two.other, "dev")
     dev.add_column("x", "STRING")
     dev.write(pa.table({"k": [3], "v": [30], "x": ["three"]}))
     two.other.add_column("y", "INT")
@@ -216,7 +217,7 @@ def test_an_option_that_a_handle_has_not_seen_counts() -> None:
     two.other.set_options({"changelog-producer": "input", "tag.default-time-retained": "1 d"})
     rows = pa.table({"k": [1], "v": [11]}, SCHEMA)
     logged = [stale[0].write(rows), stale[1].delete("k = 2"), stale[2].update("k = 1", {"v": 12})]
-    logged.append(stale[3].commit([]))
+    logged.append(commit_changes(stale[3].context, []))
     assert [snapshot is not None and snapshot.changelog_record_count for snapshot in logged[:3]] == [1, 1, 1]
     assert two.stale.changes(1)["_row_kind"].to_pylist()[0] == "+I"
     assert stale[4].create_tag("kept").lifetime_ms == 86_400_000
@@ -238,7 +239,7 @@ def test_vectors_that_another_handle_turned_on_count() -> None:
 
 def held(two: Two) -> list[BucketChange]:
     """Rows that a writer made before the schema changed."""
-    writer = two.stale.new_writer()
+    writer = new_writer(two.stale.context.look())
     writer.write(pa.table({"k": [2, 4], "v": [21, 40]}, SCHEMA))
     return writer.finish()
 
@@ -250,7 +251,7 @@ def test_rows_of_an_older_schema_are_carried_into_an_append_table() -> None:
     two.add_column()
     two.other.rename_column("v", "w")
     two.other.widen_column("w", "BIGINT")
-    snapshot = two.stale.commit(changes)
+    snapshot = commit_changes(two.stale.context, changes)
     assert snapshot.schema_id == 3
     assert two.rows(tag=two.stale.create_tag("t").name) == [OLD[0], OLD[1], (2, 21, None), NEW, (4, 40, None)]
 
@@ -262,14 +263,14 @@ def test_rows_without_a_column_do_not_erase_it_in_an_upsert() -> None:
     two.add_column()
     two.other.write(pa.table({"k": [2], "v": [22], "x": ["two"]}))
     with pytest.raises(Conflict, match=r"made under schema 0.* schema 1.* open the table again") as refused:
-        two.stale.commit(changes)
+        commit_changes(two.stale.context, changes)
     assert refused.value.kind == "schema_changed"
     assert two.rows() == [OLD[0], (2, 22, "two"), NEW]
     partial = Two.of(primary_keys="k", options={"merge-engine": "partial-update"})
     changes = held(partial)
     partial.add_column()
     partial.other.write(pa.table({"k": [2], "x": ["two"]}))
-    partial.stale.commit(changes)
+    commit_changes(partial.stale.context, changes)
     assert partial.rows() == [OLD[0], (2, 21, "two"), NEW, (4, 40, None)]
 
 
@@ -279,10 +280,10 @@ def test_rows_that_were_not_logged_are_refused_where_they_must_be() -> None:
     changes = held(two)
     two.other.set_options({"changelog-producer": "input"})
     with pytest.raises(Conflict) as refused:
-        two.stale.commit(changes)
+        commit_changes(two.stale.context, changes)
     assert refused.value.kind == "schema_changed"
     two.other.remove_options(["changelog-producer"])
-    assert two.stale.commit(changes).schema_id == 2
+    assert commit_changes(two.stale.context, changes).schema_id == 2
 
 
 def test_a_rewrite_does_not_go_back_behind_the_columns_that_it_read() -> None:
@@ -292,7 +293,7 @@ def test_a_rewrite_does_not_go_back_behind_the_columns_that_it_read() -> None:
     two.add_column()
     live = [file for split in two.other.scan().splits() for file in split.files]
     with pytest.raises(Conflict) as refused:
-        two.stale.commit([replace(behind[0], deleted=tuple(live))], kind="OVERWRITE")
+        commit_changes(two.stale.context, [replace(behind[0], deleted=tuple(live))], kind="OVERWRITE")
     assert refused.value.kind == "schema_changed"
     assert two.rows() == [*OLD, NEW]
 
@@ -332,7 +333,7 @@ def test_a_column_that_is_added_during_a_compaction_is_kept_and_shown() -> None:
 
     def tasks_and_column(tasks: Any, plan: Any) -> list[BucketChange]:
         two.add_column()
-        return [run_task(two.store, task, plan=plan, environment=two.stale.environment) for task in tasks]
+        return [run_task(two.store, task, plan=plan, environment=two.stale.context.environment) for task in tasks]
 
     report = compact(two.stale.context, full=True, run_tasks=tasks_and_column)
     assert report.snapshot is not None

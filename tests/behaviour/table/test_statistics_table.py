@@ -33,9 +33,9 @@ def analyzed(table: Table, body: bytes) -> None:
     """Add what ANALYZE of another client does: a file, and a snapshot that names it."""
     head = table.latest()
     assert head is not None
-    table.store.put(table.layout.statistics("stat-x"), body)
+    table.store.put(table.context.layout.statistics("stat-x"), body)
     following = replace(head, id=head.id + 1, commit_kind="ANALYZE", statistics="stat-x", delta_record_count=0)
-    table.store.put(table.layout.snapshot(following.id), encode_snapshot(following))
+    table.store.put(table.context.layout.snapshot(following.id), encode_snapshot(following))
 
 
 def test_statistics_of_another_client() -> None:

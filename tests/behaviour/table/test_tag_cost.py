@@ -17,6 +17,7 @@ from lakebed.objects.port import RequestCounts
 from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.tag_files import SETTLED_MS, TAG_CACHE
 from lakebed.table.codec.manifest import files_of
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing.between import Between
 
@@ -35,7 +36,7 @@ def write(bench: Any, added: str, *deleted: str) -> None:
     live = [] if newest is None else files_of(bench.table.context.manifests.live_entries(newest))
     change = replace(bench.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
     bench.clock.advance(1)
-    bench.table.commit([change])
+    commit_changes(bench.table.context, [change])
 
 
 def test_each_tag_is_read_once(bench: Any) -> None:
@@ -93,7 +94,7 @@ def test_replaced_tags_are_seen_in_a_local_folder(tmp_path: Path, bench: Any) ->
     """A real folder's listing shows a replacement, by this process or another, at any speed."""
     table = Table.create(open_store(str(tmp_path)), name="t", schema=pa.schema([("id", pa.int64())]))
     for name in "ab":
-        table.commit([bench.change(name)])
+        commit_changes(table.context, [bench.change(name)])
     source = [table.context.tags.source(snapshot_id=number) for number in (1, 2)]
     table.create_tag("x")
     for number in range(20):

@@ -11,6 +11,7 @@ import pytest
 from lakebed.errors import Conflict, NotFound
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.collect.referenced_files import ReferencedFiles
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing import Crashed
 from lakebed.testing.between import Between
@@ -28,7 +29,7 @@ def write(bench: Any, added: str, *deleted: str) -> None:
     live = [] if newest is None else files_of(bench.table.context.manifests.live_entries(newest))
     change = replace(bench.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
     bench.clock.advance(1)
-    bench.table.commit([change])
+    commit_changes(bench.table.context, [change])
 
 
 def expire(bench: Any, *, keeping: int = 1) -> None:

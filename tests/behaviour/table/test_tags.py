@@ -276,7 +276,7 @@ def test_a_damaged_index_is_only_a_slower_look(bench: Any, body: bytes) -> None:
     bench.table.create_tag("v1")
     bench.store.put("lakebed/tag-index", body)
     assert [entry.snapshot_id for entry in bench.table.context.tags.index()] == [1]
-    found = load_entries(bench.store, layout=bench.table.layout, environment=bench.environment)
+    found = load_entries(bench.store, layout=bench.table.context.layout, environment=bench.environment)
     assert [entry.snapshot_id for entry in found] == [1]
     assert bytes(bench.store.get("lakebed/tag-index")) != body
 

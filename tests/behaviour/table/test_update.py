@@ -73,7 +73,7 @@ def test_an_update_that_loses_a_race_is_repeated(kind: str) -> None:
     """Rows that another writer changed or deleted after they were found are found again."""
     table = make(kind)
     table.write(rows([1, 2, 3], 1))
-    other = Table.open(table.store, name="t", environment=table.environment)
+    other = Table.open(table.store, name="t", environment=table.context.environment)
     calls = []
 
     def doubled(found: pa.Table) -> pa.ChunkedArray:

@@ -13,6 +13,7 @@ import pytest
 from lakebed import Lake
 from lakebed.errors import UnsupportedFormat
 from lakebed.fsck.check import check_lake
+from lakebed.table.rows.rows import new_writer
 
 if TYPE_CHECKING:
     from conftest import Java
@@ -179,7 +180,7 @@ def test_a_root_that_another_table_has_too_is_cleaned_with_care(java: Java, lake
         java.create(f"default.{name}", schema, partition_keys=["p"], options=options)
         java.write(f"default.{name}", rows)
         lake.table(name).append(rows)
-        writer = lake.table(name).new_writer()
+        writer = new_writer(lake.table(name).context.look())
         writer.write(rows)
         writer.finish()
     folder = tmp_path / "outside" / "p=x" / "bucket-0"

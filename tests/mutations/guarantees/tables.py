@@ -117,7 +117,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "An update of keys is repeated when another writer changed rows meanwhile.",
-        pass_on(update.update, rows.commit_prepared, basis=None),
+        pass_on(update.update, rows.commit_or_discard, basis=None),
         "behaviour/table/test_update.py::test_an_update_that_loses_a_race_is_repeated[keyed]",
     ),
     # ---- old handles

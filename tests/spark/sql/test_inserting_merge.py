@@ -13,7 +13,7 @@ from pyspark.sql.functions import expr
 
 from lakebed.lake.lake import Lake
 from lakebed.spark.jar import CATALOGS
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 
 Run = Callable[[str], list[tuple[Any, ...]]]
 
@@ -89,7 +89,7 @@ def test_every_row_is_seen(sql: Run, session: SparkSession, table: Table, expect
     sql(f"MERGE INTO lake.db.`t$branch_b` t USING s6 s {on} {insert}")
     of_branch = {id: v for id, v in expected.items() if v in ("old", "newer") and id < 100}
     of_branch |= {60 + ADDED: "newer", 60 + DELETED: "merged", 60 + NEW: "merged"}
-    assert newest(table.of_branch("b")) == of_branch
+    assert newest(branch_of(table, "b")) == of_branch
     assert newest(table) == expected
 
     session.sql("SELECT id, 'more' AS v, 7 AS w FROM VALUES (1L), (4L) AS s(id)").createOrReplaceTempView("wider")

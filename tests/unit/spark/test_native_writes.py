@@ -18,6 +18,7 @@ from lakebed.spark.plan.types import spark_schema
 from lakebed.spark.tasks.native_writes import WrittenFile, changes_of_files, file_target, native_scheme, take_over_files
 from lakebed.table.model.model import BucketChange
 from lakebed.table.model.types import FIELD_ID_KEY, arrow_schema
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.table.write.write import BucketIndex
 
@@ -75,7 +76,7 @@ def test_files_become_a_version(made: MakeTable) -> None:
     assert files["one.parquet"].creation_time_ms == 7
     assert (files["one.parquet"].min_sequence_number, files["one.parquet"].max_sequence_number) == (0, 1)
     assert files["one.parquet"].value_stats.null_counts == (0, 0, 1)
-    table.commit(found)
+    commit_changes(table.context, found)
     assert sorted(table.read()["id"].to_pylist()) == [1, 2, 3]
     assert table.scan(where="day = 'a'").to_arrow().num_rows == 2
     assert table.scan(where="day IS NULL").to_arrow()["id"].to_pylist() == [3]
@@ -116,7 +117,7 @@ def test_numbers_of_a_bucket_continue(made: MakeTable) -> None:
         file_of(table, f"bucket-1/{name}.parquet", {"id": [1, 2], "day": ["a", "a"], "x": [0.5, 0.5]}, bucket=1)
         for name in ("a", "b")
     ]
-    table.commit(take_over_files(table, first, table.schema.id, starts_anew=False, partition={}))
+    commit_changes(table.context, take_over_files(table, first, table.schema.id, starts_anew=False, partition={}))
     again = file_of(table, "bucket-1/c.parquet", {"id": [1], "day": ["a"], "x": [0.5]}, bucket=1)
     other = file_of(table, "bucket-0/d.parquet", {"id": [1], "day": ["a"], "x": [0.5]}, bucket=0)
     found = take_over_files(table, [again, other], table.schema.id, starts_anew=False, partition={})

@@ -18,6 +18,7 @@ from lakebed.pipeline.engine import Engine
 from lakebed.repo import RepositoryOptions
 from lakebed.repo.objects.task_store import TaskStore
 from lakebed.repo.transport.local_objects import local_store
+from lakebed.repo.transport.transport import context_of
 from lakebed.runtime import Environment
 from lakebed.spark.dataframe.writing import write_arrow
 from lakebed.spark.plan import shipping
@@ -56,7 +57,7 @@ def test_a_branch_is_shipped_as_its_bytes(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             shipping.locate(store, [["a", "missing"]], files=at)
         assert sorted(shipping.locate(store, [["a"]], files=lambda name: [("elsewhere", name)])[0]) == ["a"]
-        with repo.context.store.count() as asked:
+        with context_of(repo).store.count() as asked:
             shipping.locate(store, [["a"], ["b"], ["c"]], files=at)
         assert asked.get == asked.list == asked.head == 0
         with pytest.raises(InvalidRequest) as refused:

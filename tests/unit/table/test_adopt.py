@@ -20,6 +20,7 @@ from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows, encode_rows
 from lakebed.table.files.adopt import AdoptedFile, check_columns, describe_file, read_footer
 from lakebed.table.model.model import BucketChange, DataFile, TableSchema
 from lakebed.table.model.types import fields_of_arrow
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from worlds.nasty import NASTY
 
@@ -304,7 +305,7 @@ def test_an_adopted_file_is_read_and_pruned(tmp_path: Path) -> None:
         footer = read_footer(store, f"bucket-0/{path.name}", size_bytes=size)
         place = AdoptedFile(path.name, size, first_sequence=number * 3)
         file = describe_file(footer, place, schema=table.schema, stats_mode="truncate(16)")
-        table.commit([BucketChange(EMPTY_ROW, 0, -1, added=(file,))], kind="APPEND")
+        commit_changes(table.context, [BucketChange(EMPTY_ROW, 0, -1, added=(file,))], kind="APPEND")
     assert sorted(table.scan().to_arrow()["k"].to_pylist()) == [1, 2, 3, 11, 12, 13]
     assert [len(table.scan(where=where).splits()[0].files) for where in ("k > 5", "day = '2013-01-02'")] == [1, 2]
     assert table.scan(where="k > 5").to_arrow().num_rows == 3

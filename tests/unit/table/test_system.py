@@ -12,7 +12,7 @@ import pytest
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 from lakebed.table.versions.system import SYSTEM_TABLES
 from lakebed.testing.clock import ManualClock
 
@@ -159,7 +159,7 @@ def test_versions_of_the_tables_about_history(table: Table) -> None:
     fill(table)
     table.create_branch("dev", tag="v1")
     for _ in range(3):
-        table.of_branch("dev").upsert(table.read(version=1))
+        branch_of(table, "dev").upsert(table.read(version=1))
     table.set_options({"snapshot.num-retained.max": "99"})
     table.rename_column("name", "title")
     table.upsert(table.read(where="id = 3"))

@@ -32,6 +32,7 @@ from lakebed.repo.model.options import CollectionOptions, RangeOptions, Reposito
 from lakebed.repo.objects.data import upload
 from lakebed.repo.repository import Repository
 from lakebed.repo.staging.cleanup import clean_once
+from lakebed.repo.transport.transport import context_of
 from worlds.promise import PromiseBroken
 from worlds.waiting import pause
 
@@ -167,7 +168,7 @@ class LibraryClient(RepositoryClient):
     @told()
     def put_many(self, branch: str, bodies: Mapping[str, bytes]) -> None:
         one = self.repository.branch(branch)
-        one.stage_many([(path, upload(self.repository.context, body)) for path, body in bodies.items()])
+        one.stage_many([(path, upload(context_of(self.repository), body)) for path, body in bodies.items()])
 
     @told()
     def delete(self, branch: str, paths: list[str]) -> None:
@@ -239,7 +240,7 @@ def check_sound(repository: Repository, *, tidy: bool = True) -> int:
 
     Nothing else may work on it, not even its own compactor (`QUIET`). Raises `PromiseBroken`.
     """
-    home = repository.context
+    home = context_of(repository)
     repository.delete_retention()
     if tidy:
         while not clean_once(home).is_done:

@@ -26,6 +26,7 @@ from lakebed.clock import SystemClock
 from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
 from lakebed.repo.staging.cleanup import clean_once
+from lakebed.repo.transport.transport import context_of
 from worlds.promise import PromiseBroken
 from worlds.repo.client import (
     EAGER,
@@ -365,7 +366,7 @@ class MaintenanceWorkload(Workload):
         kinds: dict[str, Callable[[], object]] = {
             "compact": lambda: repository.branch(branch).compact(),
             "collect": collect,
-            "clean": lambda: clean_once(repository.context),
+            "clean": lambda: clean_once(context_of(repository)),
             "expire": lambda: repository.set_retention(default_days=0),
             "keep": repository.delete_retention,
         }

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 from worlds.sql.columns import KEY_KINDS, KINDS, Both, Column, Kind, random_condition
 from worlds.sql.engines import Functions, added_kinds, random_function
 from worlds.sql.state import Judge, Line, Rows, canonical, table_of
@@ -166,7 +166,7 @@ class SqlWorld:
     def table(self, branch: str = "main") -> Table:
         """The table as Python opens it."""
         found = self.lake.table("db.t")
-        return found if branch == "main" else found.of_branch(branch)
+        return found if branch == "main" else branch_of(found, branch)
 
     def run(self, statement: str) -> pa.Table:
         """Run a statement in Spark."""

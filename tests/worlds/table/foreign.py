@@ -55,11 +55,12 @@ class Extras:
         """The paths that the snapshot's new index manifest and changelog list name, by the names of those."""
         found = {}
         if self.index_files:
-            found[str(snapshot.index_manifest)] = frozenset(table.layout.index(name) for name in self.index_files)
+            paths = frozenset(table.context.layout.index(name) for name in self.index_files)
+            found[str(snapshot.index_manifest)] = paths
         if self.changelog:
             manifest = str(snapshot.changelog_manifest_list).replace("-list", "")
             found[str(snapshot.changelog_manifest_list)] = frozenset(
-                (table.layout.manifest(manifest), _changelog_path(table, *self.changelog))
+                (table.context.layout.manifest(manifest), _changelog_path(table, *self.changelog))
             )
         return found
 
@@ -94,14 +95,14 @@ class _Writer:
     def put_manifest(self, entries: pa.Table, kind: str) -> ManifestMeta:
         file_name = f"manifest-{self.name}-{kind}"
         body = without_fields(encode_manifest(entries), ["_COMMIT_SNAPSHOT"])
-        self.table.store.put(self.table.layout.manifest(file_name), body)
+        self.table.store.put(self.table.context.layout.manifest(file_name), body)
         deleted = sum(kind == DELETE for kind in entries["kind"].to_pylist())
         return ManifestMeta(file_name, len(body), entries.num_rows - deleted, deleted, _NO_PARTITION_STATS, 0)
 
     def put_list(self, metas: Sequence[ManifestMeta], kind: str) -> tuple[str, int]:
         file_name = f"manifest-list-{self.name}-{kind}"
         body = without_fields(encode_manifest_list(metas), ["_ADDED_SNAPSHOT"])
-        self.table.store.put(self.table.layout.manifest(file_name), body)
+        self.table.store.put(self.table.context.layout.manifest(file_name), body)
         return file_name, len(body)
 
     def put_index(self, names: Sequence[str]) -> str:
@@ -113,9 +114,10 @@ class _Writer:
             "_INDEX_TYPE": pa.array(["HASH"] * count),
             "_FILE_NAME": pa.array(names, pa.string()),
         }
+        store, layout = self.table.store, self.table.context.layout
         for name in names:
-            self.table.store.put(self.table.layout.index(name), b"x")
-        self.table.store.put(self.table.layout.manifest(file_name), encode_columns(_INDEX_SCHEMA, columns, count))
+            store.put(layout.index(name), b"x")
+        store.put(layout.manifest(file_name), encode_columns(_INDEX_SCHEMA, columns, count))
         return file_name
 
     def put_changelog(self, partition: bytes, name: str) -> tuple[str, int]:
@@ -154,7 +156,7 @@ def foreign_commit(
     if extras.index_files:
         index_manifest = writer.put_index(extras.index_files)
     if extras.statistics:
-        table.store.put(table.layout.statistics(extras.statistics), b"{}")
+        table.store.put(table.context.layout.statistics(extras.statistics), b"{}")
     changelog_list, changelog_size = writer.put_changelog(*extras.changelog) if extras.changelog else (None, None)
     snapshot = Snapshot(
         id=1 if head is None else head.id + 1,
@@ -168,13 +170,13 @@ def foreign_commit(
         commit_user=f"other-{name}",
         commit_identifier=1,
         commit_kind="APPEND",
-        time_ms=table.environment.clock.now_ms(),
+        time_ms=table.context.environment.clock.now_ms(),
         total_record_count=(head.total_record_count if head else 0) + rows,
         delta_record_count=rows,
         uuid=f"uuid-{name}",
         index_manifest=index_manifest,
         statistics=extras.statistics or (head.statistics if head else None),
     )
-    table.store.put(table.layout.snapshot(snapshot.id), encode_snapshot(snapshot), create_only=True)
-    table.store.put(table.layout.latest_hint, str(snapshot.id).encode())
+    table.store.put(table.context.layout.snapshot(snapshot.id), encode_snapshot(snapshot), create_only=True)
+    table.store.put(table.context.layout.latest_hint, str(snapshot.id).encode())
     return snapshot

@@ -26,7 +26,7 @@ def foreign_rollback(table: Table, target: int | str) -> None:
     Raises:
         NotFound: no such snapshot or tag; nothing was changed.
     """
-    store, layout = table.store, table.layout
+    store, layout = table.store, table.context.layout
     if isinstance(target, str):
         kept = decode_snapshot(store.get(layout.tag(target)), path=layout.tag(target)).id
         if kept not in _ids(store, layout):
@@ -46,7 +46,7 @@ def foreign_rollback(table: Table, target: int | str) -> None:
 
 def foreign_expire(table: Table, *, retain_max: int) -> None:
     """Keep the newest `retain_max` ids; delete what only the older snapshots need, tags considered."""
-    store, layout = table.store, table.layout
+    store, layout = table.store, table.context.layout
     ids = _ids(store, layout)
     first = max(ids[-1] - retain_max + 1, ids[0])
     first = next(one for one in ids if one >= first)
@@ -60,12 +60,12 @@ def foreign_expire(table: Table, *, retain_max: int) -> None:
 
 def foreign_tag(table: Table, name: str, snapshot_id: int) -> None:
     """Tag a snapshot: its JSON, written anew. Raises `NotFound`."""
-    table.store.put(table.layout.tag(name), _rewritten(table.store, table.layout.snapshot(snapshot_id)))
+    table.store.put(table.context.layout.tag(name), _rewritten(table.store, table.context.layout.snapshot(snapshot_id)))
 
 
 def foreign_delete_tag(table: Table, name: str) -> None:
     """Delete a tag and, when its snapshot has expired, the files that no other version needs."""
-    store, layout = table.store, table.layout
+    store, layout = table.store, table.context.layout
     tagged = decode_snapshot(store.get(layout.tag(name)), path=layout.tag(name))
     store.delete([layout.tag(name)])
     if tagged.id not in _ids(store, layout):
@@ -74,7 +74,7 @@ def foreign_delete_tag(table: Table, name: str) -> None:
 
 def foreign_branch(table: Table, name: str, tag: str) -> None:
     """A branch that starts from a tag: tag, snapshot and schemas are copied; no pin is left."""
-    store, main, branch = table.store, table.layout, Layout(branch=name)
+    store, main, branch = table.store, table.context.layout, Layout(branch=name)
     snapshot_id = decode_snapshot(store.get(main.tag(tag)), path=main.tag(tag)).id
     store.put(branch.tag(tag), store.get(main.tag(tag)))
     store.put(branch.snapshot(snapshot_id), _rewritten(store, main.tag(tag)))
@@ -122,7 +122,7 @@ def _versions(table: Table, *, without: Iterable[int]) -> list[Snapshot]:
     layouts = [Layout(), *(Layout(branch=folder.rpartition("branch-")[2]) for folder in folders)]
     found = []
     for layout in layouts:
-        skipped = gone if layout.root == table.layout.root else frozenset()
+        skipped = gone if layout.root == table.context.layout.root else frozenset()
         found += [_snapshot(store, layout, one) for one in _ids(store, layout) if one not in skipped]
         found += [snapshot for _, snapshot in _tags(store, layout)]
     return found

@@ -31,6 +31,7 @@ from lakebed.runtime import Environment, Pool, ThreadRuntime
 from lakebed.table.codec.manifest import decode_manifest_list, files_of
 from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.model.model import BucketChange, DataFile, Snapshot
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.binary_rows import encode_row
@@ -185,11 +186,11 @@ class TableWorld:
             needed |= self.branch[1].needed()
             tables.append(self.branch)
         for table, model in tables:
-            paths = [table.layout.snapshot(snapshot_id) for snapshot_id in model.snapshots]
-            paths += [table.layout.tag(name) for name in model.tags]
+            paths = [table.context.layout.snapshot(snapshot_id) for snapshot_id in model.snapshots]
+            paths += [table.context.layout.tag(name) for name in model.tags]
             for path in paths:
                 needed |= self._names_of(path)
-        for pin in self.store.list(self.table.layout.tag_folder):
+        for pin in self.store.list(self.table.context.layout.tag_folder):
             if "lakebed.pin.branch." in pin.path and self.branch is not None:
                 needed |= self._names_of(pin.path)
         return needed
@@ -224,13 +225,13 @@ class TableWorld:
         holders: list[tuple[str | None, frozenset[str]]] = []
         for table, model in [(self.table, self.main), *([self.branch] if self.branch else [])]:
             for snapshot_id, files in model.snapshots.items():
-                holders.append((None, files | self._names_of(table.layout.snapshot(snapshot_id))))
+                holders.append((None, files | self._names_of(table.context.layout.snapshot(snapshot_id))))
             for name, (_, files, _) in model.tags.items():
                 shown = name if table is self.table else None
-                holders.append((shown, files | self._names_of(table.layout.tag(name))))
+                holders.append((shown, files | self._names_of(table.context.layout.tag(name))))
             if model.fork is not None:
                 holders.append((None, model.fork[1]))
-        for meta in self.store.list(self.table.layout.tag_folder):
+        for meta in self.store.list(self.table.context.layout.tag_folder):
             if "lakebed.pin." in meta.path:
                 holders.append((None, self._names_of(meta.path)))
         naming = Counter(path for _, paths in holders for path in paths)
@@ -323,14 +324,14 @@ class TableWorld:
         changes, added, gone = self._change(
             table, add_count=self.rng.randint(1, 2), delete_count=self.rng.randint(0, 2)
         )
-        snapshot = table.commit(changes, kind="OVERWRITE" if gone else "APPEND")
+        snapshot = commit_changes(table.context, changes, kind="OVERWRITE" if gone else "APPEND")
         self._published(model, snapshot.id, (model.head - gone) | added)
         self._note("commit", snapshot.id)
 
     def compact(self) -> None:
         """Replace up to three files by one."""
         changes, added, gone = self._change(self.table, add_count=1, delete_count=3)
-        snapshot = self.table.commit(changes, kind="COMPACT")
+        snapshot = commit_changes(self.table.context, changes, kind="COMPACT")
         self._published(self.main, snapshot.id, (self.main.head - gone) | added)
         self._note("compact", snapshot.id)
 
@@ -344,7 +345,7 @@ class TableWorld:
         if self.rng.random() < 0.2:
             snapshot = foreign_commit(self.table, [change], merges=False, name=self._name())
         else:
-            snapshot = self.table.commit([change], kind="COMPACT")
+            snapshot = commit_changes(self.table.context, [change], kind="COMPACT")
         self._published(self.main, snapshot.id, self.main.head)
         self._note("upgrade", snapshot.id)
 

@@ -130,18 +130,18 @@ class OverTransport:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    @property
-    def transport(self) -> Transport:
-        """How verbs reach the repository."""
-        return self._transport
 
-    @property
-    def context(self) -> RepositoryContext:
-        """The context of the functions of `lakebed.repo`, for those that have no method here.
+def transport_of(facade: OverTransport) -> Transport:
+    """How the verbs of a repository or reference reach the repository."""
+    return facade._transport
 
-        Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
-        """
-        return self._transport.context
+
+def context_of(facade: OverTransport) -> RepositoryContext:
+    """The context of the functions of `lakebed.repo`, for what the facade has no method for.
+
+    Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
+    """
+    return facade._transport.context
 
 
 class LocalTransport(Transport):

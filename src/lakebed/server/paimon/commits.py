@@ -18,6 +18,7 @@ from lakebed.server.paimon.pages import PageOf
 from lakebed.server.reference_tables import check_kept
 from lakebed.server.site import RepositoryCall
 from lakebed.table.codec.snapshot_json import decode_proposed, encode_snapshot
+from lakebed.table.commit.prepared import commit_prepared
 from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
@@ -141,7 +142,7 @@ def _commit(catalog: PaimonCatalog, database: str, name: str, body: TableCommit,
             f"{catalog.id_of(table)}: it was dropped and created again, or is another one. Open the table again.",
             kind="table_replaced",
         )
-    committed = table.commit_prepared(snapshot, base_uuid=body.base_snapshot_uuid)
+    committed = commit_prepared(table.context, snapshot, base_uuid=body.base_snapshot_uuid)
     if committed is not None and is_in_reference(database):
         check_kept(table, committed)
     return committed is not None

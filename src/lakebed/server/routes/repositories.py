@@ -10,6 +10,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
+from lakebed.repo.transport.transport import context_of
 from lakebed.server.auth import check_role
 from lakebed.server.bodies import RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
 from lakebed.server.routes.parameters import FORCE, PAGE
@@ -43,7 +44,7 @@ async def list_repositories(call: RepositoryCall) -> Response:
     assert principal is not None
     return await call.list_page(
         lambda page: (
-            repository.context
+            context_of(repository)
             for repository in repositories.list(prefix=page.prefix, after=page.after or None)
             if principal.sees(repository.name) and search in repository.name
         ),
@@ -84,7 +85,7 @@ async def create_repository(call: RepositoryCall) -> Response:
         committer=call.committer,
         read_only=bool(body.read_only),
     )
-    return json(repository_row(made.name, made.context.record, root_url=call.site.repositories.url), 201)
+    return json(repository_row(made.name, context_of(made).record, root_url=call.site.repositories.url), 201)
 
 
 def _check_namespace(namespace: str) -> None:

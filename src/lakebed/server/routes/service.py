@@ -13,6 +13,7 @@ from lakebed.http.replies import empty, json
 from lakebed.metrics import render
 from lakebed.objects.path import parse_url
 from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.repositories import local_catalog
 from lakebed.server.bodies import (
     AuthCapabilities,
     Config,
@@ -122,7 +123,7 @@ async def set_preferences(call: RepositoryCall) -> Response:
 )
 async def get_usage(call: RepositoryCall) -> Response:
     """Get the id of the installation. Requests are not counted by month: `/metrics` counts them since the start."""
-    record = await call.quick(call.site.repositories.local.record_of_catalog)
+    record = await call.quick(local_catalog(call.site.repositories).record_of_catalog)
     return json(InstallationUsageReport(record.id, []))
 
 

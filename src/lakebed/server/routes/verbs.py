@@ -25,6 +25,7 @@ from lakebed.repo.model.entry import address_ulid
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.repositories import local_catalog
 from lakebed.repo.transport.transport import LocalTransport
 from lakebed.repo.verbs import CATALOG_VERBS, VERBS
 from lakebed.repo.verbs.message import Described, Verb
@@ -89,7 +90,7 @@ def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
 
     async def perform(call: RepositoryCall) -> Response:
         verb = await _read(call, kind)
-        principal, catalog = call.principal, call.site.repositories.local
+        principal, catalog = call.principal, local_catalog(call.site.repositories)
         assert principal is not None
         if kind.changes:
             check_role(principal, needed=kind.role, repository=call.subject)

@@ -18,6 +18,7 @@ from lakebed.http.call import ClientGone, parse_query
 from lakebed.http.endpoint import TRACE, RequestTrace
 from lakebed.http.pools import run_in
 from lakebed.http.site import Change
+from lakebed.repo.repositories import local_catalog
 from lakebed.server.auth import check_role
 from lakebed.server.keys import Principal
 from lakebed.server.s3.body import plan_body
@@ -146,7 +147,7 @@ class S3Application:
         found = site.keys.recall_signer(signature.access_key, signature.scope)
         if found is None:
             verify = site.keys.signer
-            if site.repositories.key_value.is_local:
+            if local_catalog(site.repositories).key_value.is_local:
                 found = verify(signature.access_key, signature.scope)
             else:
                 found = await run_in(site.serving.pools.quick, verify, signature.access_key, signature.scope)

@@ -14,6 +14,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references import branches
 from lakebed.repo.references.refs import resolve
 from lakebed.repo.staging.view import View, read_reference
+from lakebed.repo.transport.transport import context_of
 from lakebed.server.permissions import REPOSITORIES, Permission
 from lakebed.server.s3.call import S3Call
 from lakebed.server.s3.errors import XML_TYPE, s3_error
@@ -56,7 +57,7 @@ def _buckets(call: S3Call, prefix: str, after: str) -> Iterator[tuple[str, int]]
             if call.caller.sees(repository.name):
                 yield repository.name, repository.created_at_ms
     elif call.caller.sees(name) and _may_list(call, name) and repositories.exists(name):
-        context = repositories.repository(name).context
+        context = context_of(repositories.repository(name))
         behind = after.removeprefix(name + ".") if after else None
         for branch, record in branches.list_branches(context, prefix=branch_prefix, after=behind):
             yield f"{name}.{branch}", record.created_at_ms or context.record.created_at_ms

@@ -39,7 +39,7 @@ from lakebed.table.schema.schema import (
     set_options,
     widen_column,
 )
-from lakebed.table.table import Table
+from lakebed.table.table import Table, branch_of
 from lakebed.table.versions.system import SYSTEM_TABLES, read_system_table
 from lakebed.table.write.write_settings import WriteSettings
 
@@ -83,7 +83,7 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             snapshot = target.snapshot
             if target.branch is not None:
                 branch = target.branch
-                table = table.of_branch(branch)
+                table = branch_of(table, branch)
             schema = table.context.schemas.load(snapshot.schema_id)
         else:
             snapshot = table.latest()

@@ -78,7 +78,7 @@ def write(
 
     Raises:
         InvalidRequest: columns, types or values that do not fit; nothing is changed.
-        Conflict, OutcomeUnknown: see `Table.commit`.
+        Conflict, OutcomeUnknown: see `lakebed.table.commit.commit.commit`.
 
     Cost: one pass over `df` (a shuffle before it for tables with fixed buckets), then one commit.
     """

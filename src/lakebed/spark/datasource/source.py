@@ -289,7 +289,7 @@ class LakebedWriter(DataSourceArrowWriter):
         return write_rows(self._task, self._shipped, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks wrote as one snapshot. Raises a lasting error of a task, and as `Table.commit`."""
+        """Commit what the tasks wrote as one snapshot. Raises a lasting error of a task, and as `commit_changes`."""
         table = open_table(self._options)
         changes = accept_results(table, self._task, messages)
         try:

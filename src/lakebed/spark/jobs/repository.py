@@ -36,6 +36,7 @@ from lakebed.repo.repository import Repository
 from lakebed.repo.staging.listing import decode_entries
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.transport.http_transport import HttpTransport
+from lakebed.repo.transport.transport import context_of, transport_of
 from lakebed.runtime import Environment
 from lakebed.spark.plan.shipping import pack_units, ship
 from lakebed.spark.tasks.tasks import LASTING, Batches, collect_changes, deal, parallelism, returning_changes
@@ -98,9 +99,9 @@ def stage_files(
 
 def _uploader(branch: Branch) -> Upload:
     """Return how a task uploads: into the storage, or through the server."""
-    if isinstance(branch.transport, HttpTransport):
+    if isinstance(transport_of(branch), HttpTransport):
         return partial(_upload_through, pickle.dumps(branch))
-    return partial(_upload_into, ship(branch.context.store))
+    return partial(_upload_into, ship(context_of(branch).store))
 
 
 def _upload_through(branch: bytes, content: Any, content_type: str) -> Entry:
@@ -185,17 +186,17 @@ def collect_repository(
     Raises `InvalidRequest`: as `Repository.collect`; a repository behind a server, or in this process's memory.
     Cost: as `Repository.collect`; the driver holds the listing and the garbage, and no range.
     """
-    if isinstance(repository.transport, HttpTransport):
+    if isinstance(transport_of(repository), HttpTransport):
         raise InvalidRequest(
             "A repository behind a server is collected by the server: call its collect, or open the storage "
             "here while no server runs.",
             kind="not_over_http",
         )
     return collect_garbage(
-        repository.context,
+        context_of(repository),
         options=options,
         dry_run=dry_run,
-        subtract=partial(_subtract, spark, ship(repository.context.store)),
+        subtract=partial(_subtract, spark, ship(context_of(repository).store)),
         progress=progress,
     )
 
@@ -274,10 +275,10 @@ def list_repository(spark: SparkSession, repository: Repository, ref: str | None
     GET a range, by tasks, each time the frame is run; the driver holds the uncommitted changes.
     """
     text = repository.default_branch if ref is None else ref
-    if isinstance(repository.transport, HttpTransport):
+    if isinstance(transport_of(repository), HttpTransport):
         listed = ((line.path, line.entry) for line in repository.ref(text).list() if line.entry is not None)
         return spark.createDataFrame(columns_of(listed), _ENTRIES)
-    home = repository.context
+    home = context_of(repository)
     store = ship(home.store)
     with home.key_value.snapshot() as snapshot:
         resolved = resolve(home, text, snapshot=snapshot)

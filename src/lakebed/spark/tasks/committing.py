@@ -18,6 +18,7 @@ from lakebed.table.codec.manifest import ADD
 from lakebed.table.commit.commit import Basis, CommitOptions
 from lakebed.table.files.placement import Placement
 from lakebed.table.model.model import BucketChange, CommitKind, Snapshot
+from lakebed.table.rows import rows
 from lakebed.table.rows.overwrite import Overwrite
 from lakebed.table.table import Table
 
@@ -43,13 +44,13 @@ def commit_changes(
     """Commit a job once. A job that changes nothing and need not be remembered returns the newest snapshot.
 
     Raises:
-        Conflict: kind ``branch_moved``: in a branch of a repository, as `check_there`; otherwise as `Table.commit`.
+        Conflict: kind ``branch_moved``: in a branch of a repository, as `check_there`; else as `rows.commit_changes`.
     """
     if not changes and overwrite is None and options.get("commit_identifier") is None:
         newest = table.latest()
         if newest is not None:
             return newest
-    snapshot = table.commit(changes, kind=kind, overwrite=overwrite, basis=basis, **options)
+    snapshot = rows.commit_changes(table.context, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
     if overwrite is not None and overwrite.rows is not None:
         check_committed(table, snapshot)
     else:

@@ -121,7 +121,7 @@ def write_task(
         head = table.latest()
         key_files: Sequence[IndexEntry] = ()
         if head is not None and settings.dynamic is not None:
-            key_files = HashIndex(table.store, table.layout).entries(head.index_manifest)
+            key_files = HashIndex(table.store, table.context.layout).entries(head.index_manifest)
         index = BucketIndex(None if head is None else table.context.manifests.live_entries(head), key_files=key_files)
     return WriteTask(
         schema=schema,

@@ -66,7 +66,7 @@ def export_iceberg(
 
 def _open_target(table: Table, target: str, options: ExportOptions) -> ObjectStore:
     if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
-        return open_store(target, storage_options=options.storage_options, environment=table.environment)
+        return open_store(target, storage_options=options.storage_options, environment=table.context.environment)
     return open_elsewhere(table.store, target)
 
 

@@ -60,7 +60,7 @@ def export_parquet(
 
 def _open_target(table: Table, target: str, options: ExportOptions) -> ObjectStore:
     if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
-        return open_store(target, storage_options=options.storage_options, environment=table.environment)
+        return open_store(target, storage_options=options.storage_options, environment=table.context.environment)
     return open_elsewhere(table.store, target)
 
 
@@ -88,7 +88,7 @@ def _is_of_an_export(path: str) -> bool:
 
 def _write_locally(table: Table, store: ObjectStore, target: str, rows: Rows) -> None:
     final = Path(parse_url(target).prefix)
-    mark = new_uuid(table.environment.rng)
+    mark = new_uuid(table.context.environment.rng)
     staged = final.with_name(f".{final.name}.unfinished-{mark}")
     replaced = final.with_name(f".{final.name}.replaced-{mark}")
     staging = open_elsewhere(table.store, f"file://{staged}")
@@ -109,21 +109,21 @@ def _write_to_bucket(table: Table, store: ObjectStore, target: str, rows: Rows) 
     staged: dict[str, str] = {}
     try:
         for path, body in _files(table, rows):
-            hidden = f"{_STAGED}/{new_uuid(table.environment.rng)}.tmp"
+            hidden = f"{_STAGED}/{new_uuid(table.context.environment.rng)}.tmp"
             staged[hidden] = path
             store.put(hidden, body)
-        discard(store, [SUCCESS], environment=table.environment)
+        discard(store, [SUCCESS], environment=table.context.environment)
         for hidden, path in staged.items():
             store.copy(hidden, path)
     finally:
-        discard(store, staged, environment=table.environment)
-    discard(store, [path for path in before if path != SUCCESS], environment=table.environment)
+        discard(store, staged, environment=table.context.environment)
+    discard(store, [path for path in before if path != SUCCESS], environment=table.context.environment)
     store.put(SUCCESS, b"")
 
 
 def _files(table: Table, rows: Rows) -> Iterator[tuple[str, pa.Buffer]]:
     """The files, each with its path below the target, one in memory at a time."""
-    mark, number = new_uuid(table.environment.rng), 0
+    mark, number = new_uuid(table.context.environment.rng), 0
     for values, tables in rows.by_partition():
         folder = "".join(f"{_hive(name)}={_hive_value(value)}/" for name, value in values.items())
         for body in _encode_files(tables):

@@ -31,6 +31,7 @@ from lakebed.table.imports.take_over import (
 )
 from lakebed.table.model.model import BucketChange, DataField, Snapshot, TableSchema
 from lakebed.table.model.types import parse_type, without_field_ids
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.schema.schema import new_schema
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class VersionImport:
     def carry_out(self, table: Table, plan: VersionPlan, progress: ProgressCall | None) -> Snapshot:
         """Copy and rewrite what is new, and commit the version. One without a change has the newest snapshot.
 
-        Raises `NotFound`: a file is gone; and as `Table.commit`. What was copied is deleted after both.
+        Raises `NotFound`: a file is gone; and as `commit_changes`. What was copied is deleted after both.
         """
         newest = table.latest()
         if self.options.in_place:
@@ -154,7 +155,7 @@ class VersionImport:
             ]
             snapshot = newest
             if newest is None or added or deleted or newest.schema_id != plan.plan.schema.id:
-                snapshot = table.commit([*deleted, *added], kind="OVERWRITE" if deleted else "APPEND")
+                snapshot = commit_changes(table.context, [*deleted, *added], kind="OVERWRITE" if deleted else "APPEND")
         except Exception:
             discard_changes(table.context, [without_outside(change, outside) for change in added])
             raise

@@ -37,7 +37,7 @@ from lakebed.table.imports.field_ids import ids_of
 from lakebed.table.imports.model import ImportOptions, ImportProgress, ImportReport, Source, SourceFile
 from lakebed.table.model.model import BucketChange, DataFile, Snapshot, TableSchema
 from lakebed.table.model.types import arrow_type
-from lakebed.table.rows.rows import new_writer
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.write.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
 from lakebed.texts import format_value
 
@@ -107,7 +107,7 @@ def take_over(
         AlreadyExists: the table has a snapshot, and `append` is not set.
         InvalidRequest: a file does not fit; nothing is changed.
         NotFound: a file of the source is gone.
-        Conflict, OutcomeUnknown: as `Table.commit`.
+        Conflict, OutcomeUnknown: as `commit_changes`.
 
     Cost: the footer of each file (1 HEAD and 1 GET); a copy (1 COPY and 1 HEAD inside one bucket, else the bytes
     through this process) unless in place; 1 commit. Rewriting holds the writer's buffer in memory.
@@ -121,7 +121,7 @@ def take_over(
             kind="table_exists",
             table=table.name,
         )
-    plan = plan_import(table.store, source, schema, options=options, environment=table.environment)
+    plan = plan_import(table.store, source, schema, options=options, environment=table.context.environment)
     if options.in_place:
         check_new_names(plan, table, newest)
     if options.dry_run:
@@ -129,7 +129,7 @@ def take_over(
     changes = (carrier or carry)(table, plan, progress)
     outside = {file.entry.external_path for file in plan.taken if file.entry.external_path is not None}
     try:
-        snapshot = table.commit(changes) if changes or newest is None else newest
+        snapshot = commit_changes(table.context, changes) if changes or newest is None else newest
     except (Conflict, InvalidRequest, NotFound):
         # These say that nothing was committed; any other error leaves that open.
         discard_changes(table.context, [without_outside(change, outside) for change in changes])
@@ -378,11 +378,11 @@ class _Counted:
 
 def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list[BucketChange]:
     """Copy and rewrite the files of a plan in this process. After an error what it wrote is deleted."""
-    counted = _Counted(table.environment, plan.size_bytes, progress)
+    counted = _Counted(table.context.environment, plan.size_bytes, progress)
     copies = [f"{file.folder}/{file.entry.file_name}" for file in plan.taken if file.entry.external_path is None]
     try:
         changes = map_in_pool(
-            table.environment.runtime,
+            table.context.environment.runtime,
             lambda file: _carry(table.store, file, counted),
             plan.taken,
             worker_count_max=_WORKERS_MAX,
@@ -390,7 +390,7 @@ def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list
         if plan.rewritten:
             changes += _rewritten(table, plan, counted)
     except BaseException:
-        discard(table.store, copies, environment=table.environment)
+        discard(table.store, copies, environment=table.context.environment)
         raise
     return changes
 

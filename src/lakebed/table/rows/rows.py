@@ -126,7 +126,7 @@ def _write_rows(
                 tries_left, schema_id = 0, None
             writer = new_writer(branch)
             add(writer, arrow_rows)
-            return commit_prepared(branch, writer.finish(), schema_id=schema_id, options=options)
+            return commit_or_discard(branch, writer.finish(), schema_id=schema_id, options=options)
         except InvalidRequest:
             if tries_left == 0 or branch.refresh().id == schema_id:
                 raise
@@ -186,8 +186,8 @@ def _delete_where(branch: TableBranch, where: Predicate | str, *, options: Commi
             return None
         try:
             if is_keyed:
-                return commit_prepared(seen, changes, basis=basis, options=options)
-            return commit_prepared(seen, changes, kind="OVERWRITE", options=options)
+                return commit_or_discard(seen, changes, basis=basis, options=options)
+            return commit_or_discard(seen, changes, kind="OVERWRITE", options=options)
         except Conflict as lost:
             if tries_left == 0 or lost.kind not in CHANGED_KINDS:
                 raise
@@ -222,7 +222,7 @@ def overwrite(
         writer = new_writer(seen, replaces_all=True)
         writer.write(inside_partition(table, partition=partition, schema=seen.schema) if partition else table)
         try:
-            return commit_prepared(seen, writer.finish(), overwrite=replaced, options=options)
+            return commit_or_discard(seen, writer.finish(), overwrite=replaced, options=options)
         except Conflict as lost:
             if tries_left == 0 or lost.kind != "schema_changed":
                 raise
@@ -237,15 +237,17 @@ def commit_changes(
     overwrite: Overwrite | None = None,
     basis: Basis | None = None,
     schema_id: int | None = None,
-    options: CommitOptions,
+    options: CommitOptions | None = None,
     are_own: bool = False,
 ) -> Snapshot:
-    """Make changes the newest snapshot.
+    """Make changes the newest snapshot; see `commit.commit` for lost races, replays and conflicts.
 
     Args:
+        overwrite: also replace these live files, chosen in the newest snapshot.
+        basis: the version that the changes were made from; see `CommitRequest.basis`.
         are_own: the files of the changes were written for this commit alone; see `CommitRequest.own`.
-        others: as of `Table.commit`.
     """
+    options = options or {}
     refuse_unknown_keywords(options, CommitOptions)
     if overwrite is not None and overwrite.rows is not None:
         return _commit_overwritten_rows(branch, overwrite.rows, changes, options=options)
@@ -262,7 +264,7 @@ def commit_changes(
     return commit(branch, request)
 
 
-def commit_prepared(
+def commit_or_discard(
     branch: TableBranch,
     changes: list[BucketChange],
     *,
@@ -278,7 +280,7 @@ def commit_prepared(
 
     Args:
         schema_id: as of `CommitRequest`.
-        others: as of `Table.commit`.
+        others: as of `commit_changes`.
     """
     if not changes and overwrite is None and options.get("commit_identifier") is None:
         newest = branch.snapshots.latest()
@@ -394,7 +396,7 @@ def _commit_overwritten_rows(
     replaced = _OverwrittenRows(branch, where, added)
     try:
         return commit(branch, CommitRequest(kind="OVERWRITE", derive=replaced.derive, options=options))
-    except (InvalidRequest, Conflict):  # nothing was committed, as in `commit_prepared`
+    except (InvalidRequest, Conflict):  # nothing was committed, as in `commit_or_discard`
         replaced.discard(list(replaced.done))
         raise
 

@@ -20,7 +20,7 @@ from lakebed.table.model.predicate_text import as_predicate
 from lakebed.table.model.predicate_tree import Predicate
 from lakebed.table.model.types import arrow_type
 from lakebed.table.read.scan import scan_snapshot
-from lakebed.table.rows.rows import CHANGED_KINDS, TRIES_MAX, commit_prepared, new_writer, without_matching
+from lakebed.table.rows.rows import CHANGED_KINDS, TRIES_MAX, commit_or_discard, new_writer, without_matching
 from lakebed.table.schema.schema import require_column
 from lakebed.texts import format_value, refuse_unknown_keywords
 
@@ -45,8 +45,8 @@ def update(branch: TableBranch, where: Predicate | str, columns: Columns, *, opt
             return None
         try:
             if seen.schema.primary_keys:
-                return commit_prepared(seen, changes, basis=basis, options=options)
-            return commit_prepared(seen, changes, kind="OVERWRITE", options=options)
+                return commit_or_discard(seen, changes, basis=basis, options=options)
+            return commit_or_discard(seen, changes, kind="OVERWRITE", options=options)
         except Conflict as lost:
             if tries_left == 0 or lost.kind not in CHANGED_KINDS:
                 raise

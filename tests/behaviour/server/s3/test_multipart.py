@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 
 from lakebed.errors import NotFound
 from lakebed.repo.heads import multipart
+from lakebed.repo.transport.transport import context_of
 
 Code = Callable[[Callable[[], Any]], str]
 MIB = 1 << 20
@@ -146,7 +147,7 @@ def test_an_abort_during_a_completion_wins_before_it_is_staged(gateway: Any, buc
     s3, branch = gateway.s3(), bucket.partition(".")[2]
     upload = begin(s3, bucket, "o")
     part = put(s3, bucket, "o", upload, 1, LAST)
-    context = gateway.running.site.repositories.repository("analytics").context
+    context = context_of(gateway.running.site.repositories.repository("analytics"))
     wanted = [multipart.WantedPart(1, part["ETag"].strip('"'))]
 
     def abort() -> None:
@@ -163,7 +164,7 @@ def test_uploads_that_were_left_are_forgotten(gateway: Any, bucket: str, code: C
     s3 = gateway.s3()
     upload = begin(s3, bucket, "o")
     put(s3, bucket, "o", upload, 1, LAST)
-    context = gateway.running.site.repositories.repository("analytics").context
+    context = context_of(gateway.running.site.repositories.repository("analytics"))
     multipart.trim_uploads(context)
     assert s3.list_parts(Bucket=bucket, Key="o", UploadId=upload)["Parts"]
     multipart.trim_uploads(context, now_ms=context.now_ms() + 6 * 86_400_000)

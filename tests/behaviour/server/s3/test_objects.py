@@ -11,6 +11,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from lakebed.repo.transport.transport import context_of
+
 Code = Callable[[Callable[[], Any]], str]
 MIB = 1 << 20
 
@@ -143,7 +145,7 @@ def test_a_copy_of_bytes_that_a_collection_has_passed_is_one_of_the_bytes(gatewa
     s3, branch = gateway.s3(), bucket.partition(".")[2]
     s3.put_object(Bucket=bucket, Key="old", Body=b"bytes")
     gateway.rest("POST", f"/repositories/analytics/branches/{branch}/commits", {"message": "old"})
-    context = gateway.running.site.repositories.repository("analytics").context
+    context = context_of(gateway.running.site.repositories.repository("analytics"))
     ulid = address_of(gateway, bucket, "old").rpartition("/")[2]
     before = context.key_value.get(context.keys.boundary)
     context.key_value.set(context.keys.boundary, ulid[:-1].encode() + b"~")  # sorts behind it
