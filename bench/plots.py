@@ -52,9 +52,9 @@ SUITES: Final = {
     ),
     "lakefs": (
         "The server and lakeFS",
-        "Against lakeFS's own server, both on local storage with 16 clients on connections that stay open. Uploads wait "
-        "for the disk here; lakeFS's records do, and its objects never. A time is of the whole: with 16 clients a "
-        "request takes 16 times as long.",
+        "Against lakeFS's own server, both on local storage, asked by 16 connections that stay open. Uploads wait for "
+        "the disk here; lakeFS's records do, and its objects never. A time is of the whole: with 16 clients a request "
+        "takes 16 times as long. The machine had much else to do.",
     ),
     "fleet": ("Tenants", "A log, a control plane and nodes as processes of one machine."),
 }
