@@ -25,7 +25,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo unit test test-long check docs bench bench-table bench-spark bench-kv bench-repo bench-lakefs bench-fleet simulate mutations mutate clean
+.PHONY: help demo unit test test-long check docs bench bench-table bench-spark bench-kv bench-repo bench-lakefs bench-fleet bench-catalog simulate mutations mutate clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -58,7 +58,7 @@ docs: $(VENV)/.ready ## the site of the documents, in build/site; broken links a
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
 	@echo "The site is in build/site: open build/site/index.html."
 
-bench: bench-table bench-spark bench-kv bench-repo bench-lakefs bench-fleet ## all benchmarks; SCALE=0.1 for a quick look
+bench: bench-table bench-spark bench-kv bench-repo bench-lakefs bench-fleet bench-catalog ## all benchmarks; SCALE=0.1 for a quick look
 
 bench-table: java jar $(PEERS)/.ready ## tables against pypaimon, deltalake and plain Spark
 	@$(RUN) bench/table.py --scale $(SCALE)
@@ -77,6 +77,9 @@ bench-lakefs: $(VENV)/.ready build/lakefs/.ready ## the server against lakeFS's 
 
 bench-fleet: $(VENV)/.ready postgresql ## fleets: grants, logs, reads, failover, relocation, costs; 20 minutes
 	@$(RUN) bench/fleet.py --scale $(SCALE)
+
+bench-catalog: $(VENV)/.ready ## catalogs: loading a table, reading through it
+	@$(RUN) bench/catalog.py --scale $(SCALE)
 
 simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300, or one run: SEED=17 SCENE=kv/power
 ifdef SCENE

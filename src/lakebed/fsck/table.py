@@ -7,8 +7,8 @@ Owns: when a table is sound. For every version (snapshot or tag) of every branch
 - its deletion vectors mark rows of live files; with ``deep`` they decode and mark rows that exist (`vectors.py`);
 - in each bucket, files of one level above 0 do not overlap (`runs.py`).
 
-And for the table: misleading hints, unfinished deletions, files that no version names. Invariants: reads only; an
-object that many versions share is read once and reported once.
+And for the table: misleading hints, unfinished deletions, files that no version names, and what Iceberg's clients read
+(`iceberg.py`). Invariants: reads only; an object that many versions share is read once and reported once.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import lakebed.compute as pc
 from lakebed.errors import NotFound
 from lakebed.fsck.external import list_external, report_unnamed
 from lakebed.fsck.files import check_data_files
+from lakebed.fsck.iceberg import check_iceberg
 from lakebed.fsck.model import Findings
 from lakebed.fsck.runs import check_runs
 from lakebed.fsck.vectors import Seen, check_vectors
@@ -87,6 +88,7 @@ def check_table(table: Table, findings: Findings) -> None:
         if findings.report.deep:
             check_data_files(table, used.files, findings)
     _report_orphans(table, listed, used, findings)
+    check_iceberg(table, listed, findings)
     report_unnamed(table, outside or {}, used.external, findings)
 
 

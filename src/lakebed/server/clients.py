@@ -54,3 +54,12 @@ def describe_clients(
             "catalog = CatalogFactory.create(options)",
         ),
     )
+    yield (
+        "Iceberg, for reading, in Python",
+        (
+            "from pyiceberg.catalog import load_catalog",
+            f'options = {{"type": "rest", "uri": "{endpoint}/iceberg", "warehouse": "{warehouse}"}}',
+            f'options |= {{"token": "{access_key}.{secret}"}}',
+            f'catalog = load_catalog("{warehouse}", **options)',
+        ),
+    )

@@ -44,7 +44,7 @@ def open_records(settings: ServerSettings, *, environment: Environment) -> Repos
     return open_repositories(
         settings.storage_url,
         metadata=options.metadata,
-        options=replace(options.repository_options, import_from=tuple(options.import_from)),
+        options=replace(options.repository_options, import_from=tuple(options.import_from), run_actions=True),
         storage_options=options.storage_options,
         environment=environment,
         durable=options.durable,

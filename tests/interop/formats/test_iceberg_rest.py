@@ -223,3 +223,44 @@ def test_the_guide(lake: Lake, catalog: Any) -> None:
         check=False,
     )
     assert done.stdout == "3 rows\n", done.stderr[-2000:]
+
+
+def test_deletion_vectors_of_append_tables(lake: Lake, catalog: Any) -> None:
+    """Rows that are marked as deleted are gone for the client too, in each version as lakebed has them: format 3."""
+    table = lake.create_table("db.t", DAYS, partition_keys=["day"], options={"deletion-vectors.enabled": "true"})
+    table.append(rows_of(0, 100, "a", None))
+    assert catalog.load_table("db.t").format_version == 2
+    table.delete("id > 20 AND id < 40")
+    table.create_tag("some")
+    table.append(rows_of(100, 10, "a"))
+    table.delete("v >= 20 AND day = 'a'")
+    loaded = catalog.load_table("db.t")
+    assert loaded.format_version == 3
+    assert len(compare(table, loaded)) < 100
+    table.compact(full=True)
+    compare(table, catalog.load_table("db.t"))
+
+
+@pytest.mark.parametrize("options", [{"bucket": "2"}, {"bucket": "1", "deletion-vectors.enabled": "true"}])
+def test_primary_keys(lake: Lake, catalog: Any, options: dict[str, str]) -> None:
+    """What is shown of a primary-key table is what lakebed reads; with vectors that is every version."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.string()), ("v", pa.float64())])
+    table = lake.create_table("db.t", schema, primary_keys=["id"], options=options)
+    for first in range(0, 50, 10):
+        table.upsert(rows_of(first, 25, "a", "b").cast(schema))
+        if first == 30:
+            table.delete("id = 31")
+        if first != 20:
+            table.compact(full=first == 40)
+        table.create_tag(f"t{first}")
+    loaded = catalog.load_table("db.t")
+    assert len(compare(table, loaded)) == 64
+    has_vectors = "deletion-vectors.enabled" in options
+    assert (len(loaded.snapshots()) == table.latest().id) is has_vectors
+    assert loaded.properties["lakebed.visible-through"] == str(table.latest().id)
+    table.upsert(rows_of(0, 1, "z").cast(schema))
+    later = catalog.load_table("db.t")
+    if has_vectors:  # for readers a row is there when a compaction has marked the older one
+        compare(table, later)
+    else:
+        assert later.current_snapshot().snapshot_id == loaded.current_snapshot().snapshot_id

@@ -48,7 +48,7 @@ def test_a_kept_row_is_not_encoded_again() -> None:
 
 
 def test_the_bound_holds_and_memory_that_is_used_again_is_not_mistaken() -> None:
-    """Blocks come and go, so that their memory is used again: each shows its rows, and the sum stays in the bound."""
+    """Blocks come and go, so that memory is used again: each shows its rows, and the sum stays within the bound."""
     kept, encode = EncodedRows(50_000), Encoder()
     for number in range(200):
         block = block_of(f"block{number}")

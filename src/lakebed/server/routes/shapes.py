@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -109,6 +110,11 @@ def repository_row(name: str, record: RepositoryRecord, *, root_url: str) -> Rep
         storage_id="",
         read_only=record.read_only,
     )
+
+
+def rfc_3339(time_ms: int) -> str:
+    """A moment as clients read it in texts, in UTC."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
 
 
 def engine_url(url: str, *, root_url: str) -> str:

@@ -9,7 +9,7 @@ Owns: `carry_out`. The order of every deletion:
    the deletion ends here.
 4. Read the live versions again, and judge. Of two racing collectors at least one sees that the other has hidden, and a
    tag that was created meanwhile keeps its files.
-5. Delete data, then manifests, then lists.
+5. Delete what was made of them for Iceberg clients, then data, then manifests, then lists.
 6. Withdraw tags that were put on the hidden versions since step 4: their creators may have died before their check.
 7. Remove the unfinished deletion. When something was unreadable or an object could not be deleted, it stays for the
    next run.
@@ -39,6 +39,7 @@ from lakebed.table.branch.snapshots import write_id_of
 from lakebed.table.branch.tags import TAG_ID
 from lakebed.table.branch.unfinished import Deletion, HiddenTag, path_of, store_deletion
 from lakebed.table.codec.snapshot_json import decode_snapshot
+from lakebed.table.collect.derived_files import derived_from
 from lakebed.table.collect.lineage import fits, restore_newest
 from lakebed.table.collect.live_versions import LiveVersions, note_expired_below, read_live_versions
 from lakebed.table.collect.reachability import judge
@@ -110,6 +111,7 @@ def carry_out(
         is_lost=deletion.kind != "delete-tag" and not fits(branch, deletion),
     )
     deletable = deletable_of(judgement.deletable)
+    deletable = (*derived_from(branch, deletable), *deletable)
     sweeper = Sweeper(branch.store, branch.environment, progress, reaches_outside=True)
     sweep = sweeper.delete_all(deletable)
     plan = CollectionPlan(

@@ -42,6 +42,7 @@ from lakebed.table.collect.deletion import (
     open_for_deletion,
     tag_now,
 )
+from lakebed.table.collect.derived_files import derived_from
 from lakebed.table.collect.lineage import expiry_limit
 from lakebed.table.collect.live_versions import LiveVersions, read_live_versions
 from lakebed.table.collect.reachability import judge
@@ -238,6 +239,7 @@ def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles
         is_open=deletion.kind == "delete-tag",
     )
     deletable = deletable_of(judgement.deletable)
+    deletable = (*derived_from(branch, deletable), *deletable)
     plan = CollectionPlan(
         branch.name,
         hide_paths(branch, deletion),

@@ -8,7 +8,8 @@ Invariants:
   written in between is not a candidate.
 - A file younger than the limit is never touched: a writer that has not committed yet may own it. A writer that takes
   longer than that before its commit needs a larger limit.
-- Only the format's own folders are looked at (data, manifest, index, statistics), and lakebed's unfinished work by age;
+- Only the format's own folders are looked at (data, manifest, index, statistics), what was made of them for Iceberg
+  clients, and lakebed's unfinished work by age;
   snapshots, tags, schemas, branches, consumers and all other files are never candidates.
 - When anything that might reference a file cannot be read, nothing is deleted.
 - A file is in use when its name alone is, and nothing is deleted while a live data file is missing from the listing: a
@@ -41,6 +42,7 @@ from lakebed.table.branch.unfinished import Deletion, load_deletions, path_of
 from lakebed.table.codec.ragged import one_array
 from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.collect.deletion import ProgressCall, forget, merge_reports
+from lakebed.table.collect.derived_files import derived_orphans
 from lakebed.table.collect.expire import release
 from lakebed.table.collect.live_versions import read_live_versions
 from lakebed.table.collect.reachability import names_in_use
@@ -340,6 +342,7 @@ def remove_orphan_files(
         Deletable(path, size, "no snapshot, tag or branch names it")
         for path, size in zip(*(search.orphans[name].to_pylist() for name in ("path", "size_bytes")), strict=True)
     )
+    deletable = (*derived_orphans(main, deletable, older_than_ms=older_than_ms), *deletable)
     plan = CollectionPlan(main.name, (), deletable, {"used": search.used_count}, notes=notes_on(main.store, deletable))
     sweeper = Sweeper(main.store, main.environment, progress, reaches_outside=True)
     reports.append(sweeper.sweep(plan, dry_run=dry_run))

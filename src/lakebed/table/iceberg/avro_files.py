@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +16,10 @@ from typing import Any, Final
 
 import fastavro
 import msgspec
+from typing_extensions import Buffer
 
+from lakebed.errors import Corruption
+from lakebed.table.iceberg.avro_bytes import encode_container
 from lakebed.table.iceberg.columns import PartitionColumn, avro_type, partition_spec
 
 EXISTING: Final = 0
@@ -130,9 +134,22 @@ def avro_partition(partitions: Sequence[PartitionColumn], values: Sequence[Any])
 
 
 def encode_manifest(head: ManifestHead, entries: Sequence[Mapping[str, Any]]) -> bytes:
-    """The bytes of a manifest; `entries` are records of its schema."""
-    schema = _parse(_ENCODE(_entry_schema(head.partitions, is_deletes=head.is_deletes)))
-    metadata = {
+    """The bytes of a small manifest; `entries` are records of its schema."""
+    return _container(_parse(_schema_of(head)), entries, _metadata_of(head))
+
+
+def encode_data_manifest(head: ManifestHead, entries: Sequence[bytes]) -> bytes:
+    """The bytes of a manifest of data files; `entries` are encoded records of its schema."""
+    metadata = _metadata_of(head)
+    return encode_container(_schema_of(head), entries, metadata, mark=_mark_of(metadata))
+
+
+def _schema_of(head: ManifestHead) -> bytes:
+    return _ENCODE(_entry_schema(head.partitions, is_deletes=head.is_deletes))
+
+
+def _metadata_of(head: ManifestHead) -> dict[str, str]:
+    return {
         "schema": _ENCODE(head.schema).decode(),
         "schema-id": str(head.schema["schema-id"]),
         "partition-spec": _ENCODE(partition_spec(head.partitions)).decode(),
@@ -140,7 +157,6 @@ def encode_manifest(head: ManifestHead, entries: Sequence[Mapping[str, Any]]) ->
         "format-version": str(head.format_version),
         "content": "deletes" if head.is_deletes else "data",
     }
-    return _container(schema, entries, metadata)
 
 
 _LIST_SCHEMA: Final = {
@@ -220,6 +236,15 @@ def encode_list(
     return _container(_parse(_ENCODE(_LIST_SCHEMA)), rows, metadata)
 
 
+def decode_list(body: Buffer, *, path: str) -> list[tuple[str, int]]:
+    """The URL and size in bytes of each manifest of a list. Raises `Corruption`."""
+    try:
+        rows: list[Any] = list(fastavro.reader(io.BytesIO(bytes(body))))
+        return [(row["manifest_path"], row["manifest_length"]) for row in rows]
+    except (ValueError, KeyError, TypeError, EOFError, IndexError, zlib.error) as error:
+        raise Corruption(f"{path} is not a readable manifest list: {error}.", path=path) from error
+
+
 @lru_cache(maxsize=64)
 def _parse(schema: bytes) -> Any:
     return fastavro.parse_schema(msgspec.json.decode(schema))
@@ -227,6 +252,10 @@ def _parse(schema: bytes) -> Any:
 
 def _container(schema: Any, records: Sequence[Mapping[str, Any]], metadata: Mapping[str, str]) -> bytes:
     body = io.BytesIO()
-    mark = hashlib.blake2b(_ENCODE(metadata), digest_size=16).digest()
-    fastavro.writer(body, schema, records, codec=_CODEC, metadata=dict(metadata), sync_marker=mark)
+    fastavro.writer(body, schema, records, codec=_CODEC, metadata=dict(metadata), sync_marker=_mark_of(metadata))
     return body.getvalue()
+
+
+def _mark_of(metadata: Mapping[str, str]) -> bytes:
+    """The mark between blocks: equal for equal files, where others draw it."""
+    return hashlib.blake2b(_ENCODE(metadata), digest_size=16).digest()

@@ -17,6 +17,13 @@ import lakebed.compute as pc
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.table.codec.binary_row import decode_columns
+from lakebed.table.iceberg.avro_bytes import (
+    encode_long,
+    encode_optional,
+    encode_optional_long,
+    encode_pairs,
+    encode_text,
+)
 from lakebed.table.iceberg.avro_files import ADDED, DATA, EXISTING, avro_partition
 from lakebed.table.iceberg.columns import PartitionColumn, binary_values, iceberg_schema, plain_values
 from lakebed.table.model.model import STATS_VERSION, TableSchema
@@ -75,8 +82,8 @@ def _stand(commits: Any, added_snapshot: int | None) -> tuple[Any, Any]:
     return is_added, ~(is_added & unknown)
 
 
-def data_entries(context: EntryContext, entries: pa.Table, *, added_snapshot: int | None) -> list[dict[str, Any]]:
-    """Entries of live data files.
+def data_entries(context: EntryContext, entries: pa.Table, *, added_snapshot: int | None) -> list[bytes]:
+    """Entries of live data files, as the records of a manifest.
 
     Args:
         entries: live ADD entries of one manifest (`manifest.ENTRY_SCHEMA`).
@@ -85,38 +92,60 @@ def data_entries(context: EntryContext, entries: pa.Table, *, added_snapshot: in
             have that of the manifest list, or the number 0 after a merge.
     """
     is_added, states = (mask.tolist() for mask in _stand(entries.column("commit_snapshot").to_numpy(), added_snapshot))
-    paths = data_urls(context, entries)
-    tuples = partition_tuples(context, entries)
-    maps = _statistics(context, entries)
-    commits = entries.column("commit_snapshot").to_pylist()
-    rows = entries.column("row_count").to_pylist()
-    sizes = entries.column("file_size").to_pylist()
-    records: list[dict[str, Any]] = []
-    for added, stated, path, partition, (counts, nulls, low, high), commit, row_count, size in zip(
-        is_added, states, paths, tuples, maps, commits, rows, sizes, strict=True
-    ):
-        number = max(commit, 0)
-        records.append(
-            {
-                "status": ADDED if added else EXISTING,
-                "snapshot_id": (context.snapshot_id_of(number) if number else 0) if stated else None,
-                "sequence_number": number if stated else None,
-                "file_sequence_number": number if stated else None,
-                "data_file": {
-                    "content": DATA,
-                    "file_path": path,
-                    "file_format": "PARQUET",
-                    "partition": partition,
-                    "record_count": row_count,
-                    "file_size_in_bytes": size,
-                    "value_counts": counts,
-                    "null_value_counts": nulls,
-                    "lower_bounds": low,
-                    "upper_bounds": high,
-                },
-            }
+    numbers: dict[tuple[bool, bool, int], bytes] = {}
+
+    def origin(added: bool, stated: bool, commit: int) -> bytes:
+        """Status, snapshot id and both sequence numbers."""
+        key = (added, stated, max(commit, 0))
+        raw = numbers.get(key)
+        if raw is None:
+            _, _, number = key
+            ids = (context.snapshot_id_of(number) if number else 0, number, number) if stated else (None, None, None)
+            raw = numbers[key] = encode_long(ADDED if added else EXISTING) + b"".join(map(encode_optional_long, ids))
+        return raw
+
+    file_format = encode_long(DATA), encode_text(b"PARQUET")
+    return [
+        b"".join(
+            (
+                origin(added, stated, commit),
+                file_format[0],
+                encode_text(path.encode()),
+                file_format[1],
+                partition,
+                encode_long(row_count),
+                encode_long(size),
+                statistics,
+            )
         )
-    return records
+        for added, stated, commit, path, partition, row_count, size, statistics in zip(
+            is_added,
+            states,
+            entries.column("commit_snapshot").to_pylist(),
+            data_urls(context, entries),
+            _partition_records(context, entries),
+            entries.column("row_count").to_pylist(),
+            entries.column("file_size").to_pylist(),
+            _statistics(context, entries),
+            strict=True,
+        )
+    ]
+
+
+def _partition_records(context: EntryContext, entries: pa.Table) -> list[bytes]:
+    """The partition of each entry; distinct ones are encoded once."""
+    if not context.partitions:
+        return [b""] * entries.num_rows
+    rows = entries.column("partition").to_pylist()
+    distinct = pa.table({"partition": pa.array(list(dict.fromkeys(rows)), pa.binary())})
+    values = partition_columns(distinct, context.schema)
+    columns = [
+        [encode_optional(value, part.kind) for value in plain_values(values[part.column.name], part.kind)]
+        for part in context.partitions
+    ]
+    encoded = map(b"".join, zip(*columns, strict=True))
+    record_of = dict(zip(distinct.column("partition").to_pylist(), encoded, strict=True))
+    return [record_of[row] for row in rows]
 
 
 def data_urls(context: EntryContext, entries: pa.Table) -> list[str]:
@@ -128,6 +157,7 @@ def data_urls(context: EntryContext, entries: pa.Table) -> list[str]:
     urls: list[str] = []
     columns = [entries.column(name).to_pylist() for name in ("partition", "bucket", "file_name", "external_path")]
     known: dict[tuple[bytes, int], tuple[str, ...]] = {}
+    bases: dict[str, str] = {}
     for partition, bucket, name, external in zip(*columns, strict=True):
         if not name.endswith(".parquet"):
             raise UnsupportedFormat(f"{name} is not Parquet: Iceberg's clients cannot read it as it is.", path=name)
@@ -138,7 +168,9 @@ def data_urls(context: EntryContext, entries: pa.Table) -> list[str]:
         if folders is None:
             folders = known[partition, bucket] = context.folders_of(partition, bucket)
         folder = folders[0] if len(folders) == 1 else _folder_with(context.store, folders, name)
-        urls.append(context.store.url(f"{folder}/{name}"))
+        if folder not in bases:
+            bases[folder] = context.store.url(folder)
+        urls.append(f"{bases[folder]}/{name}")
     return urls
 
 
@@ -191,14 +223,12 @@ def partition_summaries(context: EntryContext, entries: pa.Table) -> list[dict[s
 
 # ---- statistics
 
-Pairs = list[dict[str, Any]] | None
-Maps = tuple[Pairs, Pairs, Pairs, Pairs]
-_NONE: Final[Maps] = (None, None, None, None)
+_NO_STATISTICS: Final = encode_optional_long(None) * 4
 
 
-def _statistics(context: EntryContext, entries: pa.Table) -> list[Maps]:
-    """Counts of values and of nulls, lower and upper bounds of each entry, by field id."""
-    result: list[Maps] = [_NONE] * entries.num_rows
+def _statistics(context: EntryContext, entries: pa.Table) -> list[bytes]:
+    """Counts of values and of nulls, lower and upper bounds of each entry, by field id: four members of its record."""
+    result = [_NO_STATISTICS] * entries.num_rows
     groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
     names = (entries.column("value_stats_cols").to_pylist(), entries.column("write_cols").to_pylist())
     versions, schema_ids = entries.column("stats_version").to_pylist(), entries.column("schema_id").to_pylist()
@@ -209,12 +239,12 @@ def _statistics(context: EntryContext, entries: pa.Table) -> list[Maps]:
     for (schema_id, columns_of_stats), rows in groups.items():
         schema = context.schema_of(schema_id)
         group = entries.take(pa.array(rows))
-        for row, maps in zip(rows, _group_statistics(schema, columns_of_stats, group), strict=True):
-            result[row] = maps
+        for row, members in zip(rows, _group_statistics(schema, columns_of_stats, group), strict=True):
+            result[row] = members
     return result
 
 
-def _group_statistics(schema: TableSchema, names: tuple[str, ...] | None, group: pa.Table) -> list[Maps]:
+def _group_statistics(schema: TableSchema, names: tuple[str, ...] | None, group: pa.Table) -> list[bytes]:
     """As `_statistics`, of entries whose statistics have the same columns."""
     fields = schema.fields if names is None else schema.select_fields(names)
     kinds = {member["id"]: member["type"] for member in iceberg_schema(schema).fields}
@@ -222,32 +252,25 @@ def _group_statistics(schema: TableSchema, names: tuple[str, ...] | None, group:
     wanted = wanted[:_BOUNDED_COLUMNS_MAX]
     types = [field.type for field in fields]
     null_counts = group.column("value_stats_null_counts").to_pylist()
-    rows = group.column("row_count").to_pylist()
     if any(nulls is None or len(nulls) != len(fields) for nulls in null_counts):
-        return [_NONE] * group.num_rows
+        return [_NO_STATISTICS] * group.num_rows
     indices = [at for at, _, _ in wanted]
-    ends = [
-        decode_columns(group.column(f"value_stats_{end}").combine_chunks(), types, indices) for end in ("min", "max")
+    keys = [encode_long(field_id) for _, field_id, _ in wanted]
+    bounds = []
+    for end in ("min", "max"):
+        columns = decode_columns(group.column(f"value_stats_{end}").combine_chunks(), types, indices)
+        pairs = [
+            [None if value is None else key + encode_text(value) for value in binary_values(column, kind)]
+            for key, column, (_, _, kind) in zip(keys, columns, wanted, strict=True)
+        ]
+        bounds.append([encode_pairs(row) for row in zip(*pairs, strict=True)] or [encode_pairs(())] * group.num_rows)
+    counts = [
+        encode_pairs([key + encode_long(count) for key in keys]) for count in group.column("row_count").to_pylist()
     ]
-    bounds = [
-        [binary_values(column, kind) for column, (_, _, kind) in zip(columns, wanted, strict=True)] for columns in ends
-    ]
-    ids = [field_id for _, field_id, _ in wanted]
-    lows, highs = bounds
-    return [
-        (
-            [{"key": field_id, "value": count} for field_id in ids],
-            [{"key": field_id, "value": nulls[at]} for at, field_id, _ in wanted if nulls[at] is not None],
-            [
-                {"key": field_id, "value": low[row]}
-                for field_id, low in zip(ids, lows, strict=True)
-                if low[row] is not None
-            ],
-            [
-                {"key": field_id, "value": high[row]}
-                for field_id, high in zip(ids, highs, strict=True)
-                if high[row] is not None
-            ],
+    nulls_of = [
+        encode_pairs(
+            [None if nulls[at] is None else key + encode_long(nulls[at]) for at, key in zip(indices, keys, strict=True)]
         )
-        for row, (count, nulls) in enumerate(zip(rows, null_counts, strict=True))
+        for nulls in null_counts
     ]
+    return [b"".join(members) for members in zip(counts, nulls_of, *bounds, strict=True)]

@@ -30,6 +30,7 @@ from lakebed.table.iceberg.avro_files import (
     POSITION_DELETES,
     ManifestHead,
     ManifestTotals,
+    encode_data_manifest,
     encode_list,
     encode_manifest,
 )
@@ -79,7 +80,7 @@ class Line:
         self._fold = Fold(branch.manifests)
         self._schemas: dict[int, TableSchema] = {}
         self._sums: dict[str, EntrySums] = {}
-        self._hidden: set[str] = set()
+        self._shown: dict[tuple[int, str], ShownSnapshot | None] = {}
         self._made_for: TableSchema | None = None
         self._context: EntryContext | None = None
         self._shown_schema = IcebergSchema(())
@@ -116,6 +117,12 @@ class Line:
         list, each new manifest, and each manifest of which it deletes files.
         """
         self._prepare()
+        key = (snapshot.id, snapshot.delta_manifest_list)
+        if key not in self._shown:
+            self._shown[key] = self._show(snapshot, parent_id)
+        return self._shown[key]
+
+    def _show(self, snapshot: Snapshot, parent_id: int | None) -> ShownSnapshot | None:
         schema = self._branch.schema
         has_vectors = snapshot.index_manifest is not None and may_have_vectors(schema)
         shown_id = self.snapshot_id_of(snapshot.id)
@@ -126,11 +133,8 @@ class Line:
         shown = ShownSnapshot(snapshot, shown_id, path, has_vectors)
         if self._objects.size_of(path) is not None:
             return shown
-        if path in self._hidden:
-            return None
         check_readable(schema)
         if not self._can_show(snapshot):
-            self._hidden.add(path)
             return None
         manifests = self._data_manifests(snapshot)
         if has_vectors:
@@ -155,7 +159,7 @@ class Line:
         self._made_for = schema
         self._skips_level_0 = bool(schema.primary_keys) and skips_level_0(schema)
         self._shown_schema = iceberg_schema(schema)
-        self._hidden.clear()
+        self._shown.clear()
         self._context = EntryContext(
             store=self._branch.store,
             schema=schema,
@@ -228,7 +232,7 @@ class Line:
             sums = self._sums[path] = sum_entries(context, live(), added_snapshot=meta.added_snapshot)
         size = self._objects.ensure(
             path,
-            lambda: encode_manifest(
+            lambda: encode_data_manifest(
                 self._head(meta.schema_id), data_entries(context, live(), added_snapshot=meta.added_snapshot)
             ),
         )

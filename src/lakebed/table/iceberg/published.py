@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -67,13 +68,26 @@ class Metadata:
 
 
 @dataclass(slots=True)
-class _Listing:
-    """What is there, from listings."""
+class _Look:
+    """What there is."""
 
-    snapshots: dict[str, dict[int, ObjectMeta]] = field(default_factory=dict)
-    """By branch."""
-    mark: Mark = ()
-    """Equal to that of another listing: nothing has changed."""
+    snapshots: dict[str, dict[int, Snapshot]]
+    """By branch, ascending."""
+    problems: list[str]
+    """Of snapshots that are unreadable, in sentences."""
+    mark: Mark
+    """Equal to that of another look: nothing has changed."""
+
+
+@dataclass(slots=True)
+class _Main:
+    """The snapshots of main when they were looked at last."""
+
+    snapshots: dict[int, Snapshot]
+    """Ascending."""
+    newest: tuple[int, bytes]
+    """The number and the bytes of the newest."""
+    problems: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -103,6 +117,8 @@ class PublishedTable:
         self._lines: dict[str, Line] = {MAIN_BRANCH: Line(main, fork_id=None, objects=self._objects)}
         self._snapshots: dict[tuple[str, int, int, str | None], Snapshot] = {}
         self._rendered: dict[tuple[int, str], msgspec.Raw] = {}
+        self._seen: _Main | None = None
+        self._first_schema: tuple[int, int] | None = None
         self._mark: Mark | None = None
         self._metadata: Metadata | None = None
         self._uuid: str | None = None
@@ -115,22 +131,24 @@ class PublishedTable:
     def load(self) -> Metadata:
         """The metadata of now; what it names is written first.
 
-        Raises `NotFound`: the table is gone; `Unavailable`: versions expire faster than they are read. Cost: 4 LISTs
-        when nothing has changed since the last call; else 1 GET a new version or tag, and what `Line.show` says.
+        Raises `NotFound`: the table is gone, or another one has its place; `Unavailable`: versions expire faster than
+        they are read. Cost: 5 LISTs, 1 GET and 2 HEADs when nothing has changed since the last call; else 1 GET a new
+        version or tag, and what `Line.show` says.
         """
         with self._turn:
             missing: NotFound | None = None
             for _ in range(_TRIES_MAX):
                 self._main.refresh()
-                listing = self._look()
-                if self._metadata is not None and listing.mark == self._mark:
-                    return self._metadata
+                self._check_place()
                 try:
-                    metadata = self._make(listing)
+                    look = self._look()
+                    if self._metadata is not None and look.mark == self._mark:
+                        return self._metadata
+                    metadata = self._make(look)
                 except NotFound as error:  # a version expired since it was listed
-                    missing = error
+                    missing, self._seen = error, None
                     continue
-                self._metadata, self._mark = metadata, listing.mark
+                self._metadata, self._mark = metadata, look.mark
                 return metadata
             raise Unavailable(
                 f"Versions of {self._main.name} expire while they are read: ask again.", kind="versions_expire"
@@ -138,30 +156,83 @@ class PublishedTable:
 
     # ---- looking
 
-    def _look(self) -> _Listing:
-        layout, store = self._main.layout, self._main.store
-        listing = _Listing()
-        marks: list[tuple[str, int, int]] = []
-        folders = (layout.snapshot_folder, layout.tag_folder, layout.branch_folder, layout.schema_folder)
-        for folder in folders:
-            for meta in store.list(folder):
-                number = parse_snapshot(meta.path)
-                if number is not None:
-                    branch = parse_branch(meta.path) or MAIN_BRANCH
-                    listing.snapshots.setdefault(branch, {})[number] = meta
-                elif parse_branch(meta.path) is not None and parse_schema(meta.path) is not None:
-                    listing.snapshots.setdefault(parse_branch(meta.path) or "", {})
-                if not meta.path.endswith(("/LATEST", "/EARLIEST")):
-                    marks.append((meta.path, meta.size_bytes, meta.modified_ms))
-        listing.mark = tuple(marks)
-        return listing
+    def _check_place(self) -> None:
+        """Raise `NotFound` when the table was dropped and another one was created. Cost: 1 LIST."""
+        metas = self._main.store.list(self._main.layout.schema_folder)
+        first = next(((meta.size_bytes, meta.modified_ms) for meta in metas), None)
+        if first is None or self._first_schema not in (None, first):
+            raise NotFound(f"{self._main.name} was dropped.", kind="table_not_found", table=self._main.name)
+        self._first_schema = first
 
-    def _snapshot_at(self, branch: TableBranch, meta: ObjectMeta) -> Snapshot:
-        """A snapshot by its file. Cost: 1 GET, once."""
+    def _look(self) -> _Look:
+        layout, store = self._main.layout, self._main.store
+        snapshots: dict[str, dict[int, Snapshot]] = {}
+        problems: list[str] = []
+        marks: list[tuple[str, int, int]] = []
+        listed = [*store.list(layout.tag_folder), *store.list(layout.branch_folder)]
+        for meta in listed:
+            branch = parse_branch(meta.path)
+            if meta.path.endswith(("/LATEST", "/EARLIEST")):
+                continue
+            marks.append((meta.path, meta.size_bytes, meta.modified_ms))
+            if branch is not None and parse_schema(meta.path) is not None:
+                snapshots.setdefault(branch, {})
+        numbered = [(number, meta) for meta in listed if (number := parse_snapshot(meta.path)) is not None]
+        for number, meta in sorted(numbered, key=lambda pair: pair[0]):
+            branch = parse_branch(meta.path)
+            if branch in snapshots:  # without a schema it is the remains of one
+                snapshots[branch] |= self._read({number: meta}, problems)
+        main = self._look_at_main()
+        snapshots[MAIN_BRANCH] = main.snapshots
+        oldest = next(iter(main.snapshots), 0)
+        return _Look(snapshots, [*main.problems, *problems], (main.newest, oldest, self._main.schema.id, tuple(marks)))
+
+    def _look_at_main(self) -> _Main:
+        """The snapshots of main.
+
+        Snapshots are added at the end, expire at the beginning, and are replaced from the end on by rollbacks. So
+        nothing has changed when the newest one is the same and the oldest one is there. Cost: 1 GET, 2 HEADs and 1
+        LIST, and 1 GET a new snapshot; after an expiry or rollback 1 LIST a thousand snapshots.
+        """
+        log, seen = self._main.snapshots, self._seen
+        newest = log.latest_body()
+        if newest is None:
+            return _Main({}, (0, b""))
+        if seen is not None and log.exists(next(iter(seen.snapshots))):
+            number, body = seen.newest
+            new: list[Snapshot] = []
+            if newest == seen.newest:
+                return seen
+            if newest[0] > number and bytes(log.body(number)) == body:
+                with suppress(Corruption, UnsupportedFormat):
+                    new = list(log.walk(range(number + 1, newest[0] + 1)))
+                if len(new) == newest[0] - number:
+                    more = {snapshot.id: snapshot for snapshot in new}
+                    self._seen = _Main({**seen.snapshots, **more}, newest)
+                    return self._seen
+        metas = {parse_snapshot(meta.path): meta for meta in self._main.store.list(self._main.layout.snapshot_folder)}
+        numbers = sorted(number for number in metas if number is not None)
+        problems: list[str] = []
+        snapshots = self._read({number: metas[number] for number in numbers}, problems)
+        self._seen = _Main(snapshots, newest, problems) if snapshots else None
+        return self._seen or _Main({}, newest, problems)
+
+    def _read(self, metas: Mapping[int, ObjectMeta], problems: list[str]) -> dict[int, Snapshot]:
+        """The snapshots with these files, but for those that are unreadable, which are noted."""
+        snapshots: dict[int, Snapshot] = {}
+        for number, meta in metas.items():
+            try:
+                snapshots[number] = self._snapshot_at(meta)
+            except (Corruption, UnsupportedFormat) as error:
+                problems.append(f"snapshot {number}: {error.message}")
+        return snapshots
+
+    def _snapshot_at(self, meta: ObjectMeta) -> Snapshot:
+        """A snapshot by its file. Raises `NotFound`, `Corruption`. Cost: 1 GET, once."""
         key = (meta.path, meta.size_bytes, meta.modified_ms, meta.etag)
         snapshot = self._snapshots.get(key)
         if snapshot is None:
-            snapshot = decode_snapshot(branch.store.get(meta.path), path=meta.path)
+            snapshot = decode_snapshot(self._main.store.get(meta.path), path=meta.path)
             self._snapshots[key] = snapshot
         return snapshot
 
@@ -179,10 +250,10 @@ class PublishedTable:
 
     # ---- making
 
-    def _make(self, listing: _Listing) -> Metadata:
+    def _make(self, look: _Look) -> Metadata:
         main = self._lines[MAIN_BRANCH]
-        state = _State()
-        newest = self._show_line(state, main, listing.snapshots.get(MAIN_BRANCH, {}))
+        state = _State(left_out=list(look.problems))
+        newest = self._show_line(state, main, look.snapshots[MAIN_BRANCH])
         if newest is not None:
             state.visible_through = newest.snapshot.id
             state.references[MAIN_BRANCH] = {"snapshot-id": newest.id, "type": "branch"}
@@ -190,7 +261,7 @@ class PublishedTable:
         hidden = {tag.name: tag for tag in tags}
         self._show_tags(state, main, [tag for tag in tags if tag.name in set(self._main.tags.names())])
         lines = [main]
-        for name, metas in sorted(listing.snapshots.items()):
+        for name, snapshots in sorted(look.snapshots.items()):
             if name == MAIN_BRANCH:
                 continue
             line = self._line_of(name, hidden)
@@ -200,21 +271,20 @@ class PublishedTable:
             if name in state.references:
                 state.left_out.append(f"the branch {name!r}: a tag has the same name")
                 continue
-            tip = self._show_line(state, line, metas)
+            tip = self._show_line(state, line, snapshots)
             if tip is not None:
                 state.references[name] = {"snapshot-id": tip.id, "type": "branch"}
             lines.append(line)
         return self._render(state, lines)
 
-    def _show_line(self, state: _State, line: Line, metas: Mapping[int, ObjectMeta]) -> ShownSnapshot | None:
+    def _show_line(self, state: _State, line: Line, snapshots: Mapping[int, Snapshot]) -> ShownSnapshot | None:
         """Show the snapshots of a branch; the newest that is shown."""
         newest: ShownSnapshot | None = None
         unmerged = 0
         name = line.branch.branch
         log_of_main = name is None
-        for number in sorted(metas):
+        for number, snapshot in snapshots.items():
             try:
-                snapshot = self._snapshot_at(line.branch, metas[number])
                 parent = None if newest is None else newest.id
                 if parent is None and follows(snapshot):
                     parent = line.snapshot_id_of(follows(snapshot))

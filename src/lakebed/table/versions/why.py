@@ -17,7 +17,7 @@ from lakebed.table.branch.tags import is_utf8
 from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.collect.live_versions import LiveVersions, consumer_limit, read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
-from lakebed.table.model.layout import parse_bucket_folder, parse_schema, parse_snapshot, parse_tag
+from lakebed.table.model.layout import parse_bucket_folder, parse_derived, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.model.model import Snapshot
 from lakebed.table.versions.versions import pin_of
 
@@ -77,6 +77,10 @@ def _explain_fixed(branch: TableBranch, path: str) -> Explanation | None:
         return Explanation(path, pins, f"{path} is the tag {tag!r} itself: it goes when the tag is deleted or expires.")
     if parse_schema(path) is not None:
         return Explanation(path, (), f"{path} is a version of the schema: schemas are kept while the table exists.")
+    derived_of = parse_derived(path)
+    if derived_of is not None:
+        branch.store.head(path)
+        return Explanation(path, (), f"{path} is read by Iceberg's clients: it goes with {derived_of}.")
     if path.startswith((branch.layout.root + "lakebed/", branch.layout.consumer_folder + "/")):
         return Explanation(path, (), f"{path} is bookkeeping, not data: it is kept.")
     return None

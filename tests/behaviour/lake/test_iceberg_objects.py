@@ -1,0 +1,262 @@
+"""What Iceberg's clients read of a table: written once and incrementally, kept and deleted with its source."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import uuid
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import NotFound, OutcomeUnknown
+from lakebed.fsck.check import check_lake
+from lakebed.lake.lake import Lake
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.table.iceberg.published import Metadata, PublishedTable
+from lakebed.table.model.layout import Layout, parse_derived
+from lakebed.table.table import Table
+from lakebed.testing import Call, Crashed, Fault, FaultyStore
+
+ROWS = pa.schema([("id", pa.int64()), ("v", pa.float64())])
+KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.float64())])
+FOLDER = Layout.iceberg_folder
+
+
+def rows_of(first: int, count: int = 1) -> pa.Table:
+    """Rows of consecutive ids."""
+    return pa.table({"id": range(first, first + count), "v": [0.5] * count}, ROWS)
+
+
+def paths(table: Table) -> set[str]:
+    """What there is for Iceberg's clients."""
+    return {meta.path for meta in table.store.list(FOLDER)}
+
+
+def read_avro(table: Table, url: str) -> list[Any]:
+    """The records of a file, by an independent reader."""
+    return list(fastavro.reader(io.BytesIO(bytes(table.store.get(url.removeprefix(f"{table.url}/"))))))
+
+
+def live_files(table: Table, metadata: Metadata) -> dict[int, set[str]]:
+    """The names of the live data files of each snapshot, found as a reader of Iceberg finds them."""
+    files: dict[int, set[str]] = {}
+    for snapshot in json.loads(metadata.body)["snapshots"]:
+        entries = [
+            entry
+            for manifest in read_avro(table, snapshot["manifest-list"])
+            if manifest["content"] == 0
+            for entry in read_avro(table, manifest["manifest_path"])
+        ]
+        files[snapshot["snapshot-id"]] = {entry["data_file"]["file_path"].rpartition("/")[2] for entry in entries}
+    return files
+
+
+def check_files(table: Table, metadata: Metadata) -> None:
+    """Every snapshot has the files that it has for lakebed."""
+    for number, names in live_files(table, metadata).items():
+        ours = table.context.manifests.live_entries(table.resolve(version=number)).column("file_name").to_pylist()
+        assert names == set(ours), number
+
+
+@pytest.fixture
+def lake() -> Lake:
+    """An empty lake in memory."""
+    return Lake.open(open_store(f"memory://{uuid.uuid4().hex}"))
+
+
+@pytest.fixture
+def table(lake: Lake) -> Table:
+    """An append table with three snapshots."""
+    made = lake.create_table("t", ROWS)
+    for number in range(3):
+        made.append(rows_of(number))
+    return made
+
+
+def test_a_commit_costs_what_it_changed(table: Table) -> None:
+    """The first load writes all versions; after one more commit only its list, its manifest and the metadata."""
+    published = PublishedTable(table.context)
+    first = published.load()
+    assert published.written_count == 3 + 3 + 1
+    assert published.load() is first
+    table.append(rows_of(3))
+    second = published.load()
+    assert published.written_count == 7 + 3
+    check_files(table, second)
+    table.delete("id = 1")  # the manifest of that file is left out, and no other one is written
+    third = published.load()
+    assert published.written_count == 10 + 2
+    check_files(table, third)
+    again = PublishedTable(table.context)
+    assert again.load() == third
+    assert again.written_count == 0
+
+
+def test_every_kind_of_store(store: ObjectStore) -> None:
+    """What is written is found again by name in a listing, whatever the store."""
+    table = Lake.open(store).create_table("db.t", ROWS)
+    table.append(rows_of(0))
+    first = PublishedTable(table.context)
+    check_files(table, first.load())
+    table.append(rows_of(1))
+    second = PublishedTable(table.context)
+    assert second.load() == first.load()
+    assert (first.written_count, second.written_count) == (3, 3)
+
+
+def test_manifests_that_a_commit_merged(lake: Lake) -> None:
+    """Where the table merges its manifests, and deletes files of merged ones, every version keeps its files."""
+    table = lake.create_table("t", ROWS, options={"manifest.merge-min-count": "3"})
+    published = PublishedTable(table.context)
+    for number in range(12):
+        table.append(rows_of(number))
+        if number % 4 == 3:
+            table.delete(f"id = {number - 2}")
+        if number % 5 == 0:
+            published.load()
+    metadata = published.load()
+    check_files(table, metadata)
+    assert json.loads(PublishedTable(table.context).load().body) == json.loads(metadata.body)
+    numbers = {
+        entry["data_file"]["file_path"]: entry["sequence_number"]
+        for snapshot in json.loads(metadata.body)["snapshots"]
+        for manifest in read_avro(table, snapshot["manifest-list"])
+        for entry in read_avro(table, manifest["manifest_path"])
+    }
+    assert sorted(numbers.values()) == [row.id for row in table.snapshots() if row.commit_kind == "APPEND"]
+
+
+def test_expiry_takes_what_it_made_unneeded(table: Table) -> None:
+    """An expiry deletes the objects of expired versions and no other; a dry run names them; fsck agrees."""
+    published = PublishedTable(table.context)
+    table.create_tag("kept", snapshot_id=1)
+    before = json.loads(published.load().body)
+    table.append(rows_of(3))
+    table.compact(full=True)
+    published.load()
+    plan = table.expire(retain_max=1, retain_min=1, older_than_ms=2**60, dry_run=True).plan
+    assert plan is not None
+    planned = {doomed.path for doomed in plan.doomed if doomed.path.startswith(FOLDER)}
+    all_paths = paths(table)
+    table.expire(retain_max=1, retain_min=1, older_than_ms=2**60)
+    assert all_paths - paths(table) == planned
+    assert planned
+    for path in paths(table):
+        table.store.head(parse_derived(path) or "")
+    tagged = next(row for row in before["snapshots"] if row["snapshot-id"] == 1)
+    for manifest in read_avro(table, tagged["manifest-list"]):  # a reader of older metadata goes on
+        assert read_avro(table, manifest["manifest_path"])
+    check_files(table, published.load())
+    assert {path for path in paths(table) if "~list-" in path} >= {
+        row["manifest-list"].removeprefix(f"{table.url}/") for row in json.loads(published.load().body)["snapshots"]
+    }
+    table.delete_tag("kept")
+    published.load()
+    assert all("~list-1-" not in path for path in paths(table))
+
+
+def test_orphans_and_fsck(lake: Lake, table: Table) -> None:
+    """What was made of an object that is gone is an orphan: fsck says so, and cleaning deletes it when it is old."""
+    published = PublishedTable(table.context)
+    published.load()
+    table.append(rows_of(3))
+    path = next(path for path in sorted(paths(table)) if "~list-1-" in path)
+    left = path.replace("manifest-list-", "manifest-list-0")
+    table.store.put(left, b"of a list that expired while it was made")
+    found = [finding for finding in check_lake(lake, deep=True).findings if finding.kind == "orphan"]
+    assert [finding.path for finding in found] == [left]
+    assert table.collect().deleted_count == 0  # too young
+    assert table.collect(grace_ms=0, dry_run=True).deleted_count == 1
+    table.collect(grace_ms=0)
+    assert left not in paths(table)
+    assert path in paths(table)
+    assert "goes with manifest/manifest-list-" in table.why(path).sentence
+    manifest = next(path for path in sorted(paths(table)) if "~data-" in path)
+    table.store.delete([manifest])
+    missing = check_lake(lake, deep=True).findings
+    assert {(finding.severity, finding.path) for finding in missing} == {("error", manifest)}
+
+
+def test_what_changes_between_two_loads(table: Table) -> None:
+    """Commits, rollbacks, expiries, tags and another table in the same place: each load shows what there is."""
+    published = PublishedTable(table.context)
+
+    def shown() -> list[int]:
+        metadata = published.load()
+        check_files(table, metadata)
+        return [row["snapshot-id"] for row in json.loads(metadata.body)["snapshots"]]
+
+    assert shown() == [1, 2, 3]
+    table.rollback_to(2)
+    assert shown() == [1, 2, 4]  # the rollback is a snapshot
+    newest = table.append(rows_of(7)).id
+    assert shown() == [1, 2, 4, newest]
+    table.append(rows_of(8))
+    table.expire(retain_max=1, retain_min=1, older_than_ms=2**60)
+    assert shown() == [newest + 1]
+    table.create_tag("kept")
+    assert json.loads(published.load().body)["refs"]["kept"] == {"snapshot-id": newest + 1, "type": "tag"}
+    for meta in list(table.store.list("")):
+        table.store.delete([meta.path])
+    Table.create(table.store, name="t", schema=KEYED)
+    with pytest.raises(NotFound):
+        published.load()
+
+
+def test_an_unreadable_version_is_left_out(table: Table) -> None:
+    """A damaged snapshot file hides its own version alone, and the metadata says so."""
+    table.store.put("snapshot/snapshot-2", b"{")
+    shown = json.loads(PublishedTable(table.context).load().body)
+    assert [row["snapshot-id"] for row in shown["snapshots"]] == [1, 3]
+    assert "snapshot 2: " in shown["properties"]["lakebed.left-out"]
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOST_REPLY])
+def test_two_servers_at_once_and_crashes(table: Table, fault: Fault) -> None:
+    """A server that dies at any put, while another one works, leaves what the next one completes."""
+    table.compact(full=True)
+    for struck in range(4 + 4 + 1):
+        puts = itertools.count()
+
+        def decide(_: int, call: Call, puts: itertools.count[int] = puts, struck: int = struck) -> Fault | None:
+            return fault if call.kind == "put" and next(puts) == struck else None
+
+        late = PublishedTable(table.context)
+        late._objects.size_of("")  # has listed what there was before the other one began
+        faulty = FaultyStore(table.store, faults=decide)
+        dying = PublishedTable(Table.open(faulty, name="t", environment=table.environment).context)
+        with pytest.raises((Crashed, OutcomeUnknown)):
+            dying.load()
+        metadata = late.load()
+        check_files(table, metadata)
+        assert PublishedTable(table.context).load() == metadata
+        assert len(paths(table)) == 4 + 4 + 1
+        table.store.delete(paths(table))
+
+
+def test_primary_keys_show_what_is_compacted(lake: Lake) -> None:
+    """Versions whose rows must be merged are not shown, tags of them neither; main stays at the newest that can be."""
+    table = lake.create_table("t", KEYED, primary_keys=["id"], options={"bucket": "1"})
+    table.upsert(rows_of(0, 4).cast(KEYED))
+    published = PublishedTable(table.context)
+    shown = json.loads(published.load().body)
+    assert (shown["current-snapshot-id"], shown["properties"]["lakebed.visible-through"]) == (1, "1")
+    assert shown["schemas"][0]["identifier-field-ids"] == [0]
+    table.upsert(rows_of(2, 4).cast(KEYED))
+    table.create_tag("merging")
+    shown = json.loads(published.load().body)
+    assert [row["snapshot-id"] for row in shown["snapshots"]] == [1]
+    assert set(shown["refs"]) == {"main"}
+    assert "the tag 'merging': its version was not fully compacted" in shown["properties"]["lakebed.left-out"]
+    assert "1 snapshot: rows of the same key" in shown["properties"]["lakebed.left-out"]
+    table.compact(full=True)
+    table.create_tag("merged")
+    shown = json.loads(published.load().body)
+    assert shown["refs"]["merged"]["snapshot-id"] == shown["current-snapshot-id"] == table.latest().id
+    assert shown["properties"]["lakebed.visible-through"] == str(table.latest().id)
+    check_files(table, published.load())
