@@ -50,6 +50,12 @@ SUITES: Final = {
         "Repositories",
         "A base of a million objects in one process, in a local folder, with everything durable.",
     ),
+    "lakefs": (
+        "The server and lakeFS",
+        "Against lakeFS's own server, both on local storage, asked by 16 connections that stay open. Uploads wait for "
+        "the disk here; lakeFS's records do, and its objects never. A time is of the whole: with 16 clients a request "
+        "takes 16 times as long. The machine had much else to do.",
+    ),
     "fleet": ("Tenants", "A log, a control plane and nodes as processes of one machine."),
 }
 """By the name of the file with results: heading, and what was measured."""
@@ -73,6 +79,16 @@ LABELS: Final = {
     "spark_write": "write through Spark's data frames",
     "merge_memory": "memory to read and merge a bucket of 5 GB",
     "compact_memory": "memory to compact a bucket of 5 GB",
+    "lakefs/stat": "get the metadata of an object",
+    "lakefs/list": "list a page of 1,000 objects",
+    "lakefs/commit_10k": "commit 10,000 staged objects",
+    "upload_4k": "upload an object of 4 KiB",
+    "upload_4k_unsynced": "the same without waiting for the disk",
+    "first_page_deleted_100k": "first page of a branch whose objects are deleted, but for one",
+    "s3_get_4k": "get an object of 4 KiB through S3",
+    "s3_put_4k": "put one",
+    "s3_get_100mb": "get an object of 100 MB through S3",
+    "peak_memory": "most memory of the server",
     "java_floor": "a statement on an empty file",
     "java_append": "append",
     "java_scan_filter": "scan with a filter",
@@ -186,6 +202,7 @@ _OTHERS: Final = (
     "rocksdict",
     "slatedb",
     "pyarrow",
+    "lakefs",
 )
 """How the names of other software begin; other peers are lakebed itself in another state."""
 
