@@ -100,7 +100,7 @@ def test_spark(tmp_path: Path) -> None:
     table.append(rows_of(0, 30))
     table.create_tag("month-06")
     table.create_branch("trial", tag="month-06")
-    table.of_branch("trial").append(rows_of(500, 3))
+    lake.table("db.t", branch="trial").append(rows_of(500, 3))
     table.delete("id > 3 AND id < 17")
     keyed_schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *list(ROWS)[1:]])
     keyed = lake.create_table("db.k", keyed_schema, primary_keys=["id"])
