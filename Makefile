@@ -25,7 +25,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo unit test test-long check docs bench bench-table bench-spark bench-kv bench-repo bench-fleet bench-catalog simulate mutations mutate clean
+.PHONY: help demo unit test test-long check docs bench bench-table bench-spark bench-kv bench-repo bench-lakefs bench-fleet bench-catalog simulate mutations mutate clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -46,7 +46,7 @@ test: ## lint, types, and all tests but the long ones, in at most 25 minutes
 	@$(MAKE) --no-print-directory --jobs=4 check environments
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: environments hadoop-aws s3-tests ## the long property tests and simulations
+test-long: environments hadoop-aws s3-tests lakefs ## the long property tests and simulations
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 
 check: $(VENV)/.ready ## lint, format and types
@@ -58,7 +58,7 @@ docs: $(VENV)/.ready ## the site of the documents, in build/site; broken links a
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
 	@echo "The site is in build/site: open build/site/index.html."
 
-bench: bench-table bench-spark bench-kv bench-repo bench-fleet bench-catalog ## all benchmarks; SCALE=0.1 for a quick look
+bench: bench-table bench-spark bench-kv bench-repo bench-lakefs bench-fleet bench-catalog ## all benchmarks; SCALE=0.1 for a quick look
 
 bench-table: java jar $(PEERS)/.ready ## tables against pypaimon, deltalake and plain Spark
 	@$(RUN) bench/table.py --scale $(SCALE)
@@ -71,6 +71,9 @@ bench-kv: $(VENV)/.ready $(PEERS)/.ready ## databases against rocksdict, slatedb
 
 bench-repo: $(VENV)/.ready ## repositories against their own uncompacted state, and their server
 	@$(RUN) bench/repo.py --scale $(SCALE)
+
+bench-lakefs: $(VENV)/.ready build/lakefs/.ready ## the server against lakeFS's own, which Go builds; 15 minutes
+	@$(RUN) bench/lakefs.py --scale $(SCALE)
 
 bench-fleet: $(VENV)/.ready postgresql ## fleets: grants, logs, reads, failover, relocation, costs; 20 minutes
 	@$(RUN) bench/fleet.py --scale $(SCALE)
@@ -134,7 +137,7 @@ $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 $(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
 	@tools/setup.sh paimon-java $(PAIMON)
 
-.PHONY: environments java jar jars postgresql hadoop-aws s3-tests
+.PHONY: environments java jar jars postgresql hadoop-aws s3-tests lakefs
 environments: java jar postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
 
 java:
@@ -156,6 +159,12 @@ build/s3-tests/.ready:
 		echo "https://github.com/ceph/s3-tests cannot be reached: its test will be skipped."
 	@if test -d build/s3-tests/suite; then python3 -m venv build/s3-tests/environment && \
 		build/s3-tests/environment/bin/pip install --quiet -r build/s3-tests/suite/requirements.txt && touch $@; fi
+
+lakefs: build/lakefs/.ready ## lakeFS's server, client and system tests, built with Go, for long tests and bench-lakefs
+
+# lakefs.sh makes the stamp, and only when all is built.
+build/lakefs/.ready: tools/lakefs.sh
+	@tools/lakefs.sh build/lakefs
 
 postgresql:
 	@tools/setup.sh postgresql

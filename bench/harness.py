@@ -28,6 +28,8 @@ RESULTS = Path(__file__).parent / "results"
 SAMPLE_COUNT_MIN = 5
 WARM_S = 5.0
 """A sample of this many seconds does not depend on whether the process was warm."""
+SLOW_SAMPLE_COUNT = 3
+"""Samples of a side whose first one took that long: it averages over more than short ones do."""
 
 Measure = Callable[[], float]
 """Runs a workload once and returns its figure (seconds, milliseconds or bytes: smaller is better)."""
@@ -63,16 +65,20 @@ def alternate(
 ) -> Result:
     """Take `sample_count` samples of every side in turn, after `warmup_count` unmeasured rounds.
 
-    A side that takes longer than `WARM_S` is warm by then: its first round counts, and it takes no round more.
+    A peer that takes longer than `WARM_S` is warm by then: its first round counts, and `SLOW_SAMPLE_COUNT` are enough.
     """
     samples: dict[str, list[float]] = {name: [] for name in measures}
+    counts = dict.fromkeys(measures, sample_count)
     for round_number in range(warmup_count + sample_count):
         for name, measure in measures.items():
-            if len(samples[name]) == sample_count:
+            if len(samples[name]) == counts[name]:
                 continue
             start = time.perf_counter()
             figure = measure()
-            if round_number >= warmup_count or time.perf_counter() - start > WARM_S:
+            is_slow = time.perf_counter() - start > WARM_S
+            if is_slow and round_number == 0 and name != "lakebed":
+                counts[name] = min(SLOW_SAMPLE_COUNT, sample_count)
+            if round_number >= warmup_count or is_slow:
                 samples[name].append(figure)
     return result_of(workload, samples, unit=unit, **facts)
 

@@ -35,7 +35,7 @@ VALUE_BYTES = 100
 HOT_SHARE = 0.01
 """Of the keys, those that `readhot` reads."""
 
-SLATE_SHARE = 0.1
+SLATE_SHARE = 0.05
 """slatedb fills and reads this share of the rows: its calls cross an event loop and take fifty times as long."""
 
 MULTIGET_COUNT = 100

@@ -1,7 +1,7 @@
 """Groups of the key-value benchmark that `bench/kv.py` names.
 
-Owns: many keys, threads, logs handed over, ten times the rows, RocksDB's own program, YCSB. Each is a function of the
-benchmark, which has the databases and pairs lakebed with its peers.
+Owns: neighbouring and absent keys, threads, logs handed over, ten times the rows, RocksDB's own program, YCSB. Each is
+a function of the benchmark, which has the databases and pairs lakebed with its peers.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from inputs import (
     THREAD_COUNT,
     VALUE_BYTES,
     keys_of,
+    missing_of,
     order_of,
     runs_of,
     values_of,
@@ -42,25 +43,32 @@ PROGRAM: Final = "db_bench"
 
 
 def many(bench: Bench) -> list[Result]:
-    """`get_many` of keys that follow each other in the order of keys; random ones are in `read`. Microseconds a key."""
+    """`get_many` of keys that follow each other, and of absent ones; random ones are in `read`. Microseconds a key."""
     results = []
-    order = runs_of(bench.keys, bench.reads)
-    for place in PLACES:
+    orders = {
+        "multigetrun": runs_of(bench.keys, bench.reads),
+        "multimissing": order_of(missing_of(bench.keys), bench.reads),
+    }
+    for (kind, order), place in itertools.product(orders.items(), PLACES):
         database = bench.place(place)
 
-        def run(database: Database = database) -> None:
-            for first in range(0, len(order), MULTIGET_COUNT):
-                database.get_many(order[first : first + MULTIGET_COUNT])
+        def run(database: Database = database, order: list[bytes] = order) -> float:
+            def read() -> None:
+                for first in range(0, len(order), MULTIGET_COUNT):
+                    database.get_many(order[first : first + MULTIGET_COUNT])
 
-        assert None not in database.get_many(order[:MULTIGET_COUNT])
+            return timed(read) / len(order) * 1e6
+
+        assert (None in database.get_many(order[:MULTIGET_COUNT])) == (kind == "multimissing")
         results.append(
             bench.pair(
-                f"multigetrun_{place}",
-                lambda run=run: timed(run) / len(order) * 1e6,  # type: ignore[misc]
+                f"{kind}_{place}",
+                run,
                 peers=("rocksdict",),
                 unit="us",
                 rows=bench.reads,
                 cache_bytes=bench.cache_bytes[place],
+                target="rocksdict >= 1x" if kind == "multimissing" else "",
             )
         )
     return results
@@ -143,9 +151,14 @@ def large(bench: Bench) -> list[Result]:
             database.get_many(order[first : first + MULTIGET_COUNT])
 
     filled = timed(fill) / count * 1e6
-    facts = {"unit": "us", "rows": count, "cache_bytes": count * (KEY_BYTES + VALUE_BYTES) // 4}
+    facts = {
+        "unit": "us",
+        "rows": count,
+        "cache_bytes": count * (KEY_BYTES + VALUE_BYTES) // 4,
+        "sample_count": min(3, bench.sample_count),
+    }
     peers = ("rocksdict",)
-    results = [bench.pair("large_fill", lambda: filled, peers=peers, sample_count=1, warmup_count=0, **facts)]
+    results = [bench.pair("large_fill", lambda: filled, peers=peers, warmup_count=0, **(facts | {"sample_count": 1}))]
     facts["rows"] = len(order)
     results.append(bench.pair("large_readrandom", lambda: timed(read) / len(order) * 1e6, peers=peers, **facts))
     results.append(bench.pair("large_multiget", lambda: timed(read_many) / len(order) * 1e6, peers=peers, **facts))
@@ -159,6 +172,11 @@ def native(bench: Bench) -> list[Result]:
     program = shutil.which(PROGRAM)
     if program is None:
         print(f"native: left out, for there is no {PROGRAM} (Debian: apt-get install rocksdb-tools)", flush=True)
+        return []
+    try:
+        run_program(program, bench)
+    except (subprocess.CalledProcessError, KeyError) as error:
+        print(f"native: left out, for {program} does not run these workloads: {error}", flush=True)
         return []
     database, order = bench.place("uncached"), order_of(bench.keys, bench.reads)
 

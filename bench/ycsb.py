@@ -127,11 +127,15 @@ def operations_of(workload: str, *, record_count: int, count: int, seed: int) ->
 
 
 class Samples:
-    """The operations of one side, sample by sample: each side that asks alike gets the same."""
+    """The operations of one side, sample by sample: each side that asks alike gets the same.
 
-    def __init__(self, scale: float) -> None:
+    Args:
+        share: of the operations of a sample, for a side that is slow.
+    """
+
+    def __init__(self, scale: float, *, share: float = 1) -> None:
         self._record_count = records_of(scale)
-        self._count = calls_of(scale)
+        self._count = max(200, int(calls_of(scale) * share))
         self._seed = 0
 
     def next_of(self, workload: str) -> list[Operation]:

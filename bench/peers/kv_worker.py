@@ -88,11 +88,11 @@ class Inputs:
         return self._once(("values", count), lambda: values_of(count))
 
     def order(self, kind: str, count: int, rows: int) -> list[bytes]:
-        """What `readhot`, `readrandom`, `readmissing`, `multiget` or `multigetrun` reads."""
+        """What `readhot`, `readrandom`, `readmissing`, or a kind of `multiget` reads."""
         keys = self.keys(rows)
         if kind == "multigetrun":
             return self._once((kind, count, rows), lambda: runs_of(keys, count))
-        if kind == "readmissing":
+        if kind in ("readmissing", "multimissing"):
             return self._once((kind, count, rows), lambda: order_of(missing_of(keys), count))
         return self._once((kind, count, rows), lambda: order_of(keys, count, hot=kind == "readhot"))
 
@@ -203,7 +203,7 @@ class Rocks:
                 for _ in pool.map(lambda keys: [get(key) for key in keys] and None, shares):
                     pass
 
-        run = {"multiget": many, "multigetrun": many, "threads": shared}.get(kind, single)
+        run = {"multiget": many, "multigetrun": many, "multimissing": many, "threads": shared}.get(kind, single)
         return timed(run) / READS * 1e6
 
     def handed(self) -> float:
@@ -315,7 +315,7 @@ class Rocks:
     def run(self, workload: str) -> float:
         """One sample."""
         kind, _, place = workload.partition("_")
-        if kind in ("readhot", "readrandom", "readmissing", "multiget", "multigetrun", "threads"):
+        if kind in ("readhot", "readrandom", "readmissing", "multiget", "multigetrun", "multimissing", "threads"):
             return self.read(kind, place)
         if kind == "large":
             return self.large(place)
@@ -462,7 +462,7 @@ class Slate:
                 await self.places["ycsb"].write(batch_of(keys, values))
             flush = slate.FlushOptions(flush_type=slate.FlushType.MEM_TABLE)
             await self.places["ycsb"].flush_with_options(flush)
-            self.samples = ycsb.Samples(SCALE)
+            self.samples = ycsb.Samples(SCALE, share=2 * SLATE_SHARE)
         database, operations = self.places["ycsb"], self.samples.next_of(workload)
 
         async def run() -> None:

@@ -107,6 +107,8 @@ COMMANDS: list[tuple[str, int]] = [
     ("repo upload LAKE rep dev FOLDER/in up", 0),
     ("repo reset LAKE rep dev --yes", 0),
     ("repo import LAKE rep dev FOLDER/in in/ -m import", 0),
+    ("repo export-lakefs LAKE rep --to FOLDER/lakefs --refs FOLDER/refs.json --commit-ids FOLDER/ids.json", 0),
+    ("repo import-lakefs LAKE moved --from FOLDER/lakefs --refs FOLDER/refs.json", 0),
     ("repo protect LAKE rep ma*", 0),
     ("repo set-retention LAKE rep 30", 0),
     ("repo retention LAKE rep", 0),

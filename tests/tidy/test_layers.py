@@ -55,8 +55,8 @@ ROOMS = {
         *("changes", "collect", "versions", "iceberg", "table", "imports", "exports"),
     ),
     "repo": (
-        *("model", "outside", "committed", "records", "objects", "references", "staging", "heads", "collect", "verbs"),
-        "transport",
+        *("model", "outside", "committed", "records", "objects", "references", "staging", "heads", "collect"),
+        *("lakefs", "verbs", "transport"),
     ),
     "spark": ("plan", "tasks", "dataframe", "streams", "jobs", "datasource", "catalog", "bridge", "worker"),
 }

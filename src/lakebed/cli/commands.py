@@ -78,6 +78,7 @@ _GROUPS: Final = (
                 *("branches", "branch", "drop-branch", "undelete-branch", "protect", "tags", "tag", "drop-tag"),
             ),
             "repo_directories": ("upload", "download"),
+            "repo_lakefs": ("import-lakefs", "export-lakefs"),
             "repo_objects": ("put", "get", "ls", "stat", "rm", "import"),
             "repo_versions": (
                 *("commit", "log", "show", "diff", "status", "merge", "revert", "cherry-pick", "reset", "rebase"),

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -28,7 +28,7 @@ from urllib3.exceptions import (
 from lakebed import errors
 from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
-from lakebed.http.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, check_clear, client_context, client_signature
+from lakebed.http.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, Signature, check_clear, client_context, client_signature
 from lakebed.runtime import Environment
 
 T = TypeVar("T")
@@ -45,6 +45,20 @@ _FILES_S: Final = 5.0
 """Between two looks at the files of certificates."""
 
 
+class _Pool(NamedTuple):
+    """Connections of one process.
+
+    Attributes:
+        files: what the files of certificates looked like when it was made.
+        look_s: when to look at them again, by the monotonic clock.
+    """
+
+    pool: urllib3.PoolManager
+    process: int
+    files: Signature
+    look_s: float
+
+
 class Connections:
     """Connections to some servers, kept for further requests. Thread-safe.
 
@@ -59,20 +73,33 @@ class Connections:
         self._counts = server_count, connection_count_max
         self._pool = self._make()
 
-    def _make(self) -> urllib3.PoolManager:
+    def _make(self) -> _Pool:
         """A pool of this process, with the certificates as they are now. Raises as `client_context`."""
         server_count, connection_count_max = self._counts
-        self._process, self._files, self._look_s = os.getpid(), client_signature(), time.monotonic() + _FILES_S
-        return urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max, ssl_context=client_context())
+        files = client_signature()
+        pool = urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max, ssl_context=client_context())
+        return _Pool(pool, os.getpid(), files, time.monotonic() + _FILES_S)
 
-    def _is_outdated(self) -> bool:
-        """Whether this is a forked process, or the files of certificates have changed."""
-        if self._process != os.getpid():
-            return True
-        if not self._files or time.monotonic() < self._look_s:
-            return False
-        self._look_s = time.monotonic() + _FILES_S
-        return client_signature() != self._files
+    def _current_pool(self) -> urllib3.PoolManager:
+        """The pool; a new one in a forked process, and when the files of certificates have changed.
+
+        Files that do not fit each other, as in the middle of their replacement, leave the old ones in use.
+        """
+        known = self._pool  # read once: it is replaced as a whole
+        if known.process == os.getpid():
+            if not known.files or time.monotonic() < known.look_s:
+                return known.pool
+            if client_signature() == known.files:
+                self._pool = known._replace(look_s=time.monotonic() + _FILES_S)
+                return known.pool
+        try:
+            self._pool = made = self._make()
+        except InvalidRequest:
+            if known.process != os.getpid():
+                raise
+            self._pool = known._replace(look_s=time.monotonic() + _FILES_S)
+            return known.pool
+        return made.pool
 
     def request(
         self, method: str, url: str, *, retries: urllib3.Retry | Literal[False] = False, **options: Any
@@ -82,13 +109,11 @@ class Connections:
         Args:
             retries: whether, and how, it is repeated when its connection breaks.
         """
-        if self._is_outdated():
-            self._pool = self._make()
-        return self._pool.request(method, url, retries=retries, redirect=False, **options)
+        return self._current_pool().request(method, url, retries=retries, redirect=False, **options)
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
-        self._pool.clear()
+        self._pool.pool.clear()
 
 
 REPLY_S: Final = 1.0

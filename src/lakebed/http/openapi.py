@@ -50,12 +50,14 @@ class Service:
 
     Attributes:
         path_parameters: by name, of all paths.
+        error: the struct of the body of every error.
     """
 
     title: str
     version: str
     description: str
     path_parameters: Mapping[str, PathParameter]
+    error: type[msgspec.Struct] = ErrorBody
 
 
 def describe(service: Service, routes: Mapping[str, Iterable[Route[Any]]]) -> dict[str, Any]:
@@ -68,14 +70,14 @@ def describe(service: Service, routes: Mapping[str, Iterable[Route[Any]]]) -> di
         for kind in (endpoint.takes, *endpoint.gives.values())
         if kind not in (None, bytes, str)
     ]
-    schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_SCHEMAS)
+    schemas, components = msgspec.json.schema_components([*kinds, service.error], ref_template=_SCHEMAS)
     for component in components.values():
         _loosen_arrays(component)
-    by_kind = dict(zip([repr(kind) for kind in (*kinds, ErrorBody)], schemas, strict=True))
+    by_kind = dict(zip([repr(kind) for kind in (*kinds, service.error)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for prefix, route in listed:
         shown = _PARAMETER.sub(r"{\1}", prefix + route.endpoint.path)
-        paths.setdefault(shown, {})[route.endpoint.method.lower()] = _operation(route, by_kind, service.path_parameters)
+        paths.setdefault(shown, {})[route.endpoint.method.lower()] = _operation(route, by_kind, service)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -106,8 +108,8 @@ def _loosen_arrays(component: dict[str, Any]) -> None:
         component["items"] = {"anyOf": [element for at, element in enumerate(elements) if element not in elements[:at]]}
 
 
-def _operation(route: Route[Any], by_kind: Mapping[str, Any], named: Mapping[str, PathParameter]) -> dict[str, Any]:
-    endpoint = route.endpoint
+def _operation(route: Route[Any], by_kind: Mapping[str, Any], service: Service) -> dict[str, Any]:
+    endpoint, named = route.endpoint, service.path_parameters
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": route.summary,
@@ -118,7 +120,7 @@ def _operation(route: Route[Any], by_kind: Mapping[str, Any], named: Mapping[str
         ],
         "responses": {str(status): _reply(status, kind, by_kind) for status, kind in endpoint.gives.items()},
     }
-    error = {"application/json": {"schema": by_kind[repr(ErrorBody)]}}
+    error = {"application/json": {"schema": by_kind[repr(service.error)]}}
     for status, sentence in _ERRORS.items():
         operation["responses"].setdefault(str(status), {"description": sentence, "content": error})
     operation["responses"]["default"] = {"description": "The server failed.", "content": error}

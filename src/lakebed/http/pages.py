@@ -8,6 +8,8 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from lakebed.http.replies import encode
+
 AMOUNT_DEFAULT: Final = 100
 AMOUNT_MAX: Final = 1_000
 """Most rows of a page, so that no single request occupies the server for long."""
@@ -31,6 +33,16 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
     pagination: Pagination
     results: list[T]
+
+
+def join_page(rows: Sequence[bytes], *, following: str) -> bytes:
+    """A `Page` as JSON, of rows that are JSON already.
+
+    Args:
+        following: the value of ``after`` for the next page; empty: there is none.
+    """
+    pagination = encode(Pagination(following != "", following, len(rows), AMOUNT_MAX))
+    return b'{"pagination":%b,"results":[%b]}' % (pagination, b",".join(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -13,12 +13,17 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
-encode: Final = msgspec.json.Encoder().encode
+_ENCODER: Final = msgspec.json.Encoder()
+encode: Final = _ENCODER.encode
 """A value as JSON."""
 
 
 IS_GONE: Final = "lakebed.is_gone"
 """In the scope of a request: whether its client has disconnected, so that the rest of a reply is of no use."""
+
+
+HAS_PIECE: Final = "lakebed.has_piece"
+"""In the scope of a request: whether a piece of its body, or its end, is here already."""
 
 
 class StreamedResponse(StreamingResponse):
@@ -47,6 +52,11 @@ class StreamedResponse(StreamingResponse):
                 if is_gone():
                     return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def encode_each(values: Sequence[Any]) -> list[bytes]:
+    """Values as JSON, each. Cost: as of all together; JSON has no line break, so they are encoded as lines."""
+    return _ENCODER.encode_lines(values).split(b"\n")[:-1]
 
 
 def json(value: Any, status: int = 200) -> Response:

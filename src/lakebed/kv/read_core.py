@@ -101,7 +101,8 @@ class ReadVerbs:
         if isinstance(keys, bytes | str):
             raise InvalidRequest("get_many takes several keys, and one was given: use get.", kind="wrong_type")
         wanted = list(keys)
-        if set(map(type, wanted)) - {bytes} or not all(wanted) or max(map(len, wanted), default=0) > KEY_BYTES_MAX:
+        lengths = set(map(len, wanted)) if set(map(type, wanted)) <= {bytes} else {0}
+        if 0 in lengths or max(lengths, default=1) > KEY_BYTES_MAX:
             for key in wanted:
                 check_key(key)
         view, pin = self._source.pin_view()

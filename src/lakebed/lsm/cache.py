@@ -11,7 +11,7 @@ that it was used does no harm. Changes are made under a lock.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from lakebed.runtime import Runtime, ThreadRuntime
@@ -26,8 +26,8 @@ _FULL_SHARE: Final = 0.9
 """Of the setting: from here on a cache counts as full."""
 
 _MET_COUNT_MIN: Final = 1024
-_MET_PER_ENTRY: Final = 4
-"""Blocks remembered as read once: so many for each that is kept, 150 bytes each."""
+_MET_PER_ENTRY: Final = 2
+"""Blocks and pages remembered as read once: so many for each that is kept, 70 bytes each."""
 
 _ROW_BYTES: Final = 200
 """What one row costs in addition to its bytes: two bytes objects and its slot in a dictionary that has just grown."""
@@ -60,8 +60,10 @@ class BlockCache:
         self.entries: OrderedDict[tuple[str, int], Entry] = OrderedDict()
         """For a reader that looks something up without a call, as `get` does; only the cache changes it."""
         self._numbers: dict[str, set[int]] = {}
-        self._met: set[tuple[str, int]] = set()
-        """What was read lately and not kept."""
+        self._met: dict[str, set[int]] = {}
+        """What was read lately and not kept, by file."""
+        self._met_count = 0
+        self._full_bytes = bytes_max * _FULL_SHARE
         self._size_bytes = 0
         self._lock = (runtime or ThreadRuntime()).lock()
 
@@ -78,12 +80,12 @@ class BlockCache:
     @property
     def space_bytes(self) -> float:
         """What fits in before it counts as full; at most 0 when it does."""
-        return self._bytes_max * _FULL_SHARE - self._size_bytes
+        return self._full_bytes - self._size_bytes
 
     @property
     def has_space(self) -> bool:
         """Whether it is not full: then what is read for a single key is kept with its neighbours."""
-        return self._size_bytes < self._bytes_max * _FULL_SHARE
+        return self._size_bytes < self._full_bytes
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -101,25 +103,53 @@ class BlockCache:
         size_bytes += _ENTRY_BYTES
         key = (file, number)
         with self._lock:
-            self._drop(key)
+            if key in self.entries:
+                self._drop(key)
             if size_bytes > self._bytes_max:
                 return
-            self._shrink(self._bytes_max - size_bytes)
+            if self._size_bytes + size_bytes > self._bytes_max:
+                self._shrink(self._bytes_max - size_bytes)
             self.entries[key] = Entry(value, size_bytes)
-            self._numbers.setdefault(file, set()).add(number)
+            numbers = self._numbers.get(file)
+            if numbers is None:
+                numbers = self._numbers[file] = set()
+            numbers.add(number)
             self._size_bytes += size_bytes
 
     def wants(self, file: str, number: int) -> bool:
         """Whether to cache what was just read for a single key: while there is space, and at its second reading."""
-        if self.has_space:
+        if self._size_bytes < self._full_bytes:
             return True
-        key, met = (file, number), self._met
-        if key in met:
+        met = self._met.get(file)
+        if met is None:
+            met = self._met[file] = set()
+        elif number in met:
             return True
-        if len(met) >= max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self.entries)):
-            met.clear()
-        met.add(key)
+        met.add(number)
+        self._met_count += 1
+        self._forget_met()
         return False
+
+    def wants_each(self, file: str, numbers: Sequence[int]) -> Collection[int]:
+        """`wants` of several numbers of a file: those that it wants."""
+        if self._size_bytes < self._full_bytes:
+            return numbers
+        met = self._met.get(file)
+        if met is None:
+            met = self._met[file] = set()
+        wanted = met.intersection(numbers)
+        met.update(numbers)
+        self._met_count += len(numbers) - len(wanted)
+        self._forget_met()
+        return wanted
+
+    def _forget_met(self) -> None:
+        if self._met_count >= max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self.entries)):
+            self._met, self._met_count = {}, 0
+
+    def numbers_of(self, file: str) -> Collection[int]:
+        """The numbers of a file under which something is kept now; what is in there may be gone the next moment."""
+        return self._numbers.get(file, ())
 
     def forget(self, file: str) -> None:
         """Drop all that is kept of a file."""
@@ -131,6 +161,7 @@ class BlockCache:
         """Change the setting; what no longer fits goes at once."""
         with self._lock:
             self._bytes_max = bytes_max
+            self._full_bytes = bytes_max * _FULL_SHARE
             self._shrink(bytes_max)
 
     def clear(self) -> None:
@@ -197,6 +228,18 @@ class RowCache:
         if value is None and key in self._old:
             return self._promote(key)
         return value
+
+    def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
+        """The values kept of some keys."""
+        values: dict[bytes, bytes] = {}
+        young, old = self._young, self._old
+        if not young.keys().isdisjoint(keys):
+            values = {key: value for key in keys if (value := young.get(key)) is not None}
+        if old and not old.keys().isdisjoint(keys):
+            for key in keys:
+                if key in old and key not in values and (value := self._promote(key)) is not None:
+                    values[key] = value
+        return values
 
     def put(self, key: bytes, value: bytes, *, generation: int) -> None:
         """Keep a value; nothing happens when rows were discarded since `generation`, for it may be one of them."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -23,9 +22,9 @@ from lakebed.errors import Corruption, InvalidRequest
 from lakebed.lsm.block import CONTINUES, Block, damage_error
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.filter import hash_key
-from lakebed.lsm.format import Pages, Tail, decode_blocks, decode_page, decode_tail
+from lakebed.lsm.format import Pages, Tail, decode_blocks, decode_pages, decode_tail
 from lakebed.lsm.model import FileMeta, Row
-from lakebed.lsm.page import BadPageError, find_rows
+from lakebed.lsm.page import BadPageError, find_rows, find_value
 from lakebed.objects.port import ObjectStore
 
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
@@ -55,10 +54,23 @@ class FileReader:
         meta: what the version that names the file remembers of it.
     """
 
-    __slots__ = ("_cache", "_ceiling", "_entries", "_name", "_path", "_store", "_tail_key", "meta")
+    __slots__ = (
+        "_cache",
+        "_ceiling",
+        "_entries",
+        "_name",
+        "_path",
+        "_store",
+        "_tail_key",
+        "first_key",
+        "last_key",
+        "meta",
+    )
 
     def __init__(self, store: ObjectStore, path: str, *, meta: FileMeta, cache: BlockCache) -> None:
         self.meta = meta
+        self.first_key = meta.first_key
+        self.last_key = meta.last_key
         self._ceiling = meta.ceiling
         self._store = store
         self._path = path
@@ -130,11 +142,28 @@ class FileReader:
             tail = entry.value
         if not tail.filter.may_contain(hash_key(key) if key_hash is None else key_hash):
             return []
-        number = bisect_right(tail.first_keys, key) - 1
+        pages = tail.pages
+        if pages is None or self._cache.has_space:
+            return self._get_by_block(tail, key, sequence=sequence)
+        page = pages.find(tail, key)
+        if page < 0:
+            return []
+        number = pages.blocks[page]
+        if tail.flags[number] & CONTINUES or (self._name, number) in self._entries:
+            return self._get_by_block(tail, key, sequence=sequence)
+        try:
+            rows, unfinished = find_rows(self._page(tail, pages, page), key, sequence=sequence)
+        except BadPageError as error:
+            raise self._bad_page_error(tail, number) from error
+        if unfinished:
+            self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
+        return rows
+
+    def _get_by_block(self, tail: Tail, key: bytes, *, sequence: int | None) -> list[Row]:
+        """As `get`, of a key that the filter lets pass."""
+        number = _first_block(tail, key)
         if number < 0:
             return []
-        if tail.flags[number] & CONTINUES:
-            number = _first_block(tail, key)
         rows, unfinished = self._rows_of(tail, number, key, sequence=sequence)
         if unfinished:
             self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
@@ -151,7 +180,7 @@ class FileReader:
         if pages is None or self._cache.has_space:
             return self._load(tail, number).rows_of(key, sequence=sequence)
         try:
-            return find_rows(self._page(tail, pages, number, pages.find(tail, number, key)), key, sequence=sequence)
+            return find_rows(self._page(tail, pages, pages.find_within(tail, number, key)), key, sequence=sequence)
         except BadPageError as error:
             raise self._bad_page_error(tail, number) from error
 
@@ -161,7 +190,7 @@ class FileReader:
         """`get` of many keys.
 
         Args:
-            keys: ascending.
+            keys: in any order.
             hashes: theirs, in order (`hash_keys`).
 
         Returns:
@@ -170,28 +199,67 @@ class FileReader:
         Cost: 1 GET a run of neighbouring blocks, or of neighbouring pages where the cache has no space for blocks;
             about `AHEAD_BYTES_DEFAULT` are held at once.
         """
+        rows_by_key: dict[bytes, list[Row]] = {}
+        self._find_many(keys, hashes=hashes, sequence=sequence, rows_by_key=rows_by_key, values=None)
+        return rows_by_key
+
+    def get_values(
+        self, keys: Sequence[bytes], *, hashes: npt.NDArray[np.uint64], sequence: int | None = None
+    ) -> tuple[dict[bytes, bytes], dict[bytes, list[Row]]]:
+        """As `get_many`, without rows where a value says it all.
+
+        Returns:
+            Values of keys whose newest row here is a PUT that does not end, and the rows of other keys that are here.
+        """
+        values: dict[bytes, bytes] = {}
+        rows_by_key: dict[bytes, list[Row]] = {}
+        self._find_many(keys, hashes=hashes, sequence=sequence, rows_by_key=rows_by_key, values=values)
+        return values, rows_by_key
+
+    def _find_many(
+        self,
+        keys: Sequence[bytes],
+        *,
+        hashes: npt.NDArray[np.uint64],
+        sequence: int | None,
+        rows_by_key: dict[bytes, list[Row]],
+        values: dict[bytes, bytes] | None,
+    ) -> None:
+        """Add the rows of keys, or (`values`) the values that need no rows."""
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail = self.tail()
-        rows_by_key: dict[bytes, list[Row]] = {}
+        likely = _keys_in_filter(tail, keys, hashes)
+        if not likely:
+            return
+        low, high = bisect_left(likely, tail.first_keys[0]), bisect_right(likely, self.meta.last_key)
+        if low or high < len(likely):
+            likely = likely[low:high]
+        if likely and (tail.pages is None or self._cache.has_space):
+            likely = self._find_in_blocks(tail, likely, sequence=sequence, rows_by_key=rows_by_key)
+        if likely and tail.pages is not None:
+            self._find_in_pages(tail, tail.pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
+
+    def _find_in_blocks(
+        self, tail: Tail, keys: Sequence[bytes], *, sequence: int | None, rows_by_key: dict[bytes, list[Row]]
+    ) -> list[bytes]:
+        """Add the rows of ascending keys from blocks that are in the cache or fit in; the keys that are left."""
         missing: dict[int, list[bytes]] = {}
-        paged: dict[int, list[bytes]] = {}
+        left: list[bytes] = []
         space_bytes = self._cache.space_bytes
-        for number, some in _by_block(tail, keys, hashes):
+        for number, some in _by_block(tail, keys):
             block: Block | None = self._cache.get(self._name, number)
             if block is not None:
-                self._find_each(tail, number, block, some, sequence=sequence, found=rows_by_key)
+                self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key)
             elif tail.pages is not None and space_bytes <= 0:
-                paged[number] = some
+                left += some
             else:
                 missing[number] = some
                 space_bytes -= tail.raw_lengths[number]
         for numbers in _groups(tail, list(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
             for number, _, block in self._blocks(tail, numbers, fill_cache=True):
-                self._find_each(tail, number, block, missing[number], sequence=sequence, found=rows_by_key)
-        if tail.pages is not None and paged:
-            self._find_in_pages(tail, tail.pages, paged, sequence=sequence, found=rows_by_key)
-        return rows_by_key
+                self._find_each(tail, number, block, missing[number], sequence=sequence, rows_by_key=rows_by_key)
+        return left
 
     def _find_each(
         self,
@@ -201,7 +269,7 @@ class FileReader:
         keys: Sequence[bytes],
         *,
         sequence: int | None,
-        found: dict[bytes, list[Row]],
+        rows_by_key: dict[bytes, list[Row]],
     ) -> None:
         """Add the rows of keys whose first rows can only be in this block."""
         for key in keys:
@@ -209,38 +277,41 @@ class FileReader:
             if unfinished:
                 self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
             if rows:
-                found[key] = rows
+                rows_by_key[key] = rows
 
     def _find_in_pages(
         self,
         tail: Tail,
         pages: Pages,
-        keys_by_block: dict[int, list[bytes]],
+        keys: Sequence[bytes],
         *,
         sequence: int | None,
-        found: dict[bytes, list[Row]],
+        rows_by_key: dict[bytes, list[Row]],
+        values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add the rows of keys whose first rows can only be in these blocks, from single pages."""
-        wanted: list[tuple[int, int, bytes]] = []
-        for number, keys in keys_by_block.items():
-            first, separators = pages.starts[number] - 1, pages.known[number] or pages.separators_of(tail, number)
-            wanted += [(number, first + bisect_right(separators, key), key) for key in keys]
-        known, body = -1, b""
-        is_mapped = tail.mapped is not None
-        for group in (wanted,) if is_mapped else _page_groups(pages, wanted, ahead_bytes=AHEAD_BYTES_DEFAULT):
-            bodies = {} if is_mapped else self._read_pages(tail, pages, group)
-            for number, page, key in group:
-                if page != known:
-                    body = bodies[page] if bodies else self._page(tail, pages, number, page)
-                    known = page
+        """Add the rows of ascending keys from single pages, and from blocks where those are in the cache."""
+        cached, blocks, flags = self._cache.numbers_of(self._name), pages.blocks, tail.flags
+        wanted: list[tuple[int, bytes]] = []
+        for page, key in zip(pages.find_each(tail, keys), keys, strict=True):
+            number = blocks[page]
+            if number not in cached and not flags[number] & CONTINUES:
+                wanted.append((page, key))
+            elif rows := self._get_by_block(tail, key, sequence=sequence):
+                rows_by_key[key] = rows
+        for group in _page_groups(pages, wanted, ahead_bytes=AHEAD_BYTES_DEFAULT):
+            bodies = self._read_pages(tail, pages, list(dict.fromkeys([page for page, _ in group])))
+            for page, key in group:
                 try:
-                    rows, unfinished = find_rows(body, key, sequence=sequence)
+                    if values is not None and (value := find_value(bodies[page], key, sequence=sequence)) is not None:
+                        values[key] = value
+                        continue
+                    rows, unfinished = find_rows(bodies[page], key, sequence=sequence)
                 except BadPageError as error:
-                    raise self._bad_page_error(tail, number) from error
+                    raise self._bad_page_error(tail, blocks[page]) from error
                 if unfinished:
-                    self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
+                    self._go_on(tail, blocks[page] + 1, key, sequence=sequence, rows=rows)
                 if rows:
-                    found[key] = rows
+                    rows_by_key[key] = rows
 
     def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
         """Add the rows of a key that are in the blocks from `number` on."""
@@ -301,41 +372,39 @@ class FileReader:
             self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
         return block
 
-    def _page(self, tail: Tail, pages: Pages, number: int, page: int) -> bytes:
-        """One page of a block, from the cache, or into it if that wants it."""
+    def _page(self, tail: Tail, pages: Pages, page: int) -> bytes:
+        """One page, from the cache, or into it if that wants it."""
         name, cached_as = self._name, _PAGES - page
         entry = self._entries.get((name, cached_as))
         if entry is not None:
             entry.used = True
             kept: bytes = entry.value
             return kept
-        ends, offset = pages.ends, tail.offsets[number]
-        start = offset + (ends[page - 1] if page > pages.starts[number] else 0)
-        end = offset + ends[page]
+        start, end = pages.bounds[page], pages.bounds[page + 1]
         stored = self._read(start, end) if tail.mapped is None else tail.mapped[start:end]
-        body = decode_page(tail, number, page, stored, offset=start, path=self._path)
+        (body,) = decode_pages(tail, (page,), (stored,), path=self._path)
         if self._cache.wants(name, cached_as):
             self._cache.put(name, cached_as, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return body
 
-    def _read_pages(self, tail: Tail, pages: Pages, wanted: Sequence[tuple[int, int, bytes]]) -> dict[int, bytes]:
-        """The pages of blocks in which keys are wanted, ascending: what is not cached is read at once."""
+    def _read_pages(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> dict[int, bytes]:
+        """Pages by their numbers, which ascend: what is not cached is read at once."""
         cache, name = self._cache, self._name
+        cached = cache.numbers_of(name)
         bodies: dict[int, bytes] = {}
-        missing: dict[int, tuple[int, int, int]] = {}
-        for number, page, _ in wanted:
-            body: bytes | None = cache.get(name, _PAGES - page)
-            if body is not None:
+        for page in numbers:
+            if _PAGES - page in cached and (body := cache.get(name, _PAGES - page)) is not None:
                 bodies[page] = body
-            elif page not in missing:
-                offset = tail.offsets[number]
-                start = pages.ends[page - 1] if page > pages.starts[number] else 0
-                missing[page] = (number, offset + start, offset + pages.ends[page])
-        stored = self._read_pieces([(start, end) for _, start, end in missing.values()], mapped=None)
-        for (page, (number, start, _)), piece in zip(missing.items(), stored, strict=True):
-            bodies[page] = body = decode_page(tail, number, page, piece, offset=start, path=self._path)
-            if cache.wants(name, _PAGES - page):
-                cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+        missing = [page for page in numbers if page not in bodies] if bodies else numbers
+        bounds, mapped = pages.bounds, tail.mapped
+        if mapped is None:
+            pieces = self._read_pieces([(bounds[page], bounds[page + 1]) for page in missing], mapped=None)
+        else:
+            pieces = [mapped[bounds[page] : bounds[page + 1]] for page in missing]
+        bodies.update(zip(missing, decode_pages(tail, missing, pieces, path=self._path), strict=True))
+        for number in cache.wants_each(name, [_PAGES - page for page in missing]):
+            body = bodies[_PAGES - number]
+            cache.put(name, number, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return bodies
 
     def _bad_page_error(self, tail: Tail, number: int) -> Corruption:
@@ -428,35 +497,45 @@ def _first_block(tail: Tail, key: bytes) -> int:
     return number - 1
 
 
-def _by_block(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64]) -> Iterator[tuple[int, list[bytes]]]:
-    """The blocks in which some of the keys, ascending, may be, in their order, each with its keys."""
-    first_keys, flags = tail.first_keys, tail.flags
+def _keys_in_filter(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64]) -> list[bytes]:
+    """Those of the keys that may be in the file by its filter, ascending."""
     if len(keys) < _FEW_KEYS:
         may_contain = tail.filter.may_contain
-        keys = [key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(key_hash)]
-    else:
-        keys = list(compress(keys, tail.filter.may_contain_each(hashes).tolist()))
+        return sorted([key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(key_hash)])
+    places = np.flatnonzero(tail.filter.may_contain_each(hashes)).tolist()
+    return sorted([keys[place] for place in places])
+
+
+def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """The blocks in which some of the keys, ascending and not below the first, may be, in their order."""
+    first_keys, flags = tail.first_keys, tail.flags
     number = -1
     some: list[bytes] = []
     for key in keys:
         at = bisect_right(first_keys, key, max(number, 0)) - 1
-        if at >= 0 and flags[at] & CONTINUES:
+        if flags[at] & CONTINUES:
             at = _first_block(tail, key)
         if at != number:
-            if some and number >= 0:
+            if some:
                 yield number, some
             number, some = at, []
         some.append(key)
-    if some and number >= 0:
+    if some:
         yield number, some
 
 
 def _page_groups(
-    pages: Pages, wanted: Sequence[tuple[int, int, bytes]], *, ahead_bytes: int
-) -> Iterator[Sequence[tuple[int, int, bytes]]]:
-    """Blocks and pages of keys in their order, as many at once as have `ahead_bytes`."""
-    start, size_bytes = 0, 0
-    for position, (_, page, _) in enumerate(wanted):
+    pages: Pages, wanted: Sequence[tuple[int, bytes]], *, ahead_bytes: int
+) -> Iterator[Sequence[tuple[int, bytes]]]:
+    """Pages with keys in their order, as many at once as have `ahead_bytes`."""
+    if len(wanted) * pages.raw_length_max <= ahead_bytes:
+        yield wanted
+        return
+    start, size_bytes, last = 0, 0, -1
+    for position, (page, _) in enumerate(wanted):
+        if page == last:
+            continue
+        last = page
         size_bytes += pages.raw_lengths[page]
         if size_bytes > ahead_bytes and position > start:
             yield wanted[start:position]

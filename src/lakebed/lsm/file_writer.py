@@ -29,7 +29,7 @@ from lakebed.lsm.block import (
     offsets_of,
 )
 from lakebed.lsm.filter import build_filter, hash_keys
-from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, encode_tail
+from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, count_common, encode_tail
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
 from lakebed.lsm.page import PAGE_BYTES, encode_pages
 from lakebed.objects.port import ObjectStore
@@ -270,8 +270,8 @@ class _Index:
 
     def add_separators(self, borders: Sequence[tuple[bytes, bytes]]) -> None:
         """Of the block added last, where its pages meet: the last key of one, and the first of the next."""
-        shortest = [after[: _count_common(before, after) + 1] for before, after in borders]
-        shared = _count_common(self.first_keys[-1], shortest[-1]) if shortest else 0
+        shortest = [after[: count_common(before, after) + 1] for before, after in borders]
+        shared = count_common(self.first_keys[-1], shortest[-1]) if shortest else 0
         self.pages.separators += [b"", *(separator[shared:] for separator in shortest)]
         self.pages.prefix_bytes.append(shared)
 
@@ -328,13 +328,6 @@ class _Index:
         ]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
         return pa.record_batch(arrays, schema=INDEX_SCHEMA)
-
-
-def _count_common(left: bytes, right: bytes) -> int:
-    """How many bytes two keys begin with in common."""
-    count = min(len(left), len(right))
-    difference = int.from_bytes(left[:count], "big") ^ int.from_bytes(right[:count], "big")
-    return count - (difference.bit_length() + 7) // 8
 
 
 def _page_starts(

@@ -9,7 +9,7 @@ Invariants: a key that was put in is always found; with ten bits a key, about on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,13 +23,14 @@ _BLOCK_SHIFT: Final = 40  # on disk: DO NOT CHANGE
 _BLOCK_INDEX_BITS: Final = 24  # on disk: DO NOT CHANGE
 _BLOCK_COUNT_MAX: Final = 1 << _BLOCK_INDEX_BITS
 _WORD_COUNT: Final = 8
-_WORD_SHIFTS: Final = 5 * np.arange(_WORD_COUNT, dtype=np.uint64)
+_PAIR_SHIFTS: Final = 10 * np.arange(_WORD_COUNT // 2, dtype=np.uint64)
 
 _KEYS_AT_ONCE: Final = 1 << 16
 """Hashes whose bits are found together: few enough to stay in the processor's cache."""
 
 _PAIR_BITS: Final = tuple(1 << (low & 31) | 1 << (32 + (low >> 5)) for low in range(1024))
 """For each ten bits of a hash, the bits that they set in two neighbouring words, as one 64-bit number."""
+_PAIR_BIT_ARRAY: Final = np.array(_PAIR_BITS, np.uint64)
 
 
 def hash_keys(keys: Sequence[bytes]) -> npt.NDArray[np.uint64]:
@@ -72,46 +73,54 @@ class Filter:
         body: a whole number of blocks; empty: every key may be there.
     """
 
-    __slots__ = ("_block_count", "_pairs", "_view")
+    __slots__ = ("_block_count", "_view", "may_contain")
+
+    may_contain: Callable[[int], bool]
+    """False when the key of this hash was certainly not put in. About 0.3 us.
+
+    Of absent keys three in four are known after the first two of eight words.
+    """
 
     def __init__(self, body: Buffer) -> None:
         self._view = memoryview(body).cast("B")
         self._block_count = len(self._view) // FILTER_BLOCK_BYTES
-        self._pairs = self._view[: self._block_count * FILTER_BLOCK_BYTES].cast("Q")
+        self.may_contain = _make_probe(self._view[: self._block_count * FILTER_BLOCK_BYTES].cast("Q"))
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the filter."""
         return len(self._view)
 
-    def may_contain(self, key_hash: int) -> bool:
-        """False when the key of this hash was certainly not put in. About 0.3 us.
-
-        Of absent keys three in four are known after the first two of eight words.
-        """
-        block_count = self._block_count
-        if not block_count:
-            return True
-        pairs, at = self._pairs, ((key_hash >> _BLOCK_SHIFT) * block_count >> _BLOCK_INDEX_BITS) << 2
-        bits = _PAIR_BITS[key_hash & 1023]
-        if pairs[at] & bits != bits:
-            return False
-        bits = _PAIR_BITS[key_hash >> 10 & 1023]
-        if pairs[at + 1] & bits != bits:
-            return False
-        bits = _PAIR_BITS[key_hash >> 20 & 1023]
-        if pairs[at + 2] & bits != bits:
-            return False
-        bits = _PAIR_BITS[key_hash >> 30 & 1023]
-        return pairs[at + 3] & bits == bits
-
     def may_contain_each(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """`may_contain` of many hashes at once (`hash_keys`): about 15 us, and 0.05 us each."""
+        """`may_contain` of many hashes at once (`hash_keys`): about 10 us, and 0.04 us each."""
         block_count = self._block_count
         if not block_count:
             return np.ones(len(hashes), bool)
-        words = np.frombuffer(self._view, "<u4").reshape(block_count, _WORD_COUNT)
+        pairs = np.frombuffer(self._view, "<u8").reshape(block_count, _WORD_COUNT // 2)
         blocks = (hashes >> np.uint64(_BLOCK_SHIFT)) * np.uint64(block_count) >> np.uint64(_BLOCK_INDEX_BITS)
-        word_bits = words[blocks.view(np.int64)] >> (hashes[:, None] >> _WORD_SHIFTS & np.uint64(31)).astype(np.uint32)
-        answers: npt.NDArray[np.bool_] = np.logical_and.reduce(word_bits & np.uint32(1), axis=1)
+        bits = _PAIR_BIT_ARRAY[(hashes[:, None] >> _PAIR_SHIFTS & np.uint64(1023)).view(np.int64)]
+        answers: npt.NDArray[np.bool_] = np.logical_and.reduce(pairs[blocks.view(np.int64)] & bits == bits, axis=1)
         return answers
+
+
+def _make_probe(pairs: memoryview) -> Callable[[int], bool]:
+    """`Filter.may_contain` over a filter's words, two at a time. Its variables are its own: each get calls it."""
+    block_count, pair_bits = len(pairs) * 8 // FILTER_BLOCK_BYTES, _PAIR_BITS
+    if not block_count:
+        return lambda key_hash: True
+
+    def may_contain(key_hash: int) -> bool:
+        at = (key_hash >> _BLOCK_SHIFT) * block_count >> _BLOCK_INDEX_BITS << 2
+        bits = pair_bits[key_hash & 1023]
+        if pairs[at] & bits != bits:
+            return False
+        bits = pair_bits[key_hash >> 10 & 1023]
+        if pairs[at + 1] & bits != bits:
+            return False
+        bits = pair_bits[key_hash >> 20 & 1023]
+        if pairs[at + 2] & bits != bits:
+            return False
+        bits = pair_bits[key_hash >> 30 & 1023]
+        return pairs[at + 3] & bits == bits
+
+    return may_contain

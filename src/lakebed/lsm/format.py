@@ -25,6 +25,7 @@ from typing import Final, NoReturn
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
@@ -44,7 +45,7 @@ from lakebed.lsm.block import (
 )
 from lakebed.lsm.filter import FILTER_BLOCK_BYTES, Filter
 from lakebed.lsm.model import FileMeta
-from lakebed.lsm.page import BadPageError, batch_of_pages, unpack_pages
+from lakebed.lsm.page import BadPageError, batch_of_run, unpack_pages
 
 MAGIC: Final = b"lakebed\x01"
 """The last eight bytes of every sorted file. On disk: DO NOT CHANGE."""
@@ -73,7 +74,9 @@ INDEX_SCHEMA: Final = pa.schema(
 _PYTHON_BYTES_OF_BLOCK: Final = 64
 """What a first key costs in addition to its bytes: a bytes object and its slot in a list."""
 _PYTHON_BYTES_OF_PAGE: Final = 72
-"""What a separator costs in addition to its bytes, once its block was searched for a page."""
+"""What a page costs in addition to the bytes of its separator: a bytes object and its slot, its word, its place."""
+_FEW_KEYS: Final = 16
+"""So many keys are looked for one by one: setting up arrays would take longer."""
 _PYTHON_BYTES_OF_TAIL: Final = 4096
 """What the objects around one tail cost."""
 
@@ -147,44 +150,87 @@ class PageColumns:
         return b"".join([*parts, np.asarray(self.checksums, "<u8").tobytes(), *self.separators])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pages:
     """The directory of pages of a file: where each is, and from which key on.
 
-    The separators of a block become Python objects when it is first searched.
+    The keys from which pages begin become Python objects when a page is first searched for, those of all pages at
+    once; for searches of many keys 8 bytes of each are an array in addition.
     """
 
     starts: list[int]
     """Number of the first page of each block, and at the end the count of pages."""
     ends: memoryview
     """Of each page, counted from where its block begins."""
+    bounds: memoryview
+    """Where each page begins in the file, and at the end where the last one ends."""
+    blocks: memoryview
+    """Number of the block of each page."""
     raw_lengths: memoryview
+    raw_length_max: int
     checksums: memoryview
     separators: memoryview
     """Those of all pages one after another, without what those of a block have in common."""
     separator_ends: memoryview
     prefix_bytes: memoryview
     """Of each block, how much of its first key stands before every separator."""
-    known: list[list[bytes] | None]
-    """Separators of the pages of a block, by block: no key in the page, or behind, is smaller."""
+    common_bytes: int
+    """How much all keys of the file begin with in common."""
+    keys: list[bytes] | None = None
+    """Separators of all pages: no key in the page, or behind, is smaller."""
+    words: npt.NDArray[np.uint64] | None = None
+    """Of each of `keys`, the 8 bytes behind `common_bytes` as one number."""
 
-    def find(self, tail: Tail, block: int, key: bytes) -> int:
-        """The one page of a block that may have a key, not below its first, counted in the whole file."""
-        separators = self.known[block] or self.separators_of(tail, block)
-        return self.starts[block] + bisect_right(separators, key) - 1
+    def find(self, tail: Tail, key: bytes) -> int:
+        """The one page that may have a key; -1 when the key is below the first.
 
-    def separators_of(self, tail: Tail, block: int) -> list[bytes]:
-        """Those of the pages of a block, kept in `known`."""
-        first, end = self.starts[block], self.starts[block + 1]
-        first_key = tail.first_keys[block]
-        prefix = first_key[: self.prefix_bytes[block]]
-        start, ends = self.separator_ends[first], self.separator_ends[first + 1 : end].tolist()
-        separators = [first_key]
-        for stop in ends:
-            separators.append(prefix + bytes(self.separators[start:stop]))
-            start = stop
-        self.known[block] = separators
-        return separators
+        Of a key whose versions begin in the block before (`CONTINUES`) it is the first page of the later block.
+        """
+        return bisect_right(self.keys or self.load_keys(tail), key) - 1
+
+    def find_within(self, tail: Tail, block: int, key: bytes) -> int:
+        """The one page of a block that may have a key, which is not below the first key of the block."""
+        first, last = self.starts[block], self.starts[block + 1]
+        return bisect_right(self.keys or self.load_keys(tail), key, first + 1, last) - 1
+
+    def find_each(self, tail: Tail, keys: Sequence[bytes]) -> list[int]:
+        """`find` of some keys, each between the first key and the last one of the file."""
+        first_keys = self.keys or self.load_keys(tail)
+        if len(keys) < _FEW_KEYS:
+            return [bisect_right(first_keys, key) - 1 for key in keys]
+        if self.words is None:
+            self.words = _words_of(first_keys, self.common_bytes)
+        words = _words_of(keys, self.common_bytes)
+        places = np.searchsorted(self.words, words, side="right") - 1
+        # Where these 8 bytes are equal, others decide.
+        ties = np.flatnonzero(self.words[places] == words)
+        numbers: list[int] = places.tolist()
+        for tie in ties.tolist():
+            numbers[tie] = bisect_right(first_keys, keys[tie]) - 1
+        return numbers
+
+    def load_keys(self, tail: Tail) -> list[bytes]:
+        """Make `keys`. Cost: about 0.2 us a page."""
+        content, ends = bytes(self.separators), self.separator_ends.tolist()
+        keys: list[bytes] = []
+        for first_key, prefix_bytes, (first, last) in zip(
+            tail.first_keys, self.prefix_bytes.tolist(), pairwise(self.starts), strict=True
+        ):
+            prefix = first_key[:prefix_bytes]
+            keys.append(first_key)
+            keys += [prefix + content[start:end] for start, end in pairwise(ends[first:last])]
+        self.keys = keys
+        return keys
+
+
+def _words_of(keys: Sequence[bytes], start: int) -> npt.NDArray[np.uint64]:
+    """Bytes [start, start + 8) of each key as a big-endian number, zero behind its end."""
+    end = start + 8
+    pieces = [key[start:end] for key in keys]
+    content = b"".join(pieces)
+    if len(content) < 8 * len(keys):
+        content = b"".join([piece.ljust(8, b"\0") for piece in pieces])
+    return np.frombuffer(content, ">u8").astype(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +406,7 @@ class _Index:
 
     def __init__(self, body: memoryview, *, meta: FileMeta, path: str, section: Section) -> None:
         self._path, self._offset, self._size_bytes = path, section.offset, len(body)
+        self._last_key = meta.last_key
         index = self._read(body)
         # Copies, for what is read stands at any address, and views of numbers want theirs to be even.
         self._columns = {
@@ -402,16 +449,21 @@ class _Index:
             self._fail("the keys between pages do not follow each other up to its end", offset=offset)
         if (prefixes > [len(key) for key in self._first_keys]).any():
             self._fail("the pages of a block share more than its first key has", offset=offset)
-        self._size_bytes += len(body) + count * _PYTHON_BYTES_OF_PAGE
+        self._size_bytes += len(body) + count * _PYTHON_BYTES_OF_PAGE + int(counts @ prefixes.astype(np.int64))
+        bounds = np.zeros(count + 1, np.uint64)
+        np.add(ends, np.repeat(self._columns["offset"], counts), out=bounds[1:])
         return Pages(
             starts.tolist(),
             ends.data,
+            bounds.data,
+            np.repeat(np.arange(block_count, dtype=np.uint32), counts).data,
             raw_lengths.data,
+            int(raw_lengths.max()),
             np.frombuffer(body, "<u8", count, numbers_end).copy().data,
             texts,
             separator_ends.data,
             prefixes.data,
-            [None] * block_count,
+            count_common(self._first_keys[0], self._last_key),
         )
 
     def tail(self, key_filter: Filter, pages: Pages | None, *, mapped: memoryview | None, size_bytes: int) -> Tail:
@@ -466,21 +518,29 @@ def decode_blocks(tail: Tail, first: int, bodies: Sequence[memoryview], *, path:
     """
     if tail.pages is None:
         return decode_block(bodies[0], entry=tail.block(first), path=path)
-    pages: list[bytes] = []
+    pages = tail.pages
     flags, row_count, entries = PLAIN | TOMBSTONES_ONLY, 0, list(tail.entries(first, first + len(bodies)))
+    runs: list[tuple[int, int, list[memoryview], list[int]]] = []
     for number, (entry, body) in enumerate(zip(entries, bodies, strict=True), first):
         if xxh3_64_intdigest(body, seed=entry.offset) != entry.checksum:
             raise damage_error(path, entry.offset, "its checksum is wrong")
-        low, high = tail.pages.starts[number], tail.pages.starts[number + 1]
-        ends, raw_lengths = tail.pages.ends[low:high].tolist(), tail.pages.raw_lengths[low:high].tolist()
-        try:
-            pages += unpack_pages(body, ends, raw_lengths, codec=entry.codec)
-        except (KeyError, pa.ArrowException, OSError) as error:
-            raise _unpack_error(error, offset=entry.offset, codec=entry.codec, path=path) from error
+        low, high = pages.starts[number], pages.starts[number + 1]
+        ends = pages.ends[low:high].tolist()
+        if not runs or runs[-1][1] != entry.codec:
+            runs.append((entry.offset, entry.codec, [], []))
+        runs[-1][2].extend(map(body.__getitem__, map(slice, [0, *ends[:-1]], ends)))
+        runs[-1][3].extend(pages.raw_lengths[low:high].tolist())
         flags &= entry.flags
         row_count += entry.row_count
+    contents: list[bytes] = []
+    for offset, codec, pieces, raw_lengths in runs:
+        try:
+            contents.append(unpack_pages(pieces, raw_lengths, codec=codec))
+        except (KeyError, pa.ArrowException, OSError) as error:
+            raise _unpack_error(error, offset=offset, codec=codec, path=path) from error
     try:
-        batch = batch_of_pages(pages)
+        lengths = np.asarray(pages.raw_lengths[pages.starts[first] : pages.starts[first + len(bodies)]])
+        batch = batch_of_run(contents[0] if len(contents) == 1 else b"".join(contents), lengths.astype(np.int64))
     except BadPageError as error:
         raise damage_error(path, entries[0].offset, "it cannot be decoded (a page contradicts itself)") from error
     if batch.num_rows != row_count:
@@ -494,26 +554,38 @@ def decode_blocks(tail: Tail, first: int, bodies: Sequence[memoryview], *, path:
     )
 
 
-def decode_page(tail: Tail, block: int, page: int, body: memoryview, *, offset: int, path: str) -> bytes:
-    """Check and decompress one page of a block; `offset` is its place in the file. Raises as `decode_blocks`."""
+def decode_pages(tail: Tail, numbers: Sequence[int], pieces: Sequence[memoryview], *, path: str) -> list[bytes]:
+    """Check and decompress pages by their numbers in the file; `pieces` are as stored. Raises as `decode_blocks`."""
     pages = tail.pages
     assert pages is not None, "a file without pages has none"
-    if xxh3_64_intdigest(body, offset) != pages.checksums[page]:
-        raise damage_error(path, offset, "the checksum of a page is wrong")
-    size_bytes, codec = pages.raw_lengths[page], tail.codecs[block]
-    if len(body) == size_bytes or codec == NOT_COMPRESSED:
-        return bytes(body)
-    try:
-        content: bytes = CODECS[codec].decompress(body, size_bytes, asbytes=True)
-    except (KeyError, pa.ArrowException, OSError) as error:
-        raise _unpack_error(error, offset=offset, codec=codec, path=path) from error
-    return content
+    codecs, checksums, blocks = tail.codecs, pages.checksums, pages.blocks
+    bodies: list[bytes] = []
+    for page, piece in zip(numbers, pieces, strict=True):
+        offset = pages.bounds[page]
+        if xxh3_64_intdigest(piece, offset) != checksums[page]:
+            raise damage_error(path, offset, "the checksum of a page is wrong")
+        size_bytes, codec = pages.raw_lengths[page], codecs[blocks[page]]
+        if len(piece) == size_bytes or codec == NOT_COMPRESSED:
+            bodies.append(bytes(piece))
+            continue
+        try:
+            bodies.append(CODECS[codec].decompress(piece, size_bytes, asbytes=True))
+        except (KeyError, pa.ArrowException, OSError) as error:
+            raise _unpack_error(error, offset=offset, codec=codec, path=path) from error
+    return bodies
 
 
 def _unpack_error(error: Exception, *, offset: int, codec: int, path: str) -> LakebedError:
     if isinstance(error, KeyError):
         return unknown_codec_error(path, offset, codec)
     return damage_error(path, offset, f"it cannot be decoded ({error})")
+
+
+def count_common(left: bytes, right: bytes) -> int:
+    """How many bytes two keys begin with in common."""
+    count = min(len(left), len(right))
+    difference = int.from_bytes(left[:count], "big") ^ int.from_bytes(right[:count], "big")
+    return count - (difference.bit_length() + 7) // 8
 
 
 def _corrupt(path: str, offset: int, what: str, *, cause: BaseException | None = None) -> NoReturn:

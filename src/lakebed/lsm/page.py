@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from typing_extensions import Buffer
+from xxhash import xxh32_intdigest
 
 from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, offsets_of
 from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
@@ -42,15 +43,28 @@ _END: Final = struct.Struct("<q")
 _NARROW_BYTES_MAX: Final = (1 << 16) - 1
 _NARROW_SPAN_MAX: Final = (1 << 32) - 1
 
+_FRAME_MAGIC: Final = b"\x04\x22\x4d\x18"
+_FRAME_OF_SEPARATE_BLOCKS: Final = 0x60
+"""Version 1, each block by itself, no checksums, no size of the whole."""
+_FRAME_CODES: Final = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
+_FRAME_STORED: Final = 1 << 31
+_FRAME_END: Final = bytes(4)
+_FRAMES: Final = pa.Codec("lz4")
+
 _FALSE_MATCHES_MAX: Final = 8
 """Places where the bytes of a key stand and no such key begins, before the rows are bisected instead."""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
-_ZEROS: Final = pa.py_buffer(bytes(64 << 10))
+_ZEROS: Final = pa.py_buffer(bytes(128 << 10))
+_BINARY, _UINT8, _UINT64, _INT64 = pa.binary(), pa.uint8(), pa.uint64(), pa.int64()
+_OFFSET_MAX: Final = (1 << 31) - 1
+"""Of Arrow's binary columns."""
 _new_row: Final = tuple.__new__
 _read_header: Final = _HEADER.unpack_from
 _read_narrow: Final = _NARROW_ROW.unpack_from
+_read_two: Final = struct.Struct("<HHIHH").unpack_from
+"""A row of a page that is not wide, and where the next one begins."""
 
 
 class BadPageError(Exception):
@@ -128,24 +142,81 @@ def _contents(batch: pa.RecordBatch) -> tuple[memoryview, memoryview]:
     return memoryview(keys or b""), memoryview(values or b"")
 
 
-def unpack_pages(body: memoryview, ends: Sequence[int], raw_lengths: Sequence[int], *, codec: int) -> list[bytes]:
-    """Neighbouring pages as they were before compression; one that it made no smaller was stored as it is.
+def unpack_pages(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, codec: int) -> bytes:
+    """Some pages as they were before compression, one after another.
 
     Args:
-        body: what is stored of them; the last of `ends` is its length.
+        pieces: what is stored of each, at least one.
+        raw_lengths: before compression; one that compression made no smaller was stored as it is.
 
     Raises:
         KeyError: the codec is not known.
-        OSError, pa.ArrowException: it cannot be decompressed.
+        OSError, pa.ArrowException: they cannot be decompressed.
     """
-    starts = [0, *ends[:-1]]
     if codec == NOT_COMPRESSED:
-        return [bytes(body[start:end]) for start, end in zip(starts, ends, strict=True)]
+        return b"".join(pieces)
+    code = _frame_code(max(raw_lengths)) if CODECS[codec].name == "lz4_raw" and len(pieces) > 1 else None
+    if code is not None:
+        return _unpack_as_frame(pieces, raw_lengths, code=code)
     unpack = CODECS[codec].decompress
-    return [
-        bytes(body[start:end]) if end - start == size else unpack(body[start:end], size, asbytes=True)
-        for start, end, size in zip(starts, ends, raw_lengths, strict=True)
-    ]
+    return b"".join(
+        [
+            piece if len(piece) == size else unpack(piece, size, asbytes=True)
+            for piece, size in zip(pieces, raw_lengths, strict=True)
+        ]
+    )
+
+
+def _frame_code(size_bytes: int) -> int | None:
+    """How an LZ4 frame says that its blocks have at most so many bytes; None: none may have so many."""
+    return next((code for code, limit in _FRAME_CODES.items() if size_bytes <= limit), None)
+
+
+def _unpack_as_frame(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, code: int) -> bytes:
+    """Decompress LZ4 blocks by one call, in which no Python code runs, as the blocks of a frame that is made here.
+
+    Source: LZ4 Frame Format 1.6: magic number, descriptor with a byte of its checksum, blocks behind their sizes, of
+    which the highest bit is set where a block is not compressed, end mark.
+    """
+    descriptor = bytes((_FRAME_OF_SEPARATE_BLOCKS, code << 4))
+    parts: list[Buffer] = [_FRAME_MAGIC, descriptor, bytes((xxh32_intdigest(descriptor) >> 8 & 0xFF,))]
+    for piece, size in zip(pieces, raw_lengths, strict=True):
+        length = len(piece)
+        parts.append((length | _FRAME_STORED if length == size else length).to_bytes(4, "little"))
+        parts.append(piece)
+    parts.append(_FRAME_END)
+    content: bytes = _FRAMES.decompress(b"".join(parts), sum(raw_lengths), asbytes=True)
+    return content
+
+
+def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes | None:
+    """The value of a key whose newest row is a PUT that does not end; None: `find_rows` has to tell.
+
+    Args:
+        sequence: as for `find_rows`.
+
+    Raises `BadPageError`. Cost: about 0.7 us.
+    """
+    flags, count, key_bytes, value_bytes, base = _read_header(page)
+    if flags:
+        return None
+    keys_at = _HEADER_BYTES + 8 * count
+    values_at = keys_at + key_bytes
+    if values_at + value_bytes != len(page):
+        raise BadPageError
+    place = page.find(key, keys_at, values_at) - keys_at
+    if place < 0:
+        return None
+    # Where keys are equally long, the place says which row it is.
+    row = place * count // (key_bytes or 1)
+    if row + 1 < count:
+        start, value_start, number, end, value_end = _read_two(page, _HEADER_BYTES + 8 * row)
+    else:
+        start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
+        end, value_end = key_bytes, value_bytes
+    if start != place or end - start != len(key) or (sequence is not None and base + number > sequence):
+        return None
+    return page[values_at + value_start : values_at + value_end]
 
 
 def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
@@ -165,21 +236,18 @@ def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[
     values_at = keys_at + key_bytes
     if values_at + value_bytes != len(page):
         raise BadPageError
-    length = len(key)
-    at = page.find(key, keys_at, values_at)
-    if at < 0:
+    place = page.find(key, keys_at, values_at) - keys_at
+    if place < 0:
         return [], True
-    # Where keys are equally long, the place says which row it is.
-    row = (at - keys_at) * count // (key_bytes or 1)
-    start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
-    if start == at - keys_at and (sequence is None or base + number <= sequence):
-        if row + 1 < count:
-            end, value_end, _ = _read_narrow(page, _HEADER_BYTES + 8 * row + 8)
-        else:
-            end, value_end = key_bytes, value_bytes
-        if end - start == length:
-            value = page[values_at + value_start : values_at + value_end]
-            return [_new_row(Row, (key, base + number, _PUT, value, None))], False
+    row = place * count // (key_bytes or 1)  # as in `find_value`
+    if row + 1 < count:
+        start, value_start, number, end, value_end = _read_two(page, _HEADER_BYTES + 8 * row)
+    else:
+        start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
+        end, value_end = key_bytes, value_bytes
+    if start == place and end - start == len(key) and (sequence is None or base + number <= sequence):
+        value = page[values_at + value_start : values_at + value_end]
+        return [_new_row(Row, (key, base + number, _PUT, value, None))], False
     return _find_special(page, key, sequence=sequence)
 
 
@@ -238,6 +306,44 @@ def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, val
     return row if row < count and key_at(row) == key else count
 
 
+def batch_of_run(content: bytes, raw_lengths: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """The rows of neighbouring pages, at least one, which follow each other in `content`, as one batch of `ROW_SCHEMA`.
+
+    Raises `BadPageError`. Cost: about 40 us, and 1 us a page.
+    """
+    ends = raw_lengths.cumsum()
+    starts = ends - raw_lengths
+    if int(ends[-1]) != len(content) or int(raw_lengths.min()) < _HEADER_BYTES:
+        raise BadPageError
+    cut = memoryview(content).__getitem__
+    first, last = starts.tolist(), ends.tolist()
+    tops_at = starts + _HEADER_BYTES
+    tops = tops_at.tolist()
+    heads = np.frombuffer(b"".join(map(cut, map(slice, first, tops))), _HEADER_TYPE)
+    if heads["flags"].any() or len(content) > _OFFSET_MAX:
+        return batch_of_pages([content[start:end] for start, end in zip(first, last, strict=True)])
+    counts, key_bytes, value_bytes = (heads[name].astype(np.int64) for name in ("rows", "keys", "values"))
+    keys_at = tops_at + 8 * counts
+    values_at = keys_at + key_bytes
+    if not counts.all() or not np.array_equal(values_at + value_bytes, ends):
+        raise BadPageError
+    key_starts, value_starts = keys_at.tolist(), values_at.tolist()
+    rows = np.frombuffer(b"".join(map(cut, map(slice, tops, key_starts))), _NARROW)
+    keys = b"".join(map(cut, map(slice, key_starts, value_starts)))
+    values = b"".join(map(cut, map(slice, value_starts, last)))
+    sequences = np.repeat(heads["base"], counts)
+    sequences += rows["sequence"]
+    count = len(rows)
+    columns = [
+        _binary(rows["key"], key_bytes.cumsum() - key_bytes, counts, keys),
+        pa.Array.from_buffers(_UINT64, count, [None, pa.py_buffer(sequences)], 0),
+        _zeros(count),
+        _binary(rows["value"], value_bytes.cumsum() - value_bytes, counts, values),
+        _nulls(count),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
+
+
 def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:
     """The rows of neighbouring pages, at least one, as one batch of `ROW_SCHEMA`.
 
@@ -292,12 +398,20 @@ def _binary(
     offsets[-1] = len(content)
     if (offsets[1:] < offsets[:-1]).any():
         raise BadPageError
-    return pa.Array.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(content)], 0)
+    return pa.Array.from_buffers(_BINARY, len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(content)], 0)
 
 
 def _zeros(count: int) -> pa.Array:
     buffer = _ZEROS.slice(0, count) if count <= _ZEROS.size else pa.py_buffer(bytes(count))
-    return pa.Array.from_buffers(pa.uint8(), count, [None, buffer], 0)
+    return pa.Array.from_buffers(_UINT8, count, [None, buffer], 0)
+
+
+def _nulls(count: int) -> pa.Array:
+    """As many ends that are none: of one buffer for all, like zeros, while they fit in."""
+    if 8 * count > _ZEROS.size:
+        return pa.nulls(count, _INT64)
+    buffers = [_ZEROS.slice(0, (count + 7) // 8), _ZEROS.slice(0, 8 * count)]
+    return pa.Array.from_buffers(_INT64, count, buffers, count)
 
 
 def _kinds(pages: Sequence[bytes], flags: Sequence[int], counts: Sequence[int], tops: Sequence[int]) -> pa.Array:

@@ -51,10 +51,12 @@ MERGE: Final = int(Kind.MERGE)
 class Level:
     """Files that are sorted by key and do not overlap: a run, or one file of level 0."""
 
-    __slots__ = ("_last_keys", "_readers", "files")
+    __slots__ = ("_last_keys", "_readers", "files", "only")
 
     def __init__(self, files: Sequence[FileMeta]) -> None:
         self.files = files
+        self.only: FileReader | None = None
+        """The handle of a file that is alone, once it was asked for."""
         self._last_keys = [file.last_key for file in files]
         self._readers: list[FileReader | None] = [None] * len(files)
 
@@ -66,10 +68,21 @@ class Level:
         reader = self._readers[at]
         if reader is None:
             self._readers[at] = reader = files.reader(self.files[at])
+            if len(self.files) == 1:
+                self.only = reader
         return reader
 
     def of_keys(self, keys: Sequence[bytes]) -> Iterator[tuple[FileMeta, int, int]]:
-        """Files whose ranges include some of the sorted keys, with the range [low, high) of these keys' positions."""
+        """Files whose ranges include some of the sorted keys, with the range [low, high) of these keys' positions.
+
+        A file that is alone is given all keys, whatever their order, if its range includes one of them.
+        """
+        if len(self.files) == 1:
+            file = self.files[0]
+            first_key, last_key = file.first_key, file.last_key
+            if any(first_key <= key <= last_key for key in keys):
+                yield file, 0, len(keys)
+            return
         low = 0
         while low < len(keys):
             at = bisect_left(self._last_keys, keys[low])
@@ -202,7 +215,11 @@ class View:
                     return self._resolve(versions)
         key_hash, files = hash_key(key), self._files
         for level in self._levels or self.levels:
-            reader = level.reader_of(key, files)
+            reader = level.only
+            if reader is None:
+                reader = level.reader_of(key, files)
+            elif not reader.first_key <= key <= reader.last_key:
+                continue
             if reader is None or (sequence is not None and reader.meta.min_sequence > sequence):
                 continue
             rows = reader.get(key, sequence=sequence, key_hash=key_hash)
@@ -233,31 +250,31 @@ class View:
         now_ms = self._clock.now_ms()
         by_key: dict[bytes, Sequence[Row]] = {}
         sequence = self.sequence
-        wanted = sorted(set(keys))
+        wanted: Sequence[bytes] = keys
         for memtable in self.memtables:
             index = memtable.index
-            rows = {key: some for key in wanted if key in index and (some := memtable.rows_of(key, sequence))}
-            wanted = _still_wanted(wanted, rows, by_key)
+            if index and not index.keys().isdisjoint(wanted):
+                rows = {key: some for key in wanted if key in index and (some := memtable.rows_of(key, sequence))}
+                wanted = _still_wanted(wanted, rows, by_key)
         values = self._values_in_cache(wanted, by_key)
         if values:
             wanted = [key for key in wanted if key not in values]
         if wanted:
-            self._find_in_files(wanted, by_key)
+            self._find_in_files(wanted, by_key, values)
         for key, versions in by_key.items():
             newest = versions[0]
             if newest.kind == PUT and newest.expires_at_ms is None:
                 values[key] = newest.value
             elif (row := self._resolve(list(versions), now_ms=now_ms)) is not None:
                 values[key] = row.value
-        return list(map(values.get, keys))
+        return list(map(values.get, keys)) if values else [None] * len(keys)
 
     def _values_in_cache(self, keys: Sequence[bytes], by_key: Mapping[bytes, object]) -> dict[bytes, bytes]:
         """The values of those keys without a row so far that the cache of rows has."""
         if self._cached_rows is None:
             return {}
         cache, generation = self._cached_rows
-        get = cache.get
-        values = {key: value for key in keys if (value := get(key)) is not None}
+        values = cache.get_many(keys)
         # A file was shown since when the generation is another: then what was read may be newer than this view.
         if cache.generation != generation:
             return {}
@@ -265,20 +282,39 @@ class View:
             values.pop(key, None)
         return values
 
-    def _find_in_files(self, wanted: list[bytes], by_key: dict[bytes, Sequence[Row]]) -> None:
-        """Add the rows of sorted keys that files have, from the newest to the oldest that may count."""
-        sequence, hashes = self.sequence, hash_keys(wanted)
-        for level in self.levels:
+    def _find_in_files(
+        self, wanted: Sequence[bytes], by_key: dict[bytes, Sequence[Row]], values: dict[bytes, bytes]
+    ) -> None:
+        """Add what files have of keys, from the newest to the oldest that may count: values where they are settled."""
+        sequence, levels = self.sequence, self.levels
+        if any(len(level.files) > 1 for level in levels):
+            wanted = sorted(wanted)
+        hashes = hash_keys(wanted)
+        for level in levels:
+            # Rows are needed where some were found above: there they are operands.
+            needs_rows = bool(by_key) and not by_key.keys().isdisjoint(wanted)
             rows: dict[bytes, list[Row]] = {}
+            value_count = len(values)
             for file, low, high in level.of_keys(wanted):
-                if sequence is None or file.min_sequence <= sequence:
-                    reader = self._files.reader(file)
-                    rows |= reader.get_many(wanted[low:high], hashes=hashes[low:high], sequence=sequence)
-            if rows:
-                wanted = _still_wanted(wanted, rows, by_key)
-                if not wanted:
-                    return
-                hashes = hash_keys(wanted)
+                if sequence is not None and file.min_sequence > sequence:
+                    continue
+                reader, some, some_hashes = self._files.reader(file), wanted, hashes
+                if high - low < len(wanted):
+                    some, some_hashes = wanted[low:high], hashes[low:high]
+                if needs_rows:
+                    rows |= reader.get_many(some, hashes=some_hashes, sequence=sequence)
+                else:
+                    more_values, more_rows = reader.get_values(some, hashes=some_hashes, sequence=sequence)
+                    values |= more_values
+                    rows |= more_rows
+            if len(values) == value_count and not rows:
+                continue
+            if len(values) > value_count:
+                wanted = [key for key in wanted if key not in values]
+            wanted = _still_wanted(wanted, rows, by_key)
+            if not wanted:
+                return
+            hashes = hash_keys(wanted)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -392,8 +428,8 @@ class View:
 
 
 def _still_wanted(
-    wanted: list[bytes], rows: Mapping[bytes, Sequence[Row]], by_key: dict[bytes, Sequence[Row]]
-) -> list[bytes]:
+    wanted: Sequence[bytes], rows: Mapping[bytes, Sequence[Row]], by_key: dict[bytes, Sequence[Row]]
+) -> Sequence[bytes]:
     """Add the rows to what was found; the keys that have to be looked for further down."""
     if not rows:
         return wanted

@@ -7,11 +7,14 @@ thread at a time syncs a folder, and while it does, those that come wait for the
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
 
-from lakebed.runtime import Runtime
+from lakebed.runtime import Condition, Runtime
 
 
 @dataclass(slots=True)
@@ -31,47 +34,61 @@ class _Folder:
     """Has not begun: those that come now share it."""
 
 
+@dataclass(slots=True)
+class _Process:
+    """What the threads of one process share."""
+
+    id: int
+    lock: AbstractContextManager[Any]
+    ended: Condition
+    folders: dict[tuple[int, int], _Folder] = field(default_factory=dict)
+
+
 class SharedSyncs:
     """The syncs of one process. Thread-safe."""
 
     def __init__(self, flush: Callable[[int], None], *, runtime: Runtime) -> None:
         self._flush = flush
         self._runtime = runtime
-        self._begin()
+        self._process = self._new_process()
 
-    def _begin(self) -> None:
-        self._process = os.getpid()
-        self._lock = self._runtime.lock()
-        self._ended = self._runtime.condition(self._lock)
-        self._folders: dict[tuple[int, int], _Folder] = {}
+    def _new_process(self) -> _Process:
+        lock = self._runtime.lock()
+        return _Process(os.getpid(), lock, self._runtime.condition(lock))
 
     def sync(self, descriptor: int) -> None:
         """Sync an open folder. Raises `OSError`.
 
         Cost: 1 fsync; of callers that come while one is under way 1 for all of them together.
         """
-        if self._process != os.getpid():
-            self._begin()  # a fork has none of the threads that this process waits for
+        process = self._process
+        if process.id != os.getpid():
+            # A fork has none of the threads that this process waits for, and perhaps their locks. Two of its threads
+            # may both come here: each then goes on with what it made, and the later one stays.
+            process = self._process = self._new_process()
         status = os.fstat(descriptor)
         key = (status.st_dev, status.st_ino)
-        with self._lock:
-            folder = self._folders.setdefault(key, _Folder())
+        with process.lock:
+            folder = process.folders.setdefault(key, _Folder())
             shared = folder.following = folder.following or _Round()
             while folder.running is not None and not shared.has_ended:
-                self._ended.wait()
+                process.ended.wait()
             is_ours = not shared.has_ended
             if is_ours:
                 folder.running, folder.following = shared, None
         if is_ours:
+            # Until the flush returns, nothing is synced: a signal's handler may end it with an error of any kind.
+            shared.error = OSError(errno.EINTR, "the sync of the folder was interrupted")
             try:
                 self._flush(descriptor)
+                shared.error = None
             except OSError as error:
                 shared.error = error
             finally:
-                with self._lock:
+                with process.lock:
                     shared.has_ended, folder.running = True, None
                     if folder.following is None:
-                        del self._folders[key]
-                    self._ended.notify_all()
+                        del process.folders[key]
+                    process.ended.notify_all()
         if shared.error is not None:
             raise shared.error

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from lakebed.repo.branch import Branch
     from lakebed.repo.heads.heads import CommitWithId
     from lakebed.repo.heads.importing import ImportSource
+    from lakebed.repo.lakefs.dump import DumpReport
+    from lakebed.repo.lakefs.metaranges import RefsDump
+    from lakebed.repo.lakefs.restore import RestoreReport
     from lakebed.repo.model.model import Commit, Difference, DiffKind, Entry, Tag
     from lakebed.repo.model.options import Access, CollectionOptions, RangeOptions, RepositoryOptions
     from lakebed.repo.opening import open_repositories as open_all
@@ -36,6 +39,7 @@ __all__ = [
     "CommitWithId",
     "DiffKind",
     "Difference",
+    "DumpReport",
     "Entry",
     "HookCall",
     "ImportSource",
@@ -44,9 +48,11 @@ __all__ = [
     "ProtectionRule",
     "RangeOptions",
     "Reference",
+    "RefsDump",
     "Repositories",
     "Repository",
     "RepositoryOptions",
+    "RestoreReport",
     "RetentionRules",
     "Tag",
     "Webhook",
@@ -62,6 +68,9 @@ if not TYPE_CHECKING:  # a checker of types would believe that every name is her
             "repo.heads.heads": ("CommitWithId",),
             "repo.records.hooks": ("HookCall", "Webhook"),
             "repo.heads.importing": ("ImportSource",),
+            "repo.lakefs.dump": ("DumpReport",),
+            "repo.lakefs.metaranges": ("RefsDump",),
+            "repo.lakefs.restore": ("RestoreReport",),
             "repo.model.model": ("Commit", "DiffKind", "Difference", "Entry", "Tag"),
             "repo.opening": ("open_repositories", "open_repository"),
             "repo.model.options": ("Access", "CollectionOptions", "RangeOptions", "RepositoryOptions"),

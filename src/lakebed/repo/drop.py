@@ -6,7 +6,8 @@ remains are left alone for `CollectionOptions.grace`. Then: records; objects, th
 was written meanwhile; the note that it was deleted. Its namespace is free from then on.
 
 Invariants: a crash anywhere leaves the note, and the next sweep continues; imported objects are not touched, for they
-are elsewhere. Does not know: how a repository is deleted (`lakebed.repo.repositories`).
+are elsewhere; nor is what lakeFS had in a namespace that was shared with it. Does not know: how a repository is deleted
+(`lakebed.repo.repositories`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lakebed.repo.model.layout import MARKER_PATH, Keys, deletion_key
 from lakebed.repo.model.model import DeletedRepository
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
-from lakebed.repo.outside.namespace import namespace_folder
+from lakebed.repo.outside.namespace import is_of_lakefs, namespace_folder
 from lakebed.repo.repositories import Repositories, local_catalog
 
 _KEYS_AT_ONCE: Final = 10_000
@@ -67,7 +68,8 @@ def _sweep(
 
 def _plan(store: ObjectStore, deleted: DeletedRepository) -> CollectionPlan:
     why = f"repository {deleted.name} was deleted"
-    doomed = [Deletable(meta.path, meta.size_bytes, why) for meta in store.list()]
+    metas = (meta for meta in store.list() if not (deleted.record.is_shared and is_of_lakefs(meta.path)))
+    doomed = [Deletable(meta.path, meta.size_bytes, why) for meta in metas]
     doomed.sort(key=lambda meta: meta.path == MARKER_PATH)
     return CollectionPlan(deleted.name, (), tuple(doomed))
 

@@ -70,6 +70,7 @@ class Repositories(Closing):
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
         read_only: bool = False,
+        bare: bool = False,
     ) -> Repository:
         """Make a repository, with an empty first commit.
 
@@ -79,6 +80,9 @@ class Repositories(Closing):
                 inside the storage; by default ``<name>.repo``.
             committer: of the first commit.
             read_only: nothing can be changed in it.
+            bare: without a first commit and without branches, to restore a dump into
+                (`lakebed.repo.repository.Repository.restore_refs`). Its namespace may be one of lakeFS, whose files
+                stay there.
 
         Raises:
             AlreadyExists: kind ``repository_exists``; ``namespace_in_use``: another repository, perhaps a deleted one
@@ -96,6 +100,7 @@ class Repositories(Closing):
             metadata=texts(metadata),
             committer=committer,
             read_only=read_only,
+            bare=bare,
         )
         return Repository(self._catalog.create(create))
 

@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from lakebed.closing import Closing
+from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 from lakebed.repo.branch import Branch
 from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.lakefs.dump import DumpReport, dump_refs
+from lakebed.repo.lakefs.metaranges import RefsDump
+from lakebed.repo.lakefs.restore import RestoreReport
 from lakebed.repo.model.model import Difference, Tag
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.ranges import diff_sides, log_of_range
@@ -25,6 +29,7 @@ from lakebed.repo.records.retention import RetentionRules
 from lakebed.repo.reference import Reference
 from lakebed.repo.transport.transport import OverTransport, Transport
 from lakebed.repo.verbs.differences import DiffScope
+from lakebed.repo.verbs.lakefs import DumpRefs, RestoreRefs
 from lakebed.repo.verbs.reading import CommonAncestor, Head, Reflog
 from lakebed.repo.verbs.references import (
     Branches,
@@ -223,6 +228,43 @@ class Repository(OverTransport, Closing):
         """Where a branch, or every branch, has been, oldest first, deleted branches included."""
         lines = self._transport.call(Reflog(branch=branch, since_ms=since_ms))
         return iter(lines)
+
+    # ---- moving
+
+    def restore_refs(
+        self,
+        dump: RefsDump | None = None,
+        *,
+        url: str | None = None,
+        committer: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> RestoreReport:
+        """Take the commits, branches and tags of a dump of lakeFS over, into a bare repository.
+
+        Args:
+            dump: its ids, as ``lakectl refs-dump`` prints them; None: those that lakeFS has left in the namespace.
+            url: the storage namespace that the dump is of, where the objects stay; None: the repository's own.
+            storage_options: settings and credentials of that namespace, where they are not those of the storage.
+
+        Raises and costs as `lakebed.repo.lakefs.restore.restore_refs`.
+        """
+        restored = RestoreRefs(dump=dump, url=url, committer=committer)
+        return self._transport.call(restored, storage_options=storage_options)
+
+    def dump_refs(
+        self, target: ObjectStore | None = None, *, progress: Callable[[int], None] | None = None
+    ) -> DumpReport:
+        """Write commits, branches and tags as ``lakectl refs-restore`` restores them.
+
+        Args:
+            target: a storage namespace of lakeFS, into which the objects are copied; not over HTTP. None: the
+                repository's own namespace, where they are.
+
+        Raises and costs as `lakebed.repo.lakefs.dump.dump_refs`.
+        """
+        if target is None:
+            return self._transport.call(DumpRefs())
+        return dump_refs(self._transport.context, target, progress=progress)
 
     # ---- settings
 

@@ -48,6 +48,19 @@ def check_role(principal: Principal, *, needed: Role, repository: str | None) ->
         raise forbidden(f"The access key {principal.id} is limited to some repositories, and this concerns all.")
 
 
+def check_bare(principal: Principal) -> None:
+    """Refuse a bare repository to a key that is limited to some: its namespace may have what lakeFS left of another.
+
+    Raises:
+        InvalidRequest: kind ``forbidden``.
+    """
+    if principal.grants is None and principal.repositories is not None:
+        raise forbidden(
+            f"The access key {principal.id} is limited to some repositories, and a bare one may take over files that "
+            "are in its namespace: use a key for all repositories."
+        )
+
+
 def _check_whole_role(principal: Principal, grants: Grants, *, needed: Role, repository: str | None) -> None:
     """Refuse a user whose policies permit less than the whole role.
 

@@ -55,6 +55,45 @@ class RepositoryMetadataKeys(msgspec.Struct, frozen=True):
     keys: Annotated[list[str], Meta(max_length=PATHS_MAX)]
 
 
+class RefsDumpBody(msgspec.Struct, frozen=True):
+    """The ids of a dump's metaranges."""
+
+    commits_meta_range_id: str
+    tags_meta_range_id: str
+    branches_meta_range_id: str
+
+
+class RefsRestoreBody(RefsDumpBody, frozen=True):
+    """``POST /repositories/{repository}/restore``."""
+
+    force: bool | None = None
+
+
+class TaskInfo(msgspec.Struct, frozen=True):
+    """A task that was started."""
+
+    id: str
+
+
+class RestoreStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a restore is."""
+
+    id: str
+    done: bool
+    update_time: str
+    error: str | UnsetType = UNSET
+
+
+class DumpStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a dump is."""
+
+    id: str
+    done: bool
+    update_time: str
+    error: str | UnsetType = UNSET
+    refs: RefsDumpBody | UnsetType = UNSET
+
+
 class BranchCreation(msgspec.Struct, frozen=True):
     """``POST /branches``."""
 
@@ -263,6 +302,58 @@ class StagingMetadata(msgspec.Struct, frozen=True):
     force: bool | None = None
 
 
+class PresignMultipartUpload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An upload in parts to signed URLs."""
+
+    upload_id: str
+    physical_address: str
+    presigned_urls: list[str] | None = None
+
+
+class PhysicalAddress(msgspec.Struct, frozen=True):
+    """Of which upload: the address that its creation has replied."""
+
+    physical_address: str
+
+
+class UploadTo(msgspec.Struct, frozen=True):
+    """Where to put a part."""
+
+    presigned_url: str
+
+
+class CopyPartSource(msgspec.Struct, frozen=True):
+    """What a part is copied from."""
+
+    repository: str
+    ref: str
+    path: str
+    range: str | None = None
+
+
+class UploadPartCopyFrom(msgspec.Struct, frozen=True):
+    """``PUT .../pmpu/{upload_id}/parts/{part_number}/copy``."""
+
+    physical_address: str
+    copy_source: CopyPartSource
+
+
+class UploadedPart(msgspec.Struct, frozen=True):
+    """A part that was uploaded."""
+
+    part_number: Annotated[int, Meta(ge=1, le=10_000)]
+    etag: str
+
+
+class CompletePresignMultipartUpload(msgspec.Struct, frozen=True):
+    """``PUT .../pmpu/{upload_id}``."""
+
+    physical_address: str
+    parts: Annotated[list[UploadedPart], Meta(max_length=10_000)]
+    user_metadata: Metadata | None = None
+    content_type: str | None = None
+
+
 class ImportLocation(msgspec.Struct, frozen=True):
     """Objects to import, without copying their bytes."""
 
@@ -390,11 +481,22 @@ class PullRequestRow(msgspec.Struct, frozen=True, omit_defaults=True):
     closed_date: str | UnsetType = UNSET
 
 
+class LoginConfig(msgspec.Struct, frozen=True, rename={"rbac": "RBAC"}):
+    """How callers log in: with access keys; there are no web pages."""
+
+    rbac: Literal["internal"] = "internal"
+    """Users, groups and policies are kept by the server itself."""
+    login_url: str = ""
+    login_cookie_names: tuple[str, ...] = ()
+    logout_url: str = ""
+
+
 class SetupState(msgspec.Struct, frozen=True):
     """``GET /setup_lakefs``."""
 
     state: Literal["initialized"]
     comm_prefs_missing: bool = False
+    login_config: LoginConfig = LoginConfig()
 
 
 class Setup(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ _STATUSES: Final[dict[str, int]] = {
     "hook_rejected": 412,
     "oversized_message": 413,
     "oversized_metadata": 413,
+    "shallow_copy": 501,
 }
 
 _PLAIN: Final = {

@@ -26,6 +26,7 @@ from lakebed.repo.transport.transport import context_of
 from lakebed.runtime import Environment
 from lakebed.server.app import build, description
 from lakebed.server.audit import AuditLog
+from lakebed.server.encoded_rows import EncodedRows
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, NewAccessKey, Principal
 from lakebed.server.paimon.catalog import PaimonCatalog
@@ -43,7 +44,7 @@ def open_records(settings: ServerSettings, *, environment: Environment) -> Repos
     return open_repositories(
         settings.storage_url,
         metadata=options.metadata,
-        options=replace(options.repository_options, import_from=tuple(options.import_from)),
+        options=replace(options.repository_options, import_from=tuple(options.import_from), run_actions=True),
         storage_options=options.storage_options,
         environment=environment,
         durable=options.durable,
@@ -109,6 +110,7 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
             references=ReferenceTables(repositories, speaks_s3=keys.has_signers),
         ),
         description=description,
+        encoded_rows=EncodedRows(options.listing_cache_bytes_max),
     )
 
 

@@ -103,6 +103,11 @@ def _of_copy(body: Any, repository: str) -> list[Permission]:
     return [Permission("fs:ReadObject", object_resource(repository, body.src_path))]
 
 
+def _of_part_copy(body: Any, _: str) -> list[Permission]:
+    source = body.copy_source
+    return [Permission("fs:ReadObject", object_resource(source.repository, source.path))]
+
+
 def _of_stage(body: Any, _: str) -> list[Permission]:
     return [Permission("fs:ImportFromStorage", NAMESPACES + body.physical_address)]
 
@@ -126,9 +131,11 @@ REST: Final[dict[str, Needs]] = {
     **dict.fromkeys(
         ("uploadObject", "uploadObjectPreflight", "updateObjectUserMetadata", "getPhysicalAddress",
          "linkPhysicalAddress", "createPresignMultipartUpload", "abortPresignMultipartUpload",
-         "completePresignMultipartUpload"),
+         "completePresignMultipartUpload", "uploadPart"),
         _need("fs:WriteObject", _OBJECT),
     ),
+    "uploadPartCopy": Needs((Permission("fs:WriteObject", _OBJECT),), body=_of_part_copy),
+    "createSymlinkFile": _need("fs:WriteObject", _REPOSITORY + "/object/{ref}"),
     "stageObject": Needs((Permission("fs:WriteObject", _OBJECT),), body=_of_stage),
     "deleteObject": _need("fs:DeleteObject", _OBJECT),
     "deleteObjects": Needs(body=_of_deletion),
@@ -185,6 +192,14 @@ REST: Final[dict[str, Needs]] = {
         ("getMetaRange", "getRange"),
         Needs((Permission("fs:ListObjects", _REPOSITORY), Permission("fs:ReadRepository", _REPOSITORY))),
     ),
+    **dict.fromkeys(
+        ("dumpRefs", "dumpSubmit", "dumpStatus"),
+        Needs(tuple(Permission(f"fs:List{kind}", _REPOSITORY) for kind in ("Tags", "Branches", "Commits"))),
+    ),
+    **dict.fromkeys(
+        ("restoreRefs", "restoreSubmit", "restoreStatus"),
+        Needs(tuple(Permission(f"fs:Create{kind}", _REPOSITORY) for kind in ("Tag", "Branch", "Commit"))),
+    ),
     # ---- the server
     **dict.fromkeys(
         ("getCurrentUser", "getConfig", "getLakeFSVersion", "getGarbageCollectionConfig", "postStatsEvents"), _FREE
@@ -215,7 +230,7 @@ REST: Final[dict[str, Needs]] = {
     "getCredentials": _need("auth:ReadCredentials", _USER),
     "deleteCredentials": _need("auth:DeleteCredentials", _USER),
     # ---- verbs that name places outside
-    **dict.fromkeys(("verbImportObjects", "verbLink", "verbStageMany"), _IMPORTS),
+    **dict.fromkeys(("verbImportObjects", "verbLink", "verbRestoreRefs", "verbStageMany"), _IMPORTS),
 }  # fmt: skip
 """By the operation's name. What is not here needs a whole role."""
 

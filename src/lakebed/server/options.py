@@ -48,6 +48,10 @@ class ServerOptions(HttpOptions):
     small_object_bytes: int = 1 << 20
     """Objects up to this size are held in memory whole: one step to store them, one to read them."""
 
+    listing_cache_bytes_max: int = 32 << 20
+    """Of the rows of listings that are kept as JSON, about 100,000 of them: a page of them costs a third of another. 0
+    keeps none."""
+
     key_recheck_s: float = 2.0
     """How long a verified access key is trusted without a read: the time a revocation by another process may take."""
 

@@ -25,6 +25,7 @@ from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.transport import context_of
 from lakebed.server.audit import AuditLine, AuditLog
 from lakebed.server.auth import check_catalog, check_permission, check_role
+from lakebed.server.encoded_rows import EncodedRows
 from lakebed.server.errors import error_reply
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog
 from lakebed.server.import_runner import ImportRunner
@@ -59,6 +60,7 @@ class RepositorySite:
     paimon: PaimonCatalog
     iceberg: IcebergCatalog = field(init=False)
     description: Callable[[], dict[str, Any]]
+    encoded_rows: EncodedRows
     signs: bool = field(init=False)
     """Whether the storage's vendor signs URLs."""
 

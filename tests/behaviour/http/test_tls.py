@@ -7,7 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from lakebed import repo
 from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.fleet.http_ports import HttpControl
 from lakebed.fleet.log.client import HttpLog
+from lakebed.http import asking
 from lakebed.http.listening import check_host
 from lakebed.http.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, CLEAR_VARIABLE, Tls
 from lakebed.server.lifecycle import Running
@@ -142,6 +143,31 @@ def test_a_certificate_is_replaced_without_a_restart(
         authority.issue("server.pem", "127.0.0.1")
         wait_until(lambda: serial(running) != second)
         assert round_trip(running) == b"x" * 300_000
+
+
+def test_clients_outlive_the_replacement_of_their_certificate(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Certificate and key are two files: between their replacements they do not fit, and requests go on as before."""
+    monkeypatch.setattr(asking, "_FILES_S", 0.0)
+    with (
+        serving(tmp_path, Tls(certificate=authority.issue("server.pem", "127.0.0.1"))) as running,
+        ExitStack() as closing,  # before the server ends, which waits for its connections
+    ):
+        file = authority.issue("client.pem", "client.example")
+        monkeypatch.setenv(CERTIFICATE_VARIABLE, file)
+        connections = asking.Connections(server_count=1, connection_count_max=1)
+        closing.callback(connections.close)
+        url = f"{running.started.endpoint}/_health"
+        status = connections.request("GET", url).status
+        old = connections._current_pool()
+        closing.callback(old.clear)
+        Path(file).write_text("half of a fi")
+        assert connections.request("GET", url).status == status
+        assert connections._current_pool() is old
+        authority.issue("client.pem", "client.example")
+        assert connections.request("GET", url).status == status
+        assert connections._current_pool() is not old
 
 
 def encrypted(authority: Authority, folder: Path) -> Tls:

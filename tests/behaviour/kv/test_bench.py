@@ -39,7 +39,14 @@ def test_every_group_runs_at_a_small_scale(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     printed = {line.split()[0].rstrip(":") for line in done.stdout.splitlines()}
     assert printed >= {
-        *("fillrandom_handed", "multigetrun_uncached", "threads_cached", "compact", "s3_cold_gets_100"),
+        *(
+            "fillrandom_handed",
+            "multigetrun_uncached",
+            "multimissing_cached",
+            "threads_cached",
+            "compact",
+            "s3_cold_gets_100",
+        ),
         *("large_fill", "large_readrandom", "large_multiget", "ycsb_a", "ycsb_e", "ycsb_geometric_mean"),
     }
     assert printed & {"native", "native_readrandom"}

@@ -107,7 +107,7 @@ def test_metadata_of_an_object_is_replaced(client: Any) -> None:
     client.commit()
     for metadata in ({"new": "2"}, {"newer": "3", "again": "ü"}, {}):
         place = ":/branches/main/objects/stat/user_metadata"
-        assert client.ask("PUT", place, {"set": metadata}, path="a").status == 201
+        assert client.ask("PUT", place, {"set": metadata}, path="a").status == 204
         shown = client.ask("GET", ":/refs/main/objects/stat", path="a").json
         assert (shown["metadata"], shown["size_bytes"]) == (metadata, 5)
         assert client.get("a").body == b"bytes"

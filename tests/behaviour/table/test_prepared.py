@@ -239,6 +239,123 @@ def test_a_key_has_one_bucket(bench: Bench) -> None:
     assert table.latest() == head
 
 
+def dynamic_table(bench: Bench) -> Table:
+    """Five keys in two dynamic buckets."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+    options = {"bucket": "-1", "dynamic-bucket.target-row-num": "3"}
+    table = Table.create(
+        bench.store.sub("dynamic"),
+        name="d",
+        schema=schema,
+        primary_keys="id",
+        options=options,
+        environment=bench.environment,
+    )
+    table.upsert(pa.table({"id": pa.array(range(5), pa.int64()), "v": pa.array([1] * 5, pa.int64())}))
+    return table
+
+
+@pytest.mark.parametrize("kind", ["APPEND", "COMPACT", "OVERWRITE"])
+def test_the_index_of_keys_is_not_lost(bench: Bench, kind: Any) -> None:
+    """A client that drops the index of dynamic buckets would give stored keys a second bucket: it is a conflict."""
+    table = dynamic_table(bench)
+    head = table.latest()
+    assert head is not None
+    lost = Client(table).prepare(base=head, index_manifest=None, commit_kind=kind)
+    with pytest.raises(Conflict) as caught:
+        table.commit_prepared(lost)
+    assert caught.value.kind == "index_changed"
+    for key in range(4, -1, -1):  # without the index each would go into the first bucket
+        table.upsert(pa.table({"id": pa.array([key], pa.int64()), "v": pa.array([2], pa.int64())}))
+    assert sorted(table.read()["id"].to_pylist()) == list(range(5))
+
+
+def test_files_of_dynamic_buckets_have_their_keys_in_the_index(bench: Bench) -> None:
+    """A new bucket whose keys are in no index file is a conflict; an overwrite of a whole bucket may drop its keys."""
+    table = dynamic_table(bench)
+    head = table.latest()
+    assert head is not None
+    assert head.index_manifest is not None
+    live = table.context.manifests.live_entries(head)
+    file = replace(named_file("new"), min_key=live["min_key"][0].as_py(), max_key=live["max_key"][0].as_py())
+    with pytest.raises(Conflict) as caught:
+        table.commit_prepared(Client(table).prepare(BucketChange(EMPTY_ROW, 7, -1, (file,), ()), base=head))
+    assert caught.value.kind == "index_changed"
+    first, *rest = table.context.manifests.index_entries(head.index_manifest)
+    body = encode_index_manifest(rest)
+    table.store.put("manifest/index-manifest-rest", body)
+    gone = tuple(
+        replace(named_file(name), row_count=rows)
+        for name, rows, bucket in zip(
+            *(live[column].to_pylist() for column in ("file_name", "row_count", "bucket")), strict=True
+        )
+        if bucket == first.bucket
+    )
+    emptied = Client(table).prepare(
+        BucketChange(EMPTY_ROW, first.bucket, -1, (), gone),
+        base=head,
+        index_manifest="index-manifest-rest",
+        commit_kind="OVERWRITE",
+    )
+    assert table.commit_prepared(emptied) is not None
+
+
+def test_a_compaction_brings_no_deleted_row_back(bench: Bench) -> None:
+    """A client that read a file before rows of it were deleted rewrites all its rows: it is a conflict."""
+    options = {"deletion-vectors.enabled": "true"}
+    schema = pa.schema([("id", pa.int64())])
+    store = bench.store.sub("vectors")
+    table = Table.create(store, name="v", schema=schema, options=options, environment=bench.environment)
+    table.append(pa.table({"id": pa.array(range(100), pa.int64())}))
+    table.delete("id = 5")
+    head = table.latest()
+    assert head is not None
+    (name,) = table.context.manifests.live_entries(head)["file_name"].to_pylist()
+    store.put("bucket-0/again", store.get(f"bucket-0/{name}"))
+    old = replace(named_file(name), row_count=100)
+
+    def compact(row_count: int) -> Snapshot | None:
+        new = replace(named_file("again"), row_count=row_count)
+        change = BucketChange(EMPTY_ROW, 0, -1, (new,), (old,))
+        return table.commit_prepared(
+            Client(table).prepare(change, base=head, index_manifest=None, commit_kind="COMPACT")
+        )
+
+    with pytest.raises(Conflict) as caught:
+        compact(100)
+    assert caught.value.kind == "rows_changed"
+    assert 5 not in table.read()["id"].to_pylist()
+    assert compact(99) is not None
+
+
+def test_the_time_is_the_servers(bench: Bench, client: Client) -> None:
+    """The clock of a client does not date a snapshot: one that is ages ahead would date all later ones too."""
+    first = bench.table.commit_prepared(client.prepare(bench.change("a"), base=None, time_ms=2**63 - 1))
+    assert first is not None
+    assert first.time_ms == bench.environment.clock.now_ms()
+    bench.commit("b")
+    newest = bench.table.latest()
+    assert newest is not None
+    assert newest.time_ms <= bench.environment.clock.now_ms()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"watermark": 2**70},
+        {"commit_identifier": -(2**70)},
+        {"next_row_id": 2**63},
+        {"changelog_record_count": -1},
+        {"commit_user": ""},
+        {"commit_user": "x" * 100_000},
+    ],
+    ids=lambda members: next(iter(members)),
+)
+def test_numbers_that_no_client_reads_back_are_refused(bench: Bench, client: Client, members: dict[str, Any]) -> None:
+    """A snapshot with a number of more than 64 bits could be read by nobody, and so no later one committed."""
+    refuse(bench, client.prepare(bench.change("a"), base=None, **members), "invalid_snapshot")
+
+
 def test_deleted_rows_stay_deleted(bench: Bench) -> None:
     """A snapshot without the deletion vectors of the newest one would bring rows back: it is a conflict."""
     store = bench.store.sub("vectors")

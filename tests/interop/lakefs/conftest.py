@@ -193,7 +193,8 @@ def serving(
 def local_server(clients_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server on a local folder."""
     folder = tmp_path_factory.mktemp("served")
-    with serving(str(folder / "lake"), folder, "--import-from", str(folder / "import")) as served:
+    arguments = ("--import-from", str(folder / "import"), "--allow-webhook", "127.0.0.1")
+    with serving(str(folder / "lake"), folder, *arguments) as served:
         yield served
 
 

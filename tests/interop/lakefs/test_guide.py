@@ -1,4 +1,4 @@
-"""The guide to the server, as a person would follow it: every block in its order, with the clients it speaks of."""
+"""The guides to the server, as a person would follow them: every block in its order, with the clients they name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from worlds.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "guide" / "server.md"
+MOVING = ROOT / "docs" / "guide" / "from-lakefs.md"
+GOLDEN = ROOT / "tests" / "golden" / "lakefs"
+"""What lakeFS's server has written."""
 PORT = "8000"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -125,10 +129,27 @@ def reader(tmp_path: Path, clients_python: Path) -> Iterator[Reader]:
     person.leave()
 
 
+def follow(reader: Reader, page: Path) -> list[str]:
+    """Follow every block of a page; the languages of those that were followed."""
+    text = page.read_text(encoding="utf-8").replace(PORT, str(free_port()))  # the one of the page may be in use here
+    return [language for language, block in _BLOCK.findall(text) if reader.follow(language, block)]
+
+
 @pytest.mark.xdist_group("lakefs-guide")
 def test_the_guide_works_as_pasted(reader: Reader) -> None:
     """From the first start of a server to its last block, nothing fails and nothing is left out."""
-    page = PAGE.read_text(encoding="utf-8").replace(PORT, str(free_port()))  # the one of the page may be in use here
-    followed = [language for language, block in _BLOCK.findall(page) if reader.follow(language, block)]
-    assert followed.count("python") >= 4
+    assert follow(reader, PAGE).count("python") >= 4
     assert (reader.folder / "lake" / "analytics").is_dir()
+
+
+@pytest.mark.xdist_group("lakefs-guide")
+def test_the_guide_of_moving_works_as_pasted(reader: Reader) -> None:
+    """With a dump and a namespace of lakeFS's own server: imported, served, gone on with, and exported again."""
+    shutil.copytree(GOLDEN / "namespace", reader.folder / "lakefs" / "analytics")
+    shutil.copy(GOLDEN / "refs.json", reader.folder)
+    assert follow(reader, MOVING) == ["sh", "sh", "python", "sh"]
+    history = json.loads((GOLDEN / "history.json").read_text())
+    new_ids = json.loads((reader.folder / "ids.json").read_text())
+    kept = [commit["message"] for id, commit in history["commits"].items() if id not in new_ids]
+    assert kept == ["Repository created"]  # which has no files; the namespace is another one
+    assert (reader.folder / "back" / "analytics" / "_lakefs" / "refs_manifest.json").is_file()

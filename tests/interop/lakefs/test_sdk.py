@@ -24,6 +24,7 @@ FLOWS = {
         "transactions",
         "access",
         "users",
+        "actions",
     ),
     "test_on_an_object_store": ("repositories", "objects", "listings", "paths", "imports", "transactions"),
     "test_on_an_object_store_long": ("branches", "commits", "changes", "volume", "access", "users"),

@@ -35,10 +35,11 @@ def sort_with_old_pieces(original, self, *args, **kwargs):
 
 def join_the_sync_under_way(original, self, descriptor):
     """Take the end of a sync that began before the call for that of one of its own."""
-    with self._lock:
-        running = next((folder.running for folder in self._folders.values()), None)
+    process = self._process
+    with process.lock:
+        running = next((folder.running for folder in process.folders.values()), None)
         while running is not None and not running.has_ended:
-            self._ended.wait()
+            process.ended.wait()
     if running is None:
         original(self, descriptor)
 
@@ -145,7 +146,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A page of a file that is read alone is checked before it is used.",
-        never(format.decode_page, lambda it: it.checksums),
+        never(format.decode_pages, lambda it: it.checksums),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
     ),
     Guarantee(

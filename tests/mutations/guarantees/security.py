@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakebed.http import authentication, call, endpoint, signing, tls
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories
-from lakebed.repo.heads import write
+from lakebed.repo.heads import actions, write
 from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
@@ -59,6 +59,16 @@ GUARANTEES = [
         "Roles hold in the catalog of tables.",
         skip(auth.check_catalog, auth._check_rank),
         "behaviour/server/test_paimon.py::test_prefixes_keys_and_bodies",
+    ),
+    Guarantee(
+        "What a client asks for in a header of S3 and does not get is refused: an append replaces nothing.",
+        raise_nothing(application._check_headers_served),
+        "behaviour/server/s3/test_refused.py::test_headers_that_ask_for_more_are_not_ignored",
+    ),
+    Guarantee(
+        "The metadata of an object frames no reply and sets no cookie.",
+        returns(objects._is_system_header, True),
+        "behaviour/server/s3/test_refused.py::test_metadata_decides_no_header_of_a_reply",
     ),
     Guarantee(
         "A service does nothing without its token.",
@@ -124,6 +134,22 @@ GUARANTEES = [
         "A copy between repositories needs to read its source.",
         skip(objects.source_context, lambda it: it.check_role),
         "behaviour/server/s3/test_objects.py::test_a_copy_between_repositories_is_one_of_the_bytes",
+    ),
+    # ---- actions
+    Guarantee(
+        "An action before a change that fails refuses it, and nothing has changed.",
+        raise_nothing(actions.run_before),
+        "behaviour/server/test_actions.py::test_a_hook_that_fails_refuses_the_change",
+    ),
+    Guarantee(
+        "A file of actions that cannot be used refuses the change that it is about.",
+        see(actions._run, lambda it: it.problems, []),
+        "behaviour/server/test_actions.py::test_a_file_that_cannot_be_used_refuses_every_change",
+    ),
+    Guarantee(
+        "A run is recorded before its first hook.",
+        skip(actions._run, lambda it: it.store_run),
+        "behaviour/server/test_actions.py::test_a_process_that_dies_in_a_hook_leaves_a_failed_run",
     ),
     # ---- users
     Guarantee(

@@ -48,6 +48,16 @@ GUARANTEES = [
         "behaviour/table/test_prepared.py::test_deleted_rows_stay_deleted",
     ),
     Guarantee(
+        "A compaction that another client prepared brings no deleted row back.",
+        raise_nothing(prepared._check_compaction),
+        "behaviour/table/test_prepared.py::test_a_compaction_brings_no_deleted_row_back",
+    ),
+    Guarantee(
+        "A snapshot that another client prepared keeps the index of dynamic buckets, so that no key gets two buckets.",
+        raise_nothing(prepared._check_index_is_whole),
+        "behaviour/table/test_prepared.py::test_the_index_of_keys_is_not_lost",
+    ),
+    Guarantee(
         "A snapshot that another client prepared makes no file of another place a part of the table.",
         raise_nothing(prepared._check_names),
         "behaviour/table/test_prepared.py::test_files_outside_of_the_table_are_refused",

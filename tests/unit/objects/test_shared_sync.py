@@ -16,20 +16,20 @@ from worlds.waiting import HANG_S, wait_until
 
 
 class Disk:
-    """A disk whose syncs end when they may; the first sync after `fail_next` fails."""
+    """A disk whose syncs end when they may; the sync that begins with `fail_next` ends with that error."""
 
     def __init__(self) -> None:
         self.begun = 0
         self.may_end = threading.Semaphore(0)
-        self.fail_next = False
+        self.fail_next: BaseException | None = None
 
     def flush(self, descriptor: int) -> None:
         """Begin a sync, wait until it may end, and end it."""
         self.begun += 1
-        fails, self.fail_next = self.fail_next, False
+        error, self.fail_next = self.fail_next, None
         assert self.may_end.acquire(timeout=HANG_S)
-        if fails:
-            raise OSError(5, "Input/output error")
+        if error is not None:
+            raise error
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def start_waiting(
     first = pool.submit(syncs.sync, folder)
     wait_until(lambda: disk.begun == 1)
     others = [pool.submit(syncs.sync, folder) for _ in range(count)]
-    wait_until(lambda: len(syncs._ended._waiters) == count)
+    wait_until(lambda: len(syncs._process.ended._waiters) == count)
     return first, others
 
 
@@ -73,7 +73,7 @@ def test_a_failed_sync_fails_for_all_that_shared_it(folder: int) -> None:
     syncs = SharedSyncs(disk.flush, runtime=ThreadRuntime())
     with ThreadPoolExecutor(8) as pool:
         first, others = start_waiting(syncs, pool, folder, disk=disk, count=3)
-        disk.fail_next = True
+        disk.fail_next = OSError(5, "Input/output error")
         disk.may_end.release()
         first.result(HANG_S)
         disk.may_end.release()
@@ -83,6 +83,24 @@ def test_a_failed_sync_fails_for_all_that_shared_it(folder: int) -> None:
         disk.may_end.release()
         syncs.sync(folder)
     assert disk.begun == 3
+
+
+def test_an_interrupted_sync_covers_nobody(folder: int) -> None:
+    """A signal that ends the one thread's sync leaves the folder unsynced: the others that shared it are told."""
+    disk = Disk()
+    syncs = SharedSyncs(disk.flush, runtime=ThreadRuntime())
+    with ThreadPoolExecutor(8) as pool:
+        first, others = start_waiting(syncs, pool, folder, disk=disk, count=3)
+        disk.fail_next = KeyboardInterrupt()
+        disk.may_end.release()
+        first.result(HANG_S)
+        disk.may_end.release()
+        errors = [other.exception(HANG_S) for other in others]
+    assert sorted(type(error).__name__ for error in errors) == [
+        "InterruptedError",
+        "InterruptedError",
+        "KeyboardInterrupt",
+    ]
 
 
 def test_a_fork_waits_for_no_thread_of_its_parent(folder: int) -> None:

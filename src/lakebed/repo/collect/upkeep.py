@@ -19,6 +19,7 @@ from lakebed.repo.heads.multipart import trim_uploads
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.reflog import trim_reflog
 from lakebed.repo.records.superseded import trim_superseded
+from lakebed.repo.records.tasks import trim_tasks
 from lakebed.repo.references.history import index_history
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.runtime import Environment
@@ -124,6 +125,7 @@ class Upkeep:
         trim_reflog(context)
         trim_superseded(context)
         trim_imports(context)
+        trim_tasks(context)
         trim_uploads(context)
         index_history(context, count_min=_INDEXED_COUNT_MIN, pause=self._stop_if_closing)
 

@@ -17,6 +17,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.log import logger
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.committed.diff import diff_metaranges
+from lakebed.repo.heads import actions
 from lakebed.repo.heads.heads import (
     CommitWithId,
     Move,
@@ -137,14 +138,44 @@ def move_by_commits(
     def plan_with_hooks(sealed: SealedBranch) -> Move:
         move = plan(sealed)
         for new in move.commits:
-            context.hooks.run_before(hook_call(context, events[0], branch, new, source=source))
+            ask_hooks(context, events[0], branch, new, source=source)
         return move
 
     made = move_branch(context, branch, operation=operation, plan=plan_with_hooks).commits
     for new in made:
         _LOG.info(operation, branch=branch, commit=new.id, objects=new.commit.metarange.entry_count)
-        context.hooks.run_after(hook_call(context, events[1], branch, new, source=source))
+        tell_hooks(context, events[1], branch, new, source=source)
     return made
+
+
+def ask_hooks(
+    context: RepositoryContext, event: HookEvent, branch: str, new: CommitWithId, *, source: str = ""
+) -> None:
+    """Run the hooks of an event before, and then its actions. Raises `Rejected` (``hook_rejected``)."""
+    context.hooks.run_before(hook_call(context, event, branch, new, source=source))
+    actions.run_before(context, _occasion(event, branch, new, source))
+
+
+def tell_hooks(
+    context: RepositoryContext, event: HookEvent, branch: str, new: CommitWithId, *, source: str = ""
+) -> None:
+    """Run the hooks of an event after, and then its actions. Never raises."""
+    context.hooks.run_after(hook_call(context, event, branch, new, source=source))
+    actions.run_after(context, _occasion(event, branch, new, source))
+
+
+def _occasion(event: HookEvent, branch: str, new: CommitWithId, source: str) -> actions.Occasion:
+    commit = new.commit
+    return actions.Occasion(
+        event,
+        commit.metarange,
+        branch,
+        commit_id=new.id,
+        source=source,
+        message=commit.message,
+        committer=commit.committer,
+        metadata=commit.metadata,
+    )
 
 
 def no_changes(context: RepositoryContext, branch: str, what: str) -> InvalidRequest:

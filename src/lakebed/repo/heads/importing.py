@@ -292,13 +292,21 @@ class _Run:
             yield rows_of(paths, encode_entries([_entry(store.root_url, meta) for meta in metas]))
 
     def _open(self, url: StoreUrl) -> ObjectStore:
-        """A folder that may be imported from, where it really is."""
-        environment = self._context.environment
-        if url.scheme in ("file", "memory"):
-            return open_store(str(url), environment=environment, create=False)  # a missing folder is not an empty one
-        if self._storage_options is None:
-            return self._context.foreign.store(url)
-        return open_store(str(url), storage_options=self._storage_options, environment=environment)
+        return open_folder(self._context, url, self._storage_options)
+
+
+def open_folder(context: RepositoryContext, url: StoreUrl, storage_options: Mapping[str, str] | None) -> ObjectStore:
+    """A folder that may be imported from, where it really is.
+
+    Args:
+        storage_options: as of `run_import`.
+    """
+    environment = context.environment
+    if url.scheme in ("file", "memory"):
+        return open_store(str(url), environment=environment, create=False)  # a missing folder is not an empty one
+    if storage_options is None:
+        return context.foreign.store(url)
+    return open_store(str(url), storage_options=storage_options, environment=environment)
 
 
 def _refuse_own(context: RepositoryContext, url: str) -> None:
@@ -308,8 +316,8 @@ def _refuse_own(context: RepositoryContext, url: str) -> None:
     place = given.removesuffix("/") + "/"
     if any(place.startswith(folder) or folder.startswith(place) for folder in folders):
         raise InvalidRequest(
-            f"{given} has the objects of repository {context.name} itself, which a collection may delete: copy them on "
-            "the branch instead of importing them.",
+            f"{given} is an invalid import source: repository {context.name} has its own objects there, which a "
+            "collection may delete. Copy them on the branch instead.",
             kind="own_objects",
         )
 

@@ -79,6 +79,16 @@ class WantedPart(msgspec.Struct, frozen=True):
     checksum: str
 
 
+class Stated(msgspec.Struct, frozen=True):
+    """What a completion states of the whole object."""
+
+    size_bytes: int | None = None
+    observe: Callable[[Buffer], None] | None = None
+    """Is called with all bytes of the object, in order, before the check of `complete_upload`."""
+    description: tuple[str, dict[str, str]] | None = None
+    """Type and metadata of the object, where they are given at the end; None: those of its beginning."""
+
+
 def begin_upload(
     context: RepositoryContext, *, branch: str, path: str, content_type: str, metadata: dict[str, str], owner: str
 ) -> str:
@@ -251,19 +261,21 @@ def complete_upload(
     wanted: Sequence[WantedPart],
     matches: Callable[[Entry | None], bool] | None = None,
     check: Callable[[], None] = lambda: None,
+    stated: Stated | None = None,
 ) -> Entry:
     """Make an object of the parts of an upload, and stage it.
 
     Args:
         matches: whether what is visible at the path (None: nothing) may be replaced; None: whatever it is.
         check: called when the bytes are joined, before anything refers to them; what it raises ends the call.
+        stated: None: the caller says nothing of the whole object.
 
     Returns:
         Its entry; of a repeated call the same.
 
     Raises:
         NotFound: kind ``upload_not_found``; ``object_gone``: parts are so old that a collection took them.
-        InvalidRequest: as `choose_parts`, and as `lakebed.repo.heads.write.stage`.
+        InvalidRequest: as `choose_parts`, and as `lakebed.repo.heads.write.stage`; kind ``size_differs``.
         AlreadyExists: kind ``path_exists``: `matches` refused.
         Conflict: kind ``branch_moved``, ``upload_expired``.
         OutcomeUnknown: ask again.
@@ -274,24 +286,42 @@ def complete_upload(
         return upload.completed
     load_branch(context, branch)
     parts = choose_parts(context, upload_id, wanted)
-    entry = _join(context, upload, parts)
+    size_bytes = sum(part.size_bytes for part in parts)
+    stated = stated or Stated()
+    if stated.size_bytes is not None and stated.size_bytes != size_bytes:
+        raise InvalidRequest(
+            f"The parts have {size_bytes:,} bytes, and {stated.size_bytes:,} were stated: name all parts.",
+            kind="size_differs",
+        )
+    entry = _join(context, upload, parts, observe=stated.observe)
+    if stated.description is not None:
+        content_type, metadata = stated.description
+        entry = msgspec.structs.replace(entry, content_type=content_type, metadata=metadata)
     check()
     return _publish(context, upload_id, upload, raw, entry=entry, matches=matches)
 
 
-def _join(context: RepositoryContext, upload: Upload, parts: Sequence[Part]) -> Entry:
+def _join(
+    context: RepositoryContext, upload: Upload, parts: Sequence[Part], *, observe: Callable[[Buffer], None] | None
+) -> Entry:
     """The object of some parts: a single one as it is, several one behind the other under a new address."""
     size_bytes = sum(part.size_bytes for part in parts)
     address = parts[0].address
+
+    def chunks() -> Iterator[Buffer]:
+        for part in parts:
+            if part.size_bytes:
+                for chunk in data.stream(context, Entry(part.address, part.size_bytes, part.checksum, 0)):
+                    if observe is not None:
+                        observe(chunk)
+                    yield chunk
+
     if len(parts) > 1:
         address = new_address(context.environment)
-
-        def chunks() -> Iterator[Buffer]:
-            for part in parts:
-                if part.size_bytes:
-                    yield from data.stream(context, Entry(part.address, part.size_bytes, part.checksum, 0))
-
         context.store.put_stream(address, chunks(), create_only=True)
+    elif observe is not None:
+        for _ in chunks():
+            pass
     return Entry(address, size_bytes, join_checksum(parts), context.now_ms(), upload.content_type, upload.metadata)
 
 

@@ -13,6 +13,8 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     r/<uid>/imports/<id>  settings/<name>  reflog/<branch>/<ulid>  expired/<commit>
     r/<uid>/superseded/<ulid>                        Superseded: a state that was replaced lately
     r/<uid>/pulls/<ulid>                             PullRequest
+    r/<uid>/tasks/<id>                               Task: a dump or a restore in lakeFS's interface
+    r/<uid>/runs/<id>                                ActionRun: what actions did at an event
     r/<uid>/history/<number>                         a segment of the commit graph, 8 digits
     r/<uid>/boundary                                 uploads with smaller ULIDs may be collected
     r/<uid>/multipart/<ulid>  parts/<ulid>/<number>  Upload, and its Parts: uploads in parts that are not at their end
@@ -38,6 +40,8 @@ RANGE_FOLDER: Final = "ranges"
 METARANGE_FOLDER: Final = "metaranges"
 UPLOAD_FOLDER: Final = "uploads"
 """Where URLs that a vendor has signed put bytes. While the URL is good others may be put there: linking copies them."""
+LAKEFS_FOLDER: Final = "_lakefs"
+"""Where lakeFS keeps its ranges and metaranges, in its storage namespaces and in dumps for it."""
 MARKER_PATH: Final = "_repository.json"
 """Says whose namespace it is; created first, so that no second repository takes it."""
 
@@ -128,6 +132,10 @@ class Keys:
         """The state of an import."""
         return self.root + b"imports/" + import_id.encode()
 
+    def task(self, id: str = "") -> bytes:
+        """A task of lakeFS's interface; without an id the prefix of all."""
+        return self.root + b"tasks/" + id.encode()
+
     def setting(self, name: str = "") -> bytes:
         """A setting, such as the protected branches or the rules of retention."""
         return self.root + b"settings/" + name.encode()
@@ -159,6 +167,10 @@ class Keys:
     def pull(self, id: str = "") -> bytes:
         """A pull request; without an id the prefix of all."""
         return self.root + b"pulls/" + id.encode()
+
+    def run(self, id: str = "") -> bytes:
+        """A run of actions; without an id the prefix of all. Ids of newer runs sort first."""
+        return self.root + b"runs/" + id.encode()
 
     def history(self, number: int | None = None) -> bytes:
         """A segment of the commit graph; without a number the prefix of all."""

@@ -145,6 +145,8 @@ class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
     """When the commit was made, by the clock of the process that made it, and not before its parents: Unix time in
     milliseconds, UTC. Its age is counted from here; `created_at_ms` is given by the client, and may be any time. Not
     part of the id. None: the record is older than this field."""
+    lakefs_metarange_id: str = ""
+    """Of a commit that was restored from lakeFS, whose id it has: the metarange there that its id was made of."""
 
 
 class RepositoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -158,6 +160,8 @@ class RepositoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at_ms: int
     read_only: bool = False
     metadata: dict[str, str] = {}
+    is_shared: bool = False
+    """Its namespace held the files of lakeFS when it was made: what is not of this repository is never deleted."""
 
 
 class DeletedRepository(msgspec.Struct, frozen=True):

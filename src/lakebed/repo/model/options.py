@@ -60,6 +60,9 @@ class RepositoryOptions:
     """Hosts that webhooks may reach although their addresses are private, loopback or otherwise not public: names,
     addresses or networks such as ``10.0.0.0/8``; a name or an address may have a port behind a colon. Webhooks are set
     by administrators of one repository, and the request leaves from this machine: list only what they may reach."""
+    run_actions: bool = False
+    """Run the actions in ``_lakefs_actions/`` of commits (`lakebed.repo.heads.actions`). A server does so; a program
+    that sets it sends requests to the URLs that are written there, by the rules of webhooks."""
     import_from: tuple[str, ...] | None = None
     """URLs below which objects may be imported, or ``repository=URL`` for one repository; None: everywhere. With a
     list, nothing below the storage itself may be imported but what is in the list, and never the records, another

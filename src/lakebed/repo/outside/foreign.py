@@ -16,7 +16,16 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.path import Scheme, StoreUrl, parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.outside.import_policy import ImportPolicy, Use, parse_allowed_folders, real_url, refusal_error
+from lakebed.repo.model.layout import LAKEFS_FOLDER
+from lakebed.repo.outside.import_policy import (
+    ImportPolicy,
+    Use,
+    parse_allowed_folders,
+    path_inside,
+    real_url,
+    refusal_error,
+)
+from lakebed.repo.outside.namespace import is_of_lakefs
 from lakebed.runtime import Environment
 
 STORE_COUNT_MAX = 64
@@ -84,6 +93,7 @@ class ForeignStores:
         self._opened = _Opened(None if root is None else root.scheme, storage_options, environment)
         self._repository = ""
         self._is_limited = False
+        self._namespace: StoreUrl | None = None
         self._policy: ImportPolicy | None = None
         if allowed is not None:
             self._policy = ImportPolicy(
@@ -101,17 +111,22 @@ class ForeignStores:
         if policy is not None:
             policy = replace(policy, taken=_Known(tuple(policy.taken())))
         opened = self._opened
-        return _reopen, (opened.scheme, opened.storage_options, policy, self._repository, self._is_limited)
+        given = (opened.scheme, opened.storage_options, policy, self._repository, self._is_limited, self._namespace)
+        return _reopen, given
 
-    def of(self, repository: str, *, is_limited: bool = False) -> ForeignStores:
+    def of(self, repository: str, *, is_limited: bool = False, namespace: str | None = None) -> ForeignStores:
         """A view of one repository. The stores are shared.
 
         Args:
+            namespace: the URL of its namespace, which it shares with lakeFS: objects of lakeFS there may be named and
+                read in this repository; None: as before.
             is_limited: for a key that is limited to some repositories: it may name only folders that are allowed for
                 this repository. What is in the repository already is still read.
         """
         view = copy(self)
         view._repository, view._is_limited = repository, is_limited
+        if namespace is not None:
+            view._namespace = real_url(parse_url(namespace))
         return view
 
     def protecting(self, taken: Callable[[], Iterable[str]]) -> ForeignStores:
@@ -190,6 +205,10 @@ class ForeignStores:
         if self._policy is None:
             return url
         real = url if is_real else real_url(url)
+        if use != "list" and self._namespace is not None:
+            path = path_inside(real, self._namespace)
+            if path and is_of_lakefs(path) and path.partition("/")[0] != LAKEFS_FOLDER:
+                return real
         limited = self._is_limited and use != "read"
         reason = self._policy.refusal(real, use=use, repository=self._repository, is_limited=limited)
         if reason is not None:
@@ -218,8 +237,10 @@ def _reopen(
     policy: ImportPolicy | None,
     repository: str,
     is_limited: bool,
+    namespace: StoreUrl | None,
 ) -> ForeignStores:
     stores = ForeignStores()
     stores._opened = _Opened(scheme, storage_options, None)
     stores._policy, stores._repository, stores._is_limited = policy, repository, is_limited
+    stores._namespace = namespace
     return stores

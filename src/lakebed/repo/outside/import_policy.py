@@ -91,16 +91,16 @@ class ImportPolicy:
             for folder in self.allowed
             if folder.repository == repository or (folder.repository is None and (use == "read" or not is_limited))
         ]
-        inside = None if self.root is None else _inside(url, self.root)
+        inside = None if self.root is None else path_inside(url, self.root)
         if inside is None:
-            if not any(_inside(url, folder) is not None for folder in allowed):
+            if not any(path_inside(url, folder) is not None for folder in allowed):
                 return "it is not among the places that objects may be imported from"
             if self._holds(url, use=use):
                 return "the storage of the repositories or their records are in it"
             return None
         assert self.root is not None
-        near = [folder for folder in allowed if _inside(folder, self.root) is not None]
-        if not any(_inside(url, folder) is not None for folder in near):
+        near = [folder for folder in allowed if path_inside(folder, self.root) is not None]
+        if not any(path_inside(url, folder) is not None for folder in near):
             return "it is in the storage of the repositories, of which nothing is allowed but what is named"
         if self._holds(url, use=use) or self._is_taken(inside):
             return "it belongs to the records, to a repository or to another store, and copies are made of these"
@@ -108,10 +108,10 @@ class ImportPolicy:
 
     def _holds(self, url: StoreUrl, *, use: Use) -> bool:
         """Whether something is the records or in them; of a folder that is listed, also whether they are in it."""
-        if self.records is not None and _inside(url, self.records) is not None:
+        if self.records is not None and path_inside(url, self.records) is not None:
             return True
         places = [place for place in (self.root, self.records) if place is not None]
-        return use == "list" and any(_inside(place, url) is not None for place in places)
+        return use == "list" and any(path_inside(place, url) is not None for place in places)
 
     def _is_taken(self, inside: str) -> bool:
         """Whether a path of the storage is in a store, or has one in it. Names count without case: disks may too."""
@@ -122,7 +122,7 @@ class ImportPolicy:
         return any(overlaps(path, folder.casefold()) for folder in self.taken())
 
 
-def _inside(url: StoreUrl, root: StoreUrl) -> str | None:
+def path_inside(url: StoreUrl, root: StoreUrl) -> str | None:
     """The path of something inside a folder, ``""`` for the folder itself; None: it is outside."""
     if (url.scheme, url.place) != (root.scheme, root.place):
         return None

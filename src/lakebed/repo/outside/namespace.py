@@ -15,12 +15,20 @@ from typing import Final
 import msgspec
 
 from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, NotFound
-from lakebed.lsm.file_id import mint_file_id
+from lakebed.lsm.file_id import is_file_id, mint_file_id
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import check_path, parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import is_probe, probe_create_only
-from lakebed.repo.model.layout import MARKER_PATH
+from lakebed.repo.model.layout import (
+    CLOCK_PATH,
+    DATA_FOLDER,
+    LAKEFS_FOLDER,
+    MARKER_PATH,
+    METARANGE_FOLDER,
+    RANGE_FOLDER,
+    UPLOAD_FOLDER,
+)
 from lakebed.runtime import Environment
 
 REPOSITORY_SUFFIX: Final = ".repo"
@@ -31,6 +39,9 @@ METADATA_FOLDER: Final = "_repositories"
 
 STORE_SUFFIXES: Final = (".db", ".kv", REPOSITORY_SUFFIX)
 """Ends of the names of stores at the top of a lake: databases of tables, databases, repositories (`lakebed.lake`)."""
+
+_FOLDERS: Final = frozenset((RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER))
+"""Of a namespace, in which every object is ours; of those in `DATA_FOLDER` the ones that have the name of an upload."""
 
 _LOCAL: Final = "local://"
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
@@ -124,13 +135,32 @@ def overlaps(folder: str, other: str) -> bool:
     return folder == other or folder.startswith(other + "/") or other.startswith(folder + "/")
 
 
-def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: str, environment: Environment) -> str:
+def holds_lakefs(storage: ObjectStore, folder: str) -> bool:
+    """Whether a folder has ranges of lakeFS: it is, or was, the storage namespace of a repository there.
+
+    Cost: 1 LIST.
+    """
+    return any(True for _ in storage.sub(folder).list(LAKEFS_FOLDER))
+
+
+def is_of_lakefs(path: str) -> bool:
+    """Whether a path in a shared namespace is not of lakebed: lakeFS's own files of a repository, or what it names."""
+    folder, _, name = path.rpartition("/")
+    if folder == DATA_FOLDER:
+        return not is_file_id(name)
+    return path not in (MARKER_PATH, CLOCK_PATH) and path.partition("/")[0] not in _FOLDERS and not is_probe(path)
+
+
+def claim_namespace(
+    storage: ObjectStore, folder: str, *, name: str, home_id: str, environment: Environment, is_shared: bool = False
+) -> str:
     """Make an empty folder the namespace of a repository that is about to be recorded.
 
     Args:
         storage: the folder of all namespaces. It is probed, not the folder, which must hold only the marker.
         folder: the namespace, relative to the storage.
         home_id: of the catalog that records it.
+        is_shared: the files of lakeFS may be there, and stay.
 
     Returns:
         The repository's uid: a new one, or that of a creation by the same catalog that was interrupted before anything
@@ -145,7 +175,7 @@ def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: st
     """
     uid = mint_file_id(environment=environment)
     store = storage.sub(folder)
-    path = _first_object(store)
+    path = _marker_path(store) if is_shared else _first_object(store)
     if path is None:
         probe_create_only(storage, environment=environment)
         marker = _Marker(1, home_id, uid, name, environment.clock.now_ms())
@@ -161,6 +191,15 @@ def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: st
     if record.home != home_id:
         raise _in_use(store, f"repository {record.name} of another catalog has it")
     return record.uid
+
+
+def _marker_path(store: ObjectStore) -> str | None:
+    """The marker, if it is there."""
+    try:
+        store.head(MARKER_PATH)
+    except NotFound:
+        return None
+    return MARKER_PATH
 
 
 def _first_object(store: ObjectStore) -> str | None:

@@ -10,7 +10,7 @@ followed; of a reply only its status is read. docs/design/0030-limits-of-server-
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Final
@@ -99,13 +99,16 @@ def parse_allowed(entries: Sequence[str]) -> AllowedHosts:
     return AllowedHosts(frozenset(names), tuple(networks))
 
 
-def post(url: str, body: bytes, *, timeout_ms: int, allowed: AllowedHosts) -> int:
+def post(
+    url: str, body: bytes, *, timeout_ms: int, allowed: AllowedHosts, headers: Mapping[str, str] | None = None
+) -> int:
     """Send a JSON body to a URL, once.
 
     Args:
         url: ``http://`` or ``https://``; a user and a password in it are not sent.
         timeout_ms: of the connection and of each wait for the reply.
         allowed: hosts whose addresses need not be public.
+        headers: more of the request; those that it has anyway count.
 
     Returns:
         The status of the reply. Nothing else of the reply is read.
@@ -127,7 +130,8 @@ def post(url: str, body: bytes, *, timeout_ms: int, allowed: AllowedHosts) -> in
     except (UnicodeError, HTTPError) as error:
         raise Unavailable("was not called: its URL cannot be read", kind="no_answer") from error
     shown_host = host_in_url(host)
-    headers = {
+    sent = {
+        **(headers or {}),
         "Host": shown_host if parts.port is None else f"{shown_host}:{port}",
         "Content-Type": "application/json",
         "User-Agent": "lakebed",
@@ -137,7 +141,7 @@ def post(url: str, body: bytes, *, timeout_ms: int, allowed: AllowedHosts) -> in
         try:
             with _pool(parts.scheme, str(address), port, host=host, timeout_ms=timeout_ms) as pool:
                 reply = pool.urlopen(
-                    "POST", target, body=body, headers=headers, redirect=False, retries=False, preload_content=False
+                    "POST", target, body=body, headers=sent, redirect=False, retries=False, preload_content=False
                 )
                 reply.close()
                 return int(reply.status)

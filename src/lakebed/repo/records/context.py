@@ -117,5 +117,7 @@ def make_context(
         moves=OrderedIds(environment),
         positions=Positions(runtime=environment.runtime),
         graph=KeptGraph(runtime=environment.runtime),
-        foreign=(foreign or ForeignStores(environment=environment)).of(name),
+        foreign=(foreign or ForeignStores(environment=environment)).of(
+            name, namespace=store.root_url if record.is_shared else None
+        ),
     )

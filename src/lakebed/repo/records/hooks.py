@@ -104,7 +104,8 @@ class Hooks:
         self._lock = (runtime or ThreadRuntime()).lock()
         self._key_value = key_value
         self._keys = keys
-        self._allowed = allowed or AllowedHosts()
+        self.allowed = allowed or AllowedHosts()
+        """Hosts that webhooks and actions may reach although their addresses are not public."""
         self._registered: tuple[tuple[HookEvent, str, Hook], ...] = ()
         self.failures: deque[HookFailure] = deque(maxlen=_FAILURE_COUNT_MAX)
         """The last failures of hooks that ran after."""
@@ -171,7 +172,7 @@ class Hooks:
             posted = []
         for webhook in posted:
             if not (failed and until_failure):
-                reason = _post(webhook, call, allowed=self._allowed)
+                reason = _post(webhook, call, allowed=self.allowed)
                 if reason is not None:
                     failed.append((webhook.name, reason, None))
         FAILURES.add(len(failed), call.event)

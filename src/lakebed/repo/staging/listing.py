@@ -121,7 +121,7 @@ def _plain(rows: RowsFrom, start: bytes, end: bytes | None, amount: int | None) 
     batches = rows(start or None, end)
     for batch in batches if amount is None else _cut_chunks(batches, amount):
         for at in range(0, batch.num_rows, CHUNK_ROW_COUNT):
-            yield from _lines_of(batch.slice(at, CHUNK_ROW_COUNT))
+            yield from lines_of(batch.slice(at, CHUNK_ROW_COUNT))
 
 
 def _cut_chunks(batches: Iterator[pa.RecordBatch], amount: int) -> Iterator[pa.RecordBatch]:
@@ -168,7 +168,7 @@ def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Liste
     offsets = pc.find_substring(pc.binary_slice(chunk.column(0), len(prefix), KEY_BYTES_MAX), mark).to_numpy()
     hits = np.flatnonzero(offsets >= 0).tolist()
     if not hits:
-        return _lines_of(chunk), None, 0
+        return lines_of(chunk), None, 0
     paths = keys_of(chunk.column(0))
     kept = np.ones(len(paths), np.bool_)
     commons: list[tuple[int, bytes]] = []
@@ -184,7 +184,7 @@ def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Liste
         inside = past - row
         hit = bisect_left(hits, past, hit + 1)
         row = past
-    entries = iter(_lines_of(chunk.filter(pa.array(kept))) if kept.any() else ())
+    entries = iter(lines_of(chunk.filter(pa.array(kept))) if kept.any() else ())
     lines: list[Listed] = []
     begin = 0
     for at, common in commons:
@@ -195,8 +195,8 @@ def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Liste
     return (lines, behind, inside) if row == len(paths) else (lines, None, 0)
 
 
-def _lines_of(rows: pa.RecordBatch) -> list[Listed]:
-    """The lines of rows that are not folded."""
+def lines_of(rows: pa.RecordBatch) -> list[Listed]:
+    """The lines of rows that are not folded. Raises `Corruption`."""
     paths = texts_of(rows.column(0))
     return list(map(Listed, paths, decode_entries(rows.column(1), paths=paths)))
 

@@ -25,7 +25,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.commits import load_commit
 from lakebed.repo.references.mark import explaining_missing
 from lakebed.repo.references.refs import resolve
-from lakebed.repo.staging.changes import clears_of, is_cleared, token_sources
+from lakebed.repo.staging.changes import clears_of, is_cleared, scan_token, token_sources
 from lakebed.repo.staging.listing import Listed, list_entries
 
 READ_LAYERS: Final = default_registry.histogram(
@@ -42,6 +42,10 @@ R = TypeVar("R")
 
 _ONE_BY_ONE_MAX: Final = 2
 """Up to so many tokens are asked one after another for a path: the newest mostly has it. More are asked at once."""
+
+
+_SCANNED_MAX: Final = 3
+"""Up to so many tokens are asked whether they have a say in a stretch, before it is read as if they had."""
 
 
 class View:
@@ -183,6 +187,38 @@ class View:
                 batch = without_tombstones(batch)
                 if batch.num_rows:
                     yield batch
+
+    def committed_rows(self, start: bytes, end: bytes | None, *, count: int) -> list[pa.RecordBatch] | None:
+        """The first rows of ``[start, end)``, if no token has a row there or hides any; None: ask `rows`.
+
+        Args:
+            end: None: up to the last path.
+            count: of rows, 1 or more.
+
+        Returns:
+            Batches as of `rows`, each a view of a block: the same memory as long as the block is cached.
+
+        Raises as `rows`.
+        Cost: the blocks, and 1 scan a token.
+        """
+        if len(self.tokens) > _SCANNED_MAX:
+            return None
+        READ_LAYERS.observe(len(self.tokens), "committed_rows")
+        batches: list[pa.RecordBatch] = []
+        with explaining_missing(self._context, self.base):
+            for batch in self._metarange.rows(start, end):
+                batches.append(batch.slice(0, count))
+                count -= batches[-1].num_rows
+                if not count:
+                    end = batches[-1].column(0)[-1].as_py() + b"\0"
+                    break
+        for low, high in clears_of(self.tokens):
+            if (high is None or start < high) and (end is None or low < end):
+                return None
+        for token in self.tokens:
+            if any(batch.num_rows for batch in scan_token(self._context, self._snapshot, token, start=start, end=end)):
+                return None
+        return batches
 
     def list(
         self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None

@@ -263,10 +263,35 @@ class LocalCatalog(Catalog):
             )
 
     def store_new(
-        self, name: str, record: RepositoryRecord, *, catalog_record: CatalogRecord, committer: str | None
+        self,
+        name: str,
+        record: RepositoryRecord,
+        *,
+        catalog_record: CatalogRecord,
+        committer: str | None,
+        bare: bool = False,
     ) -> RepositoryContext:
-        """Record a repository with its first commit and branch, in one write. Raises `Conflict` after a lost race."""
+        """Record a repository with its first commit and branch, in one write. Raises `Conflict` after a lost race.
+
+        Args:
+            bare: without commit and branch.
+        """
         context = self._make_context(name, record)
+        after = CatalogRecord(catalog_record.id, catalog_record.created_count + 1)
+        puts = [(repository_key(name), encode_record(record)), (CATALOG_KEY, encode_record(after))]
+        # A line, or the mark of a token that was never used, is of this call alone, whatever another one writes.
+        unused = context.keys.cleanup(new_token(self.environment).id), str(context.now_ms()).encode()
+        write_unique(
+            self.key_value,
+            [*([unused] if bare else self._first_commit(context, committer)), *puts],
+            expected={repository_key(name): None, CATALOG_KEY: encode_record(catalog_record)},
+        )
+        with self._lock:
+            return self._contexts.setdefault(record.uid, context)
+
+    def _first_commit(self, context: RepositoryContext, committer: str | None) -> list[tuple[bytes, bytes]]:
+        """The records of an empty commit and of the default branch, whose head it is."""
+        record = context.record
         commit = new_commit(
             context,
             parents=(),
@@ -277,21 +302,12 @@ class LocalCatalog(Catalog):
             created_at_ms=record.created_at_ms,
         )
         branch = Branch(commit.id, new_token(self.environment), created_at_ms=record.created_at_ms)
-        after = CatalogRecord(catalog_record.id, catalog_record.created_count + 1)
         by = commit.commit.committer
-        write_unique(
-            self.key_value,
-            [
-                reflog_line(context, record.default_branch, before=None, after=commit.id, what="create", committer=by),
-                (repository_key(name), encode_record(record)),
-                (context.keys.branch(record.default_branch), encode_record(branch)),
-                (context.keys.commit(commit.id), encode_record(commit.commit)),
-                (CATALOG_KEY, encode_record(after)),
-            ],
-            expected={repository_key(name): None, CATALOG_KEY: encode_record(catalog_record)},
-        )
-        with self._lock:
-            return self._contexts.setdefault(record.uid, context)
+        return [
+            reflog_line(context, record.default_branch, before=None, after=commit.id, what="create", committer=by),
+            (context.keys.branch(record.default_branch), encode_record(branch)),
+            (context.keys.commit(commit.id), encode_record(commit.commit)),
+        ]
 
     def change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
         """Replace a repository's metadata by a function of it, which runs again when another process was faster."""

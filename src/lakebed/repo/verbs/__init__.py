@@ -15,6 +15,7 @@ from lakebed.repo.verbs import (
     commit,
     differences,
     imports,
+    lakefs,
     log,
     merge,
     pick,
@@ -61,6 +62,7 @@ _SUBJECTS = (
     rebase,
     reset,
     imports,
+    lakefs,
 )
 
 VERBS: dict[str, type[Verb[Any]]] = _verbs_of(Verb, *_SUBJECTS)

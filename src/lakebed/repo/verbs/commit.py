@@ -8,7 +8,15 @@ unchanged ranges are reused unread. Does not know: how a head moves (`lakebed.re
 from __future__ import annotations
 
 from lakebed.errors import Rejected
-from lakebed.repo.heads.commit import check_commit_text, hook_call, intervals_of, new_commit, no_changes, with_paths_of
+from lakebed.repo.heads.commit import (
+    ask_hooks,
+    check_commit_text,
+    intervals_of,
+    new_commit,
+    no_changes,
+    tell_hooks,
+    with_paths_of,
+)
 from lakebed.repo.heads.heads import (
     CommitWithId,
     Move,
@@ -82,7 +90,7 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
                 created_at_ms=self.created_at_ms,
             )
             try:
-                context.hooks.run_before(hook_call(context, "pre-commit", branch, new))
+                ask_hooks(context, "pre-commit", branch, new)
             except Rejected:
                 keep_applied(context, sealed, state=state, operation="commit")
                 raise
@@ -90,5 +98,5 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
             return Move(new.id, compacted=compacted, commits=[new])
 
         [new] = move_branch(context, branch, operation="commit", plan=plan).commits
-        context.hooks.run_after(hook_call(context, "post-commit", branch, new))
+        tell_hooks(context, "post-commit", branch, new)
         return new

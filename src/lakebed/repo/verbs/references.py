@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from lakebed.repo.heads.actions import create_branch, create_tag, delete_branch, delete_tag, undelete_branch
 from lakebed.repo.model.model import Tag
 from lakebed.repo.model.names import check_amount
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.references.branches import create_branch, delete_branch, list_branches, undelete_branch
+from lakebed.repo.references.branches import list_branches
 from lakebed.repo.references.refs import resolve_commit
-from lakebed.repo.references.tags import create_tag, delete_tag, list_tags
+from lakebed.repo.references.tags import list_tags
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Verb, verb
 
 
@@ -39,7 +40,7 @@ class Branches(ListVerb[NamedCommit], frozen=True, kw_only=True):
         return _first((NamedCommit(name, record.commit_id) for name, record in branches), amount)
 
 
-@verb("create_branch", role="write", effort="write", gives=None, changes=("name",), author="committer")
+@verb("create_branch", role="write", effort="compute", gives=None, changes=("name",), author="committer")
 class CreateBranch(Verb[None], frozen=True, kw_only=True):
     """Make a branch at the commit of a reference, by default of the default branch."""
 
@@ -53,7 +54,7 @@ class CreateBranch(Verb[None], frozen=True, kw_only=True):
         create_branch(context, self.name, source=source, hidden=self.hidden, committer=self.committer)
 
 
-@verb("delete_branch", role="write", effort="write", gives=None, changes=("name",), author="committer")
+@verb("delete_branch", role="write", effort="compute", gives=None, changes=("name",), author="committer")
 class DeleteBranch(Verb[None], frozen=True, kw_only=True):
     """Delete a branch, with what is staged on it."""
 
@@ -64,7 +65,7 @@ class DeleteBranch(Verb[None], frozen=True, kw_only=True):
         delete_branch(context, self.name, committer=self.committer)
 
 
-@verb("undelete_branch", role="write", effort="write", gives=None, changes=("name",), author="committer")
+@verb("undelete_branch", role="write", effort="compute", gives=None, changes=("name",), author="committer")
 class UndeleteBranch(Verb[None], frozen=True, kw_only=True):
     """Bring a deleted branch back at the commit it had."""
 
@@ -87,7 +88,7 @@ class Tags(ListVerb[NamedCommit], frozen=True, kw_only=True):
         return _first((NamedCommit(name, tag.commit_id) for name, tag in tags), amount)
 
 
-@verb("create_tag", role="write", effort="write", gives=Tag, changes=("name",), author="owner")
+@verb("create_tag", role="write", effort="compute", gives=Tag, changes=("name",), author="owner")
 class CreateTag(Verb[Tag], frozen=True, kw_only=True):
     """Name the commit of a reference, by default of the default branch."""
 
@@ -101,7 +102,7 @@ class CreateTag(Verb[Tag], frozen=True, kw_only=True):
         return create_tag(context, self.name, commit_id=commit_id, owner=self.owner, lifetime_ms=self.lifetime_ms)
 
 
-@verb("delete_tag", role="write", effort="write", gives=None, changes=("name",))
+@verb("delete_tag", role="write", effort="compute", gives=None, changes=("name",))
 class DeleteTag(Verb[None], frozen=True, kw_only=True):
     """Remove a tag."""
 

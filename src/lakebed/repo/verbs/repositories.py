@@ -18,6 +18,7 @@ from lakebed.repo.outside.namespace import (
     check_new_folder,
     check_new_namespace,
     claim_namespace,
+    holds_lakefs,
     namespace_folder,
 )
 from lakebed.repo.records.context import RepositoryContext
@@ -54,7 +55,13 @@ class Owner(Protocol):
         ...
 
     def store_new(
-        self, name: str, record: RepositoryRecord, *, catalog_record: CatalogRecord, committer: str | None
+        self,
+        name: str,
+        record: RepositoryRecord,
+        *,
+        catalog_record: CatalogRecord,
+        committer: str | None,
+        bare: bool = False,
     ) -> RepositoryContext:
         """Record a repository."""
         ...
@@ -95,7 +102,11 @@ class ListRepositories(CatalogVerb[list[RepositoryFacts]], frozen=True, kw_only=
 
 @verb("create", role="write", effort="write", gives=RepositoryFacts, changes=("name",), author="committer")
 class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
-    """Make a repository."""
+    """Make a repository.
+
+    Args:
+        bare: without a first commit and branch; its folder may have the files of lakeFS, which then stay.
+    """
 
     name: str
     namespace: str | None = None
@@ -103,6 +114,7 @@ class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
     metadata: Texts | None = None
     committer: str | None = None
     read_only: bool = False
+    bare: bool = False
 
     def run(self, catalog: Owner, sees: Callable[[str], bool]) -> RepositoryFacts:
         check_repository_name(self.name)
@@ -116,18 +128,27 @@ class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
         for _ in range(ATTEMPTS_MAX):
             catalog_record = catalog.record_of_catalog()
             catalog.check_free(self.name, folder)
+            is_shared = self.bare and holds_lakefs(catalog.store, folder)
             record = RepositoryRecord(
                 uid=claim_namespace(
-                    catalog.store, folder, name=self.name, home_id=catalog_record.id, environment=environment
+                    catalog.store,
+                    folder,
+                    name=self.name,
+                    home_id=catalog_record.id,
+                    environment=environment,
+                    is_shared=is_shared,
                 ),
                 namespace=namespace if namespace.startswith("local://") else folder,
                 default_branch=self.default_branch,
                 created_at_ms=environment.clock.now_ms(),
                 read_only=self.read_only,
                 metadata=self.metadata or {},
+                is_shared=is_shared,
             )
             try:
-                made = catalog.store_new(self.name, record, catalog_record=catalog_record, committer=self.committer)
+                made = catalog.store_new(
+                    self.name, record, catalog_record=catalog_record, committer=self.committer, bare=self.bare
+                )
             except Conflict:
                 continue
             return facts_of(made)

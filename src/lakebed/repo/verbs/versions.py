@@ -18,6 +18,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 from lakebed.repo.collect.collect import collect_garbage, plan_collection
 from lakebed.repo.collect.why import why
+from lakebed.repo.heads.actions import create_tag, delete_tag
 from lakebed.repo.heads.commit import move_by_commits, new_commit
 from lakebed.repo.heads.heads import Move, SealedBranch, check_clean
 from lakebed.repo.model.model import Commit, Tag
@@ -30,7 +31,7 @@ from lakebed.repo.references.branches import list_branches, load_branch
 from lakebed.repo.references.commits import Walk
 from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve_commit
-from lakebed.repo.references.tags import create_tag, delete_tag, find_tag, list_tags
+from lakebed.repo.references.tags import find_tag, list_tags
 from lakebed.repo.verbs.message import Milliseconds, Verb, verb
 
 _DIGITS: Final = re.compile(r"[0-9]+")
@@ -54,7 +55,7 @@ class Versions(Verb[list[Version]], frozen=True):
         return [_version_of(context, id, commit) for id, commit in reversed(commits) if id not in expired]
 
 
-@verb("pin", role="write", effort="write", gives=Pin, changes=("name", "version"))
+@verb("pin", role="write", effort="compute", gives=Pin, changes=("name", "version"))
 class PinVersion(Verb[Pin], frozen=True, kw_only=True):
     """Keep a version alive by a tag.
 
@@ -103,7 +104,7 @@ class Pins(Verb[list[Pin]], frozen=True):
         return pins
 
 
-@verb("unpin", role="write", effort="write", gives=None, changes=("name",))
+@verb("unpin", role="write", effort="compute", gives=None, changes=("name",))
 class Unpin(Verb[None], frozen=True, kw_only=True):
     """Remove a pin that is a tag.
 

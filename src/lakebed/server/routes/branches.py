@@ -10,6 +10,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
+from lakebed.repo.heads import actions
 from lakebed.repo.references import branches
 from lakebed.repo.verbs.reset import HardReset, Reset
 from lakebed.server.bodies import BranchCreation, Ref, ResetCreation
@@ -49,8 +50,8 @@ async def create_branch(call: RepositoryCall) -> Response:
     body = await call.read(BranchCreation)
     context = await call.context(force=bool(body.force))
     call.subject = body.name
-    made = await call.quick(
-        branches.create_branch,
+    made = await call.heavy(
+        actions.create_branch,
         context,
         body.name,
         source=body.source,
@@ -64,7 +65,7 @@ async def create_branch(call: RepositoryCall) -> Response:
 async def delete_branch(call: RepositoryCall) -> Response:
     """Delete a branch and its uncommitted changes."""
     context = await call.context(force=call.flag("force"))
-    await call.quick(branches.delete_branch, context, call.path["branch"], committer=call.committer)
+    await call.heavy(actions.delete_branch, context, call.path["branch"], committer=call.committer)
     return empty()
 
 

@@ -64,7 +64,7 @@ def condition_of(call: RepositoryCall) -> Condition | None:
         raise InvalidRequest("The upload has both If-Match and If-None-Match: give one of them.", kind="invalid_header")
     if match is not None:
         return Condition(call.etags(b"if-match"))
-    if none_match is None:
+    if none_match is None or not none_match.strip():  # some clients send it empty, and mean none
         return None
     if none_match.strip() != "*":
         raise InvalidRequest("If-None-Match of an upload can only be *: write if no object exists.", kind="unsupported")

@@ -6,7 +6,6 @@ server that starts resumes an interrupted import.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
@@ -21,7 +20,7 @@ from lakebed.repo.verbs.imports import ImportObjects
 from lakebed.server.bodies import ImportCreation, ImportLocation, ImportStarted, ImportStatus, Message
 from lakebed.server.errors import conceal
 from lakebed.server.routes.parameters import IMPORT_ID
-from lakebed.server.routes.shapes import commit_row, engine_url
+from lakebed.server.routes.shapes import commit_row, engine_url, rfc_3339
 from lakebed.server.site import RepositoryCall
 
 IMPORTS: Final = Routes[RepositoryCall]("import")
@@ -63,10 +62,9 @@ async def status(call: RepositoryCall) -> Response:
 def _status(context: RepositoryContext, import_id: str, *, root_url: str) -> ImportStatus:
     record = import_status(context, import_id)
     commit = None if record.commit_id is None else load_commit(context, record.commit_id)
-    updated = datetime.fromtimestamp(record.updated_at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
     return ImportStatus(
         completed=record.state == "completed",
-        update_time=updated,
+        update_time=rfc_3339(record.updated_at_ms),
         ingested_objects=record.ingested_count,
         metarange_id=UNSET if commit is None else commit.metarange.id,
         commit=UNSET if commit is None or record.commit_id is None else commit_row(record.commit_id, commit),

@@ -11,10 +11,11 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
 from lakebed.repo.transport.transport import context_of
-from lakebed.server.auth import check_role
+from lakebed.server.auth import check_bare, check_role
 from lakebed.server.bodies import RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
 from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.routes.shapes import repository_row
+from lakebed.server.sample_data import add_sample_data
 from lakebed.server.site import RepositoryCall
 
 HOT: Final = Routes[RepositoryCall]("repositories")
@@ -61,21 +62,24 @@ async def list_repositories(call: RepositoryCall) -> Response:
     takes=RepositoryCreation,
     gives={201: RepositoryRow},
     audited=True,
-    parameters=(Parameter("bare", "Not supported: a repository always has a first commit.", kind="boolean"),),
+    parameters=(Parameter("bare", "Without a first commit and branches, to restore a dump into it.", kind="boolean"),),
 )
 async def create_repository(call: RepositoryCall) -> Response:
     """Create a repository; its namespace is a folder of the server's storage, `local://folder`, or a URL inside it."""
     body = await call.read(RepositoryCreation)
-    if call.flag("bare"):
-        raise InvalidRequest("A repository always has a first commit: leave bare out.", kind="unsupported")
-    if body.sample_data:
-        raise InvalidRequest("A repository starts empty: leave sample_data out.", kind="unsupported")
+    if body.sample_data and (call.flag("bare") or body.read_only):
+        raise InvalidRequest(
+            "Sample data is a commit, which a bare or read-only repository does not take: leave sample_data out.",
+            kind="unsupported",
+        )
     if body.storage_id:
         raise InvalidRequest("The server has one storage, without an id: leave storage_id out.", kind="unsupported")
     _check_namespace(body.storage_namespace)
     assert call.principal is not None
     if call.principal.grants is None:  # of a user the permissions that the body needs are checked
         check_role(call.principal, needed="write", repository=body.name)
+    if call.flag("bare"):
+        check_bare(call.principal)
     call.subject = body.name
     made = await call.quick(
         call.site.repositories.create,
@@ -84,7 +88,10 @@ async def create_repository(call: RepositoryCall) -> Response:
         default_branch=body.default_branch or "main",
         committer=call.committer,
         read_only=bool(body.read_only),
+        bare=call.flag("bare"),
     )
+    if body.sample_data:
+        await call.heavy(add_sample_data, made.branch(), committer=call.committer)
     return json(repository_row(made.name, context_of(made).record, root_url=call.site.repositories.url), 201)
 
 

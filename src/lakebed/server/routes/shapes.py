@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -69,11 +70,11 @@ def prefix_stats(path: str) -> ObjectStats:
 
 
 def commit_row(commit_id: str, commit: Commit) -> CommitRow:
-    """A commit."""
+    """A commit. The first of a repository has no committer, as lakeFS's clients print it."""
     return CommitRow(
         id=commit_id,
         parents=list(commit.parents),
-        committer=commit.committer,
+        committer=commit.committer if commit.parents else "",
         message=commit.message,
         creation_date=commit.created_at_ms // 1000,
         meta_range_id=commit.metarange.id,
@@ -109,6 +110,11 @@ def repository_row(name: str, record: RepositoryRecord, *, root_url: str) -> Rep
         storage_id="",
         read_only=record.read_only,
     )
+
+
+def rfc_3339(time_ms: int) -> str:
+    """A moment as clients read it in texts, in UTC."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
 
 
 def engine_url(url: str, *, root_url: str) -> str:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from lakebed.http.declaration import Routes
 from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
+from lakebed.repo.heads import actions
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references import tags
 from lakebed.repo.references.refs import resolve_commit
@@ -38,13 +39,13 @@ async def create_tag(call: RepositoryCall) -> Response:
     body = await call.read(TagCreation)
     context = await call.context(force=bool(body.force))
     call.subject = body.id
-    made = await call.quick(_create, context, body.id, ref=body.ref, owner=call.committer)
+    made = await call.heavy(_create, context, body.id, ref=body.ref, owner=call.committer)
     return json(Ref(body.id, made), 201)
 
 
 def _create(context: RepositoryContext, name: str, *, ref: str, owner: str) -> str:
     commit_id, _ = resolve_commit(context, ref)
-    return tags.create_tag(context, name, commit_id=commit_id, owner=owner).commit_id
+    return actions.create_tag(context, name, commit_id=commit_id, owner=owner).commit_id
 
 
 @TAGS.add("GET", _ONE, "getTag", needs="read", gives={200: Ref})
@@ -59,5 +60,5 @@ async def get_tag(call: RepositoryCall) -> Response:
 async def delete_tag(call: RepositoryCall) -> Response:
     """Delete a tag."""
     context = await call.context(force=call.flag("force"))
-    await call.quick(tags.delete_tag, context, call.path["tag"])
+    await call.heavy(actions.delete_tag, context, call.path["tag"], committer=call.committer)
     return empty()

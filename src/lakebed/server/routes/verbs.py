@@ -30,8 +30,8 @@ from lakebed.repo.transport.transport import LocalTransport
 from lakebed.repo.verbs import CATALOG_VERBS, VERBS
 from lakebed.repo.verbs.message import Described, Verb
 from lakebed.repo.verbs.reading import Stat
-from lakebed.repo.verbs.repositories import CatalogVerb
-from lakebed.server.auth import check_role
+from lakebed.repo.verbs.repositories import CatalogVerb, CreateRepository
+from lakebed.server.auth import check_bare, check_role
 from lakebed.server.routes.entries import reply_with_found
 from lakebed.server.routes.parameters import OBJECT_PATH
 from lakebed.server.site import RepositoryCall
@@ -94,6 +94,8 @@ def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
         assert principal is not None
         if kind.changes:
             check_role(principal, needed=kind.role, repository=call.subject)
+        if isinstance(verb, CreateRepository) and verb.bare:
+            check_bare(principal)
         return await call.run(kind.effort, lambda: _reply(kind, verb.run(catalog, principal.sees)))
 
     _register(kind, _ALL, perform)

@@ -60,6 +60,14 @@ _SUBRESOURCES: Final = frozenset((
 _METHOD_NOT_ALLOWED: Final = "The specified method is not allowed against this resource."
 
 
+_UNSERVED_HEADERS: Final = (
+    "x-amz-server-side-encryption", "x-amz-copy-source-server-side-encryption", "x-amz-object-lock-", "x-amz-tagging",
+    "x-amz-website-redirect-location", "x-amz-write-offset-bytes",
+)  # fmt: skip
+"""Begin headers that ask for what is not done: to ignore one would store bytes otherwise than the client believes."""
+_SERVED_HEADERS: Final = frozenset(("x-amz-tagging-directive",))
+
+
 class S3Application:
     """The operations of S3 over a site."""
 
@@ -191,6 +199,7 @@ def _find(method: str, target: Target, headers: dict[str, str]) -> Operation:
     names = {name for name, _ in target.pairs}
     for operation in _OPERATIONS.get((method, level), ()):
         if operation.query <= names and (not operation.header or operation.header in headers):
+            _check_headers_served(headers)
             others = (names & _SUBRESOURCES) - operation.query
             if others:
                 raise s3_error("NotImplemented", f"The operation {min(others)} is not served.")
@@ -198,3 +207,9 @@ def _find(method: str, target: Target, headers: dict[str, str]) -> Operation:
     if names & _SUBRESOURCES:
         raise s3_error("NotImplemented", f"The operation {min(names & _SUBRESOURCES)} is not served.")
     raise s3_error("MethodNotAllowed", _METHOD_NOT_ALLOWED)
+
+
+def _check_headers_served(headers: dict[str, str]) -> None:
+    for name in headers:
+        if name.startswith(_UNSERVED_HEADERS) and name not in _SERVED_HEADERS:
+            raise s3_error("NotImplemented", f"What the header {name} asks for is not served.")

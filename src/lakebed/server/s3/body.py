@@ -14,13 +14,13 @@ import binascii
 import hashlib
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
 from typing_extensions import Buffer
 
-from lakebed.server.s3.checksums import HEADER, Checksum, new_checksum
+from lakebed.server.s3.checksums import HEADER, Checksum, is_checksum, new_checksum
 from lakebed.server.s3.errors import s3_error
 from lakebed.server.s3.signature import EMPTY_SHA256, UNSIGNED, Signature, is_sha256, is_signature, mismatch, sign
 
@@ -63,7 +63,8 @@ def plan_body(signature: Signature, key: bytes, headers: Mapping[str, str]) -> B
         headers: by their lower-case names.
 
     Raises:
-        InvalidRequest: kind ``InvalidArgument``, ``InvalidDigest``, ``InvalidRequest``: a header is malformed.
+        InvalidRequest: kind ``InvalidArgument``, ``InvalidDigest``, ``InvalidRequest``: a header is malformed;
+            ``NotImplemented``: a checksum that is not known, and so would not be compared.
     """
     payload = signature.payload
     if payload not in _CHUNKED and payload != UNSIGNED and not is_sha256(payload):
@@ -87,6 +88,9 @@ def plan_body(signature: Signature, key: bytes, headers: Mapping[str, str]) -> B
                 raise s3_error("InvalidRequest", f"Value for {name} header is invalid.")
             checksums[name.removeprefix(HEADER)] = value
     trailers = frozenset(name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",") if name.strip())
+    for name in (*headers, *trailers):
+        if is_checksum(name) and new_checksum(name.removeprefix(HEADER)) is None:
+            raise s3_error("NotImplemented", f"The checksum {name} is not known here, and would not be compared.")
     return BodyPlan(signature, key, decoded, checksums, trailers, md5)
 
 
@@ -104,12 +108,8 @@ def decode(pieces: Iterable[Buffer], plan: BodyPlan) -> Iterator[Buffer]:
         InvalidRequest: kind ``IncompleteBody``, ``SignatureDoesNotMatch``, ``XAmzContentSHA256Mismatch``,
             ``BadDigest``: at the latest behind the last piece.
     """
-    running: dict[str, Checksum] = {}
-    for name in (*plan.checksums, *(name.removeprefix(HEADER) for name in plan.trailers)):
-        checksum = new_checksum(name)
-        if checksum is not None:
-            running[name] = checksum
-    updates = [checksum.update for checksum in running.values()]
+    running = RunningChecksums(plan.checksums, [name.removeprefix(HEADER) for name in plan.trailers])
+    updates: list[Callable[[Buffer], None]] = [running.update] if running.names else []
     whole = hashlib.sha256() if is_sha256(plan.signature.payload) else None
     if whole is not None:
         updates.append(whole.update)
@@ -133,17 +133,45 @@ def decode(pieces: Iterable[Buffer], plan: BodyPlan) -> Iterator[Buffer]:
         )
     if md5 is not None and md5.digest() != _from_base64(plan.md5 or ""):
         raise s3_error("BadDigest", "The Content-MD5 you specified did not match what we received.")
-    _check_checksums(running, plan, trailers)
+    _check_trailers(plan, trailers)
+    running.check(trailers)
 
 
-def _check_checksums(running: Mapping[str, Checksum], plan: BodyPlan, trailers: Mapping[str, str]) -> None:
+def _check_trailers(plan: BodyPlan, trailers: Mapping[str, str]) -> None:
     missing = plan.trailers - trailers.keys()
     if missing:
         raise s3_error("IncompleteBody", f"The trailer {min(missing)} was announced, and did not come.")
-    for name, checksum in running.items():
-        stated = plan.checksums.get(name) or trailers.get(HEADER + name)
-        if stated is not None and stated.strip() != b64encode(checksum.digest()).decode():
-            raise s3_error("BadDigest", f"The {name.upper()} you specified did not match the calculated checksum.")
+
+
+class RunningChecksums:
+    """Checksums of bytes that pass by, and what they must be.
+
+    Args:
+        stated: base64 by name.
+        more: further names, whose values are known at the end.
+    """
+
+    def __init__(self, stated: Mapping[str, str], more: Iterable[str] = ()) -> None:
+        self._stated = stated
+        checksums = {name: new_checksum(name) for name in (*stated, *more)}
+        self._running: dict[str, Checksum] = {name: new for name, new in checksums.items() if new is not None}
+
+    @property
+    def names(self) -> list[str]:
+        """What is computed."""
+        return list(self._running)
+
+    def update(self, piece: Buffer) -> None:
+        """Add the next bytes."""
+        for checksum in self._running.values():
+            checksum.update(piece)
+
+    def check(self, trailers: Mapping[str, str] = {}) -> None:
+        """Compare them. Raises ``BadDigest``."""
+        for name, checksum in self._running.items():
+            stated = self._stated.get(name) or trailers.get(HEADER + name)
+            if stated is not None and stated.strip() != b64encode(checksum.digest()).decode():
+                raise s3_error("BadDigest", f"The {name.upper()} you specified did not match the calculated checksum.")
 
 
 class _Reader:

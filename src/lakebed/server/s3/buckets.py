@@ -9,6 +9,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.repo.heads import actions
 from lakebed.repo.model.names import check_branch_name, check_repository_name
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references import branches
@@ -119,8 +120,8 @@ async def create_bucket(call: S3Call) -> Response:
     context = await call.context()
     if not place.is_branch_bucket:
         raise s3_error("BucketAlreadyOwnedByYou", "The repository exists, and you own it.")
-    await call.quick(
-        branches.create_branch, context, place.ref, source=context.record.default_branch, committer=call.committer
+    await call.heavy(
+        actions.create_branch, context, place.ref, source=context.record.default_branch, committer=call.committer
     )
     return Response(status_code=200, headers={"location": f"/{call.target.bucket}"})
 
@@ -131,7 +132,7 @@ async def delete_bucket(call: S3Call) -> Response:
     place = call.place
     if not place.is_branch_bucket:
         raise s3_error("AccessDenied", "A repository is deleted over REST, by a key with the role admin.")
-    await call.quick(_delete_branch, await call.context(), place.ref, call.committer)
+    await call.heavy(_delete_branch, await call.context(), place.ref, call.committer)
     return Response(status_code=204)
 
 
@@ -140,7 +141,11 @@ def _delete_branch(context: RepositoryContext, name: str, committer: str) -> Non
         return next(view.list(amount=1), None) is None
 
     check_branch_name(name)
-    if not branches.delete_empty_branch(
-        context, name, lambda: read_reference(context, name, is_empty), committer=committer
-    ):
-        raise s3_error("BucketNotEmpty", "The bucket you tried to delete is not empty: its branch has objects.")
+
+    def delete() -> None:
+        if not branches.delete_empty_branch(
+            context, name, lambda: read_reference(context, name, is_empty), committer=committer
+        ):
+            raise s3_error("BucketNotEmpty", "The bucket you tried to delete is not empty: its branch has objects.")
+
+    actions.around_branch_deletion(context, name, delete, committer=committer)

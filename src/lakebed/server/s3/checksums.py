@@ -141,6 +141,14 @@ HEADER: Final = "x-amz-checksum-"
 """Begins the header, or the trailer, of a checksum."""
 
 
+_NO_CHECKSUMS: Final = frozenset(HEADER + name for name in ("algorithm", "mode", "type"))
+
+
+def is_checksum(header: str) -> bool:
+    """Whether a header or trailer, in lower case, states a checksum, of a kind that is known or not."""
+    return header.startswith(HEADER) and header not in _NO_CHECKSUMS
+
+
 def new_checksum(name: str) -> Checksum | None:
     """A checksum by its name in lower case; None: S3 has none of that name."""
     maker = _MAKERS.get(name)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from lakebed.errors import InvalidRequest
+from lakebed.ids import new_uuid
 from lakebed.runtime import Environment
 
 _KEY_BYTES: Final = 32
@@ -28,7 +29,11 @@ def load_or_make_key(path: str | os.PathLike[str], *, environment: Environment) 
     """
     file = Path(path)
     try:
-        _make(file, environment.rng.getrandbits(8 * _KEY_BYTES).to_bytes(_KEY_BYTES, "big"))
+        _make(
+            file,
+            environment.rng.getrandbits(8 * _KEY_BYTES).to_bytes(_KEY_BYTES, "big"),
+            mark=new_uuid(environment.rng),
+        )
         mode, raw = file.stat().st_mode, file.read_bytes()
     except OSError as error:
         raise _invalid(file, f"it cannot be read or made ({error})") from error
@@ -39,11 +44,16 @@ def load_or_make_key(path: str | os.PathLike[str], *, environment: Environment) 
     return bytes.fromhex(raw.decode("ascii"))
 
 
-def _make(file: Path, key: bytes) -> None:
-    """Make the file, whole or not at all, unless it is there."""
+def _make(file: Path, key: bytes, *, mark: str) -> None:
+    """Make the file, whole or not at all, unless it is there.
+
+    Args:
+        mark: of the name under which it is written first. Numbers of processes would not do: in a container every
+            server has the same one, and what a crash left would stop all later ones.
+    """
     if file.exists():
         return
-    new = file.with_name(f"{file.name}.{os.getpid()}.new")
+    new = file.with_name(f"{file.name}.{mark}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "w", encoding="ascii") as opened:

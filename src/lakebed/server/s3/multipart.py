@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Final
 
 from starlette.responses import Response
@@ -16,11 +17,12 @@ from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.http.pools import run_in
 from lakebed.http.replies import StreamedResponse
 from lakebed.repo.heads import multipart
-from lakebed.repo.heads.multipart import PART_NUMBER_MAX, Part, WantedPart
+from lakebed.repo.heads.multipart import PART_NUMBER_MAX, Part, Stated, WantedPart
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.server.routes.entries import Condition, condition_of
+from lakebed.server.s3.body import RunningChecksums
 from lakebed.server.s3.call import S3Call
 from lakebed.server.s3.errors import XML_TYPE, error_fields, s3_error
 from lakebed.server.s3.listing import STORAGE_CLASS, owner_fields
@@ -175,14 +177,23 @@ async def upload_part(call: S3Call) -> Response:
 @MULTIPART.add("POST", "object", "CompleteMultipartUpload", needs="write", query=("uploadId",))
 async def complete_upload(call: S3Call) -> Response:
     """Make an object of the parts."""
+    whole = call.body_plan.checksums  # of the object, not of the XML
+    call.body_plan = replace(call.body_plan, checksums={})
     body = await call.read_xml("CompleteMultipartUpload")
     wanted = [_wanted_part(element) for element in body.all("Part")]
     if not wanted:
         raise s3_error("MalformedXML", "The XML names no part: name those of the object.")
     condition = condition_of(call)
+    size_bytes = _object_bytes(call)
     context, place = await call.context(), call.place
 
     def complete() -> Entry:
+        checksums = RunningChecksums(whole)
+
+        def check() -> None:
+            call.check_key()
+            checksums.check()
+
         try:
             return multipart.complete_upload(
                 context,
@@ -191,7 +202,8 @@ async def complete_upload(call: S3Call) -> Response:
                 path=place.path,
                 wanted=wanted,
                 matches=None if condition is None else condition.holds,
-                check=call.check_key,
+                check=check,
+                stated=Stated(size_bytes, checksums.update if whole else None),
             )
         except LakebedError as error:
             raise _explain(context, call, error, condition=condition) from error
@@ -201,6 +213,16 @@ async def complete_upload(call: S3Call) -> Response:
     if running.done():
         return Response(DECLARATION.encode() + _result(call, running.result()), media_type=XML_TYPE)
     return StreamedResponse(_keep_alive(call, running), 200, {"content-type": XML_TYPE})
+
+
+def _object_bytes(call: S3Call) -> int | None:
+    """The size that the client states of the whole object. Raises ``InvalidArgument``."""
+    text = call.headers.get("x-amz-mp-object-size")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise s3_error("InvalidArgument", "x-amz-mp-object-size is a number of bytes.")
+    return int(text)
 
 
 def _wanted_part(element: Element) -> WantedPart:
@@ -275,7 +297,7 @@ async def list_parts(call: S3Call) -> Response:
         ("StorageClass", STORAGE_CLASS),
         ("PartNumberMarker", after),
         ("MaxParts", amount),
-        ("IsTruncated", len(rows) > amount),
+        ("IsTruncated", 0 < amount < len(rows)),
     ]
     if shown:
         fields.append(("NextPartNumberMarker", shown[-1][0]))
@@ -320,7 +342,7 @@ async def list_uploads(call: S3Call) -> Response:
         ("UploadIdMarker", marker[1]),
         ("Prefix", prefix),
         ("MaxUploads", amount),
-        ("IsTruncated", len(rows) > amount),
+        ("IsTruncated", 0 < amount < len(rows)),
     ]
     if shown:
         fields += [("NextKeyMarker", shown[-1][0]), ("NextUploadIdMarker", shown[-1][1])]

@@ -40,6 +40,7 @@ from lakebed.server.routes.entries import (
 )
 from lakebed.server.s3.body import decode
 from lakebed.server.s3.call import KEY_BYTES_MAX, Place, S3Call, explain_missing_branch, place_of
+from lakebed.server.s3.checksums import HEADER
 from lakebed.server.s3.errors import XML_TYPE, code_of, s3_error
 from lakebed.server.s3.operations import Operations
 from lakebed.server.s3.xml import Element, Value, render
@@ -91,8 +92,8 @@ def _text(raw: bytes) -> str:
 def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:
     """The headers of an object."""
     headers = {
-        "content-type": entry.content_type or data.CONTENT_TYPE,
-        "etag": f'"{entry.checksum}"',
+        "content-type": _header_value(entry.content_type or data.CONTENT_TYPE),
+        "etag": _header_value(f'"{entry.checksum}"'),
         "last-modified": formatdate(entry.modified_ms // 1000, usegmt=True),
         "accept-ranges": "bytes",
         # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
@@ -101,13 +102,19 @@ def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:
     }
     for key, value in entry.metadata.items():
         if key.startswith(_SYSTEM_KEY):
-            headers[key[len(_SYSTEM_KEY) :]] = _header_value(value)
+            if _is_system_header(key[len(_SYSTEM_KEY) :]):
+                headers[key[len(_SYSTEM_KEY) :]] = _header_value(value)
         elif _TOKEN.fullmatch(key) is not None:
             headers[META + key] = _header_value(value)
     for name, header in _OVERRIDES.items():
         if name in call.pairs:
             headers[header] = _header_value(call.pairs[name])
     return headers
+
+
+def _is_system_header(name: str) -> bool:
+    """Whether metadata may decide a header: it may have come over REST, with any key."""
+    return name in _SYSTEM_HEADERS
 
 
 def _header_value(value: str) -> str:
@@ -168,7 +175,7 @@ async def get_object(call: S3Call) -> Response:
     if "partNumber" in call.pairs:
         raise s3_error("NotImplemented", "Parts of a finished object are not kept: read a range of it.")
     place = call.place
-    context = await call.context()
+    context = await call.context(is_proven_later=place.path != "")
     if not place.path:
         return await _directory(call, context)
     is_head = call.scope["method"] == "HEAD"
@@ -258,8 +265,10 @@ def explain_unstaged(
 @OBJECTS.add("PUT", "object", "PutObject", needs="write")
 async def put_object(call: S3Call) -> Response:
     """Write an object."""
+    if "partNumber" in call.pairs:  # a client that means a part does not mean to replace the object
+        raise s3_error("InvalidArgument", "A part is of an upload: give uploadId too.")
     place = call.place
-    context = await call.context()
+    context = await call.context(is_proven_later=place.path != "")
     if not place.path:
         return await _make_directory(call, context)
     check_writable_path(place)
@@ -283,7 +292,7 @@ async def put_object(call: S3Call) -> Response:
 
 def echo_checksums(call: S3Call) -> dict[str, str]:
     """The checksums that were stated, and so hold."""
-    return {name: value for name, value in call.headers.items() if name.startswith("x-amz-checksum-")}
+    return {HEADER + name: value for name, value in call.body_plan.checksums.items()}
 
 
 async def _make_directory(call: S3Call, context: RepositoryContext) -> Response:

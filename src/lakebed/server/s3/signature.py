@@ -16,6 +16,7 @@ from calendar import timegm
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from time import strptime
 from typing import Final
 from urllib.parse import quote
@@ -170,7 +171,7 @@ def check_time(signature: Signature, *, now_ms: int) -> None:
             ``RequestTimeTooSkewed``; ``AuthorizationHeaderMalformed``: the credential is of another day.
     """
     try:
-        signed_s = timegm(strptime(signature.timestamp, "%Y%m%dT%H%M%SZ"))
+        signed_s = _parse_timestamp(signature.timestamp)
     except ValueError:
         raise s3_error("AccessDenied", "A signed request needs a valid Date or x-amz-date.") from None
     now_s = now_ms / 1000
@@ -185,6 +186,12 @@ def check_time(signature: Signature, *, now_ms: int) -> None:
         raise s3_error("AccessDenied", "Request is not valid yet.")
     if signature.scope.partition("/")[0] != signature.timestamp[:8]:
         raise _malformed_header("the date of the credential is not that of the request")
+
+
+@lru_cache(maxsize=64)
+def _parse_timestamp(text: str) -> int:
+    """A time in Unix seconds. Raises `ValueError`. Kept, for the requests of a second have the same."""
+    return timegm(strptime(text, "%Y%m%dT%H%M%SZ"))
 
 
 def derive_key(secret: str, scope: str) -> bytes:

@@ -6,7 +6,10 @@ Invariants:
 - A snapshot is accepted on top of the newest one alone, and only if its base list has exactly the live files of that
   one. So a client that prepared it on an old version, or on one that was rolled back, prepares it again.
 - The change passes the rules of lakebed's own commits (`conflicts`), and is made visible by the same create-only put,
-  with the same boundary. A row that deletion vectors mark stays deleted; a key has one bucket.
+  with the same boundary.
+- A row that deletion vectors mark stays deleted, also where a compaction replaces its file: it has no more rows than
+  are not marked. Any other rewrite of a file is trusted to leave its marked rows out.
+- A key of dynamic buckets has one bucket, and the index keeps every key that may be stored.
 - A prepared snapshot has one write id, made from its names, so it is committed once, however often it is sent.
 - Every name in it is a plain one: nothing outside the table's folders becomes part of the table.
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -34,14 +37,21 @@ from lakebed.table.codec.index_manifest import HASH, IndexEntry
 from lakebed.table.codec.manifest import ADD, ENTRY_SCHEMA, IDENTITY
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
+from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement
-from lakebed.table.model.model import ManifestMeta, Snapshot, TableSchema
+from lakebed.table.model.model import ManifestMeta, Snapshot, TableSchema, VectorPlace
 from lakebed.table.read.vectors import load_positions, places_of, vectors_of
+from lakebed.texts import LONG_MAX, format_value
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 _RESERVED: Final = "lakebed."
 _UUID_CHARACTERS_MAX: Final = 100
+_USER_CHARACTERS_MAX: Final = 1_000
+"""Of a commit's user, which later snapshots repeat."""
+_COUNTS: Final = ("base_manifest_list_size", "delta_manifest_list_size", "changelog_manifest_list_size")
+_COUNTS_OF_ROWS: Final = ("changelog_record_count", "next_row_id")
+_BUCKET: Final = ("partition", "bucket")
 _UNREADABLE: Final = (NotFound, Corruption, UnsupportedFormat)
 
 
@@ -151,6 +161,7 @@ def _is_on_top(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, b
 def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, schema: TableSchema) -> Snapshot:
     """Check everything that a snapshot names; return it with what lakebed decides."""
     _check_members(snapshot, head)
+    _check_numbers(snapshot)
     base = _load_metas(branch, snapshot.base_manifest_list, snapshot.base_manifest_list_size)
     delta = _load_metas(branch, snapshot.delta_manifest_list, snapshot.delta_manifest_list_size)
     live = ENTRY_SCHEMA.empty_table() if head is None else branch.manifests.live_entries(head)
@@ -161,15 +172,17 @@ def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, sc
     if snapshot.changelog_manifest_list is not None:
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
         _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)
-    _check_index(branch, snapshot, head, entries, live)
+    _check_index(branch, snapshot, head, entries, live, schema)
     signs = pc.if_else(pc.equal(entries["kind"], ADD), entries["row_count"], pc.negate(entries["row_count"]))
     row_count_delta = pc.sum(signs).as_py() or 0
     inherited = load_inherited(() if head is None else newest_first(branch, head))
     marks = [mark for mark in (snapshot.watermark, head.watermark if head else None) if mark is not None]
+    now_ms = branch.now_ms()
     return replace(
         snapshot,
         schema_id=schema.id,
-        time_ms=snapshot.time_ms if head is None else max(snapshot.time_ms, head.time_ms),
+        # By our clock: a client's may be years ahead, and no later snapshot may be older than this one.
+        time_ms=now_ms if head is None else max(now_ms, head.time_ms),
         delta_record_count=row_count_delta,
         total_record_count=(head.total_record_count if head else 0) + row_count_delta,
         watermark=max(marks, default=None),
@@ -191,6 +204,20 @@ def _check_members(snapshot: Snapshot, head: Snapshot | None) -> None:
         raise _invalid(f"its properties hold a name that begins with {_RESERVED}, which only lakebed writes")
     if head is not None and (snapshot.next_row_id or 0) < (head.next_row_id or 0):
         raise _invalid(f"its next row id is {snapshot.next_row_id}, below {head.next_row_id} of the newest snapshot")
+
+
+def _check_numbers(snapshot: Snapshot) -> None:
+    """Refuse what other clients could not read back: numbers beyond 64 bits, counts below 0, a user without bounds."""
+    counts = {name: getattr(snapshot, name) for name in (*_COUNTS, *_COUNTS_OF_ROWS)}
+    for name, number in counts.items():
+        if number is not None and not 0 <= number <= LONG_MAX:
+            raise _invalid(f"its {name} is {format_value(number)}, and can be 0 to {LONG_MAX}")
+    for name in ("commit_identifier", "watermark"):
+        number = getattr(snapshot, name)
+        if number is not None and not -LONG_MAX - 1 <= number <= LONG_MAX:
+            raise _invalid(f"its {name} is {format_value(number)}, which has more than 64 bits")
+    if not 0 < len(snapshot.commit_user) <= _USER_CHARACTERS_MAX:
+        raise _invalid(f"its commit user has not 1 to {_USER_CHARACTERS_MAX:,} characters")
 
 
 def _load_metas(branch: TableBranch, name: str, size_bytes: int | None) -> list[ManifestMeta]:
@@ -222,6 +249,8 @@ def _check_entries(branch: TableBranch, entries: pa.Table, live: pa.Table, schem
     partitions = pc.unique(entries["partition"])
     folders_of = Placement.of(schema)
     folders_of.partition_folders(partitions)
+    if entries["external_path"].null_count == entries.num_rows:
+        return
     outside = entries.filter(pc.and_(pc.is_valid(entries["external_path"]), pc.equal(entries["kind"], ADD)))
     outside = outside.filter(pc.invert(pc.is_in(outside["external_path"], value_set=live["external_path"])))
     is_own = OwnFiles(branch.store, folders_of.folders).among(outside)
@@ -235,7 +264,8 @@ def _check_change(
 ) -> None:
     """Raise `Conflict` unless the change fits the newest snapshot, by the rules of every commit of lakebed."""
     is_added = pc.equal(entries["kind"], ADD)
-    added, deleted = entries.filter(is_added), entries.filter(pc.invert(is_added))
+    narrow = entries.select(["file_name", "schema_id"])  # filters of all columns cost more than all else
+    added, deleted = narrow.filter(is_added), narrow.filter(pc.invert(is_added))
     snapshot_id = snapshot.id - 1
     if rests_on_state(entries):
         keys = [field.type for field in schema.key_fields]
@@ -262,39 +292,84 @@ def _check_change(
 
 
 def _check_index(
-    branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, entries: pa.Table, live: pa.Table
+    branch: TableBranch,
+    snapshot: Snapshot,
+    head: Snapshot | None,
+    entries: pa.Table,
+    live: pa.Table,
+    schema: TableSchema,
 ) -> None:
     """Raise unless the index files keep what the newest snapshot has: deleted rows deleted, one bucket for a key."""
+    vectors = vectors_of(branch, head)
+    if snapshot.commit_kind == "COMPACT" and vectors:
+        _check_compaction(branch, entries, vectors)
     before = None if head is None else head.index_manifest
-    if snapshot.index_manifest == before:
-        return
-    index = () if snapshot.index_manifest is None else branch.manifests.index_entries(snapshot.index_manifest)
-    _check_names(entry.file_name for entry in index)
-    if any(entry.external_path is not None for entry in index):
-        raise _invalid("an index file lies outside the table")
-    _check_vectors(branch, index, head, entries, live)
-    known = () if before is None else branch.manifests.index_entries(before)
-    _check_hashes(branch, index, known)
+    is_same = snapshot.index_manifest == before
+    index: tuple[IndexEntry, ...] = ()
+    if snapshot.index_manifest is not None and not (is_same and not is_dynamic(schema)):
+        index = tuple(branch.manifests.index_entries(snapshot.index_manifest))
+    known: Sequence[IndexEntry] = () if before is None or is_same else branch.manifests.index_entries(before)
+    if not is_same:
+        _check_names(entry.file_name for entry in index)
+        if any(entry.external_path is not None for entry in index):
+            raise _invalid("an index file lies outside the table")
+        _check_vectors(branch, index, vectors, entries, live)
+        _check_hashes(branch, index, known)
+    # Where a key may move between partitions, other clients keep no index in the table.
+    if is_dynamic(schema) and set(schema.partition_keys) <= set(schema.primary_keys):
+        _check_index_is_whole(branch, snapshot, index, known, entries, live)
+
+
+def _check_compaction(branch: TableBranch, entries: pa.Table, vectors: Mapping[str, VectorPlace]) -> None:
+    """Raise `Conflict` if a compaction has more rows than its files have without the marked ones: it brings some back.
+
+    Cost: 1 GET a file that goes and has a vector.
+    """
+    columns = zip(*(entries[name].to_pylist() for name in (*_BUCKET, "file_name", "kind", "row_count")), strict=True)
+    surplus: dict[tuple[bytes, int], int] = {}
+    gone: dict[str, tuple[bytes, int]] = {}
+    again: set[str] = set()
+    for partition, bucket, name, kind, row_count in columns:
+        place = partition, bucket
+        surplus[place] = surplus.get(place, 0) + (row_count if kind == ADD else -row_count)
+        if kind == ADD:
+            again.add(name)
+        else:
+            gone[name] = place
+    marked = {name: place for name, place in gone.items() if name in vectors and name not in again}
+    for name, place in marked.items():
+        surplus[place] += len(load_positions(branch.store, vectors[name]))
+    for name, place in marked.items():
+        if surplus[place] > 0:
+            raise _rows_changed(name)
 
 
 def _check_vectors(
-    branch: TableBranch, index: Sequence[IndexEntry], head: Snapshot | None, entries: pa.Table, live: pa.Table
+    branch: TableBranch,
+    index: Sequence[IndexEntry],
+    vectors: Mapping[str, VectorPlace],
+    entries: pa.Table,
+    live: pa.Table,
 ) -> None:
     deleted = entries.filter(pc.not_equal(entries["kind"], ADD))["file_name"]
     added = entries.filter(pc.equal(entries["kind"], ADD))["file_name"]
     stays = (set(live["file_name"].to_pylist()) - set(deleted.to_pylist())) | set(added.to_pylist())
     now = places_of(index, branch.layout)
     load = partial(load_positions, branch.store)
-    for name, place in vectors_of(branch, head).items():
+    for name, place in vectors.items():
         if name in stays and now.get(name) != place:
             after = load(now[name]) if name in now else np.empty(0, np.int64)
             if not np.isin(load(place), after).all():
-                raise Conflict(
-                    f"Another writer deleted rows of the file {name} since this change was made, and it would bring "
-                    "them back. Nothing was changed: read again and redo the change.",
-                    kind="rows_changed",
-                    file=name,
-                )
+                raise _rows_changed(name)
+
+
+def _rows_changed(name: str) -> Conflict:
+    return Conflict(
+        f"Another writer deleted rows of the file {name} since this change was made, and it would bring "
+        "them back. Nothing was changed: read again and redo the change.",
+        kind="rows_changed",
+        file=name,
+    )
 
 
 def _check_hashes(branch: TableBranch, index: Sequence[IndexEntry], known: Sequence[IndexEntry]) -> None:
@@ -311,6 +386,55 @@ def _check_hashes(branch: TableBranch, index: Sequence[IndexEntry], known: Seque
                 "changed: write the rows again.",
                 kind="index_changed",
             )
+
+
+def _check_index_is_whole(
+    branch: TableBranch,
+    snapshot: Snapshot,
+    index: Sequence[IndexEntry],
+    known: Sequence[IndexEntry],
+    entries: pa.Table,
+    live: pa.Table,
+) -> None:
+    """Raise `Conflict` if the index of dynamic buckets lacks keys that may be stored: they would get a second bucket.
+
+    An overwrite may leave out the keys of buckets of which no file stays.
+    """
+    is_added = pc.equal(entries["kind"], ADD)
+    deleted = entries.filter(pc.invert(is_added))["file_name"]
+    kept = live.filter(pc.invert(pc.is_in(live["file_name"], value_set=deleted)))
+    needed = {*_buckets_of(kept)}
+    if snapshot.commit_kind != "OVERWRITE":
+        needed |= {*_buckets_of(live)}
+    hashes_of: dict[tuple[bytes, int], list[IndexEntry]] = {}
+    for entry in index:
+        if entry.index_type == HASH:
+            hashes_of.setdefault((entry.partition, entry.bucket), []).append(entry)
+    names = {entry.file_name for entry in index}
+    for entry in known:
+        place = entry.partition, entry.bucket
+        if entry.index_type != HASH or entry.file_name in names or place not in needed:
+            continue
+        hashes, _ = branch.hash_index.load_partition(hashes_of.get(place, ()))
+        if not np.isin(branch.hash_index.hashes(entry), hashes).all():
+            raise _index_incomplete(entry.bucket)
+    for partition, bucket in _buckets_of(entries.filter(is_added)):
+        if bucket >= 0 and (partition, bucket) not in hashes_of:
+            raise _index_incomplete(bucket)
+
+
+def _buckets_of(entries: pa.Table) -> list[tuple[bytes, int]]:
+    groups = entries.group_by(_BUCKET, use_threads=False).aggregate([])
+    return list(zip(*(groups[name].to_pylist() for name in _BUCKET), strict=True))
+
+
+def _index_incomplete(bucket: int) -> Conflict:
+    return Conflict(
+        f"The index of the snapshot lacks keys of the dynamic bucket {bucket}, which would get a second bucket when "
+        "they are written again. Nothing was changed: write with a client that keeps the index of dynamic buckets.",
+        kind="index_changed",
+        bucket=bucket,
+    )
 
 
 def _check_names(names: Iterable[str]) -> None:

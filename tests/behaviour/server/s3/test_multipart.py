@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import zlib
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +68,32 @@ def test_parts_become_one_object_in_their_order(gateway: Any, bucket: str, code:
         lambda: s3.list_parts(Bucket=bucket, Key="o", UploadId=upload),
     ):
         assert code(late) == "NoSuchUpload"
+
+
+@pytest.mark.parametrize("bodies", [(LAST,), (FIRST, LAST)], ids=["one part", "two parts"])
+def test_a_completion_compares_the_whole_object(
+    gateway: Any, bucket: str, code: Code, bodies: tuple[bytes, ...]
+) -> None:
+    """The checksum and the size that a client states are of the joined bytes: wrong ones make no object."""
+    s3, whole = gateway.s3(), b"".join(bodies)
+    right, wrong = (b64encode(zlib.crc32(body).to_bytes(4, "big")).decode() for body in (whole, whole + b"x"))
+    upload = begin(s3, bucket, "o")
+    parts = [put(s3, bucket, "o", upload, number, body) for number, body in enumerate(bodies, 1)]
+    for options, expected in (({"ChecksumCRC32": wrong}, "BadDigest"), ({"MpuObjectSize": 7}, "InvalidRequest")):
+        assert code(lambda options=options: complete(s3, bucket, "o", upload, parts, **options)) == expected
+    assert code(lambda: s3.get_object(Bucket=bucket, Key="o")) == "NoSuchKey"
+    options = {"ChecksumCRC32": right, "ChecksumType": "FULL_OBJECT", "MpuObjectSize": len(whole)}
+    complete(s3, bucket, "o", upload, parts, **options)
+    assert s3.get_object(Bucket=bucket, Key="o")["Body"].read() == whole
+
+
+def test_a_page_of_nothing_is_the_last(gateway: Any, bucket: str) -> None:
+    """A client that asks for no rows is not told to go on from a marker that there is not."""
+    s3 = gateway.s3()
+    upload = begin(s3, bucket, "o")
+    put(s3, bucket, "o", upload, 1, LAST)
+    assert not s3.list_multipart_uploads(Bucket=bucket, MaxUploads=0)["IsTruncated"]
+    assert not s3.list_parts(Bucket=bucket, Key="o", UploadId=upload, MaxParts=0)["IsTruncated"]
 
 
 def test_what_cannot_be_completed_changes_nothing(gateway: Any, bucket: str, code: Code) -> None:

@@ -182,6 +182,7 @@ def test_bodies_that_are_not_as_announced_are_refused(gateway: Any, bucket: str,
         ("PUT", "/{bucket}/_lakefs/x", (403, "AccessDenied")),
         ("PUT", "/{bucket}/" + "k" * 1_025, (400, "KeyTooLongError")),
         ("GET", "/{bucket}/k?versionId=7", (404, "NoSuchVersion")),
+        ("PUT", "/{bucket}/k?partNumber=1", (400, "InvalidArgument")),
     ],
 )
 def test_what_is_not_served_says_so(
@@ -190,6 +191,52 @@ def test_what_is_not_served_says_so(
     """Operations and values that are not served have S3's own error, and are never taken for others."""
     assert error(gateway.send(method, path.format(bucket=bucket))) == expected
     assert keys_of(gateway, bucket) == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "x-amz-write-offset-bytes",
+        "x-amz-server-side-encryption-customer-key",
+        "x-amz-server-side-encryption",
+        "x-amz-object-lock-mode",
+        "x-amz-tagging",
+        "x-amz-website-redirect-location",
+        "x-amz-checksum-sha512",
+    ],
+)
+def test_headers_that_ask_for_more_are_not_ignored(gateway: Any, bucket: str, error: Error, header: str) -> None:
+    """An append, encryption, a lock, tags: plain bytes instead would lose what is there, or promise falsely."""
+    gateway.s3().put_object(Bucket=bucket, Key="k", Body=b"stays")
+    reply = gateway.send("PUT", f"/{bucket}/k", body=b"new", **{header: "5"})
+    assert gateway.s3().get_object(Bucket=bucket, Key="k")["Body"].read() == b"stays"
+    assert error(reply) == (501, "NotImplemented")
+
+
+def test_metadata_decides_no_header_of_a_reply(gateway: Any, bucket: str) -> None:
+    """Metadata that comes over REST may have any key: no reply is framed, sent to a browser or broken by it."""
+    repository, _, branch = bucket.partition(".")
+    s3 = gateway.s3()
+    s3.put_object(Bucket=bucket, Key="k", Body=b"hello", CacheControl="no-cache")
+    names = (
+        "transfer-encoding",
+        "set-cookie",
+        "content-security-policy",
+        "content-type",
+        "bad name\n",
+        "connection",
+        "",
+    )
+    metadata = {f"::s3::{name}": "x" for name in names} | {"::s3::cache-control": "max-age=1\r\nset-cookie: a"}
+    place = f"/repositories/{repository}/branches/{branch}/objects/stat/user_metadata"
+    assert gateway.rest("PUT", place, {"set": metadata}, path="k").status == 201
+    reply = gateway.send("GET", f"/{bucket}/k")
+    assert (reply.status, reply.data) == (200, b"hello")
+    shown = {name.lower(): value for name, value in reply.headers.items()}
+    assert not {"transfer-encoding", "set-cookie", "connection", "bad name"} & set(shown)
+    assert shown["content-security-policy"] == "default-src 'none'; sandbox"
+    assert shown["content-type"] == "binary/octet-stream"
+    assert shown["cache-control"] == "max-age=1set-cookie: a"
 
 
 def test_without_an_s3_key_there_is_no_gateway(tmp_path: Path) -> None:

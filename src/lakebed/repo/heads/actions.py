@@ -1,0 +1,324 @@
+"""Running actions: the webhooks that the files below ``_lakefs_actions/`` of a commit name.
+
+Owns: when they run, and the order. Which files count: of a commit and a merge those that it would hold; of a branch or
+tag that is made or deleted those of its commit. Invariants: a hook of an event before that fails, or a file that cannot
+be used, refuses the change, and nothing has changed; one of an event after is only recorded. A URL is reached by the
+rules of webhooks (`lakebed.repo.outside.outbound`). Hooks run outside every lock, and those before run again when the
+operation begins again; each time is a run of its own.
+
+Nothing runs where `RepositoryOptions.run_actions` is not set, which only a server sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+import msgspec
+
+from lakebed.errors import InvalidRequest, LakebedError, Rejected
+from lakebed.log import logger
+from lakebed.repo.model.actions import (
+    ACTION_BYTES_MAX,
+    ACTION_FILES_MAX,
+    ACTIONS_PREFIX,
+    Action,
+    ActionEvent,
+    ActionHook,
+    parse_action,
+)
+from lakebed.repo.model.entry import decode_entry
+from lakebed.repo.model.model import Branch, Entry, MetarangeRef, Tag
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.objects import data
+from lakebed.repo.outside.outbound import post
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.hooks import FAILURES, redact_url
+from lakebed.repo.records.runs import ActionRun, HookRun, cut_output, new_run_id, store_run, trim_runs
+from lakebed.repo.references import branches, tags
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.refs import resolve_commit
+
+_LOG: Final = logger("repo")
+_TRIM_ONE_IN: Final = 16
+"""Of so many runs one trims: the limits are kept about, at a sixteenth of the cost."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What happens, as hooks are told of it.
+
+    Attributes:
+        state: what has the files of actions.
+        branch: where; of tags empty.
+        commit_id: the commit that is made, or that a branch or tag is about.
+        source: the reference that is merged, or that a branch begins at.
+    """
+
+    event: ActionEvent
+    state: MetarangeRef
+    branch: str = ""
+    tag: str = ""
+    commit_id: str = ""
+    source: str = ""
+    message: str = ""
+    committer: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+class EventBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a webhook gets, by the names that lakeFS gives it."""
+
+    event_type: str
+    event_time: str
+    action_name: str
+    hook_id: str
+    repository_id: str
+    branch_id: str = ""
+    source_ref: str = ""
+    tag_id: str = ""
+    commit_id: str = ""
+    commit_message: str = ""
+    committer: str = ""
+    commit_metadata: dict[str, str] = {}
+    merge_source: str = ""
+
+
+def run_before(context: RepositoryContext, occasion: Occasion) -> None:
+    """Run the actions of an event before.
+
+    Raises:
+        Rejected: kind ``hook_rejected``: a hook failed, or a file of actions cannot be used.
+    Cost: reads the files of actions, if there are any; with hooks 2 writes and their requests.
+    """
+    if not context.options.run_actions:
+        return
+    run_id, run = _run(context, occasion)
+    failure = next((hook for hook in run.hooks if not hook.passed), None)
+    if failure is not None:
+        raise Rejected(
+            f"The {occasion.event} hook {failure.hook_id!r} of the action {failure.action!r} failed, so nothing was "
+            f"changed: see run {run_id} of the actions of repository {context.name}.",
+            kind="hook_rejected",
+            hook=failure.hook_id,
+            event=occasion.event,
+            run=run_id,
+        )
+
+
+def run_after(context: RepositoryContext, occasion: Occasion) -> None:
+    """Run the actions of an event after. Never raises: what fails is recorded."""
+    if not context.options.run_actions:
+        return
+    try:
+        _run(context, occasion)
+    except LakebedError as error:
+        FAILURES.add(1, occasion.event)
+        _LOG.info("actions failed", event=occasion.event, error=error.message)
+
+
+def _run(context: RepositoryContext, occasion: Occasion) -> tuple[str, ActionRun]:
+    """Run what concerns an event; without any hook nothing is recorded."""
+    actions, problems = _load_actions(context, occasion.state)
+    concerned = [action for action in actions if action.concerns(occasion.event, occasion.branch)]
+    run = ActionRun(occasion.event, occasion.branch, occasion.commit_id, context.now_ms())
+    if not concerned and not problems:
+        return "", run
+    run_id = new_run_id(context)
+    store_run(context, run_id, run)
+    now_ms = context.now_ms()
+    hooks = [HookRun(file, "file", now_ms, now_ms, passed=False, output=cut_output(text)) for file, text in problems]
+    for action in concerned:
+        hooks += _run_hooks(context, occasion, action)
+    run = msgspec.structs.replace(
+        run, ended_at_ms=context.now_ms(), passed=all(hook.passed for hook in hooks), hooks=tuple(hooks)
+    )
+    store_run(context, run_id, run)
+    FAILURES.add(sum(not hook.passed for hook in hooks), occasion.event)
+    if context.environment.rng.randrange(_TRIM_ONE_IN) == 0:
+        trim_runs(context)
+    return run_id, run
+
+
+def _load_actions(context: RepositoryContext, state: MetarangeRef) -> tuple[list[Action], list[tuple[str, str]]]:
+    """The actions of a state, and the files that cannot be used, with the reason."""
+    actions: list[Action] = []
+    problems: list[tuple[str, str]] = []
+    for path, entry in _files(context, state):
+        try:
+            if entry.size_bytes > ACTION_BYTES_MAX:
+                raise InvalidRequest(
+                    f"The action {path} cannot be used: it has more than {ACTION_BYTES_MAX:,} bytes. Change the file.",
+                    kind="invalid_action",
+                )
+            raw = b"" if entry.size_bytes == 0 else bytes(data.read(context, entry))
+            actions.append(parse_action(raw, file=path))
+        except InvalidRequest as error:
+            problems.append((path, error.message))
+    return actions, problems
+
+
+def _files(context: RepositoryContext, state: MetarangeRef) -> list[tuple[str, Entry]]:
+    """Paths and entries of the files of actions, in order."""
+    begin, end = prefix_range(ACTIONS_PREFIX.encode())
+    files: list[tuple[str, Entry]] = []
+    for batch in context.committed.open(state).rows(begin, end):
+        for path, value in zip(batch.column("path").to_pylist(), batch.column("value").to_pylist(), strict=True):
+            name = path.decode()
+            if name.endswith((".yaml", ".yml")):
+                files.append((name, decode_entry(value, where=name)))
+        if len(files) > ACTION_FILES_MAX:
+            raise Rejected(
+                f"There are more than {ACTION_FILES_MAX} files of actions below {ACTIONS_PREFIX}: delete some.",
+                kind="hook_rejected",
+            )
+    return files
+
+
+def _run_hooks(context: RepositoryContext, occasion: Occasion, action: Action) -> list[HookRun]:
+    """The hooks of an action, one after the other."""
+    runs: list[HookRun] = []
+    for hook in action.hooks:
+        has_failed = any(not run.passed for run in runs)
+        wanted = {"failure()": has_failed, "always()": True}.get(hook.condition, not has_failed)
+        if wanted:
+            runs.append(_run_hook(context, occasion, action, hook))
+    return runs
+
+
+def _run_hook(context: RepositoryContext, occasion: Occasion, action: Action, hook: ActionHook) -> HookRun:
+    started_ms = context.now_ms()
+    lines, passed = [hook.refusal], False
+    if not hook.refusal:
+        shown = redact_url(hook.url)
+        lines = [f"POST {shown}", f"timeout: {hook.timeout_ms:,} ms"]
+        lines += [f"header: {name}" for name, _ in hook.headers]
+        body = _body(context, occasion, action, hook)
+        lines.append(f"body: {body.decode()}")
+        try:
+            status = post(
+                hook.url,
+                body,
+                timeout_ms=hook.timeout_ms,
+                allowed=context.hooks.allowed,
+                headers=dict(hook.headers),
+            )
+        except LakebedError as error:
+            lines.append(f"failed: {shown} {error.message}")
+        else:
+            passed = 200 <= status < 300
+            lines.append(f"{'passed' if passed else 'failed'}: {shown} answered {status}")
+    ended_ms = context.now_ms()
+    lines.append(f"took: {ended_ms - started_ms:,} ms")
+    output = cut_output("\n".join(lines) + "\n")
+    return HookRun(action.name, hook.id, started_ms, ended_ms, passed=passed, output=output)
+
+
+def _body(context: RepositoryContext, occasion: Occasion, action: Action, hook: ActionHook) -> bytes:
+    is_merge = occasion.event.endswith("-merge")
+    time = datetime.fromtimestamp(context.now_ms() / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return msgspec.json.encode(
+        EventBody(
+            event_type=occasion.event,
+            event_time=time,
+            action_name=action.name,
+            hook_id=hook.id,
+            repository_id=context.name,
+            branch_id=occasion.branch,
+            source_ref=occasion.source or occasion.commit_id,
+            tag_id=occasion.tag,
+            commit_id=occasion.commit_id,
+            commit_message=occasion.message,
+            committer=occasion.committer,
+            commit_metadata=occasion.metadata,
+            merge_source=occasion.source if is_merge else "",
+        )
+    )
+
+
+def _around(
+    context: RepositoryContext,
+    occasion: Occasion,
+    after: ActionEvent,
+    change: Callable[[], T],
+) -> T:
+    run_before(context, occasion)
+    made = change()
+    run_after(context, replace(occasion, event=after))
+    return made
+
+
+def create_branch(
+    context: RepositoryContext, name: str, *, source: str, hidden: bool = False, committer: str = ""
+) -> Branch:
+    """As `lakebed.repo.references.branches.create_branch`, with actions. Raises `Rejected` too."""
+
+    def create() -> Branch:
+        return branches.create_branch(context, name, source=source, hidden=hidden, committer=committer)
+
+    if not context.options.run_actions:
+        return create()
+    commit_id, commit = resolve_commit(context, source)
+    occasion = Occasion("pre-create-branch", commit.metarange, name, "", commit_id, source, committer=committer)
+    return _around(context, occasion, "post-create-branch", create)
+
+
+def undelete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
+    """As `lakebed.repo.references.branches.undelete_branch`, with the actions after a creation.
+
+    What was there before a deletion comes back: nothing is asked before.
+    """
+    branch = branches.undelete_branch(context, name, committer=committer)
+    if context.options.run_actions:
+        commit = load_commit(context, branch.commit_id)
+        run_after(
+            context,
+            Occasion("post-create-branch", commit.metarange, name, "", branch.commit_id, committer=committer),
+        )
+    return branch
+
+
+def delete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
+    """As `lakebed.repo.references.branches.delete_branch`, with actions. Raises `Rejected` too."""
+    return around_branch_deletion(
+        context, name, lambda: branches.delete_branch(context, name, committer=committer), committer=committer
+    )
+
+
+def around_branch_deletion(context: RepositoryContext, name: str, delete: Callable[[], T], *, committer: str) -> T:
+    """Delete a branch, with actions. Raises `Rejected` too."""
+    if not context.options.run_actions:
+        return delete()
+    record, _ = branches.load_branch(context, name)
+    state = load_commit(context, record.commit_id).metarange
+    occasion = Occasion("pre-delete-branch", state, name, "", record.commit_id, committer=committer)
+    return _around(context, occasion, "post-delete-branch", delete)
+
+
+def create_tag(
+    context: RepositoryContext, name: str, *, commit_id: str, owner: str = "", lifetime_ms: int | None = None
+) -> Tag:
+    """As `lakebed.repo.references.tags.create_tag`, with actions. Raises `Rejected` too."""
+
+    def create() -> Tag:
+        return tags.create_tag(context, name, commit_id=commit_id, owner=owner, lifetime_ms=lifetime_ms)
+
+    if not context.options.run_actions:
+        return create()
+    state = load_commit(context, commit_id).metarange
+    occasion = Occasion("pre-create-tag", state, tag=name, commit_id=commit_id, committer=owner)
+    return _around(context, occasion, "post-create-tag", create)
+
+
+def delete_tag(context: RepositoryContext, name: str, *, committer: str = "") -> Tag:
+    """As `lakebed.repo.references.tags.delete_tag`, with actions. Raises `Rejected` too."""
+    if not context.options.run_actions:
+        return tags.delete_tag(context, name)
+    tag = tags.load_tag(context, name)
+    state = load_commit(context, tag.commit_id).metarange
+    occasion = Occasion("pre-delete-tag", state, tag=name, commit_id=tag.commit_id, committer=committer)
+    return _around(context, occasion, "post-delete-tag", lambda: tags.delete_tag(context, name))

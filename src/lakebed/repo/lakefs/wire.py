@@ -1,0 +1,110 @@
+"""Protocol Buffers on the wire: the numbered fields of a message, read and written. Pure.
+
+Owns: varints, tags and lengths, as far as lakeFS's messages have them. Invariants: fields whose value is a message's
+default are not written; a reader passes over fields that it does not know. Source: Protocol Buffers, "Encoding".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lakebed.errors import Corruption
+
+_VARINT = 0
+_FIXED_64 = 1
+_BYTES = 2
+_FIXED_32 = 5
+_VARINT_BITS_MAX = 64
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned number of variable length, and the position behind it. Raises `Corruption`."""
+    value = shift = 0
+    while at < len(data) and shift < _VARINT_BITS_MAX:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise Corruption(f"A number of variable length does not end within {len(data):,} bytes.")
+
+
+def encode_varint(value: int) -> bytes:
+    """An unsigned number in its shortest form."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def read_signed(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag number of variable length, as Go's ``binary.Varint`` has it, and the position behind it."""
+    value, at = read_varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def encode_signed(value: int) -> bytes:
+    """A number as Go's ``binary.PutVarint`` writes it."""
+    return encode_varint(value << 1 if value >= 0 else ~value << 1 | 1)
+
+
+def read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message in the order of its bytes: numbers, and the values of numbers or bytes.
+
+    Raises:
+        Corruption: the bytes are not a message.
+    Cost: about 0.5 us a field.
+    """
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = read_varint(message, at)
+        kind = tag & 7
+        if kind == _BYTES:
+            size, at = read_varint(message, at)
+            if at + size > end:
+                raise Corruption(f"A field of {size:,} bytes begins {end - at:,} bytes before the end of its message.")
+            yield tag >> 3, message[at : at + size]
+            at += size
+        elif kind == _VARINT:
+            value, at = read_varint(message, at)
+            yield tag >> 3, value
+        elif kind in (_FIXED_64, _FIXED_32):
+            size = 8 if kind == _FIXED_64 else 4
+            if at + size > end:
+                raise Corruption(f"A number of {size} bytes begins {end - at} bytes before the end of its message.")
+            yield tag >> 3, int.from_bytes(message[at : at + size], "little")
+            at += size
+        else:
+            raise Corruption(f"A field has the wire type {kind}, which no message has.")
+
+
+def signed_64(value: int) -> int:
+    """A number of an ``int64`` field, which a varint holds in two's complement."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def number_field(field: int, value: int) -> bytes:
+    """A field with a number, in two's complement; nothing for 0."""
+    return encode_varint(field << 3 | _VARINT) + encode_varint(value & (1 << 64) - 1) if value else b""
+
+
+def bytes_field(field: int, value: bytes) -> bytes:
+    """A field with bytes; nothing for none."""
+    return encode_varint(field << 3 | _BYTES) + encode_varint(len(value)) + value if value else b""
+
+
+def text_field(field: int, value: str) -> bytes:
+    """A field with a text; nothing for the empty one."""
+    return bytes_field(field, value.encode())
+
+
+def map_field(field: int, values: Mapping[str, str]) -> bytes:
+    """A field with a map of texts, by ascending keys."""
+    pieces = []
+    for key in sorted(values):
+        pair = text_field(1, key) + text_field(2, values[key])
+        pieces.append(encode_varint(field << 3 | _BYTES) + encode_varint(len(pair)) + pair)
+    return b"".join(pieces)

@@ -1,0 +1,105 @@
+"""Runs of actions: what was run at an event, and what became of it.
+
+Owns: the records below ``runs/`` and their limits. A run is recorded before its first hook and again at its end: of a
+process that dies in between the first record stays, and shows a run that failed. Ids sort the newest first.
+
+Invariants: at most about `RUNS_MAX` runs of a repository are kept, none longer than `RUN_DAYS`; the output of a hook is
+cut at `OUTPUT_BYTES_MAX`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import NotFound
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import decode_record, encode_record, read_records
+
+RUNS_MAX: Final = 1_000
+RUN_DAYS: Final = 30
+OUTPUT_BYTES_MAX: Final = 16 << 10
+_DAY_MS: Final = 86_400_000
+_FAR_MS: Final = 1 << 44
+"""Later than every time: what is left until then makes the newest id the smallest. Stored: DO NOT CHANGE."""
+_ID: Final = re.compile(r"[0-9a-f]{11}-[0-9a-f]{16}")
+_DELETED_AT_ONCE: Final = 1_000
+
+
+class HookRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A hook of a run. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    action: str
+    hook_id: str
+    started_at_ms: int
+    ended_at_ms: int
+    passed: bool
+    output: str = ""
+
+
+class ActionRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A run. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    event: str
+    branch: str
+    """Of tags empty."""
+    commit_id: str
+    started_at_ms: int
+    ended_at_ms: int | None = None
+    """None: it has not ended, or its process died."""
+    passed: bool = False
+    hooks: tuple[HookRun, ...] = ()
+
+
+def new_run_id(context: RepositoryContext) -> str:
+    """An id that sorts before all older ones."""
+    return f"{_FAR_MS - context.now_ms():011x}-{context.environment.rng.getrandbits(64):016x}"
+
+
+def store_run(context: RepositoryContext, id: str, run: ActionRun) -> None:
+    """Record a run, or what became of it. Cost: 1 write."""
+    context.key_value.set(context.keys.run(id), encode_record(run))
+
+
+def load_run(context: RepositoryContext, id: str) -> ActionRun:
+    """A run. Raises `NotFound` (``run_not_found``). Cost: 1 read."""
+    raw = context.key_value.get(context.keys.run(id)) if _ID.fullmatch(id) else None
+    if raw is None:
+        raise NotFound(
+            f"Repository {context.name} has no run {id[:100]!r} of actions: the last {RUNS_MAX:,} of {RUN_DAYS} days "
+            "are kept.",
+            kind="run_not_found",
+        )
+    return decode_record(raw, ActionRun, key=context.keys.run(id))
+
+
+def list_runs(
+    context: RepositoryContext, *, after: str = "", branch: str = "", commit: str = ""
+) -> Iterator[tuple[str, ActionRun]]:
+    """Ids and runs, the newest first, lazily; of a branch, or of a commit. Cost: 1 scan."""
+    with context.key_value.snapshot() as snapshot:
+        for id, run in read_records(snapshot, context.keys.run(), ActionRun, begins_with="", after=after or None):
+            if branch in ("", run.branch) and commit in ("", run.commit_id):
+                yield id, run
+
+
+def trim_runs(context: RepositoryContext) -> int:
+    """Delete runs that are too many or too old; how many. Cost: 1 scan; a write if there are any."""
+    oldest = f"{_FAR_MS - context.now_ms() + RUN_DAYS * _DAY_MS:011x}"
+    ids = (id for number, (id, _) in enumerate(list_runs(context)) if number >= RUNS_MAX or id > oldest)
+    gone = list(islice(ids, _DELETED_AT_ONCE))
+    if gone:
+        context.key_value.write(deletes=[context.keys.run(id) for id in gone])
+    return len(gone)
+
+
+def cut_output(text: str) -> str:
+    """A text as it is kept."""
+    raw = text.encode(errors="replace")
+    if len(raw) <= OUTPUT_BYTES_MAX:
+        return raw.decode()
+    return raw[:OUTPUT_BYTES_MAX].decode(errors="ignore") + "\n... (cut)\n"

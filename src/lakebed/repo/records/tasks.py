@@ -1,0 +1,132 @@
+"""Tasks of lakeFS's interface that run in the background: dumps, restores, and preparations of its collection.
+
+Owns: their records (``tasks/<id>``). Invariants: what a task does may be repeated, so a task whose process ended is run
+again by the next one; a task has ended when its record says so, and is shown for `KEPT_DAYS` then. Does not know: what
+they do (`lakebed.repo.lakefs.tasks`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from lakebed.errors import Conflict, NotFound
+from lakebed.ids import new_uuid
+from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import decode_record, encode_record, read_records, replace_record, write_unique
+
+TaskKind = Literal["dump", "restore"]
+
+KEPT_DAYS: Final = 7
+"""How long a task can be asked about after its last change."""
+_TRIM_COUNT_MAX: Final = 1_000
+_PREFIXES: Final[dict[TaskKind, str]] = {"dump": "DR", "restore": "RR"}
+"""In front of ids: clients show them."""
+
+
+class Task(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record of a task. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    id: str
+    kind: TaskKind
+    updated_at_ms: int
+    state: Literal["running", "completed", "failed"] = "running"
+    facts: dict[str, str] = {}
+    """What it needs while it runs, what it has made once it is completed."""
+    error: str | None = None
+    """Why it failed."""
+    committer: str = ""
+    force: bool = False
+    """It was asked for although the repository is read-only."""
+
+
+def record_task(
+    context: RepositoryContext,
+    kind: TaskKind,
+    *,
+    facts: dict[str, str] | None = None,
+    committer: str = "",
+    force: bool = False,
+) -> Task:
+    """Record a task that is going to run. Raises `OutcomeUnknown`. Cost: 1 durable write of the key-value store."""
+    id = _PREFIXES[kind] + new_uuid(context.environment.rng).replace("-", "")
+    task = Task(id, kind, context.now_ms(), facts=facts or {}, committer=committer, force=force)
+    key = context.keys.task(id)
+    write_unique(context.key_value, [(key, encode_record(task))], expected={key: None})
+    return task
+
+
+def load_task(context: RepositoryContext, id: str, kind: TaskKind | None = None) -> Task:
+    """A task by its id.
+
+    Args:
+        kind: only one of this kind; None: any.
+
+    Raises:
+        NotFound: kind ``task_not_found``.
+    Cost: 1 read of the key-value store.
+    """
+    key = context.keys.task(id)
+    raw = context.key_value.get(key) if id.isalnum() else None
+    task = None if raw is None else decode_record(raw, Task, key=key)
+    if task is None or kind not in (None, task.kind):
+        raise NotFound(
+            f"Repository {context.name} has no task {id!r}: it was never started, or ended more than {KEPT_DAYS} days "
+            "ago.",
+            kind="task_not_found",
+            id=id,
+        )
+    return task
+
+
+def end_task(
+    context: RepositoryContext, task: Task, *, facts: dict[str, str] | None = None, error: str | None = None
+) -> Task:
+    """Write that a running task has ended: with what it has made, or why it failed.
+
+    Returns the record as it is now: the one of another process, if that was faster. Cost: 1 write.
+    """
+    ended = msgspec.structs.replace(
+        task,
+        state="completed" if error is None else "failed",
+        facts=facts or {},
+        error=error,
+        updated_at_ms=context.now_ms(),
+    )
+    if replace_record(
+        context.key_value, context.keys.task(task.id), encode_record(ended), expected=encode_record(task)
+    ):
+        return ended
+    return load_task(context, task.id)
+
+
+def list_unfinished_tasks(context: RepositoryContext) -> list[Task]:
+    """Tasks that are running, or were when their process ended. Cost: 1 scan."""
+    with context.key_value.snapshot() as snapshot:
+        tasks = read_records(snapshot, context.keys.task(), Task)
+        return [task for _, task in tasks if task.state == "running"]
+
+
+def trim_tasks(context: RepositoryContext) -> int:
+    """Remove the records of tasks that have not changed for `KEPT_DAYS`. Returns how many, at most 1,000 a call.
+
+    Cost: 1 scan, and 1 write when there are some.
+    """
+    before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
+    old: dict[bytes, bytes | None] = {}
+    with context.key_value.snapshot() as snapshot:
+        for key, raw in snapshot.scan(*prefix_range(context.keys.task())):
+            if decode_record(raw, Task, key=key).updated_at_ms < before_ms:
+                old[key] = raw
+                if len(old) == _TRIM_COUNT_MAX:
+                    break
+    if not old:
+        return 0
+    try:
+        context.key_value.write(deletes=old, expected=old)
+    except Conflict:
+        return 0  # one of them ended just now: the others are removed by the next step
+    return len(old)

@@ -1,0 +1,127 @@
+"""What is written into a namespace for other programs, and taken from there: dumps, restores, lists of addresses.
+
+Dumps and restores run in the background; their states are records of the repository, so any process can show them, and
+the next server that starts resumes one that was interrupted. Two older operations answer when all is done.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.responses import Response
+
+from lakebed.http.declaration import Parameter, Routes
+from lakebed.http.replies import json
+from lakebed.repo.lakefs.metaranges import RefsDump, check_dump
+from lakebed.repo.lakefs.restore import check_bare
+from lakebed.repo.lakefs.symlinks import write_symlinks
+from lakebed.repo.lakefs.tasks import run_task
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_not_read_only
+from lakebed.repo.records.tasks import Task, load_task, record_task
+from lakebed.server.bodies import DumpStatus, RefsDumpBody, RefsRestoreBody, RestoreStatus, StorageLocation, TaskInfo
+from lakebed.server.errors import conceal
+from lakebed.server.routes.shapes import rfc_3339
+from lakebed.server.site import RepositoryCall
+
+DUMPS: Final = Routes[RepositoryCall]("repositories")
+_DUMP: Final = "/repositories/{repository}/dump"
+_RESTORE: Final = "/repositories/{repository}/restore"
+_REFS: Final = "/repositories/{repository}/refs/"
+_SYMLINK: Final = "/repositories/{repository}/refs/{ref}/symlink"
+_TASK_ID: Final = Parameter("task_id", "The task's id.", required=True)
+
+
+@DUMPS.add("POST", _DUMP, "dumpSubmit", needs="write", gives={202: TaskInfo}, audited=True)
+async def submit_dump(call: RepositoryCall) -> Response:
+    """Start a dump of commits, branches and tags, which runs in the background."""
+    context = await call.context()
+    task = await call.quick(record_task, context, "dump")
+    call.site.imports.start_task(context, task.id)
+    return json(TaskInfo(task.id), 202)
+
+
+@DUMPS.add("GET", _DUMP, "dumpStatus", needs="read", gives={200: DumpStatus}, parameters=(_TASK_ID,))
+async def get_dump_status(call: RepositoryCall) -> Response:
+    """Get the status of a dump, and, when it is done, its ids."""
+    id = call.required("task_id")
+    task = await call.quick(load_task, await call.context(), id, "dump")
+    refs = msgspec.convert(task.facts, RefsDumpBody) if task.state == "completed" else UNSET
+    return json(DumpStatus(task.id, _is_done(task), rfc_3339(task.updated_at_ms), _error(call, task), refs))
+
+
+@DUMPS.add("POST", _RESTORE, "restoreSubmit", needs="write", takes=RefsRestoreBody, gives={202: TaskInfo}, audited=True)
+async def submit_restore(call: RepositoryCall) -> Response:
+    """Start to restore a dump from the namespace of a bare repository, in the background."""
+    body = await call.read(RefsRestoreBody)
+    context = await call.context()
+    task = await call.quick(_record_restore, context, body, committer=call.committer)
+    call.site.imports.start_task(context, task.id)
+    return json(TaskInfo(task.id), 202)
+
+
+@DUMPS.add("GET", _RESTORE, "restoreStatus", needs="read", gives={200: RestoreStatus}, parameters=(_TASK_ID,))
+async def get_restore_status(call: RepositoryCall) -> Response:
+    """Get the status of a restore."""
+    id = call.required("task_id")
+    task = await call.quick(load_task, await call.context(), id, "restore")
+    return json(RestoreStatus(task.id, _is_done(task), rfc_3339(task.updated_at_ms), _error(call, task)))
+
+
+@DUMPS.add("PUT", _REFS + "dump", "dumpRefs", tag="internal", needs="write", gives={201: RefsDumpBody}, audited=True)
+async def dump(call: RepositoryCall) -> Response:
+    """Dump commits, branches and tags into the repository's namespace, and answer when that is done."""
+    context = await call.context()
+    task = await call.quick(record_task, context, "dump")
+    done = await call.run("long", lambda: run_task(context, task.id))
+    return json(msgspec.convert(done.facts, RefsDumpBody), 201)
+
+
+@DUMPS.add(
+    "PUT", _REFS + "restore", "restoreRefs", tag="internal", needs="write", takes=RefsRestoreBody, gives={200: None}
+)
+async def restore(call: RepositoryCall) -> Response:
+    """Restore a dump from the namespace of a bare repository, and answer when that is done."""
+    body = await call.read(RefsRestoreBody)
+    context = await call.context()
+    task = await call.quick(_record_restore, context, body, committer=call.committer)
+    await call.run("long", lambda: run_task(context, task.id))
+    return Response(status_code=200)
+
+
+@DUMPS.add(
+    "POST",
+    _SYMLINK,
+    "createSymlinkFile",
+    tag="internal",
+    needs="write",
+    gives={201: StorageLocation},
+    parameters=(Parameter("location", "Only objects whose paths begin so."),),
+)
+async def create_symlinks(call: RepositoryCall) -> Response:
+    """Write a list of the physical addresses of each folder's objects into the namespace."""
+    context, prefix = await call.context(), call.query.get("location", "")
+    url = await call.run("long", lambda: write_symlinks(context, call.path["ref"], prefix=prefix))
+    return json(StorageLocation(url), 201)
+
+
+def _record_restore(context: RepositoryContext, body: RefsRestoreBody, *, committer: str) -> Task:
+    """Record a restore that can begin. Raises as `lakebed.repo.lakefs.restore.restore_refs`, before it reads a file."""
+    force = bool(body.force)
+    dump = RefsDump(body.commits_meta_range_id, body.tags_meta_range_id, body.branches_meta_range_id)
+    check_not_read_only(context.as_writable() if force else context)
+    check_dump(dump)
+    check_bare(context)
+    return record_task(context, "restore", facts=msgspec.to_builtins(dump), committer=committer, force=force)
+
+
+def _is_done(task: Task) -> bool:
+    return task.state != "running"
+
+
+def _error(call: RepositoryCall, task: Task) -> str | UnsetType:
+    if task.state != "failed":
+        return UNSET
+    return conceal(task.error or "The task failed.", root_url=call.site.repositories.url)

@@ -1,0 +1,119 @@
+"""How a reply is written to its connection: the head together with the first piece of the body, and never lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from lakebed.http.options import HttpOptions
+from lakebed.http.protocol import BoundedHttp
+
+STEPS = 50
+"""Turns of the event loop, far more than any of these requests takes."""
+
+
+class Recorder(asyncio.Transport):
+    """A transport that keeps what is written, one element a write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.is_closed = False
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.writes.append(b"".join(map(bytes, list_of_data)))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def pause_reading(self) -> None:
+        """Nothing reads."""
+
+    def resume_reading(self) -> None:
+        """Nothing reads."""
+
+
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    """Reply with the path, in two pieces for /long; /broken fails behind its head, /read reads the body first."""
+    path: str = scope["path"]
+    body = path.encode()
+    if path == "/read":
+        body = (await receive())["body"]
+    size = 2 * len(body) if path == "/long" else len(body)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+    if path == "/broken":
+        raise ValueError("a fault of the application")
+    if path == "/long":
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": body})
+
+
+def exchange(*received: bytes) -> Recorder:
+    """What a connection writes that receives these pieces."""
+
+    async def run() -> Recorder:
+        config = uvicorn.Config(answer, log_config=None, access_log=False, server_header=False, date_header=False)
+        config.load()
+        kind = type("Connection", (BoundedHttp,), {"options": HttpOptions()})
+        connection = kind(config=config, server_state=ServerState(), app_state={})
+        recorder = Recorder()
+        connection.connection_made(recorder)
+        for piece in received:
+            connection.data_received(piece)
+            for _ in range(STEPS):
+                await asyncio.sleep(0)
+        connection.connection_lost(None)
+        return recorder
+
+    return asyncio.run(run())
+
+
+def test_a_head_is_written_with_the_first_piece_of_its_body() -> None:
+    """A small reply is one write, which wakes its client once; a long one has its other pieces behind it."""
+    small = exchange(b"GET /small HTTP/1.1\r\nHost: x\r\n\r\n")
+    [reply] = small.writes
+    assert reply.startswith(b"HTTP/1.1 200 ")
+    assert reply.endswith(b"\r\n\r\n/small")
+    first, rest, *_ = exchange(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n").writes
+    assert first.endswith(b"\r\n\r\n/long")
+    assert rest == b"/long"
+
+
+def test_every_request_of_a_connection_has_its_reply() -> None:
+    """HEAD has only a head; two requests in one piece have two replies, in order."""
+    [head] = exchange(b"HEAD /head HTTP/1.1\r\nHost: x\r\n\r\n").writes
+    assert head.endswith(b"\r\n\r\n")
+    two = exchange(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert [reply.rpartition(b"\r\n")[2] for reply in two.writes] == [b"/a", b"/b"]
+
+
+def test_who_waits_for_100_continue_gets_it() -> None:
+    """It is not taken for a head, and is sent before the body comes."""
+    head = b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+    goes_on, reply = exchange(head, b"body").writes
+    assert goes_on == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert reply.endswith(b"\r\n\r\nbody")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_half_a_reply_ends_its_connection() -> None:
+    """The client sees a head whose body is missing, and no whole reply."""
+    broken = exchange(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
+    [head] = broken.writes
+    assert b"content-length: 7" in head
+    assert broken.is_closed
