@@ -78,7 +78,7 @@ bench-lakefs: $(VENV)/.ready build/lakefs/.ready ## the server against lakeFS's 
 bench-fleet: $(VENV)/.ready postgresql ## fleets: grants, logs, reads, failover, relocation, costs; 20 minutes
 	@$(RUN) bench/fleet.py --scale $(SCALE)
 
-bench-catalog: $(VENV)/.ready ## catalogs: loading a table, reading through it
+bench-catalog: $(VENV)/.ready $(PEERS)/.ready ## catalogs: loading a table, reading through it, commits
 	@$(RUN) bench/catalog.py --scale $(SCALE)
 
 simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300, or one run: SEED=17 SCENE=kv/power

@@ -1,6 +1,6 @@
-"""The catalog benchmark: ``python bench/catalog.py [--scale 1] [--only iceberg] [--samples 5] [--dry]``.
+"""The catalog benchmark: ``python bench/catalog.py [--scale 1] [--only iceberg,paimon] [--samples 5] [--dry]``.
 
-Groups, each in a module of its own: iceberg (`catalog_iceberg.py`).
+Groups, each in a module of its own: iceberg (`catalog_iceberg.py`), paimon (`catalog_paimon.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import catalog_iceberg
+import catalog_paimon
 import harness
 from harness import Result
 
@@ -31,6 +32,7 @@ class Bench:
 
 GROUPS: dict[str, Callable[[Bench], list[Result]]] = {
     "iceberg": catalog_iceberg.measure_iceberg,
+    "paimon": catalog_paimon.measure_paimon,
 }
 
 

@@ -50,14 +50,29 @@ SUITES: Final = {
         "Repositories",
         "A base of a million objects in one process, in a local folder, with everything durable.",
     ),
+    "lakefs": (
+        "The server and lakeFS",
+        "Against lakeFS's own server, both on local storage, asked by 16 connections that stay open. Uploads wait for "
+        "the disk here; lakeFS's records do, and its objects never. A time is of the whole: with 16 clients a request "
+        "takes 16 times as long. The machine had much else to do.",
+    ),
     "fleet": ("Tenants", "A log, a control plane and nodes as processes of one machine."),
+    "catalog": (
+        "Catalogs",
+        "Clients of other engines through the server, which is a process of its own and syncs what it writes; the "
+        "client's commit to a folder syncs nothing.",
+    ),
 }
-"""By the name of the file with results: heading, and what was measured."""
+"""By the name of the file with results: heading, and what was measured. A suite that was never run is left out."""
 
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 _MACHINE: Final = "{cores} cores, {architecture}, {system}, Python {python}"
 
 LABELS: Final = {
+    "paimon_commit": "pypaimon commits 100 rows through the server",
+    "paimon_request": "one small request of pypaimon",
+    "paimon_race": "16 pypaimon clients race: requests to commit for each commit",
+    "paimon_config": "config of the catalog, 16 connections",
     "append_write": "append a million rows",
     "append_read": "read them",
     "pk_write": "write a million keys",
@@ -73,6 +88,16 @@ LABELS: Final = {
     "spark_write": "write through Spark's data frames",
     "merge_memory": "memory to read and merge a bucket of 5 GB",
     "compact_memory": "memory to compact a bucket of 5 GB",
+    "lakefs/stat": "get the metadata of an object",
+    "lakefs/list": "list a page of 1,000 objects",
+    "lakefs/commit_10k": "commit 10,000 staged objects",
+    "upload_4k": "upload an object of 4 KiB",
+    "upload_4k_unsynced": "the same without waiting for the disk",
+    "first_page_deleted_100k": "first page of a branch whose objects are deleted, but for one",
+    "s3_get_4k": "get an object of 4 KiB through S3",
+    "s3_put_4k": "put one",
+    "s3_get_100mb": "get an object of 100 MB through S3",
+    "peak_memory": "most memory of the server",
     "java_floor": "a statement on an empty file",
     "java_append": "append",
     "java_scan_filter": "scan with a filter",
@@ -186,6 +211,7 @@ _OTHERS: Final = (
     "rocksdict",
     "slatedb",
     "pyarrow",
+    "lakefs",
 )
 """How the names of other software begin; other peers are lakebed itself in another state."""
 
@@ -295,11 +321,12 @@ def draw_plot(rows: dict[str, dict[str, float]], title: str) -> str:
 
 def make_files() -> dict[Path, str]:
     """Make the page and the plots, by their paths."""
-    runs = {suite: json.loads((RESULTS / f"{suite}.json").read_text()) for suite in SUITES}
+    paths = {suite: RESULTS / f"{suite}.json" for suite in SUITES}
+    runs = {suite: json.loads(path.read_text()) for suite, path in paths.items() if path.exists()}
     parts = [INTRO.format(machine=_MACHINE.format(**runs["table"]["machine"]))]
     files = {}
-    for suite, (heading, subject) in SUITES.items():
-        run = runs[suite]
+    for suite, run in runs.items():
+        heading, subject = SUITES[suite]
         versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
         parts.append(f"## {heading}\n\n{subject} Measured on {run['date']} with {versions}.\n")
         rows = compare_with_others(run["results"], suite)

@@ -228,9 +228,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     said = [pair for report in reports if report.when == "call" for pair in report.user_properties]
     lines = [str(line) for name, line in said if name == "told"]
     groups: dict[str, dict[str, int]] = {}
-    for name, found in said:
+    for name, result in said:
         if name == "found at seed":
-            groups.setdefault(found[0], {})[found[1]] = found[2]
+            groups.setdefault(result[0], {})[result[1]] = result[2]
     for group, seeds in groups.items():
         listed = ", ".join(f"{mutation} {seed}" for mutation, seed in sorted(seeds.items()))
         lines.append(f"{group}, found at seed: {listed}; median {statistics.median(seeds.values()):g}")

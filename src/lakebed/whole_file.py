@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-_NAME_CHARACTERS_MAX: Final = 100
+_MARK_BYTES: Final = 8
+
+
+def name_unfinished(target: Path) -> Path:
+    """The name, next to a file, under which it is written before it gets its own; another one at each call.
+
+    It has nothing of the file's name, which may be as long as a name can be, and may begin as that of a neighbour does.
+    """
+    return target.with_name(f".{secrets.token_hex(_MARK_BYTES)}.unfinished")
 
 
 @contextmanager
@@ -25,7 +33,7 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
             yield sink
         return
     target = path.resolve()
-    unfinished = target.with_name(f".{target.name[:_NAME_CHARACTERS_MAX]}.{os.getpid()}.unfinished")
+    unfinished = name_unfinished(target)
     try:
         with unfinished.open("wb") as sink:
             yield sink

@@ -104,8 +104,8 @@ def test_dry_runs_of_databases(cli: Cli, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     assert cli("kv", "put", lake, "main", "k", "v").code == exits.OK
     kv.admin.create_clone(f"{lake}/fork.kv", f"{lake}/main.kv")
-    (held,) = kv.admin.list_checkpoints(f"{lake}/main.kv")
-    check(cli, "kv", "drop-tag", lake, "main", held.id, code=exits.USAGE, says="--force")
+    (pin,) = kv.admin.list_checkpoints(f"{lake}/main.kv")
+    check(cli, "kv", "drop-tag", lake, "main", pin.id, code=exits.USAGE, says="--force")
     check(cli, "kv", "drop-tag", lake, "main", "nosuch", code=exits.NOT_FOUND, says="nosuch")
     check(cli, "kv", "drop", lake, "main", "--hard", code=exits.USAGE, says="live checkpoint")
     for command, *rest in (("drop-tag", "first"), ("delete", "k"), ("drop",)):

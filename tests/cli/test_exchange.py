@@ -83,7 +83,7 @@ def test_a_history(cli: Cli, tmp_path: Path) -> None:
     lakebed.open(lake)
     words = ("table", "import", lake, "t", source, "--format", "delta")
     dry = cli(*words, "--history", "--dry-run", "--json").json
-    assert [one["snapshot"] for one in dry["versions"]] == [None] * 3
+    assert [version["snapshot"] for version in dry["versions"]] == [None] * 3
     assert cli(*words, "--versions", "9").code == exits.NOT_FOUND
     assert cli(*words, "--tags").code == exits.USAGE
     assert cli(*words, "--history", "--version", "1").code == exits.USAGE

@@ -68,8 +68,8 @@ def test_branches_and_pins(cli: Cli, lake: str, orders: str) -> None:
     assert cli("fleet", "branch", lake, orders, "dev", "--lsn", "1").out == "Branched main at LSN 1 as dev.\n"
     assert cli("fleet", "put", lake, orders, "x", "y", "--timeline", "dev").code == 0
     assert cli("fleet", "scan", lake, orders, "--timeline", "dev", "--count").out == "2\n"
-    listed = {one["name"]: one for one in cli("fleet", "timelines", lake, orders, "--json").json}
-    assert {name: (one["branch_lsn"], one["is_read_only"]) for name, one in listed.items()} == {
+    listed = {row["name"]: row for row in cli("fleet", "timelines", lake, orders, "--json").json}
+    assert {name: (entry["branch_lsn"], entry["is_read_only"]) for name, entry in listed.items()} == {
         "main": (0, False),
         "p": (2, True),
         "dev": (1, False),
@@ -90,13 +90,13 @@ def test_a_lake_knows_its_tenants(cli: Cli, lake: str, orders: str) -> None:
     cli("fleet", "commit", lake, orders)
     cli("fleet", "put", lake, orders, "a", "3")
     cli("fleet", "commit", lake, orders)
-    (line,) = (one for one in cli("ls", lake, "--json").json if one["name"] == orders)
+    (line,) = (row for row in cli("ls", lake, "--json").json if row["name"] == orders)
     assert (line["kind"], line["problem"], line["rows"]) == ("tenant", None, None)
     assert line["bytes"] > 0
     versions = cli("history", lake, f"tenant:{orders}", "--json").json
-    assert [one["facts"]["lsn"] for one in versions][-2:] == [2, 3]
+    assert [version["facts"]["lsn"] for version in versions][-2:] == [2, 3]
     assert line["version"] == versions[-1]["version"]
-    layers = sorted(str(one.relative_to(lake)) for one in Path(lake, f"{orders}.tenant").rglob("*.sst"))
+    layers = sorted(str(item.relative_to(lake)) for item in Path(lake, f"{orders}.tenant").rglob("*.sst"))
     why = cli("why", lake, layers[0], "--json").json
     assert [pin["name"] for pin in why["pins"]] == ["main"]
     assert "databases keep what they need" in cli("why", lake, "_fleet/control.json").out
@@ -108,7 +108,10 @@ def test_a_lake_knows_its_tenants(cli: Cli, lake: str, orders: str) -> None:
     assert before == {path for path in Path(lake, f"{orders}.tenant").rglob("*") if path.suffix == ".sst"}
     Path(lake, layers[0]).rename(Path(lake, layers[0] + ".away"))
     broken = cli("fsck", lake, orders, "--json")
-    assert (broken.code, [one["kind"] for one in broken.json["findings"] if one["severity"] == "error"]) == (
+    assert (
+        broken.code,
+        [finding["kind"] for finding in broken.json["findings"] if finding["severity"] == "error"],
+    ) == (
         exits.FAULTY,
         ["missing"],
     )
@@ -119,7 +122,7 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
     """A relocation is begun, shown and reported; status, transactions and events are for people and for programs."""
 
     def node() -> Any:
-        return next(one for one in cli("fleet", "tenants", lake, "--json").json if one["tenant"] == orders)["node"]
+        return next(row for row in cli("fleet", "tenants", lake, "--json").json if row["tenant"] == orders)["node"]
 
     source = node()
     target = {"node-1": "node-2", "node-2": "node-1"}[source]
@@ -127,7 +130,7 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
     wait_until(lambda: node() == target)
     assert cli("fleet", "get", lake, orders, "b").out == "2\n"
     wait_until(
-        lambda: "relocated" in {one["kind"] for one in cli("fleet", "events", lake, "--tenant", orders, "--json").json}
+        lambda: "relocated" in {row["kind"] for row in cli("fleet", "events", lake, "--tenant", orders, "--json").json}
     )
     assert "has taken over" in cli("fleet", "events", lake).out
     wait_until(lambda: cli("fleet", "migrate", lake, orders, source).code == 0)
@@ -138,17 +141,19 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
     assert cli("fleet", "migrate", lake, orders, source).out == f"The tenant {orders} is on {source} already.\n"
     source, target = target, source
     status = cli("fleet", "status", lake, "--json").json
-    assert {one["node"]: one["state"] for one in status["nodes"]} == {"node-1": "alive", "node-2": "alive"}
+    assert {item["node"]: item["state"] for item in status["nodes"]} == {"node-1": "alive", "node-2": "alive"}
     assert "alive" in cli("fleet", "status", lake).out
     txns = cli("fleet", "txns", lake, orders, "--json").json
     assert txns["unfinished"][0]["node"] == target
-    assert [one["id"] for one in txns["unfinished"]] == sorted((one["id"] for one in txns["unfinished"]), reverse=True)
+    assert [transaction["id"] for transaction in txns["unfinished"]] == sorted(
+        (transaction["id"] for transaction in txns["unfinished"]), reverse=True
+    )
     assert "open" in cli("fleet", "txns", lake, orders).out
     assert cli("fleet", "policy", lake, orders, "retain_rows=7", "--json").json["retain_rows"] == 7
     assert cli("fleet", "collect", lake, "--dry-run", "--json").json["missing"] == []
     assert cli("fleet", "drop", lake, orders, "--dry-run").code == 0
     dropped = cli("fleet", "drop", lake, orders, "--yes").out
-    is_gone = orders not in [one["tenant"] for one in cli("fleet", "tenants", lake, "--json").json]
+    is_gone = orders not in [row["tenant"] for row in cli("fleet", "tenants", lake, "--json").json]
     assert f"The tenant {orders} is being dropped" in dropped or is_gone
     gone = cli("fleet", "get", lake, orders, "b", "--json")
     assert (gone.code, gone.error["kind"]) == (exits.NOT_FOUND, "tenant_not_found")
@@ -165,24 +170,24 @@ def test_tables_and_json_say_the_same(cli: Cli, lake: str, orders: str) -> None:
     assert cli("fleet", "commit", lake, orders).code == 0
     tenants = cli("fleet", "tenants", lake, "--json").json
     # A tenant of a test before that is being dropped, which takes the collector a while, is on no node.
-    shown = [(one["tenant"], one["node"] or "-", f"{one['lsn']:,}", one["state"]) for one in tenants]
+    shown = [(tenant["tenant"], tenant["node"] or "-", f"{tenant['lsn']:,}", tenant["state"]) for tenant in tenants]
     table = rows_of(cli("fleet", "tenants", lake).out)
     assert [(row[0], row[1], row[3], row[6]) for row in table] == shown
     timelines = cli("fleet", "timelines", lake, orders, "--json").json
     table = rows_of(cli("fleet", "timelines", lake, orders).out)
     assert [(row[0], row[2], row[4]) for row in table] == [
-        (one["name"], str(one["lsn"]), str(one["cutoff"])) for one in timelines
+        (timeline["name"], str(timeline["lsn"]), str(timeline["cutoff"])) for timeline in timelines
     ]
     txns = cli("fleet", "txns", lake, orders, "--json").json
     table = rows_of(cli("fleet", "txns", lake, orders).out)
     every = [*txns["unfinished"], *txns["finished"]]
     assert len(every) >= 2
     assert [(row[0], row[1], row[2]) for row in table] == [
-        (str(one["id"]), str(one["base"]), one["state"].replace("_", " ")) for one in every
+        (str(item["id"]), str(item["base"]), item["state"].replace("_", " ")) for item in every
     ]
     nodes = cli("fleet", "status", lake, "--json").json["nodes"]
     status = cli("fleet", "status", lake).out
-    assert [row[0] for row in rows_of(status[status.index("node ") :])] == [one["node"] for one in nodes]
+    assert [row[0] for row in rows_of(status[status.index("node ") :])] == [node["node"] for node in nodes]
 
 
 def test_dry_runs_change_nothing(cli: Cli, lake: str, orders: str) -> None:
@@ -194,7 +199,7 @@ def test_dry_runs_change_nothing(cli: Cli, lake: str, orders: str) -> None:
     refused = cli("fleet", "delete", lake, orders, "a", "--timeline", "p", "--dry-run", "--json")
     assert (refused.code, refused.error["kind"]) == (exits.USAGE, "read_only")
     assert cli("fleet", "drop-timeline", lake, orders, "dev", "--dry-run").code == 0
-    assert {one["name"] for one in cli("fleet", "timelines", lake, orders, "--json").json} == {"main", "dev", "p"}
+    assert {row["name"] for row in cli("fleet", "timelines", lake, orders, "--json").json} == {"main", "dev", "p"}
     assert cli("fleet", "drop", lake, orders, "--dry-run").code == 0
     assert cli("fleet", "get", lake, orders, "a").out == "1\n"
 
@@ -272,7 +277,7 @@ def test_a_lake_whose_fleet_does_not_run(tmp_path: Path, cli: Cli) -> None:
         lakebed.open(str(lake)).tenant("orders")
     opened = lakebed.open(str(lake))
     assert opened.tenants() == ["orders"]
-    assert [one.name for one in opened.ls()] == ["orders"]
+    assert [store.name for store in opened.ls()] == ["orders"]
     assert opened.history("orders")[-1].facts["lsn"] == 1
     assert cli("fleet", "scan", lake, "orders").code == exits.UNAVAILABLE
 
@@ -298,7 +303,7 @@ def test_a_rejected_transaction_that_only_a_person_can_end_is_shown(tmp_path: Pa
         control.register(wiped)
         control.attached(NodeReport("node-2", "process-1", "disk-1"))
         assert cli("fleet", "create", lake, "first").code == cli("fleet", "create", lake, "orders").code == 0
-        tenant = next(one.tenant for one in control.tenants() if one.preferred == "node-2")
+        tenant = next(item.tenant for item in control.tenants() if item.preferred == "node-2")
         wait_until(lambda: control.tenant(tenant).preferred == "node-1")
         (waiting,) = cli("fleet", "status", lake, "--json").json["not_acknowledged"]
         assert (waiting["tenant"], waiting["node"]) == (tenant, "node-2")

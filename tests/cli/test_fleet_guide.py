@@ -22,12 +22,12 @@ SERVERS = "## On PostgreSQL and NATS JetStream"
 
 def blocks_of(text: str) -> list[tuple[str, str]]:
     """Language and body of the blocks that are run, in order."""
-    found: list[tuple[str, str]] = []
+    items: list[tuple[str, str]] = []
     for part in text.split("```")[1::2]:
         language, _, body = part.partition("\n")
         if language in ("sh", "python"):
-            found.append((language, body))
-    return found
+            items.append((language, body))
+    return items
 
 
 class Terminals:

@@ -104,7 +104,7 @@ def test_reading_at_a_checkpoint(kv_cli: Any, orders: str) -> None:
 def test_checkpoints_live_and_end(kv_cli: Any, orders: str) -> None:
     """Create, list, refresh, delete; lifetimes as people and as ISO 8601 write them."""
     made = kv_cli("tag", "-l", "7days 30min 10s", "weekly", "--json").json
-    listed = {one["name"]: one for one in kv_cli("tags", "--json").json}
+    listed = {row["name"]: row for row in kv_cli("tags", "--json").json}
     weekly = listed["weekly"]
     assert weekly["id"] == made["id"]
     assert weekly["expires_ms"] - weekly["created_ms"] == (7 * 86_400 + 30 * 60 + 10) * 1000
@@ -112,7 +112,7 @@ def test_checkpoints_live_and_end(kv_cli: Any, orders: str) -> None:
     assert again["manifest_id"] == listed["first"]["manifest_id"]
     assert kv_cli("refresh-tag", "weekly", "-l", "P1DT2H").code == exits.OK
     assert kv_cli("refresh-tag", made["id"]).out == "The checkpoint weekly never ends.\n"
-    assert [one["name"] for one in kv_cli("tags", "-n", "weekly", "--json").json] == ["weekly"]
+    assert [row["name"] for row in kv_cli("tags", "-n", "weekly", "--json").json] == ["weekly"]
     assert kv_cli("drop-tag", "weekly").code == exits.OK
     assert kv_cli("tags", "-n", "weekly").out.startswith("No checkpoint.")
     taken = kv_cli("tag", "first", "--json")
@@ -130,7 +130,7 @@ def test_a_clone_and_its_pin(cli: Any, kv_cli: Any, orders: str, tmp_path: Path)
     made = kv_cli("branch", "copy", "--checkpoint", "first", "--json")
     assert made.code == exits.OK
     assert cli("kv", "--path", clone, "get", "a").out == "0\n"
-    pin = next(one for one in kv_cli("tags", "--json").json if one["owner"]["kind"] == "clone")
+    pin = next(row for row in kv_cli("tags", "--json").json if row["owner"]["kind"] == "clone")
     assert kv_cli("drop-tag", pin["id"]).code == exits.USAGE
     kv_cli("drop-tag", "first")
     refused = kv_cli("drop", "--hard", "--yes", "--json")
@@ -197,10 +197,10 @@ def test_commands_that_write_leave_a_short_log_and_few_files(
     monkeypatch.setattr(writer, "LOG_OBJECTS_LEFT_MAX", 2)
     for number in range(40):
         assert kv_cli("put", f"k{number:02}", "v").code == exits.OK
-    found = kv_cli("stats", "--json").json
-    assert found["log_objects"] <= 2
-    assert found["level_0_files"] <= 12
-    assert found["runs"] >= 1
+    document = kv_cli("stats", "--json").json
+    assert document["log_objects"] <= 2
+    assert document["level_0_files"] <= 12
+    assert document["runs"] >= 1
     assert kv_cli("scan", "--count").out == "40\n"
     assert kv_cli("branch", "fork").code == exits.OK
     assert len(list((tmp_path / "lake" / "fork.kv").glob("wal/*"))) <= 5
@@ -221,7 +221,7 @@ def test_compaction_brings_the_log_into_files(kv_cli: Any, tmp_path: Path) -> No
 def test_manifests_can_be_looked_at(kv_cli: Any, orders: str) -> None:
     """The newest or any other, and the list of them with what pins them."""
     listed = kv_cli("manifests", "--json").json
-    assert any("first" in " ".join(one["pinned_by"]) for one in listed)
+    assert any("first" in " ".join(entry["pinned_by"]) for entry in listed)
     newest = kv_cli("manifest").json
     assert newest["manifest_id"] == listed[-1]["manifest_id"]
     assert kv_cli("manifest", "-i", listed[0]["manifest_id"]).json["manifest_id"] == listed[0]["manifest_id"]
@@ -236,10 +236,10 @@ def test_a_version_has_one_number_everywhere(cli: Any, kv_cli: Any, tmp_path: Pa
     for number in range(3):
         kv_cli("put", f"k{number}", str(number))
         said = kv_cli("tag", f"t{number}").out
-    numbers = {one["name"]: one["version"] for one in kv_cli("tags", "--json").json}
+    numbers = {row["name"]: row["version"] for row in kv_cli("tags", "--json").json}
     assert f"pins version {numbers['t2']} and never ends" in said
-    assert numbers == {one["name"]: one["version"] for one in cli("pins", lake, "--json").json}
-    history = [one["version"] for one in cli("history", lake, "database:orders", "--json").json]
+    assert numbers == {row["name"]: row["version"] for row in cli("pins", lake, "--json").json}
+    history = [row["version"] for row in cli("history", lake, "database:orders", "--json").json]
     assert set(numbers.values()) <= set(history)
     newest = history[-1]
     assert str(kv_cli("stats", "--json").json["version"]) == newest
@@ -305,11 +305,11 @@ def test_where_there_is_no_database(cli: Any, tmp_path: Path, command: tuple[str
     lakebed.open(str(tmp_path / "lake"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
-    for path, there in (("nothing", "empty or missing"), ("lake", "lake"), ("other", "notes.txt")):
+    for path, present in (("nothing", "empty or missing"), ("lake", "lake"), ("other", "notes.txt")):
         answer = cli("kv", "--path", tmp_path / path, *command)
         assert answer.code == exits.NOT_FOUND, answer.err
         assert answer.err.count("\n") == 1
-        assert there in answer.err
+        assert present in answer.err
     assert not (tmp_path / "nothing").exists()
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
 
@@ -559,13 +559,15 @@ def test_a_server_of_ones_own(cli: Any, s3_server: Any, monkeypatch: pytest.Monk
     lake = s3_server.url()
     assert cli(*words, "kv", "put", lake, "orders", "k", "v").code == exits.OK
     assert cli("kv", "get", lake, "orders", "k", *words).out == "v\n"
-    assert [one["name"] for one in cli(*words, "ls", lake, "--json").json] == ["orders"]
+    assert [row["name"] for row in cli(*words, "ls", lake, "--json").json] == ["orders"]
     assert cli(*words, "fsck", lake).code == exits.OK
     assert cli("ls", lake, *words).code == exits.OK
     assert cli("--storage-option", "aws_region", "ls", lake).code == exits.USAGE
-    told = cli("ls", lake, *words, "--storage-option", "aws_secret_access_key=GEHEIM")
-    assert told.err.startswith("lakebed: note: Every user of this machine can list --storage-option aws_secret_access")
-    assert "GEHEIM" not in told.err
+    output = cli("ls", lake, *words, "--storage-option", "aws_secret_access_key=GEHEIM")
+    assert output.err.startswith(
+        "lakebed: note: Every user of this machine can list --storage-option aws_secret_access"
+    )
+    assert "GEHEIM" not in output.err
 
 
 def test_settings_of_a_store_in_the_environment(cli: Any, s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

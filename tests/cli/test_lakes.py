@@ -19,10 +19,10 @@ Cli = Callable[..., Any]
 
 def test_ls(cli: Cli, lake: str) -> None:
     """Every table with its newest version, rows, bytes and pins."""
-    found = {store["name"]: store for store in cli("ls", lake, "--json").json}
-    assert set(found) == {"flights", "db.events"}
-    assert (found["flights"]["version"], found["flights"]["rows"], found["flights"]["pins"]) == ("2", 4, 1)
-    assert found["flights"]["bytes"] > 0
+    writes = {store["name"]: store for store in cli("ls", lake, "--json").json}
+    assert set(writes) == {"flights", "db.events"}
+    assert (writes["flights"]["version"], writes["flights"]["rows"], writes["flights"]["pins"]) == ("2", 4, 1)
+    assert writes["flights"]["bytes"] > 0
     assert "flights" in cli("ls", lake).out
 
 
@@ -39,8 +39,8 @@ def test_ls_of_an_unreadable_table(cli: Cli, lake: str) -> None:
 def test_history(cli: Cli, lake: str) -> None:
     """Versions of one table, or of all; expired ones that a tag pins included."""
     cli("table", "expire", lake, "flights", "--retain-max", "1", "--retain-min", "1")
-    assert [one["version"] for one in cli("history", lake, "flights", "--json").json] == ["1", "2"]
-    assert {one["store"] for one in cli("history", lake, "--json").json} == {"flights", "db.events"}
+    assert [row["version"] for row in cli("history", lake, "flights", "--json").json] == ["1", "2"]
+    assert {row["store"] for row in cli("history", lake, "--json").json} == {"flights", "db.events"}
     assert "append" in cli("history", lake).out
 
 
@@ -75,7 +75,7 @@ def test_why_looks_first(cli: Cli, lake: str, tmp_path: Path) -> None:
     file = next((Path(lake) / "default.db" / "flights" / "bucket-0").iterdir())
     path = str(file.relative_to(lake))
     objects = (
-        str(one.relative_to(lake)) for one in (Path(lake) / "default.db" / "flights").rglob("*") if one.is_file()
+        str(item.relative_to(lake)) for item in (Path(lake) / "default.db" / "flights").rglob("*") if item.is_file()
     )
     first = min(objects)  # and no folder, which `why` would refuse too
     for mistyped, hint in (
@@ -105,8 +105,8 @@ def test_clean(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_bytes(b"lost")
     os.utime(orphan, (1_000_000_000, 1_000_000_000))
-    told = cli("collect", lake, "--dry-run", "--json").json
-    assert [one["path"] for report in told for one in report["objects"]] == ["bucket-0/data-nobody-0.parquet"]
+    document = cli("collect", lake, "--dry-run", "--json").json
+    assert [entry["path"] for report in document for entry in report["objects"]] == ["bucket-0/data-nobody-0.parquet"]
     assert orphan.exists()
     assert cli("collect", lake).out.endswith("Freed 4 B.\n")
     assert not orphan.exists()

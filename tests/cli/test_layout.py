@@ -43,23 +43,23 @@ def test_no_word_is_broken_at_any_width(cells: list[tuple[str, ...]], width: int
     """Each cell of a visible column is shown in whole words, and no line is wider unless one word is."""
     headings = [f"heading {position}" for position in range(len(cells[0]))]
     less, sentences = (data.draw(st.permutations(headings))[: data.draw(st.integers(0, 3))] for _ in range(2))
-    chosen = layout.fit(headings, cells, width=width, right=(), less=less, sentences=sentences)
-    if chosen is None:
+    choice = layout.fit(headings, cells, width=width, right=(), less=less, sentences=sentences)
+    if choice is None:
         blocks = list(layout.records(headings, cells, width=width))
         shown = range(len(headings))
     else:
-        blocks = [chosen.row(row) for row in cells]
-        shown = chosen.shown
-        assert set(chosen.left_out) <= set(less)
+        blocks = [choice.row(row) for row in cells]
+        shown = choice.shown
+        assert set(choice.left_out) <= set(less)
         assert all(
-            layout.width_of(line) <= width for line in (*chosen.head(), *(line for one in blocks for line in one))
+            layout.width_of(line) <= width for line in (*choice.head(), *(line for item in blocks for line in item))
         )
     for row, block in zip(cells, blocks, strict=True):
         words = sorted(word for position in shown for word in row[position].split())
         printed = sorted(word for line in block for word in line.split())
         labels = (
             []
-            if chosen
+            if choice
             else [word for heading, cell in zip(headings, row, strict=True) if cell for word in heading.split()]
         )
         assert printed == sorted([*words, *labels])
@@ -69,16 +69,16 @@ def test_no_word_is_broken_at_any_width(cells: list[tuple[str, ...]], width: int
 
 def test_a_pipe_has_room_for_everything() -> None:
     """Without a width nothing is left out or wrapped, also in rows that were not measured."""
-    chosen = layout.fit(["a", "b"], [("x" * 200, "y z")], width=None, right=(), less=["a"], sentences=["b"])
-    assert chosen is not None
-    assert chosen.row(["p q " * 100, "r s t u"]) == ["p q " * 100 + " " * 3 + "r s t u"]
+    choice = layout.fit(["a", "b"], [("x" * 200, "y z")], width=None, right=(), less=["a"], sentences=["b"])
+    assert choice is not None
+    assert choice.row(["p q " * 100, "r s t u"]) == ["p q " * 100 + " " * 3 + "r s t u"]
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     """What a value holds cannot move the cursor or change colors."""
-    chosen = layout.fit(["a"], [("\x1b[31mred\ttab\rback",)], width=80, right=(), less=(), sentences=())
-    assert chosen is not None
-    assert chosen.row(["\x1b[31mred\ttab\rback"]) == [r"\x1b[31mred\ttab\rback"]
+    choice = layout.fit(["a"], [("\x1b[31mred\ttab\rback",)], width=80, right=(), less=(), sentences=())
+    assert choice is not None
+    assert choice.row(["\x1b[31mred\ttab\rback"]) == [r"\x1b[31mred\ttab\rback"]
 
 
 @pytest.fixture

@@ -95,8 +95,8 @@ def test_the_reference_page_is_what_the_parser_takes() -> None:
     """The guide has a line for every command, with its arguments as they are, and none for another."""
     guide = (Path(__file__).parents[2] / "docs" / "guide" / "cli.md").read_text()
     written = set(re.findall(r"^\| `(lakebed [^`]*)` \|", guide, re.MULTILINE))
-    there = {command.usage for command in EVERY.values()}
-    assert written - {"lakebed fsck LAKE [STORE] --repair-statistics"} == there
+    present = {command.usage for command in EVERY.values()}
+    assert written - {"lakebed fsck LAKE [STORE] --repair-statistics"} == present
 
 
 def test_a_wrong_command_is_one_sentence(cli: Callable[..., Any]) -> None:
@@ -246,12 +246,12 @@ def test_the_table_of_commands_is_complete() -> None:
     """The table names each declared command once; the summaries of the root are those of the commands."""
     for group in (ROOT, *ROOT.groups.values()):
         for module, words in group.modules.items():
-            found = vars(importlib.import_module(f"lakebed.cli.{module}")).values()
+            result = vars(importlib.import_module(f"lakebed.cli.{module}")).values()
             declared = {
-                one.word
-                for one in found
-                if isinstance(one, type) and issubclass(one, Command) and one.word
-                if one.__module__.endswith(f".{module}")
+                item.word
+                for item in result
+                if isinstance(item, type) and issubclass(item, Command) and item.word
+                if item.__module__.endswith(f".{module}")
             }
             assert sorted(declared) == sorted(words), module
     assert ROOT.summaries == {word: ROOT.command_at(word).summary for word in ROOT.words}

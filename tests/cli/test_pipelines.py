@@ -149,8 +149,8 @@ def test_status_of_one_run_says_which_rows_it_dropped(cli: Cli, lake: str) -> No
     ledger.begin(plan)
     for number, count in ((1, 1), (2, 1200), (3, 0)):
         ledger.record(StepRecord(number, f"ingest {number}", "ingest", "", "f", 0, 0.1, {"rows_dropped": count}))
-    told = cli("pipeline", "status", lake, "daily-1")
-    assert "daily-1: 1,201 bad rows dropped, by ingest 2 (1,200), ingest 1 (1)." in told.out
+    output = cli("pipeline", "status", lake, "daily-1")
+    assert "daily-1: 1,201 bad rows dropped, by ingest 2 (1,200), ingest 1 (1)." in output.out
     assert cli("pipeline", "status", lake, "daily-1", "--json").json[0]["rows_dropped"] == {
         "ingest 1": 1,
         "ingest 2": 1200,
@@ -161,5 +161,5 @@ def test_status_of_one_run_says_which_rows_it_dropped(cli: Cli, lake: str) -> No
 def test_one_snapshot_is_one_snapshot() -> None:
     """The console says `1 snapshot`."""
     metrics = {"disk_bytes_before": 3_000_000, "disk_bytes_after": 1_000_000, "snapshots_expired": 1}
-    told = [describe(SimpleNamespace(verb="expire", metrics={**metrics, "snapshots_expired": n})) for n in (1, 2)]
-    assert [text.partition(",")[0] for text in told] == ["1 snapshot", "2 snapshots"]
+    messages = [describe(SimpleNamespace(verb="expire", metrics={**metrics, "snapshots_expired": n})) for n in (1, 2)]
+    assert [text.partition(",")[0] for text in messages] == ["1 snapshot", "2 snapshots"]

@@ -26,11 +26,11 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield str(folder)
         return
     with start_server(folder, options=ServerOptions(durable=False, import_from=[str(tmp_path)])) as running:
-        told = running.started
-        monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", str(told.access_key))
-        monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", str(told.secret))
+        messages = running.started
+        monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", str(messages.access_key))
+        monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", str(messages.secret))
         running.site.repositories.create("analytics")
-        yield str(folder) if request.param == "beside" else told.endpoint
+        yield str(folder) if request.param == "beside" else messages.endpoint
 
 
 @pytest.fixture
@@ -74,12 +74,12 @@ def test_objects_are_put_listed_and_read(repo: Cli, file: Path, tmp_path: Path) 
     assert written["bytes"] == 5
     assert "Wrote raw/b.csv (5 B)" in repo("put", "main", "raw/b.csv", file).out
     assert "is there already" in one_sentence(repo("put", "main", "raw/b.csv", file, "--if-absent", code=4).err)
-    assert [one["path"] for one in repo("ls", "main", "--json").json] == ["raw/"]
-    assert [one["path"] for one in repo("ls", "main", "raw/", "--json").json] == ["raw/a.csv", "raw/b.csv"]
+    assert [row["path"] for row in repo("ls", "main", "--json").json] == ["raw/"]
+    assert [row["path"] for row in repo("ls", "main", "raw/", "--json").json] == ["raw/a.csv", "raw/b.csv"]
     assert len(repo("ls", "main", "-r", "--limit", "1", "--json").json) == 1
     assert "raw/" in repo("ls", "main").out
-    found = repo("stat", "main", "raw/a.csv", "--json").json
-    assert (found["content_type"], found["metadata"], found["checksum"]) == (
+    document = repo("stat", "main", "raw/a.csv", "--json").json
+    assert (document["content_type"], document["metadata"], document["checksum"]) == (
         "text/csv",
         {"owner": "ada"},
         written["checksum"],
@@ -106,7 +106,7 @@ def test_objects_are_deleted(repo: Cli, file: Path) -> None:
 def test_versions_are_made_and_undone(repo: Cli, file: Path) -> None:
     """Commit, log, show, diff, status, merge, revert, cherry-pick, rebase, blame: each reports what it did."""
     repo("put", "main", "a", file)
-    assert [one["path"] for one in repo("status", "main", "--json").json] == ["a"]
+    assert [row["path"] for row in repo("status", "main", "--json").json] == ["a"]
     assert "a" in repo("diff", "main").out
     first = repo("commit", "main", "-m", "first\nmore", "--meta", "ticket=42", "--json").json
     assert (first["message"], first["metadata"]) == ("first\nmore", {"ticket": "42"})
@@ -116,9 +116,9 @@ def test_versions_are_made_and_undone(repo: Cli, file: Path) -> None:
     repo("put", "dev", "b", file)
     repo("put", "dev", "c", file)
     repo("commit", "dev", "-m", "only b", "--path", "b")
-    assert [one["path"] for one in repo("status", "dev", "--json").json] == ["c"]
+    assert [row["path"] for row in repo("status", "dev", "--json").json] == ["c"]
     repo("commit", "dev", "-m", "and c")
-    assert [one["path"] for one in repo("diff", "main", "dev", "--json").json] == ["b", "c"]
+    assert [row["path"] for row in repo("diff", "main", "dev", "--json").json] == ["b", "c"]
     assert repo("diff", "dev", "main", "--two-dot", "--prefix", "c", "--json").json[0]["change"] == "removed"
     merged = repo("merge", "dev", "main", "-m", "take it", "--json").json
     assert len(merged["parents"]) == 2
@@ -126,22 +126,22 @@ def test_versions_are_made_and_undone(repo: Cli, file: Path) -> None:
     (newest,) = repo("log", "main", "--first-parent", "--limit", "1", "--json").json
     assert newest in repo("log", "main~1..main", "--json").json
     assert repo("diff", "main~1..main", "--json").json == repo("diff", "main~1", "main", "--two-dot", "--json").json
-    assert [one["message"] for one in repo("log", "main", "--path", "b", "--first-parent", "--json").json] == [
+    assert [row["message"] for row in repo("log", "main", "--path", "b", "--first-parent", "--json").json] == [
         "take it"
     ]
     assert "take it" in repo("show", "main").out
     assert repo("show", "main~1", "--json").json["id"] == first["id"]
     assert "and c" in repo("blame", "main", "c").out
     repo("revert", "main", "main", "--parent", "1")
-    assert [one["path"] for one in repo("ls", "main", "--json").json] == ["a"]
+    assert [row["path"] for row in repo("ls", "main", "--json").json] == ["a"]
     repo("cherry-pick", "main", "dev")
-    assert [one["path"] for one in repo("ls", "main", "--json").json] == ["a", "c"]
+    assert [row["path"] for row in repo("ls", "main", "--json").json] == ["a", "c"]
     repo("branch", "late", "--source", first["id"])
     repo("put", "late", "late", file)
     repo("commit", "late", "-m", "late")
     rebased = repo("rebase", "late", "main", "--json").json
     assert rebased["message"] == "late"
-    assert [one["path"] for one in repo("ls", "late", "--json").json] == ["a", "c", "late"]
+    assert [row["path"] for row in repo("ls", "late", "--json").json] == ["a", "c", "late"]
 
 
 def test_a_conflict_names_its_paths(repo: Cli, file: Path, tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ def test_a_difference_with_a_conflict_is_shown(repo: Cli, tmp_path: Path) -> Non
     repo("put", "main", "both", body)
     repo("rm", "main", "removed", "--yes")
     repo("commit", "main", "-m", "main again")
-    found = repo("diff", "main", "dev", "--json").json
-    assert [(one["path"], one["change"]) for one in found] == [("both", "conflict"), ("removed", "conflict")]
+    document = repo("diff", "main", "dev", "--json").json
+    assert [(item["path"], item["change"]) for item in document] == [("both", "conflict"), ("removed", "conflict")]
     assert [line.split()[:2] for line in repo("diff", "main", "dev").out.splitlines() if "!" in line] == [
         ["!", "both"],
         ["!", "removed"],
@@ -230,10 +230,10 @@ def test_what_is_uncommitted_is_given_up(repo: Cli, file: Path) -> None:
     first = repo("commit", "main", "-m", "first", "--json").json["id"]
     for path in ("a", "p/1", "p/2", "q"):
         repo("put", "main", path, file)
-    assert [one["path"] for one in repo("reset", "main", "--path", "p/", "--dry-run", "--json").json] == ["p/1", "p/2"]
+    assert [row["path"] for row in repo("reset", "main", "--path", "p/", "--dry-run", "--json").json] == ["p/1", "p/2"]
     repo("reset", "main", "--path", "a", "--yes")
     repo("reset", "main", "--path", "p/", "--yes")
-    assert [one["path"] for one in repo("status", "main", "--json").json] == ["q"]
+    assert [row["path"] for row in repo("status", "main", "--json").json] == ["q"]
     assert "not both" in one_sentence(repo("reset", "main", "--path", "a", "--hard", "main", code=2).err)
     assert "Discarded" in repo("reset", "main", "--yes").out
     assert repo("reset", "main", "--yes").out == "Nothing was uncommitted on main.\n"
@@ -245,7 +245,7 @@ def test_staging_is_compacted(repo: Cli, file: Path) -> None:
     """The command prints the outcome, and nothing that is read changes."""
     repo("put", "main", "a", file)
     assert repo("compact", "main", "--json").json["outcome"] == "published"
-    assert [one["path"] for one in repo("ls", "main", "--json").json] == ["a"]
+    assert [row["path"] for row in repo("ls", "main", "--json").json] == ["a"]
 
 
 @pytest.mark.parametrize("home", ["folder", "beside", "http"], indirect=True)
@@ -254,8 +254,8 @@ def test_branches_and_tags(repo: Cli, file: Path) -> None:
     repo("put", "main", "a", file)
     first = repo("commit", "main", "-m", "first", "--json").json["id"]
     repo("branch", "dev", "--source", "main~1")
-    assert [one["branch"] for one in repo("branches", "--json").json] == ["dev", "main"]
-    assert [one["branch"] for one in repo("branches", "--prefix", "d", "--json").json] == ["dev"]
+    assert [row["branch"] for row in repo("branches", "--json").json] == ["dev", "main"]
+    assert [row["branch"] for row in repo("branches", "--prefix", "d", "--json").json] == ["dev"]
     assert repo("protect", "ma*", "--json").json == {"protected": ["ma*"]}
     assert "protected" in repo("branches").out
     assert "protected" in one_sentence(repo("put", "main", "b", file, code=2).err)
@@ -298,14 +298,14 @@ def test_objects_are_imported(repo: Cli, tmp_path: Path) -> None:
     source.mkdir()
     (source / "x").write_bytes(b"x")
     assert repo("import", "main", f"file://{source}/", "in/", "--json").json["message"].startswith("Import ")
-    assert [one["path"] for one in repo("ls", "main", "in/", "--json").json] == ["in/x"]
+    assert [row["path"] for row in repo("ls", "main", "in/", "--json").json] == ["in/x"]
     one_sentence(repo("import", "main", "ftp://nowhere/", "in/", code=2).err)
 
 
 def test_repositories_are_made_listed_and_dropped(cli: Cli, home: str) -> None:
     """Made with a branch of any name, listed, dropped; names that are taken or cannot be are said."""
     assert cli("repo", "create", home, "second", "--default-branch", "trunk", "--json").json["name"] == "second"
-    assert [one["name"] for one in cli("repo", "list", home, "--json").json] == ["analytics", "second"]
+    assert [row["name"] for row in cli("repo", "list", home, "--json").json] == ["analytics", "second"]
     assert "trunk" in cli("repo", "list", home).out
     taken = cli("repo", "create", home, "second")
     assert (taken.code, "already" in one_sentence(taken.err)) == (4, True)
@@ -322,7 +322,7 @@ def test_access_keys(cli: Cli, home: str) -> None:
     """Made with a role, listed without secrets, rotated, and ended; the last administrator stays."""
     made = cli("key", "create", home, "--role", "read", "--repository", "analytics", "--json").json
     assert made["role"] == "read"
-    rows = {one["id"]: one for one in cli("key", "list", home, "--json").json}
+    rows = {item["id"]: item for item in cli("key", "list", home, "--json").json}
     assert rows[made["access_key_id"]]["repositories"] == ["analytics"]
     assert made["secret_access_key"] not in cli("key", "list", home).out
     again = cli("key", "rotate", home, made["access_key_id"], "--json").json

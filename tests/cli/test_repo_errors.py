@@ -76,13 +76,13 @@ def test_wrong_credentials_are_said(
     cli: Cli, server: Running, use: Callable[[str | None, str | None], None], tmp_path: Path
 ) -> None:
     """An unknown key, a wrong secret, a role that is not enough, a repository that is not for this key."""
-    endpoint, told = server.started.endpoint, server.started
-    for access_key, secret in (("nobody", "wrong"), (told.access_key, "wrong"), ("nobody", told.secret)):
+    endpoint, messages = server.started.endpoint, server.started
+    for access_key, secret in (("nobody", "wrong"), (messages.access_key, "wrong"), ("nobody", messages.secret)):
         use(access_key, secret)
         answer = cli("repo", "list", endpoint)
         refused(answer, 2, "access key")
-        assert str(told.secret) not in answer.err
-    use(told.access_key, told.secret)
+        assert str(messages.secret) not in answer.err
+    use(messages.access_key, messages.secret)
     made = cli("key", "create", endpoint, "--role", "read", "--table", "shop.orders", "--json").json
     rows = {row["id"]: row for row in cli("key", "list", endpoint, "--json").json}
     assert rows[made["access_key_id"]]["tables"] == ["shop.orders"]
@@ -191,15 +191,15 @@ def test_a_server_starts_ends_and_stands_alone(tmp_path: Path) -> None:
         said = ""
         while not said.rstrip().endswith("}"):
             said += first.stdout.readline()
-        told = json.loads(said)
-        assert urllib3.request("GET", f"{told['endpoint']}/healthcheck").status == 200
+        document = json.loads(said)
+        assert urllib3.request("GET", f"{document['endpoint']}/healthcheck").status == 200
         second = serving(folder, *log)
         _, problem = second.communicate()
         assert (second.returncode, problem.count("\n")) == (4, 1)
-        assert told["endpoint"] in problem
+        assert document["endpoint"] in problem
         credentials = {
-            "LAKEBED_ACCESS_KEY_ID": told["access_key_id"],
-            "LAKEBED_SECRET_ACCESS_KEY": told["secret_access_key"],
+            "LAKEBED_ACCESS_KEY_ID": document["access_key_id"],
+            "LAKEBED_SECRET_ACCESS_KEY": document["secret_access_key"],
         }
         made = subprocess.run(
             [sys.executable, "-m", "lakebed.cli", "repo", "create", str(folder), "analytics"],
@@ -290,7 +290,7 @@ def test_collecting_a_lake_whose_repositories_are_owned(cli: Cli, tmp_path: Path
         assert answer.code == exits.CONFLICT
         assert "repositories: not collected. The repositories at file://" in answer.out
         assert "nothing to delete" not in answer.out
-        (report,) = [one for one in cli("collect", lake, "--yes", "--json").json if one["problem"]]
+        (report,) = [row for row in cli("collect", lake, "--yes", "--json").json if row["problem"]]
         assert (report["store"], report["problem_kind"]) == ("repositories", "owned")
         assert cli("collect", lake, "--dry-run").code == exits.OK
     assert cli("collect", lake, "--yes").code == exits.OK

@@ -69,9 +69,9 @@ def test_upsert(cli: Cli, lake: str, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text(HEADER + '1,"",\n9,ZZ,5\n')
     made = cli("table", "upsert", lake, "flights", tmp_path / "new.csv", "--json").json
     assert made["snapshot"] == 3
-    found = read(cli, lake)
-    assert keys(found) == [1, 2, 3, 4, 9]
-    assert found[0] == {"id": 1, "carrier": "", "delay": None}
+    rows = read(cli, lake)
+    assert keys(rows) == [1, 2, 3, 4, 9]
+    assert rows[0] == {"id": 1, "carrier": "", "delay": None}
 
 
 def test_append_and_write(cli: Cli, lake: str, tmp_path: Path) -> None:
@@ -139,19 +139,19 @@ def test_delete_by_marks(cli: Cli, lake: str) -> None:
 
 def test_diff(cli: Cli, lake: str) -> None:
     """Rows added, removed and changed between two versions, by key."""
-    found = cli("table", "diff", lake, "flights", "jan", "2", "--json").json
-    assert (found["added"], found["removed"], found["changed"]) == (1, 0, 1)
-    assert found["rows"]["added"][0]["id"] == 4
-    assert found["rows"]["after"][0]["delay"] == 103.0
+    document = cli("table", "diff", lake, "flights", "jan", "2", "--json").json
+    assert (document["added"], document["removed"], document["changed"]) == (1, 0, 1)
+    assert document["rows"]["added"][0]["id"] == 4
+    assert document["rows"]["after"][0]["delay"] == 103.0
     assert "1 added, 0 removed, 1 changed." in cli("table", "diff", lake, "flights", "jan", "2").out
     assert cli("table", "diff", lake, "flights", "jan", "nope").code == exits.NOT_FOUND
 
 
 def test_changes(cli: Cli, lake: str) -> None:
     """What was written after one version, up to another."""
-    found = cli("table", "changes", lake, "flights", "1", "2", "--json").json
-    assert sorted(row["id"] for row in found) == [3, 4]
-    assert {"_row_kind"} <= set(found[0])
+    document = cli("table", "changes", lake, "flights", "1", "2", "--json").json
+    assert sorted(row["id"] for row in document) == [3, 4]
+    assert {"_row_kind"} <= set(document[0])
 
 
 def dated(cli: Cli, lake: str, tmp_path: Path) -> Path:
@@ -210,8 +210,10 @@ def test_a_file_is_written_in_a_format_that_its_name_says(cli: Cli, lake: str, t
     path = tmp_path / "x.json"
     assert written == {"output": str(path), "format": "json", "rows": 2, "bytes": path.stat().st_size}
     assert len(json.loads(path.read_text())) == 2
-    told = cli("table", "read", lake, "flights", "-o", tmp_path / "x.txt", "--format", "csv", "--limit", "1", "--json")
-    assert (told.json["rows"], told.json["format"]) == (1, "csv")
+    output = cli(
+        "table", "read", lake, "flights", "-o", tmp_path / "x.txt", "--format", "csv", "--limit", "1", "--json"
+    )
+    assert (output.json["rows"], output.json["format"]) == (1, "csv")
     assert len((tmp_path / "x.txt").read_text().splitlines()) == 2
 
 
@@ -236,7 +238,7 @@ def test_loading_a_file_tells_how_far_it_is(tmp_path: Path, suffix: str) -> None
     seen: list[Loaded] = []
     reader = read_file(path, format=None, schema=rows.schema, progress=seen.append)
     assert sum(batch.num_rows for batch in reader) == rows.num_rows
-    assert len({one.done_count for one in seen}) > 2
-    assert [one.done_count for one in seen] == sorted(one.done_count for one in seen)
-    assert {one.total_count for one in seen} == {os.path.getsize(path) if suffix == "csv" else rows.num_rows}
+    assert len({item.done_count for item in seen}) > 2
+    assert [item.done_count for item in seen] == sorted(item.done_count for item in seen)
+    assert {item.total_count for item in seen} == {os.path.getsize(path) if suffix == "csv" else rows.num_rows}
     assert seen[-1].done_count == seen[-1].total_count

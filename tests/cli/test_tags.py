@@ -55,9 +55,9 @@ def test_replace_and_rename(cli: Cli, lake: str) -> None:
 
 def test_delete_tag(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     """A dry run only reports; deleting deletes; a missing tag is refused unless --if-exists."""
-    told = cli("table", "drop-tag", lake, "flights", "jan", "--dry-run", "--json").json
-    assert told["dry_run"]
-    assert told["hidden"] == 1
+    document = cli("table", "drop-tag", lake, "flights", "jan", "--dry-run", "--json").json
+    assert document["dry_run"]
+    assert document["hidden"] == 1
     assert cli("table", "drop-tag", lake, "flights", "nope").code == exits.NOT_FOUND
     assert cli("table", "drop-tag", lake, "flights", "jan", "nope").code == exits.NOT_FOUND
     assert unchanged()
@@ -69,8 +69,8 @@ def test_delete_tag(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
 def test_expire_tags(cli: Cli, lake: str) -> None:
     """Tags whose lifetime is over go, others stay; a dry run lists them."""
     cli("table", "tag", lake, "flights", "brief", "--lifetime", "0 ms")
-    told = cli("table", "expire-tags", lake, "flights", "--dry-run", "--json").json
-    assert told["versions"] == ["tag/tag-brief"]
+    document = cli("table", "expire-tags", lake, "flights", "--dry-run", "--json").json
+    assert document["versions"] == ["tag/tag-brief"]
     assert tags_of(cli, lake) == {"jan": 1, "brief": 2}
     assert cli("table", "expire-tags", lake, "flights").code == exits.OK
     assert tags_of(cli, lake) == {"jan": 1}

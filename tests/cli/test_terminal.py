@@ -46,8 +46,8 @@ def at_a_terminal(folder: Path, width: str) -> str:
 
 def test_the_story_has_every_command() -> None:
     """A command that is added is run here too."""
-    told = {found.path for line, _ in COMMANDS if (found := find(ROOT, line.split(" "))) is not None}
-    assert told == {command.path for command in ROOT.every()}
+    paths = {result.path for line, _ in COMMANDS if (result := find(ROOT, line.split(" "))) is not None}
+    assert paths == {command.path for command in ROOT.every()}
 
 
 def test_every_command_at_a_terminal(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ Cli = Callable[..., Any]
 
 def snapshots(cli: Cli, lake: str) -> list[int]:
     """Ids of the snapshots of flights."""
-    return [one["snapshot"] for one in cli("table", "history", lake, "flights", "--json").json]
+    return [row["snapshot"] for row in cli("table", "history", lake, "flights", "--json").json]
 
 
 def test_history(cli: Cli, lake: str) -> None:
     """Snapshots oldest first with rows and tags; --limit keeps the newest."""
-    found = cli("table", "history", lake, "flights", "--json").json
-    assert [(one["snapshot"], one["rows_delta"], one["tags"]) for one in found] == [(1, 3, ["jan"]), (2, 2, [])]
+    document = cli("table", "history", lake, "flights", "--json").json
+    assert [(item["snapshot"], item["rows_delta"], item["tags"]) for item in document] == [(1, 3, ["jan"]), (2, 2, [])]
     assert len(cli("table", "history", lake, "flights", "--limit", "1", "--json").json) == 1
     assert (
         "ago" in cli("table", "history", lake, "flights").out
@@ -30,9 +30,9 @@ def test_history(cli: Cli, lake: str) -> None:
 
 def test_rollback(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     """A dry run reports what would go; then the old rows are back and what came later is gone."""
-    told = cli("table", "rollback", lake, "flights", "--tag", "jan", "--dry-run", "--json").json
-    assert told["snapshot"] == 1
-    assert "snapshot/snapshot-2" in told["versions"]
+    document = cli("table", "rollback", lake, "flights", "--tag", "jan", "--dry-run", "--json").json
+    assert document["snapshot"] == 1
+    assert "snapshot/snapshot-2" in document["versions"]
     assert unchanged()
     made = cli("table", "rollback", lake, "flights", "--tag", "jan", "--json").json
     assert made["snapshot"] == 3
@@ -51,9 +51,9 @@ def test_rollback_as_latest(cli: Cli, lake: str) -> None:
 def test_expire(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     """A dry run lists; expiring keeps what is asked, and what a tag pins stays readable."""
     options = ("--retain-max", "1", "--retain-min", "1")
-    told = cli("table", "expire", lake, "flights", *options, "--dry-run", "--json").json
-    assert told["dry_run"]
-    assert told["versions"] == ["snapshot/snapshot-1"]
+    document = cli("table", "expire", lake, "flights", *options, "--dry-run", "--json").json
+    assert document["dry_run"]
+    assert document["versions"] == ["snapshot/snapshot-1"]
     assert unchanged()
     assert cli("table", "expire", lake, "flights", "--retain-max", "0").code == exits.USAGE
     done = cli("table", "expire", lake, "flights", *options, "--json").json
@@ -64,9 +64,9 @@ def test_expire(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
 
 def test_compact(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     """Files become fewer, rows stay; a dry run changes nothing."""
-    told = cli("table", "compact", lake, "flights", "--full", "--dry-run", "--json").json
-    assert told["snapshot"] is None
-    assert told["files_before"] == 2
+    document = cli("table", "compact", lake, "flights", "--full", "--dry-run", "--json").json
+    assert document["snapshot"] is None
+    assert document["files_before"] == 2
     assert unchanged()
     done = cli("table", "compact", lake, "flights", "--full", "--json").json
     assert (done["files_after"], done["snapshot"]["kind"]) == (1, "COMPACT")
@@ -82,7 +82,7 @@ def test_branches(cli: Cli, lake: str, tmp_path: Path) -> None:
     assert cli("table", "read", lake, "flights", "--branch", "dev", "--count").out == "4\n"
     assert cli("table", "read", lake, "flights", "--version", "dev", "--count").out == "4\n"
     assert cli("table", "read", lake, "flights", "--where", "id = 50", "--count").out == "0\n"
-    assert [one["branch"] for one in cli("table", "branches", lake, "flights", "--json").json] == ["dev"]
+    assert [row["branch"] for row in cli("table", "branches", lake, "flights", "--json").json] == ["dev"]
     assert cli("table", "branch", lake, "flights", "dev").code == exits.CONFLICT
     assert cli("table", "drop", lake, "flights").code == exits.USAGE
     assert cli("fsck", lake, "--deep").code == exits.OK
@@ -96,8 +96,8 @@ def test_remove_orphan_files(cli: Cli, lake: str) -> None:
     orphan = Path(lake) / "default.db" / "flights" / "bucket-0" / "data-nobody-0.parquet"
     orphan.write_bytes(b"lost")
     os.utime(orphan, (1_000_000_000, 1_000_000_000))
-    told = cli("table", "collect", lake, "flights", "--dry-run", "--json").json
-    assert [one["path"] for one in told["objects"]] == ["bucket-0/data-nobody-0.parquet"]
+    document = cli("table", "collect", lake, "flights", "--dry-run", "--json").json
+    assert [entry["path"] for entry in document["objects"]] == ["bucket-0/data-nobody-0.parquet"]
     assert orphan.exists()
     assert cli("table", "collect", lake, "flights").code == exits.OK
     assert not orphan.exists()
@@ -110,7 +110,7 @@ def test_fsck_of_one_table(cli: Cli, lake: str) -> None:
     next((Path(lake) / "default.db" / "flights").rglob("*.parquet")).unlink()
     answer = cli("table", "fsck", lake, "flights", "--json")
     assert answer.code == exits.FAULTY
-    assert {one["kind"] for one in answer.json["findings"]} == {"missing"}
+    assert {finding["kind"] for finding in answer.json["findings"]} == {"missing"}
 
 
 def test_system_tables(cli: Cli, lake: str) -> None:

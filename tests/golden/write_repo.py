@@ -47,10 +47,10 @@ def main() -> None:
     ref = writer.finish()
     committed.close()
     if not (folder / "metarange.json").exists():
-        for one in store.list():
-            target = folder / one.path
+        for item in store.list():
+            target = folder / item.path
             target.parent.mkdir(exist_ok=True)
-            target.write_bytes(bytes(memoryview(store.get(one.path))))
+            target.write_bytes(bytes(memoryview(store.get(item.path))))
         (folder / "metarange.json").write_bytes(msgspec.json.format(msgspec.json.encode(ref)) + b"\n")
     said = [[path.hex(), value.hex(), msgspec.to_builtins(ENTRIES[path])] for path, value in rows.items()]
     (folder / "rows.json").write_text(json.dumps(said, indent=1) + "\n")

@@ -41,8 +41,8 @@ def table(request):
     options = dict(request.get("options") or {})
     if request.get("client") == "pypaimon-native":
         options |= NATIVE
-    found = catalog(request).get_table(request["table"])
-    return found.copy(options) if options else found
+    result = catalog(request).get_table(request["table"])
+    return result.copy(options) if options else result
 
 
 def create(request):

@@ -325,10 +325,10 @@ class TestTheirsReadByUs:
         assert_same(table.read(version="kept"), before)
         assert_same(peers.read("d.t", client=client, **{"scan.tag-name": "kept"}), before)
         assert_same(peers.read("d.t", client=client), table.read())
-        held = files_on_disk(table)
+        pin = files_on_disk(table)
         report = table.delete_tag("kept")
         assert report.deleted_count > 0
-        assert len(files_on_disk(table)) < len(held)
+        assert len(files_on_disk(table)) < len(pin)
         assert files_on_disk(table) == set(table.system("files")["file_path"].to_pylist())
 
     def test_old_style_loses_nothing_naively_needed(self, peers: Peers) -> None:

@@ -66,6 +66,6 @@ def test_other_clients_read_them(spark: SparkSession, peers: Peers) -> None:
             assert canonical(peers.read(f"default.{name}", client=client)) == canonical(rows), (name, client)
         assert canonical(peers.sql(f'select * from paimon."default".{name}')) == canonical(rows), name
         wanted = "id >= 17 and id < 40 and x > 5 and day = date '2013-01-02'"
-        found = peers.sql(f'select id from paimon."default".{name} where {wanted}')["id"].to_pylist()
-        assert sorted(found) == [22, 28, 31, 34, 37]
+        result = peers.sql(f'select id from paimon."default".{name} where {wanted}')["id"].to_pylist()
+        assert sorted(result) == [22, 28, 31, 34, 37]
     frame.unpersist()

@@ -169,13 +169,13 @@ def shorten_waits() -> None:
 
 
 def _items_of(items: Sequence[pytest.Item], nodes: Sequence[str]) -> list[pytest.Item]:
-    chosen = [
+    choice = [
         item
         for item in items
         if any(item.nodeid == node or item.nodeid.startswith((f"{node}[", f"{node}::")) for node in nodes)
     ]
-    assert chosen, f"no test is called {nodes}"
-    return chosen
+    assert choice, f"no test is called {nodes}"
+    return choice
 
 
 def main(room: str, output: str) -> None:

@@ -86,7 +86,7 @@ def test_rows(drawn: tuple[list[str], list[pa.Array]]) -> None:
     """Rows of any columns decode to them, one row at a time encodes the same, and their buckets agree."""
     types, arrays = drawn
     rows = encode_rows(arrays, types)
-    assert all(found.equals(array) for found, array in zip(decode_rows(rows, types), arrays, strict=True))
+    assert all(result.equals(array) for result, array in zip(decode_rows(rows, types), arrays, strict=True))
     for index in range(len(rows)):
         single = [array.slice(index, 1) for array in arrays]
         assert encode_rows(single, types)[0] == rows[index]
@@ -140,14 +140,14 @@ def test_manifests(drawn: list[tuple[bool, DataFile]], added_snapshot: int | Non
         for is_add, file in drawn
     ]
     entries = entries_of_changes(changes)
-    found = decode_manifest(encode_manifest(entries), path="m", added_snapshot=added_snapshot)
-    assert found.drop(["commit_snapshot"]).equals(entries.drop(["commit_snapshot"]))
+    result = decode_manifest(encode_manifest(entries), path="m", added_snapshot=added_snapshot)
+    assert result.drop(["commit_snapshot"]).equals(entries.drop(["commit_snapshot"]))
     inherited = -1 if added_snapshot is None else added_snapshot
     expected = [
         (inherited if is_add else -1) if file.commit_snapshot is None else file.commit_snapshot
         for is_add, file in drawn
     ]
-    assert [file.commit_snapshot for file in files_of(found)] == expected
+    assert [file.commit_snapshot for file in files_of(result)] == expected
 
 
 METAS = st.builds(ManifestMeta, TEXT, NATURAL, NATURAL, NATURAL, STATS, NATURAL, added_snapshot=st.none() | NATURAL)
@@ -262,9 +262,9 @@ def test_pruning_never_loses_a_row(files: list[list[Any]], predicate: Predicate)
         file = DataFile(str(len(tables)), 1, len(rows), b"", b"", EMPTY_STATS, stats, 0, 0, 0, 0)
         tables.append(table)
         changes.append(BucketChange(encode_row([], []), 0, 1, added=(file,)))
-    found = may_match(entries_of_changes(changes), predicate, schema=PRUNED, schema_of=lambda _: PRUNED)
+    result = may_match(entries_of_changes(changes), predicate, schema=PRUNED, schema_of=lambda _: PRUNED)
     counts = np.array([table.filter(to_arrow(predicate, table.schema)).num_rows for table in tables])
-    assert found[counts > 0].all()
+    assert result[counts > 0].all()
 
 
 @THOROUGH
@@ -278,5 +278,5 @@ def test_printed_filters_mean_the_same(predicate: Predicate, rows: list[Any]) ->
     if "IN ()" in text:
         return
     again = parse_predicate(text)
-    left, right = (table.filter(to_arrow(one, table.schema)) for one in (predicate, again))
+    left, right = (table.filter(to_arrow(item, table.schema)) for item in (predicate, again))
     assert left.to_pydict().__repr__() == right.to_pydict().__repr__()

@@ -189,7 +189,7 @@ class World:
         rows = []
         for _ in range(self.rng.choice((1, 2, 4, 12))):
             row = {"id": self.rng.randrange(KEY_COUNT)}
-            row |= {one.name: self.rng.choice(values) for one, values in self.case.columns}
+            row |= {item.name: self.rng.choice(values) for item, values in self.case.columns}
             rows.append(row | {name: self.rng.choice((None, 7)) for name in self.added})
         gone = [self.case.deletes and self.rng.random() < 0.3 for _ in rows]
         for row, is_gone in zip(rows, gone, strict=True):
@@ -214,8 +214,8 @@ class World:
                 rows[:] = [(gone, {**row, "new": None}) for gone, row in rows]
 
     def expected(self) -> dict[int, Row]:
-        found = {key: self.case.row_of(rows) for key, rows in self.written.items()}
-        rows = {key: row for key, row in found.items() if row is not None}
+        result = {key: self.case.row_of(rows) for key, rows in self.written.items()}
+        rows = {key: row for key, row in result.items() if row is not None}
         for key, row in rows.items():
             if self.added and len(self.written[key]) > 1 and self.case.options["merge-engine"] == "aggregation":
                 rows[key] = {**row, "new": self.newest(self.written[key])}

@@ -42,10 +42,10 @@ MET_TOO = ("index files", "statistics", "changelogs")
 def test_nothing_needed_is_deleted_and_everything_unneeded_is(chunk: int, tell: Callable[[str], None]) -> None:
     """Over random histories the collectors delete exactly what no snapshot, tag or branch needs."""
     seeds = range(chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE)
-    told = run_histories(seeds, step_count=STEP_COUNT)
-    tell(f"expiry model, seeds {seeds.start}-{seeds[-1]}: {told}")
+    histories = run_histories(seeds, step_count=STEP_COUNT)
+    tell(f"expiry model, seeds {seeds.start}-{seeds[-1]}: {histories}")
     for what in (*MET, *MET_TOO):
-        assert told.counts[what] > 0, f"these histories never met {what!r}"
+        assert histories.counts[what] > 0, f"these histories never met {what!r}"
 
 
 @pytest.mark.long
@@ -56,8 +56,8 @@ def test_ten_thousand_histories(tell: Callable[[str], None]) -> None:
     ]
     sums = Histories()
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for told in pool.map(partial(run_histories, step_count=STEP_COUNT), chunks):
-            sums += told
+        for messages in pool.map(partial(run_histories, step_count=STEP_COUNT), chunks):
+            sums += messages
     tell(f"expiry model, seeds {LONG_START}-{LONG_START + LONG_COUNT - 1}: {sums}")
     assert sums.counts["histories"] == LONG_COUNT
     for what in (*MET, *MET_TOO):
@@ -89,13 +89,13 @@ def no_fold(patch: pytest.MonkeyPatch) -> None:
     def unfolded(deltas: Any) -> Any:
         rows = [(row, snapshot_id) for snapshot_id, table in deltas for row in table.to_pylist() if row["kind"] == 1]
         by_path = {row["path"]: (row, snapshot_id) for row, snapshot_id in rows}
-        found = list(by_path.values())
+        result = list(by_path.values())
         return candidates_of(
             Role.DATA,
-            [row["path"] for row, _ in found],
-            size_bytes=[row["size_bytes"] for row, _ in found],
-            born=[row["born"] for row, _ in found],
-            dead=[snapshot_id for _, snapshot_id in found],
+            [row["path"] for row, _ in result],
+            size_bytes=[row["size_bytes"] for row, _ in result],
+            born=[row["born"] for row, _ in result],
+            dead=[snapshot_id for _, snapshot_id in result],
         )
 
     patch.setattr(referenced_files, "fold_deltas", unfolded)
@@ -111,9 +111,9 @@ def no_fork_pins(patch: pytest.MonkeyPatch) -> None:
     """Main forgets what its branches share."""
 
     def forgetful(line: Any) -> LiveVersions:
-        found = read(line)
-        tags = tuple(tag for tag in found.tags if not tag.name.startswith("lakebed.pin.branch."))
-        return LiveVersions(found.snapshot_ids, tags, found.restored_ids)
+        rows = read(line)
+        tags = tuple(tag for tag in rows.tags if not tag.name.startswith("lakebed.pin.branch."))
+        return LiveVersions(rows.snapshot_ids, tags, rows.restored_ids)
 
     read = deletion.read_live_versions
     patch.setattr(deletion, "read_live_versions", forgetful)
@@ -164,10 +164,10 @@ def no_manifests_in_the_walk(patch: pytest.MonkeyPatch) -> None:
 
 def lists_die_with_their_snapshot(patch: pytest.MonkeyPatch) -> None:
     """A manifest list goes with its snapshot even while a tag holds it."""
-    own = referenced_files.ReferencedFiles.own_lists
+    mine = referenced_files.ReferencedFiles.own_lists
 
     def short(self: Any, gone: Any) -> Any:
-        lists = own(self, gone)
+        lists = mine(self, gone)
         return lists.set_column(4, "dead", lists["born"])
 
     patch.setattr(referenced_files.ReferencedFiles, "own_lists", short)

@@ -65,41 +65,41 @@ grant; attachments decide who makes progress."""
 @pytest.mark.parametrize("name", SMALL)
 def test_small_bounds_are_searched_to_the_end(name: str, tell: Callable[[str], None]) -> None:
     """No order of steps breaks an invariant, and the search has ended by itself."""
-    found = search(Rules(), SMALL[name])
-    tell(f"fleet, {name}: {found}")
-    assert found.violation is None, found
-    assert found.is_complete
-    assert found.state_count > 500
+    match = search(Rules(), SMALL[name])
+    tell(f"fleet, {name}: {match}")
+    assert match.violation is None, match
+    assert match.is_complete
+    assert match.state_count > 500
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LARGE)
 def test_large_bounds(name: str, tell: Callable[[str], None]) -> None:
     """More transactions, rows and failures at once."""
-    found = search(Rules(), LARGE[name])
-    tell(f"fleet, {name}: {found}")
-    assert found.violation is None, found
+    match = search(Rules(), LARGE[name])
+    tell(f"fleet, {name}: {match}")
+    assert match.violation is None, match
 
 
 @pytest.mark.parametrize("undone", UNDONE)
 def test_a_rule_undone_is_found(undone: str, tell: Callable[[str], None]) -> None:
     """Without it some order of steps breaks an invariant, within the same small bounds."""
     name, rules, invariant = UNDONE[undone]
-    found = search(replace(Rules(), **dict.fromkeys(rules.split(), False)), SMALL[name])
-    tell(f"fleet, {undone}: {found}")
-    assert found.violation is not None, f"{found.state_count:,} states without {rules}"
-    assert found.violation.startswith(invariant)
+    match = search(replace(Rules(), **dict.fromkeys(rules.split(), False)), SMALL[name])
+    tell(f"fleet, {undone}: {match}")
+    assert match.violation is not None, f"{match.state_count:,} states without {rules}"
+    assert match.violation.startswith(invariant)
 
 
 @pytest.mark.parametrize("rule", SAFE_WITHOUT)
 def test_a_second_guard_is_not_missed(rule: str) -> None:
     """What the design says of the two grant policies: each of these rules alone may be missing."""
-    found = search(replace(Rules(), **{rule: False}), SMALL["relocation"])
-    assert found.violation is None, found
-    assert found.is_complete
+    match = search(replace(Rules(), **{rule: False}), SMALL["relocation"])
+    assert match.violation is None, match
+    assert match.is_complete
 
 
 def test_every_rule_is_undone_once() -> None:
     """A rule that no test undoes may say nothing."""
     undone = {rule for _, rules, _ in UNDONE.values() for rule in rules.split()}
-    assert {one.name for one in fields(Rules)} <= undone | set(SAFE_WITHOUT)
+    assert {field.name for field in fields(Rules)} <= undone | set(SAFE_WITHOUT)

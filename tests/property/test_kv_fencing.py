@@ -130,7 +130,7 @@ class Writer:
         def change(manifest: Manifest) -> Manifest | None:
             if manifest.writer_epoch != claim.epoch:
                 raise Fenced("a newer writer's manifest")
-            if any(one.id == file_id for one in manifest.l0):
+            if any(item.id == file_id for item in manifest.l0):
                 return None
             return msgspec.structs.replace(
                 manifest,
@@ -153,7 +153,9 @@ class Writer:
             return msgspec.structs.replace(
                 manifest,
                 wal_id_last_seen=max(manifest.wal_id_last_seen, self.last_id),
-                checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
+                checkpoints=tuple(
+                    checkpoint for checkpoint in manifest.checkpoints if checkpoint.owner.kind != "writer"
+                ),
             )
 
         self.ended = True
@@ -176,14 +178,14 @@ def collect(place: DatabaseLocation) -> None:
     if CARE["boundary"]:
         log.raise_boundary(newest.manifest_id, manifest=newest)
     place.store.delete(manifest_path(id) for id in ids if id < newest.manifest_id)
-    doomed = [one for one in entries if one.id <= newest.replay_after_wal_id]
-    place.store.delete(wal_path(one.id) for one in doomed if not (CARE["fences"] and one.is_fence))
+    doomed = [entry for entry in entries if entry.id <= newest.replay_after_wal_id]
+    place.store.delete(wal_path(target.id) for target in doomed if not (CARE["fences"] and target.is_fence))
 
 
 def check(world: World, place: DatabaseLocation) -> None:
     """Read everything anew: each acknowledged row is there."""
-    found = ManifestLog(place).find_latest()
-    if found is None and not world.acknowledged:
+    latest = ManifestLog(place).find_latest()
+    if latest is None and not world.acknowledged:
         return  # its makers crashed
     manifest = ManifestLog(place).latest()
     rows: dict[bytes, bytes] = {}
@@ -441,10 +443,10 @@ def undo_epoch_of_takers(patch: pytest.MonkeyPatch) -> None:
     original = WalLog.fence
 
     def fence(self: WalLog, id: int, epoch: int) -> WalRecord | None:
-        there = original(self, id, epoch)
-        if there is None:
+        present = original(self, id, epoch)
+        if present is None:
             return None
-        return WalRecord(there.id, there.write_id, 0, there.first_sequence, there.rows)
+        return WalRecord(present.id, present.write_id, 0, present.first_sequence, present.rows)
 
     def append(self: WalLog, id: int, body: bytes) -> None:
         while True:
@@ -463,11 +465,11 @@ def undo_whose_end_it_is(patch: pytest.MonkeyPatch) -> None:
     original = claim_module.check_not_owned
 
     def look(*args: Any, **facts: Any) -> Any:
-        there = original(*args, **facts)
-        if there.ended_epoch is None:
-            return there
+        present = original(*args, **facts)
+        if present.ended_epoch is None:
+            return present
         newest = ManifestLog(args[0]).latest().writer_epoch
-        return there._replace(ended_epoch=newest)
+        return present._replace(ended_epoch=newest)
 
     patch.setattr(claim_module, "check_not_owned", look)
 
@@ -494,8 +496,8 @@ REPAIRS = (
 def test_each_repair_is_missed(undo: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Undone, something acknowledged is lost, or two own what one may own."""
     undo(monkeypatch)
-    found = next((entry for entry in runs() if entry[3].violations), None)
-    assert found is not None, "nothing was found"
+    match = next((entry for entry in runs() if entry[3].violations), None)
+    assert match is not None, "nothing was found"
 
 
 # ---- two usurpers at once, in any order

@@ -112,28 +112,28 @@ class History:
     def compare_and_set(self) -> None:
         """With the right or a wrong expectation."""
         key = self.rng.choice(KEYS)
-        there = visible(self.model, self.now()).get(key)
-        expected = there if self.rng.random() < 0.7 else b"wrong"
+        present = visible(self.model, self.now()).get(key)
+        expected = present if self.rng.random() < 0.7 else b"wrong"
         self.count += 1
         value = None if self.rng.random() < 0.2 else b"%d." % self.count
         try:
             self.db.set_if(key, value, expected=expected, await_durable=False)
         except Conflict:
-            assert expected != there
+            assert expected != present
             self.met["set_if refused"] += 1
         else:
-            assert expected == there
+            assert expected == present
             self.note([("delete" if value is None else "put", key, value or b"", None)])
 
     def write_conditionally(self) -> None:
         """Several at once, with the right or a wrong expectation of several keys, absent ones included."""
         batch, writes = WriteBatch(), [self.some_write() for _ in range(self.rng.randrange(5))]
         fill(batch, writes)
-        there = visible(self.model, self.now())
-        expected = {key: there.get(key) for key in self.rng.sample(KEYS, self.rng.randrange(4))}
+        present = visible(self.model, self.now())
+        expected = {key: present.get(key) for key in self.rng.sample(KEYS, self.rng.randrange(4))}
         if expected and self.rng.random() < 0.3:
             expected[self.rng.choice(list(expected))] = b"wrong"
-        wrong = {key for key, value in expected.items() if there.get(key) != value}
+        wrong = {key for key, value in expected.items() if present.get(key) != value}
         refused: set[bytes] = set()
         try:
             self.db.write_if(batch, expected=expected, await_durable=self.rng.random() < 0.3)
@@ -158,25 +158,25 @@ class History:
         isolation: Any = self.rng.choice(["snapshot", "serializable"])
         since = self.db.stats().last_sequence
         t = self.db.transaction(isolation, await_durable=self.rng.random() < 0.3)
-        own, writes, rests_on, ranges = dict(self.model), [], set(), []
+        mine, writes, rests_on, ranges = dict(self.model), [], set(), []
         for _ in range(self.rng.randrange(1, 8)):
             choice = self.rng.random()
             if choice < 0.4:
                 write = self.some_write()
                 fill(t, [write])
                 writes.append(write)
-                applied(own, [write], self.now())
+                applied(mine, [write], self.now())
                 rests_on.add(write[1])
             elif choice < 0.6:
                 key = self.rng.choice(KEYS)
-                assert t.get(key) == visible(own, self.now()).get(key)
+                assert t.get(key) == visible(mine, self.now()).get(key)
                 # What a transaction has put or deleted itself it does not read.
                 if isolation == "serializable" and not any(w[1] == key and w[0] != "merge" for w in writes):
                     rests_on.add(key)
             elif choice < 0.75:
                 start, end = sorted(self.rng.choices(KEYS, k=2))
                 reverse = self.rng.random() < 0.5
-                expected = [(k, v) for k, v in visible(own, self.now()).items() if start <= k < end]
+                expected = [(k, v) for k, v in visible(mine, self.now()).items() if start <= k < end]
                 assert list(t.scan(start, end, reverse=reverse)) == (expected[::-1] if reverse else expected)
                 if isolation == "serializable":
                     ranges.append((start, end))

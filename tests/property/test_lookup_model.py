@@ -177,9 +177,9 @@ class World:
 
     def tag(self, number: int) -> None:
         if self.snapshots and f"t{number}" not in self.tags:
-            chosen = sorted(self.snapshots)[number % len(self.snapshots)]
-            self.table.create_tag(f"t{number}", snapshot_id=chosen)
-            self.tags[f"t{number}"] = (chosen, self.snapshots[chosen])
+            snapshots = sorted(self.snapshots)[number % len(self.snapshots)]
+            self.table.create_tag(f"t{number}", snapshot_id=snapshots)
+            self.tags[f"t{number}"] = (snapshots, self.snapshots[snapshots])
 
     def untag(self, number: int) -> None:
         if self.tags:
@@ -194,8 +194,8 @@ class World:
             del self.snapshots[gone]
 
     def rollback(self, number: int) -> None:
-        targets = {f"tag.{name}": one for name, one in self.tags.items()}
-        targets |= {str(one): (one, state) for one, state in self.snapshots.items()}
+        targets = {f"tag.{name}": item for name, item in self.tags.items()}
+        targets |= {str(snapshot): (snapshot, state) for snapshot, state in self.snapshots.items()}
         if not targets:
             return
         name = sorted(targets)[number % len(targets)]
@@ -207,8 +207,8 @@ class World:
         self.table.rollback_to(name)
         if max(self.snapshots) == target:
             return
-        self.snapshots = {one: kept for one, kept in self.snapshots.items() if one <= target}
-        self.tags = {one: tag for one, tag in self.tags.items() if tag[0] <= target}
+        self.snapshots = {snapshot: kept for snapshot, kept in self.snapshots.items() if snapshot <= target}
+        self.tags = {item: tag for item, tag in self.tags.items() if tag[0] <= target}
         self.noted(state)
 
     def as_latest(self, number: int) -> None:
@@ -247,7 +247,7 @@ class World:
         """Every version reads as it did, after cleaning too."""
         self.table.collect(grace_ms=0)
         table = Table.open(self.table.store, name="t", environment=self.table.context.environment)
-        assert [one.id for one in table.snapshots()] == sorted(self.snapshots)
+        assert [snapshot.id for snapshot in table.snapshots()] == sorted(self.snapshots)
         for snapshot_id, state in self.snapshots.items():
             same(table, state.visible, version=snapshot_id)
         for name, (_, state) in self.tags.items():
@@ -259,7 +259,7 @@ class World:
         """The deep check finds no error."""
         report = CheckReport(self.table.url, deep=True)
         check_table(self.table, Findings(report, store="t"))
-        assert not report.error_count, [one.sentence for one in report.findings]
+        assert not report.error_count, [finding.sentence for finding in report.findings]
 
 
 @dataclass
@@ -301,10 +301,10 @@ class Follower:
 
     def apply(self, batch: StreamBatch, *, exact: bool) -> None:
         """Apply a batch. Exact changes say the row that is there before they take it, and add none twice."""
-        found = [row for unit in batch.units for rows in unit.rows(self.world.table.store, batch.plan)
+        result = [row for unit in batch.units for rows in unit.rows(self.world.table.store, batch.plan)
                  for row in rows.to_pylist()]  # fmt: skip
-        assert len({(row["id"], row["_row_kind"][0]) for row in found}) == len(found), "a key is twice"
-        for row in sorted(found, key=lambda row: row["_row_kind"] in ("+I", "+U")):
+        assert len({(row["id"], row["_row_kind"][0]) for row in result}) == len(result), "a key is twice"
+        for row in sorted(result, key=lambda row: row["_row_kind"] in ("+I", "+U")):
             key, values = row["id"], (row["v"], row["w"])
             if row["_row_kind"] in ("-U", "-D"):
                 assert not exact or self.there[key] == values
@@ -331,15 +331,17 @@ def _sum(one: int | None, other: int | None) -> int | None:
 def as_table(rows: Rows) -> pa.Table:
     """Rows by key."""
     values = list(rows.values())
-    return pa.table({"id": list(rows), "v": [one[0] for one in values], "w": [one[1] for one in values]}, SCHEMA)
+    return pa.table(
+        {"id": list(rows), "v": [value[0] for value in values], "w": [value[1] for value in values]}, SCHEMA
+    )
 
 
 def same(table: Table, rows: Rows, **version: Any) -> None:
     """A version's rows, in full and by predicates, and their number."""
     scan = table.scan(**version)
-    found = scan.to_arrow()
-    assert found.num_rows == scan.count() == len(rows)
-    assert {one["id"]: (one["v"], one["w"]) for one in found.to_pylist()} == rows
+    result = scan.to_arrow()
+    assert result.num_rows == scan.count() == len(rows)
+    assert {item["id"]: (item["v"], item["w"]) for item in result.to_pylist()} == rows
     some = table.read(where="id >= 10 and w > 3", columns=["id"], **version)
     assert sorted(some["id"].to_pylist()) == sorted(n for n, row in rows.items() if n >= 10 and (row[1] or 0) > 3)
 

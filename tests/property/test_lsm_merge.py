@@ -101,7 +101,7 @@ def merged(sources: Sequence[Iterator[pa.RecordBatch]], *, reverse: bool = False
 
 def model_read(rows: Sequence[Row], sequence: int, now_ms: int, operator: MergeOperator) -> dict[bytes, bytes]:
     """What is visible, by the definition."""
-    found: dict[bytes, bytes] = {}
+    outcome: dict[bytes, bytes] = {}
     for key in sorted({row.key for row in rows}):
         value: bytes | None = None
         operands: list[bytes] = []
@@ -117,8 +117,8 @@ def model_read(rows: Sequence[Row], sequence: int, now_ms: int, operator: MergeO
                 value = row.value if row.kind == Kind.PUT and not ended else None
         result = operator.combine(key, value, operands) if operands else value
         if result is not None:
-            found[key] = result
-    return found
+            outcome[key] = result
+    return outcome
 
 
 @pytest.fixture(autouse=True)

@@ -53,15 +53,15 @@ def file_sets(draw: st.DrawFn) -> FileSet:
 def merged(task: CompactionTask, file_set: FileSet, id: str) -> Run:
     """What the task would write, if every row were kept."""
     l0, runs = task.inputs(file_set)
-    inputs = [*l0, *(one for run in runs for one in run.files)]
+    inputs = [*l0, *(item for run in runs for item in run.files)]
     return Run(
         id,
         (
             file(
                 f"{id}.f",
-                sum(one.size_bytes for one in inputs),
-                min(one.min_sequence for one in inputs),
-                max(one.max_sequence for one in inputs),
+                sum(input_.size_bytes for input_ in inputs),
+                min(input_.min_sequence for input_ in inputs),
+                max(input_.max_sequence for input_ in inputs),
             ),
         ),
     )
@@ -69,7 +69,7 @@ def merged(task: CompactionTask, file_set: FileSet, id: str) -> Run:
 
 def check_order(file_set: FileSet) -> None:
     """Every file is newer than all files after it."""
-    ranges = [(one.min_sequence, one.max_sequence) for one in file_set.files()]
+    ranges = [(file.min_sequence, file.max_sequence) for file in file_set.files()]
     for (newer_low, _), (_, older_high) in itertools.pairwise(ranges):
         assert newer_low > older_high, ranges
 

@@ -83,7 +83,7 @@ def trace_of_an_append() -> list[str]:
     append(log_on(store), 1)
     recorder = RecordingStore(store)
     append(log_on(recorder), 2)
-    return [str(one.call) for one in recorder.trace]
+    return [str(call.call) for call in recorder.trace]
 
 
 TRACE = trace_of_an_append()
@@ -177,10 +177,10 @@ def test_a_gap_does_not_hide_the_newest(padded: bool) -> None:
     log.raise_boundary(11)
     log.delete(range(4, 11))
     store.put("log/LATEST" if not padded else "elsewhere", b"3")  # a hint that landed late
-    for one in (reader, log_on(store, padded=padded)):
-        newest = one.newest()
+    for item in (reader, log_on(store, padded=padded)):
+        newest = item.newest()
         assert newest is not None
-        assert (newest[0], one.latest(), one.earliest()) == (11, 11, 1)
+        assert (newest[0], item.latest(), item.earliest()) == (11, 11, 1)
 
 
 @pytest.mark.parametrize("hint", [b"", b"x", b"999", b"-1", b"2", b"\xff" * 100])

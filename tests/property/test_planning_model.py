@@ -102,22 +102,22 @@ class Histories:
 
     def events(self) -> list[Event]:
         """A few adds, deletes, upgrades, restores, doubled adds and deletes of what is not there."""
-        found: list[Event] = []
-        there = list(self.model.head)
+        items: list[Event] = []
+        present = list(self.model.head)
         for _ in range(self.rng.randint(1, 6)):
             what = self.rng.choice(["add", "add", "delete", "upgrade", "again", "stray", "both"])
             new = (self.rng.randint(0, 2), 0, self.rng.choice(["f", "файл"]) + str(self.rng.randint(0, 30)))
-            old = self.rng.choice(there) if there else new
+            old = self.rng.choice(present) if present else new
             self.met[what] += 1
             if what == "add":
-                found.append((ADD, new))
+                items.append((ADD, new))
             elif what == "upgrade":
-                found += [(DELETE, old), (ADD, (old[0], old[1] + 1, old[2]))]
+                items += [(DELETE, old), (ADD, (old[0], old[1] + 1, old[2]))]
             elif what == "both":
-                found += [(ADD, new), (DELETE, new)]
+                items += [(ADD, new), (DELETE, new)]
             else:
-                found.append((ADD if what == "again" else DELETE, new if what == "stray" else old))
-        return found
+                items.append((ADD if what == "again" else DELETE, new if what == "stray" else old))
+        return items
 
     def commit(self) -> None:
         """A version on top of the newest; now and then its base is merged, or the table was rolled back before."""
@@ -149,8 +149,8 @@ class Histories:
         """One version as the reader gives it, in order, with the snapshots that committed the files."""
         snapshot, live = self.versions[which]
         entries = reader.live_entries(snapshot)
-        found = zip(*(entries[name].to_pylist() for name in ("bucket", "level", "file_name")), strict=True)
-        assert list(zip(found, entries["commit_snapshot"].to_pylist(), strict=True)) == list(live.items())
+        result = zip(*(entries[name].to_pylist() for name in ("bucket", "level", "file_name")), strict=True)
+        assert list(zip(result, entries["commit_snapshot"].to_pylist(), strict=True)) == list(live.items())
         assert set(entries["kind"].to_pylist()) <= {ADD}
 
 
@@ -255,7 +255,7 @@ def packed(sections: list[list[Member]], target: int, cost: int) -> list[list[Me
 def expected_splits(members: list[Member], wanted: set[str], *, keyed: bool, target: int, cost: int) -> list[Any]:
     """Partition, bucket, whether it merges and the names in order, of each split: one file after the other."""
     partitions = list(dict.fromkeys(member[0] for member in members))
-    found = []
+    result = []
     for partition, bucket in sorted({(partitions.index(m[0]), m[1]) for m in members}):
         inside = [member for member in members if member[:2] == (partitions[partition], bucket)]
         plain: list[list[Member]] = []
@@ -263,7 +263,7 @@ def expected_splits(members: list[Member], wanted: set[str], *, keyed: bool, tar
         if keyed:
             sections: list[list[Member]] = []
             for member in sorted(inside, key=lambda m: (m[3], m[4])):
-                if sections and member[3] <= max(one[4] for one in sections[-1]):
+                if sections and member[3] <= max(item[4] for item in sections[-1]):
                     sections[-1].append(member)
                 else:
                     sections.append([member])
@@ -274,10 +274,10 @@ def expected_splits(members: list[Member], wanted: set[str], *, keyed: bool, tar
             plain = [[member] for member in inside]
         plain = [section for section in plain if section[0][2].file_name in wanted]
         for pack in packed(plain, target, cost):
-            found.append((partitions[partition], bucket, False, [member[2] for member in pack]))
+            result.append((partitions[partition], bucket, False, [member[2] for member in pack]))
         for pack in packed([sorted(s, key=lambda m: (age(m[2]), m[3])) for s in merging], target, cost):
-            found.append((partitions[partition], bucket, True, [m[2] for m in sorted(pack, key=lambda m: age(m[2]))]))
-    return found
+            result.append((partitions[partition], bucket, True, [m[2] for m in sorted(pack, key=lambda m: age(m[2]))]))
+    return result
 
 
 @pytest.mark.parametrize("shape", ["single", "double", "append"])
@@ -302,8 +302,8 @@ def test_splits_equal_those_made_file_by_file(seed: int, shape: str) -> None:
         open_cost_bytes=cost,
         may_match=pa.array(may).to_numpy(zero_copy_only=False),
     )
-    found = [(split.partition, split.bucket, split.needs_merge, list(split.files)) for split in splits]
-    assert found == expected_splits(members, wanted, keyed=shape != "append", target=target, cost=cost)
+    pairs = [(split.partition, split.bucket, split.needs_merge, list(split.files)) for split in splits]
+    assert pairs == expected_splits(members, wanted, keyed=shape != "append", target=target, cost=cost)
     assert [split.row_count for split in splits] == [sum(f.row_count for f in split.files) for split in splits]
 
 

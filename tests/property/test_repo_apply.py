@@ -134,12 +134,12 @@ def check_reads(
     assert [metarange.get(path) for path in asked[::3]] == [model.get(path) for path in asked[::3]]
     for start, end in [(None, None), *bounds]:
         inside = {k: v for k, v in model.items() if (start is None or k >= start) and (end is None or k < end)}
-        found = [
+        rows = [
             row for batch in metarange.rows(start, end) for row in zip(*map(pa.Array.to_pylist, batch), strict=True)
         ]
-        assert found == sorted(inside.items())
+        assert rows == sorted(inside.items())
     ranges = metarange.ranges()
-    assert sum(one.entry_count for one in ranges) == len(model)
+    assert sum(part.entry_count for part in ranges) == len(model)
     assert len(ranges) == ref.range_count
 
 
@@ -160,7 +160,7 @@ def test_ranges_of_several_metaranges_join_to_what_their_rows_would_give(
     high = {path: value for path, value in second.items() if path >= cut}
     writer = committed.writer()
     for rows in (low, high):
-        for one in committed.open(written(committed, rows)).ranges():
-            writer.reuse(one)
+        for part in committed.open(written(committed, rows)).ranges():
+            writer.reuse(part)
     assert writer.finish().id == written(committed, {**low, **high}).id
     committed.close()

@@ -132,9 +132,9 @@ def with_changes(committed: Committed, base: MetarangeRef, *, seed: int, share: 
     """The base with a share of its entries changed or removed and as many added, from some entry on."""
     rng = random.Random(seed)
     count = int(BASE_COUNT * share)
-    chosen = sorted(rng.sample(range(first, min(first + 10 * count, BASE_COUNT) if first else BASE_COUNT), count))
-    news = {a_path(number): TOMBSTONE if number % 3 == 0 else entry_value((seed, number)) for number in chosen}
-    news |= {a_path(number) + b"-%d" % seed: entry_value(number) for number in chosen if number % 2}
+    choice = sorted(rng.sample(range(first, min(first + 10 * count, BASE_COUNT) if first else BASE_COUNT), count))
+    news = {a_path(number): TOMBSTONE if number % 3 == 0 else entry_value((seed, number)) for number in choice}
+    news |= {a_path(number) + b"-%d" % seed: entry_value(number) for number in choice if number % 2}
     paths = sorted(news)
     rows = rows_of(paths, [news[path] for path in paths])
     return apply_changes(committed, base, Changes((), lambda: iter([rows]))).ref
@@ -142,7 +142,7 @@ def with_changes(committed: Committed, base: MetarangeRef, *, seed: int, share: 
 
 def differing(committed: Committed, *refs: MetarangeRef) -> int:
     """How many ranges are not in all of these states."""
-    ids = [{one.id for one in committed.open(ref).ranges()} for ref in refs]
+    ids = [{part.id for part in committed.open(ref).ranges()} for ref in refs]
     return len(set.union(*ids) - set.intersection(*ids))
 
 
@@ -152,8 +152,8 @@ def test_a_difference_opens_only_ranges_that_differ(large: tuple[Committed, Meta
     committed, base = large
     changed = with_changes(committed, base, seed=1, share=0.001, first=first)
     with committed.count() as counts:
-        found = sum(batch.num_rows for batch in diff_metaranges(committed, base, changed))
-    assert found > BASE_COUNT // 1_000
+        result = sum(batch.num_rows for batch in diff_metaranges(committed, base, changed))
+    assert result > BASE_COUNT // 1_000
     assert 0 < counts.ranges_read <= differing(committed, base, changed)
     if first:
         assert counts.ranges_read < base.range_count / 4

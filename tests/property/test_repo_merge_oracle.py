@@ -194,12 +194,12 @@ def test_a_merge_is_the_same_from_both_sides(three: tuple[State, State, State], 
     """
     with open_committed(ranges) as committed:
         forth, back = three_states(committed, three)
-        one = merge_metaranges(committed, **forth)  # type: ignore[arg-type]
+        item = merge_metaranges(committed, **forth)  # type: ignore[arg-type]
         other = merge_metaranges(committed, **back)  # type: ignore[arg-type]
-        assert (one.conflicts, one.conflict_count) == (other.conflicts, other.conflict_count)
-        assert (one.ref is None) == (other.ref is None)
-        if one.ref is not None and other.ref is not None:
-            assert one.ref.id == other.ref.id
+        assert (item.conflicts, item.conflict_count) == (other.conflicts, other.conflict_count)
+        assert (item.ref is None) == (other.ref is None)
+        if item.ref is not None and other.ref is not None:
+            assert item.ref.id == other.ref.id
         won = merge_metaranges(committed, **forth, strategy="source-wins").ref  # type: ignore[arg-type]
         also = merge_metaranges(committed, **back, strategy="dest-wins").ref  # type: ignore[arg-type]
         assert won is not None

@@ -300,10 +300,10 @@ class RepositoryMachine(RuleBasedStateMachine):
         assert dict(self.repo.branches()) == self.heads
         for name, shown in self.shown.items():
             branch = self.repo.branch(name)
-            assert {one.path: branch.get(one.path) for one in branch.list()} == shown
+            assert {entry.path: branch.get(entry.path) for entry in branch.list()} == shown
             head = self.head_state(name)
             differences = difference(head, shown)
-            assert {one.path: one.kind for one in branch.status()} == differences
+            assert {entry.path: entry.kind for entry in branch.status()} == differences
             assert branch.is_dirty() == bool(differences)
 
     @invariant()
@@ -314,7 +314,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         assert dict(self.repo.tags()) == self.tags
         for name, id in self.tags.items():
             reading = self.repo.ref(name)
-            assert {one.path: reading.get(one.path) for one in reading.list()} == self.commits[id][1]
+            assert {entry.path: reading.get(entry.path) for entry in reading.list()} == self.commits[id][1]
 
 
 def test_a_repository_is_a_dictionary_of_dictionaries() -> None:

@@ -73,19 +73,19 @@ class BranchMachine(RuleBasedStateMachine):
     @rule(chosen=st.lists(paths, min_size=1))
     def delete(self, chosen: list[str]) -> None:
         """Deletes."""
-        there = {path for path in chosen if path in self.shown}
-        self.met["deleted"] += len(there)
-        assert self.branch.delete(*chosen) == len(there)
-        for path in there:
+        present = {path for path in chosen if path in self.shown}
+        self.met["deleted"] += len(present)
+        assert self.branch.delete(*chosen) == len(present)
+        for path in present:
             del self.shown[path]
 
     @rule(prefix=st.sampled_from(PREFIXES))
     def delete_prefix(self, prefix: str) -> None:
         """A delete of everything below a prefix."""
-        there = [path for path in self.shown if path.startswith(prefix)]
-        self.met["cleared"] += bool(there)
-        assert self.branch.delete_prefix(prefix) == bool(there)
-        for path in there:
+        paths = [path for path in self.shown if path.startswith(prefix)]
+        self.met["cleared"] += bool(paths)
+        assert self.branch.delete_prefix(prefix) == bool(paths)
+        for path in paths:
             del self.shown[path]
 
     @rule()
@@ -119,8 +119,8 @@ class BranchMachine(RuleBasedStateMachine):
                 at = path.find(delimiter, len(prefix)) if delimiter else -1
                 expected[path if at < 0 else path[: at + 1]] = None
         with self.branch.view() as view:
-            found = [line.path for line in view.list(prefix, delimiter=delimiter, after=after)]
-        assert found == [line for line in expected if line != after]
+            paths = [line.path for line in view.list(prefix, delimiter=delimiter, after=after)]
+        assert paths == [line for line in expected if line != after]
 
     @invariant()
     def reads_as_the_dictionary(self) -> None:
@@ -131,8 +131,8 @@ class BranchMachine(RuleBasedStateMachine):
         with self.branch.view() as view:
             entries = view.get_many(PATHS)
             assert entries == [view.get(path) for path in PATHS]
-        found = {path: entry.metadata["is"] for path, entry in zip(PATHS, entries, strict=True) if entry is not None}
-        assert found == self.shown
+        result = {path: entry.metadata["is"] for path, entry in zip(PATHS, entries, strict=True) if entry is not None}
+        assert result == self.shown
         expected = [
             (path, "added" if path not in self.head else "removed" if path not in self.shown else "changed")
             for path in sorted(self.head.keys() | self.shown.keys(), key=str.encode)

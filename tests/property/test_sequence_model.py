@@ -40,8 +40,8 @@ def rank(row: dict[str, Any], *, descending: bool) -> tuple[int, ...]:
     """The place of a row's sequence in the order of the option; nulls are first in both directions."""
 
     def place(values: list[Any], value: Any) -> int:
-        found = next(i for i, known in enumerate(values) if repr(known) == repr(value))
-        return -found if descending and found else (found if found else -len(values))
+        match = next(i for i, known in enumerate(values) if repr(known) == repr(value))
+        return -match if descending and match else (match if match else -len(values))
 
     return place(VALUES_A, row["a"]), place(VALUES_B, row["b"])
 
@@ -143,18 +143,18 @@ class World:
     def rollback(self) -> None:
         versions = self.model.snapshots
         if len(versions) > 1:
-            chosen = self.rng.choice(sorted(versions))
-            made = self.table.rollback_to(chosen)
-            if chosen != self.model.last_id:
-                self.model.forget_after(chosen)
-                assert self.model.publish(versions[chosen]) == made.id
+            choice = self.rng.choice(sorted(versions))
+            made = self.table.rollback_to(choice)
+            if choice != self.model.last_id:
+                self.model.forget_after(choice)
+                assert self.model.publish(versions[choice]) == made.id
             assert set(self.model.snapshots) == {snapshot.id for snapshot in self.table.snapshots()}
             assert set(self.model.tags) == {tag.name for tag in self.table.tags()}
 
     def check(self, *, sample: int | None = None) -> None:
         """Compare the newest version and a sample of the others; None: all of them."""
         versions: list[tuple[int | str, Model]] = list(self.model.snapshots.items())
-        versions += [(name, held) for name, (_, held, _) in self.model.tags.items()]
+        versions += [(name, tag) for name, (_, tag, _) in self.model.tags.items()]
         if sample is not None:
             newest = self.table.latest()
             others = self.rng.sample(versions, min(sample, len(versions)))

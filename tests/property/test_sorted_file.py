@@ -63,13 +63,13 @@ def scanned(reader: FileReader, start: bytes | None = None, end: bytes | None = 
 
 def expected_of(rows: Sequence[Row], key: bytes, sequence: int | None = None) -> list[Row]:
     """What `FileReader.get` promises, row by row."""
-    found: list[Row] = []
+    items: list[Row] = []
     for row in rows:
         if row.key == key and (sequence is None or row.sequence <= sequence):
-            found.append(row)
+            items.append(row)
             if row.kind != Kind.MERGE:
                 break
-    return found
+    return items
 
 
 KEYS = st.one_of(st.binary(min_size=1, max_size=3), st.sampled_from([b"a", b"a\0", b"a\0\0", b"\xff" * 9, b"k" * 40]))
@@ -120,7 +120,7 @@ def test_every_way_of_reading_gives_what_was_written(
         expected = {key: expected_of(rows, key, sequence) for key in near}
         assert {key: reader.get(key, sequence=sequence) for key in near} == expected
         many = reader.get_many(near, hashes=hash_keys(near), sequence=sequence)
-        assert many == {key: found for key, found in expected.items() if found}
+        assert many == {key: result for key, result in expected.items() if result}
 
     start, end = (data.draw(st.one_of(st.none(), st.sampled_from(near))) for _ in range(2))
     inside = [row for row in rows if (start is None or start <= row.key) and (end is None or row.key < end)]

@@ -164,11 +164,11 @@ class World:
             function, arguments = self.rng.choice(line.frozen)
             thawed: Table = function(*arguments)
             return thawed
-        chosen = self.rng.choice(line.handles)
+        choice = self.rng.choice(line.handles)
         if self.rng.random() < 0.3:
-            reduced: Any = chosen.__reduce__()
+            reduced: Any = choice.__reduce__()
             line.frozen.append((reduced[0], reduced[1]))
-        return chosen
+        return choice
 
     # ---- values
 
@@ -192,8 +192,8 @@ class World:
     def arrow(self, columns: tuple[Column, ...], rows: list[Row]) -> pa.Table:
         """Rows as a user gives them: by the names of columns."""
         types = {"INT": pa.int32(), "BIGINT": pa.int64(), "STRING": pa.string()}
-        arrays = [pa.array([row.get(one.number) for row in rows], types[one.type]) for one in columns]
-        return pa.table(arrays, names=[one.name for one in columns])
+        arrays = [pa.array([row.get(column.number) for row in rows], types[column.type]) for column in columns]
+        return pa.table(arrays, names=[column.name for column in columns])
 
     # ---- the model of merging
 
@@ -234,8 +234,8 @@ class World:
         handle = self.handle(line)
         columns = line.columns
         if self.rng.random() < 0.4:  # what the user of an old handle believes
-            names = {one.name for one in handle.schema.fields}
-            columns = tuple(one for one in line.columns if one.name in names)
+            names = {field.name for field in handle.schema.fields}
+            columns = tuple(column for column in line.columns if column.name in names)
         rows = self.new_rows(columns, self.rng.randrange(1, 6))
         given = self.arrow(columns, rows)
         if self.lacks(line, columns):
@@ -250,8 +250,8 @@ class World:
         """A column that another handle dropped is refused."""
         line = self.line()
         handle = self.handle(line)
-        known = {one.name for one in line.columns}
-        gone = [one.name for one in handle.schema.fields if one.name not in known]
+        known = {column.name for column in line.columns}
+        gone = [field.name for field in handle.schema.fields if field.name not in known]
         if gone:
             rows = self.arrow(line.columns, self.new_rows(line.columns, 1))
             with pytest.raises(InvalidRequest, match="does not exist"):
@@ -268,7 +268,7 @@ class World:
         writer.write(self.arrow(columns, rows))
         changes = writer.finish()
         self.change(line)
-        added = {one.number for one in line.columns} - {one.number for one in columns}
+        added = {column.number for column in line.columns} - {column.number for column in columns}
         erases = self.is_keyed and self.engine != "partial-update" and bool(added)
         kind = None
         try:
@@ -288,11 +288,11 @@ class World:
             return
         line = self.line()
         handle = self.handle(line)
-        column = self.rng.choice([one for one in line.columns if one.type != "STRING"])
+        column = self.rng.choice([item for item in line.columns if item.type != "STRING"])
         bound = self.rng.randrange(40) + (2**40 if column.type == "BIGINT" and column.number > 1 else 0)
         if column.number == 0:
             bound %= 12
-        gone = [row for row in line.rows if (found := row.get(column.number)) is not None and found == bound]
+        gone = [row for row in line.rows if (value := row.get(column.number)) is not None and value == bound]
         snapshot = handle.delete(f"`{column.name}` = {bound}")
         assert (snapshot is not None) == bool(gone)
         line.rows = [row for row in line.rows if row not in gone]
@@ -304,14 +304,14 @@ class World:
             return
         line = self.line()
         handle = self.handle(line)
-        values = [one for one in line.columns if one.number > 1]
+        values = [item for item in line.columns if item.number > 1]
         if not values:
             return
         column, key = self.rng.choice(values), self.rng.randrange(12)
         value = self.value(column)
-        found = [row for row in line.rows if row[0] == key]
+        rows = [row for row in line.rows if row[0] == key]
         snapshot = handle.update(f"k = {key}", {column.name: value})
-        assert (snapshot is not None) == bool(found)
+        assert (snapshot is not None) == bool(rows)
         line.rows = [row | {column.number: value} if row[0] == key else row for row in line.rows]
         if snapshot is not None:
             self.noted(line, is_write=self.is_keyed)
@@ -365,7 +365,7 @@ class World:
             is_refused = True
         if is_refused:  # the columns are no longer those of the rows
             assert verb == "write"
-            assert {one.name for one in columns} != {one.name for one in line.columns}
+            assert {column.name for column in columns} != {column.name for column in line.columns}
         self.store.before.clear()
         if done or verb == "write":
             self.noted(line)
@@ -377,7 +377,7 @@ class World:
         line = line or self.line()
         handle = self.handle(line)
         verb = self.rng.choice(("add", "add", "drop", "rename", "widen", "again", "log", "option"))
-        plain = [one for one in line.columns if one.number > 2]
+        plain = [item for item in line.columns if item.number > 2]
         if verb == "add":
             number, self.numbers = self.numbers, self.numbers + 1
             type_ = self.rng.choice(("INT", "BIGINT", "STRING"))
@@ -394,7 +394,7 @@ class World:
             renamed = replace(column, name=f"r{self.numbers}")
             handle.rename_column(column.name, renamed.name)
             line.columns_with(column, renamed)
-        elif verb == "widen" and (narrow := [one for one in line.columns if one.number > 1 and one.type == "INT"]):
+        elif verb == "widen" and (narrow := [item for item in line.columns if item.number > 1 and item.type == "INT"]):
             column = self.rng.choice(narrow)
             handle.widen_column(column.name, "BIGINT")
             line.columns_with(column, replace(column, type="BIGINT"))
@@ -410,7 +410,7 @@ class World:
     def again(self) -> None:
         """A column is dropped, and another one gets its name: it has none of the old values."""
         line = self.line()
-        plain = [one for one in line.columns if one.number > 2]
+        plain = [item for item in line.columns if item.number > 2]
         if plain:
             column = self.rng.choice(plain)
             self.handle(line).drop_column(column.name)
@@ -425,9 +425,9 @@ class World:
         line = self.line()
         if line.snapshots:
             name, newest = f"t{len(line.tags)}x{self.rng.randrange(10**6)}", max(line.snapshots)
-            chosen = newest if self.rng.random() < 0.6 else self.rng.choice(sorted(line.snapshots))
-            self.handle(line).create_tag(name, snapshot_id=None if chosen == newest else chosen)
-            line.tags[name] = line.snapshots[chosen]
+            choice = newest if self.rng.random() < 0.6 else self.rng.choice(sorted(line.snapshots))
+            self.handle(line).create_tag(name, snapshot_id=None if choice == newest else choice)
+            line.tags[name] = line.snapshots[choice]
 
     def untag(self) -> None:
         line = self.line()
@@ -446,11 +446,11 @@ class World:
     def restore(self) -> None:
         line = self.line()
         if line.snapshots:
-            chosen = self.rng.choice(sorted(line.snapshots))
-            if chosen == max(line.snapshots):
+            choice = self.rng.choice(sorted(line.snapshots))
+            if choice == max(line.snapshots):
                 return
-            self.handle(line).rollback_to_as_latest(chosen)
-            line.rows = list(line.snapshots[chosen].rows)
+            self.handle(line).rollback_to_as_latest(choice)
+            line.rows = list(line.snapshots[choice].rows)
             self.noted(line)
 
     def orphans(self) -> None:
@@ -499,9 +499,9 @@ class World:
     def same(self, table: Table, expected: Version, **version: Any) -> None:
         """A version has its columns and its rows."""
         self.checks += 1
-        found = table.read(**version)
-        assert found.column_names == [column.name for column in expected.columns], version
-        rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+        result = table.read(**version)
+        assert result.column_names == [column.name for column in expected.columns], version
+        rows = zip(*(column.to_pylist() for column in result.columns), strict=True)
         assert Counter(rows) == expected.shown(), version
 
 

@@ -95,19 +95,19 @@ class World:
 
     def update(self, number: int) -> None:
         basis = Basis(self.table.latest())
-        chosen = {n: v + 1000 for n, v in self.now.items() if (n + number) % 4 == 0}
-        if not chosen:
+        choice = {n: v + 1000 for n, v in self.now.items() if (n + number) % 4 == 0}
+        if not choice:
             return
         positions: dict[str, list[int]] = {}
         for split in self.table.scan().splits():
             for file in split.files:
                 body = bytes(self.table.store.get(f"{split.folder}/{file.file_name}"))
                 stored = pq.read_table(pa.BufferReader(body))["id"].to_pylist()
-                positions[file.file_name] = [at for at, one in enumerate(stored) if one in chosen]
+                positions[file.file_name] = [at for at, item in enumerate(stored) if item in choice]
         writer = new_writer(self.table.context)
-        writer.write(self.rows(chosen))
+        writer.write(self.rows(choice))
         delete_positions(self.table.context, positions, basis=basis, added=writer.finish(), options={})
-        self.noted(self.now | chosen)
+        self.noted(self.now | choice)
 
     def overwrite(self, number: int) -> None:
         fresh = {self.made: number}
@@ -130,11 +130,11 @@ class World:
 
     def tag(self, number: int) -> None:
         if self.snapshots:
-            chosen = sorted(self.snapshots)[number % len(self.snapshots)]
+            snapshots = sorted(self.snapshots)[number % len(self.snapshots)]
             name = f"t{number}"
             if name not in self.tags:
-                self.table.create_tag(name, snapshot_id=chosen)
-                self.tags[name] = (chosen, self.snapshots[chosen])
+                self.table.create_tag(name, snapshot_id=snapshots)
+                self.tags[name] = (snapshots, self.snapshots[snapshots])
 
     def untag(self, number: int) -> None:
         if self.tags:
@@ -149,8 +149,8 @@ class World:
             del self.snapshots[gone]
 
     def rollback(self, number: int) -> None:
-        targets = {f"tag.{name}": one for name, one in self.tags.items()}
-        targets |= {str(one): (one, rows) for one, rows in self.snapshots.items()}
+        targets = {f"tag.{name}": item for name, item in self.tags.items()}
+        targets |= {str(snapshot): (snapshot, rows) for snapshot, rows in self.snapshots.items()}
         if not targets:
             return
         name = sorted(targets)[number % len(targets)]
@@ -163,8 +163,8 @@ class World:
         newest = max(self.snapshots)
         if newest == target:
             return
-        self.snapshots = {one: kept for one, kept in self.snapshots.items() if one <= target}
-        self.tags = {one: tag for one, tag in self.tags.items() if tag[0] <= target}
+        self.snapshots = {snapshot: kept for snapshot, kept in self.snapshots.items() if snapshot <= target}
+        self.tags = {item: tag for item, tag in self.tags.items() if tag[0] <= target}
         self.noted(rows)
 
     def as_latest(self, number: int) -> None:
@@ -203,7 +203,7 @@ class World:
         """Every version reads as it did, and cleaning takes nothing away from any."""
         for _ in range(2):
             table = Table.open(self.table.store, name="t", environment=self.table.context.environment)
-            assert [one.id for one in table.snapshots()] == sorted(self.snapshots)
+            assert [snapshot.id for snapshot in table.snapshots()] == sorted(self.snapshots)
             for snapshot_id, rows in self.snapshots.items():
                 self.same(table, rows, version=snapshot_id)
             for name, (_, rows) in self.tags.items():
@@ -215,9 +215,9 @@ class World:
     def same(self, table: Table, rows: Rows, **version: Any) -> None:
         """A version's rows, in full and by a predicate, and their number."""
         scan = table.scan(**version)
-        found = scan.to_arrow()
-        assert found.num_rows == scan.count() == len(rows)
-        assert dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True)) == rows
+        result = scan.to_arrow()
+        assert result.num_rows == scan.count() == len(rows)
+        assert dict(zip(result["id"].to_pylist(), result["v"].to_pylist(), strict=True)) == rows
         some = table.read(where="id >= 3 and p = 1", columns=["id"], **version)
         assert sorted(some["id"].to_pylist()) == sorted(n for n in rows if n >= 3 and n % 3 == 1)
 

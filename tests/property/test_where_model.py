@@ -64,24 +64,24 @@ def test_predicates_equal_a_filter_of_the_model(seed: int, keyed: bool) -> None:
     rng = random.Random(f"{seed} {keyed}")
     shape: dict[str, Any] = {"primary_keys": ["k"], "options": {"bucket": "2"}} if keyed else {"partition_keys": ["p"]}
     table = Table.create(open_store(f"memory://where-{uuid.uuid4()}"), name="t", schema=SCHEMA, **shape)
-    there: list[Row] = []
+    items: list[Row] = []
     for _ in range(rng.randint(1, 7)):
         new = some_rows(rng)
         if keyed:
-            there = [row for row in there if row["k"] not in {one["k"] for one in new}]
+            items = [row for row in items if row["k"] not in {item["k"] for item in new}]
         if keyed and rng.random() < 0.3:
             table.delete(keys=pa.table({"k": [row["k"] for row in new]}))
         else:
             table.write(pa.Table.from_pylist(new, schema=SCHEMA))
-            there += list({row["k"]: row for row in new}.values()) if keyed else new
+            items += list({row["k"]: row for row in new}.values()) if keyed else new
         if rng.random() < 0.3:
             table.compact(full=rng.random() < 0.5)
         if rng.random() < 0.2:
             text, matches = rng.choice(list(PREDICATES.items()))
             table.delete(text)
-            there = [row for row in there if not matches(row)]
+            items = [row for row in items if not matches(row)]
     for text, matches in PREDICATES.items():
-        expected = [row for row in there if matches(row)]
+        expected = [row for row in items if matches(row)]
         assert as_texts(table.read(where=text).to_pylist()) == as_texts(expected), text
         assert table.scan(where=text).count() == len(expected), text
         assert sum(batch.num_rows for batch in table.scan(where=text, columns=["s"]).to_batches()) == len(expected)
@@ -96,18 +96,18 @@ def nasty_table(rng: random.Random, *, keyed: bool) -> tuple[Table, list[Row]]:
     """A table of nasty rows in several files, some of several row groups, and its rows."""
     shape: dict[str, Any] = {"primary_keys": ["id"], "options": {"bucket": "1"}} if keyed else {}
     table = Table.create(open_store(f"memory://nasty-{uuid.uuid4()}"), name="t", schema=NASTY_SCHEMA, **shape)
-    there: list[Row] = []
+    items: list[Row] = []
     for _ in range(5):
         new = [
-            {"id": len(there) + number, **{name: rng.choice(column.values) for name, column in NASTY.items()}}
+            {"id": len(items) + number, **{name: rng.choice(column.values) for name, column in NASTY.items()}}
             for number in range(rng.randint(1, 6))
         ]
         columns = [column.array([row[name] for row in new]) for name, column in NASTY.items()]
         table.write(pa.table([pa.array([row["id"] for row in new]), *columns], schema=NASTY_SCHEMA))
-        there += new
+        items += new
         if rng.random() < 0.4:
             table.compact(full=True)
-    return table, there
+    return table, items
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 20))])
@@ -115,10 +115,10 @@ def nasty_table(rng: random.Random, *, keyed: bool) -> tuple[Table, list[Row]]:
 def test_nasty_values_equal_plain_python(seed: int, keyed: bool) -> None:
     """Extremes, NaN, both zeros, empty and unbounded texts, nanoseconds: every filter finds what plain Python finds."""
     rng = random.Random(f"nasty {seed} {keyed}")
-    table, there = nasty_table(rng, keyed=keyed)
+    table, present = nasty_table(rng, keyed=keyed)
     for _ in range(80):
         where = random_predicate(rng)
-        expected = sorted(row["id"] for row in there if truth(where, row) is True)
+        expected = sorted(row["id"] for row in present if truth(where, row) is True)
         assert sorted(table.read(where=where).column("id").to_pylist()) == expected, repr(where)
 
 
@@ -126,9 +126,9 @@ def test_nasty_values_equal_plain_python(seed: int, keyed: bool) -> None:
 def test_nasty_deletes_equal_plain_python(seed: int) -> None:
     """A delete takes exactly the rows for which the filter is true."""
     rng = random.Random(f"nasty delete {seed}")
-    table, there = nasty_table(rng, keyed=False)
+    table, rows = nasty_table(rng, keyed=False)
     for _ in range(6):
         where = random_predicate(rng)
         table.delete(where)
-        there = [row for row in there if truth(where, row) is not True]
-        assert sorted(table.read().column("id").to_pylist()) == [row["id"] for row in there], repr(where)
+        rows = [row for row in rows if truth(where, row) is not True]
+        assert sorted(table.read().column("id").to_pylist()) == [row["id"] for row in rows], repr(where)

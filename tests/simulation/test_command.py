@@ -23,7 +23,7 @@ def test_a_broken_promise_says_how_to_run_it_again(
     """The note of a violation is a command; what it runs breaks the same promise, and holds when the defect is gone."""
     with monkeypatch.context() as patch:
         patch.setattr(ManifestLog, "raise_boundary", lambda self, below, *, manifest: None)
-        seed, broken = next(found for found in map(broken_by, range(200)) if found[1] is not None)
+        seed, broken = next(result for result in map(broken_by, range(200)) if result[1] is not None)
         assert broken is not None
         [note] = broken.__notes__
         said = re.fullmatch(r"Run it again: make simulate SEED=(\d+) SCENE=(\S+)", note)

@@ -58,10 +58,10 @@ def grant_always(patch: Patch) -> None:
     """Repair 4: every request of a transaction that is not over is granted."""
 
     def commit(record: Any, request: Any, *, finished: Any, now_ms: int) -> Any:
-        found = machine.find_unfinished(record, request.txn)
-        if found is None:
+        result = machine.find_unfinished(record, request.txn)
+        if result is None:
             return decide(record, request, finished=finished, now_ms=now_ms)
-        opened = replace(found, state=machine.OPEN)
+        opened = replace(result, state=machine.OPEN)
         return machine._grant(record, opened, request, now_ms=now_ms)
 
     decide = machine.commit
@@ -74,10 +74,10 @@ def no_base_is_compared(patch: Patch) -> None:
     decide = machine.commit
 
     def commit(record: Any, request: Any, *, finished: Any, now_ms: int) -> Any:
-        found = machine.find_unfinished(record, request.txn)
-        if found is None or found.state is not machine.OPEN:
+        result = machine.find_unfinished(record, request.txn)
+        if result is None or result.state is not machine.OPEN:
             return decide(record, request, finished=finished, now_ms=now_ms)
-        return machine._grant(record, found, request, now_ms=now_ms)
+        return machine._grant(record, result, request, now_ms=now_ms)
 
     patch.setattr(machine, "commit", commit)
     patch.setattr(machine, "doom", lambda transactions, **more: transactions)
@@ -90,13 +90,15 @@ def relocation_dooms(patch: Patch) -> None:
 
     def doom(record: Any, target: Any, *, now_ms: int) -> Any:
         doomed = tuple(
-            machine.apply_move(one, machine.Move.DOOM, now_ms=now_ms) if one.state is machine.OPEN else one
-            for one in record.transactions
+            machine.apply_move(transaction, machine.Move.DOOM, now_ms=now_ms)
+            if transaction.state is machine.OPEN
+            else transaction
+            for transaction in record.transactions
         )
         step = relocate(record, target, now_ms=now_ms)
         if step.record == record:
             return step
-        new = tuple(one for one in step.record.transactions if one.id >= record.next_txn)
+        new = tuple(transaction for transaction in step.record.transactions if transaction.id >= record.next_txn)
         return machine.Step(step.reply, replace(step.record, transactions=(*doomed, *new)))
 
     patch.setattr(machine, "relocate", doom)
@@ -108,10 +110,11 @@ def other_local_states_are_acknowledged_for(patch: Patch) -> None:
     restart = machine.restart
 
     def trusting(record: Any, node: Any, resumed: Any, *, now_ms: int) -> Any:
-        own = tuple(
-            replace(one, local_id=node.local_id) if one.node == node.node else one for one in record.transactions
+        mine = tuple(
+            replace(transaction, local_id=node.local_id) if transaction.node == node.node else transaction
+            for transaction in record.transactions
         )
-        return restart(replace(record, transactions=own), node, resumed, now_ms=now_ms)
+        return restart(replace(record, transactions=mine), node, resumed, now_ms=now_ms)
 
     patch.setattr(machine, "restart", trusting)
 
@@ -251,8 +254,8 @@ def commits_are_collected_in_any_order(patch: Patch) -> None:
     """R16: the newest commit is collected first, and with it the deadlist of the one before it."""
 
     def newest_first(self: Any, tenant: str) -> float | None:
-        found = [one for one in self._context.ledger.tasks_of(tenant) if one.kind.value == "committed"]
-        waits = [left_s for one in reversed(found) if (left_s := self._collect_commit(one)) is not None]
+        tasks = [task for task in self._context.ledger.tasks_of(tenant) if task.kind.value == "committed"]
+        waits = [left_s for item in reversed(tasks) if (left_s := self._collect_commit(item)) is not None]
         return min(waits, default=None)
 
     patch.setattr(Collector, "_collect_in_order", newest_first)
@@ -265,7 +268,7 @@ def prefixes_of_pending_transactions_are_deleted(patch: Patch) -> None:
 
     def attach(record: Any, node: Any, *, now_ms: int) -> Any:
         step = give(record, node, now_ms=now_ms)
-        pending = tuple(one for one in step.record.transactions if one.state is machine.PENDING)
+        pending = tuple(transaction for transaction in step.record.transactions if transaction.state is machine.PENDING)
         over = machine.acknowledge(step.record, pending, machine.Move.FORCE, now_ms=now_ms)
         return machine.Step(step.reply, over.record, over.finished, over.tasks)
 
@@ -290,7 +293,7 @@ def a_control_plane_trusts_its_clock(patch: Patch) -> None:
 
     def overdue(self: Any) -> Any:
         now_s = self._clock.monotonic_s()
-        return [one for one in self.all() if one.is_usable and now_s - one.heard_s > self._options.silent_ms / 1000]
+        return [item for item in self.all() if item.is_usable and now_s - item.heard_s > self._options.silent_ms / 1000]
 
     patch.setattr(Members, "overdue", overdue)
 
@@ -305,7 +308,7 @@ def a_restore_drops_what_was(patch: Patch) -> None:
 
     def dropping(timelines: Any, committed: Any, change: Any, *, now_ms: int) -> Any:
         after = changed(timelines, committed, change, now_ms=now_ms)
-        return {id: one for id, one in after.items() if not change.kept_as or one.name != change.kept_as}
+        return {id: item for id, item in after.items() if not change.kept_as or item.name != change.kept_as}
 
     patch.setattr(attached, "change_timelines", dropping)
 
@@ -316,9 +319,9 @@ def layers_of_deleted_parents_die(patch: Patch) -> None:
     all_paths = transaction_module.all_paths
 
     def own_only(tenant: str, indices: Any) -> Any:
-        there = list(indices)
-        ids = {one.id for one in there}
-        return {id: path for id, path in all_paths(tenant, there).items() if path.split("/")[3] in ids}
+        present = list(indices)
+        ids = {item.id for item in present}
+        return {id: path for id, path in all_paths(tenant, present).items() if path.split("/")[3] in ids}
 
     patch.setattr(transaction_module, "all_paths", own_only)
 
@@ -329,7 +332,7 @@ def pins_below_the_cutoff(patch: Patch) -> None:
     branch = changes._branch
 
     def anywhere(committed: Any, change: Any, *, now_ms: int) -> Any:
-        return branch({id: replace(one, cutoff=0) for id, one in committed.items()}, change, now_ms=now_ms)
+        return branch({id: replace(item, cutoff=0) for id, item in committed.items()}, change, now_ms=now_ms)
 
     patch.setattr(changes, "_branch", anywhere)
 

@@ -119,10 +119,10 @@ class Play:
         with Database.open(
             DatabaseLocation(self.inner, self.environment, open_store), options=BY_HAND, take_over=True
         ) as db:
-            found = dict(db.scan())
+            scan = dict(db.scan())
         for key, value in self.acknowledged.items():
-            assert found.get(key) == value, f"seed {self.seed}: {key!r} was acknowledged"
-        assert all(value in self.asked[key] for key, value in found.items())
+            assert scan.get(key) == value, f"seed {self.seed}: {key!r} was acknowledged"
+        assert all(value in self.asked[key] for key, value in scan.items())
 
 
 def test_background_threads_end_and_lose_nothing(tell: Callable[[str], None]) -> None:

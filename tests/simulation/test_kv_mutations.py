@@ -137,7 +137,9 @@ def our_entry_goes_before_their_pin(patch: Patch) -> None:
             self._log.update(
                 lambda manifest: msgspec.structs.replace(
                     manifest,
-                    external_databases=tuple(one for one in manifest.external_databases if one.pin not in released),
+                    external_databases=tuple(
+                        database for database in manifest.external_databases if database.pin not in released
+                    ),
                 )
             )
         for entry in entries:
@@ -198,8 +200,8 @@ def any_end_will_do(patch: Patch) -> None:
     look = claim.check_not_owned
 
     def of_any(*args: Any, **facts: Any) -> Any:
-        there = look(*args, **facts)
-        return there if there.ended_epoch is None else there._replace(ended_epoch=Everyone())
+        present = look(*args, **facts)
+        return present if present.ended_epoch is None else present._replace(ended_epoch=Everyone())
 
     patch.setattr(claim, "check_not_owned", of_any)
 
@@ -222,8 +224,8 @@ def compactions_by_any_process(patch: Patch) -> None:
     replace_inputs = publisher.CompactorPublisher.replace_inputs
 
     def anyhow(self: Any, manifest: Manifest, job: Any, task: Any, run: Any) -> Manifest | None:
-        there = [one for one in manifest.jobs if one.id == job.id]
-        if not there:
+        jobs = [item for item in manifest.jobs if item.id == job.id]
+        if not jobs:
             owner = publisher.Job(job.id, "compaction", job._last_id, manifest.compactor_epoch, 0)
             manifest = msgspec.structs.replace(manifest, jobs=(*manifest.jobs, owner))
         return replace_inputs(self, manifest, job, task, run)
@@ -429,8 +431,8 @@ def lifetimes_in_seconds(patch: Patch) -> None:
     in_ms = checkpoint_module.lifetime_in_ms
 
     def cut(lifetime: timedelta | None) -> int | None:
-        found = in_ms(lifetime)
-        return None if found is None or found < 1000 else found // 1000 * 1000
+        result = in_ms(lifetime)
+        return None if result is None or result < 1000 else result // 1000 * 1000
 
     patch.setattr(checkpoint_module, "lifetime_in_ms", cut)
 
@@ -441,15 +443,15 @@ def lifetimes_in_seconds(patch: Patch) -> None:
 @undone_in("clones")
 def clones_pin_last(patch: Patch) -> None:
     """Repair 5: the clone's manifest is written before its pin in the parent."""
-    held: dict[str, Checkpoint] = {}
+    kept_rows: dict[str, Checkpoint] = {}
     pin, keep = clone._Attempt._pin, clone.keep_pin
 
     def unpinned(self: Any) -> Any:
         base = pin(self)
         for entry in base.entries:
-            found = find_pin(ManifestLog(self._location.other(entry.url)).latest(), entry.pin)
-            if found is not None:
-                held[entry.pin] = found
+            result = find_pin(ManifestLog(self._location.other(entry.url)).latest(), entry.pin)
+            if result is not None:
+                kept_rows[entry.pin] = result
         self._release(base.entries)
         return base
 
@@ -457,9 +459,9 @@ def clones_pin_last(patch: Patch) -> None:
         place: DatabaseLocation, pin: str, *, lifetime: timedelta | None, must_be_open: bool
     ) -> Checkpoint | None:
         def change(manifest: Manifest) -> Manifest | None:
-            if pin not in held or find_pin(manifest, pin) is not None:
+            if pin not in kept_rows or find_pin(manifest, pin) is not None:
                 return None
-            return msgspec.structs.replace(manifest, checkpoints=(*manifest.checkpoints, held[pin]))
+            return msgspec.structs.replace(manifest, checkpoints=(*manifest.checkpoints, kept_rows[pin]))
 
         ManifestLog(place).update(change, fresh=True)
         return keep(place, pin, lifetime=lifetime, must_be_open=must_be_open)
@@ -537,6 +539,6 @@ def test_each_repair_undone_is_found(
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
     mutation(monkeypatch)
-    found = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX, known=KNOWN_SEEDS.get(mutation.__name__))
-    assert found is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
-    found_at_seed("repairs of databases undone", mutation.__name__, found[0])
+    result = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX, known=KNOWN_SEEDS.get(mutation.__name__))
+    assert result is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
+    found_at_seed("repairs of databases undone", mutation.__name__, result[0])

@@ -105,9 +105,9 @@ class World:
         key = rng.choice(KEYS)
         low = self.written[key]
         for _ in range(2):
-            found = int(self.tree.latest(key) or 0)
-            assert found >= low, (key, found, low)
-            low = found
+            result = int(self.tree.latest(key) or 0)
+            assert result >= low, (key, result, low)
+            low = result
 
     def view(self, rng: random.Random) -> None:
         """Read all keys of one moment, by key and by scan."""

@@ -39,8 +39,8 @@ def body_of(write_id: str, parent: str | None) -> bytes:
 
 def write_id_of(body: Any) -> str | None:
     """The write id in a payload."""
-    found = json.loads(bytes(body))["id"]
-    return None if found is None else str(found)
+    result = json.loads(bytes(body))["id"]
+    return None if result is None else str(result)
 
 
 def log_of(store: Any, environment: Any, *, padded: bool) -> NumberedLog:
@@ -133,16 +133,16 @@ def write(world: World, log: NumberedLog, name: str, new_id: Callable[[], str]) 
 
 def collect(world: World, log: NumberedLog, rounds: int) -> None:
     """Delete all but the newest two, now and then with a hole as a rollback leaves it."""
-    for turn in range(rounds):
+    for item in range(rounds):
         try:
             ids = log.ids()
             if len(ids) < 4:
                 log.latest()
                 continue
-            below = ids[-1] if turn % 2 else ids[-2]
+            below = ids[-1] if item % 2 else ids[-2]
             doomed = [number for number in ids if number < below]
             log.raise_boundary(below)
-            log.delete(doomed[1:] if turn % 3 == 2 else doomed)
+            log.delete(doomed[1:] if item % 3 == 2 else doomed)
             world.met["collected"] += len(doomed)
         except (Unavailable, OutcomeUnknown, NotFound):
             continue

@@ -49,10 +49,10 @@ def undone_in(scenario: str) -> Callable[[Mutation], Mutation]:
 
 def recompiled(module: ModuleType, name: str, *lines: tuple[str, str], **more: object) -> Any:
     """A function of a module, or a method, with some words of its source replaced."""
-    found: Any = module
+    result: Any = module
     for part in name.split("."):
-        found = getattr(found, part)
-    source = textwrap.dedent(inspect.getsource(found))
+        result = getattr(result, part)
+    source = textwrap.dedent(inspect.getsource(result))
     for before, after in lines:
         assert before in source, f"{module.__name__}.{name} does not say {before!r} any more"
         source = source.replace(before, after)
@@ -69,7 +69,7 @@ def replace_source(patch: Patch, module: ModuleType, name: str, *lines: tuple[st
         patch.setattr(getattr(module, owner), last, new)
         return
     old = getattr(module, name)
-    for other in [one for path, one in sys.modules.items() if path.startswith(("lakebed.", "worlds."))]:
+    for other in [item for path, item in sys.modules.items() if path.startswith(("lakebed.", "worlds."))]:
         if vars(other).get(name) is old:
             patch.setattr(other, name, new)
 
@@ -357,7 +357,7 @@ def merges_by_identity_alone(patch: Patch) -> None:
         states = []
         for ref in (base, source, destination):
             columns = [batch.to_pydict() for batch in committed.open(ref).rows()]
-            states.append({p: v for one in columns for p, v in zip(one["path"], one["value"], strict=True)})
+            states.append({p: v for column in columns for p, v in zip(column["path"], column["value"], strict=True)})
         known = {value[:16] for value in states[0].values()}
         theirs = {path: value for path, value in states[1].items() if value[:16] not in known or path in states[0]}
         state, conflicts = merged(states[0], theirs, states[2], strategy=strategy, prefix=prefix)
@@ -478,7 +478,7 @@ def what_is_compacted_is_garbage(patch: Patch) -> None:
         patch.setattr(
             collect.Marked,
             name,
-            lambda self, which=which: [self.commits[one].metarange for one in sorted(getattr(self, which))],
+            lambda self, which=which: [self.commits[item].metarange for item in sorted(getattr(self, which))],
         )
 
 
@@ -570,6 +570,6 @@ def test_each_repair_undone_is_found(
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
     mutation(monkeypatch)
-    found = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX, known=KNOWN_SEEDS.get(mutation.__name__))
-    assert found is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
-    found_at_seed("repairs of repositories undone", mutation.__name__, found[0])
+    result = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX, known=KNOWN_SEEDS.get(mutation.__name__))
+    assert result is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
+    found_at_seed("repairs of repositories undone", mutation.__name__, result[0])

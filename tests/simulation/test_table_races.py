@@ -161,9 +161,9 @@ class Race:
             self.promises.counts["rollbacks as latest"] += 1
             return
         self.promises.targets.append(target)
-        self.promises.tags = {name: one for name, one in self.promises.tags.items() if one <= target}
+        self.promises.tags = {name: tag for name, tag in self.promises.tags.items() if tag <= target}
         table.rollback_to(target)
-        self.promises.tags = {name: one for name, one in self.promises.tags.items() if one <= target}
+        self.promises.tags = {name: tag for name, tag in self.promises.tags.items() if tag <= target}
         self.promises.targets.remove(target)
         self.promises.counts["rollbacks"] += 1
 
@@ -237,7 +237,7 @@ class Race:
             path = f"tag/tag-{name}"
             assert path in stored, f"the promised tag {name} is gone"
             self._check_names(path, stored)
-        newest = max((one for path in stored if (one := parse_snapshot(path)) is not None), default=None)
+        newest = max((snapshot for path in stored if (snapshot := parse_snapshot(path)) is not None), default=None)
         assert newest is not None
         self._check_names(f"snapshot/snapshot-{newest}", stored)
 

@@ -103,8 +103,8 @@ def cluster() -> Iterator[str]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(role: str, *arguments: str) -> None:
-        own = [*command, f"org.apache.spark.deploy.{role}", "--webui-port", "0", *arguments]
-        started.append(subprocess.Popen(own, stdout=log, stderr=log, env=environment))
+        mine = [*command, f"org.apache.spark.deploy.{role}", "--webui-port", "0", *arguments]
+        started.append(subprocess.Popen(mine, stdout=log, stderr=log, env=environment))
 
     def url() -> str:
         words = (FOLDER / "cluster.log").read_text().split()
@@ -137,35 +137,35 @@ def main() -> None:
     with cluster() as master:
         catalogs = {"lake": str(FOLDER / "lake")}
         spark = lakebed.spark.session("faults", catalogs=catalogs, settings=SETTINGS | {"spark.master": master})
-        found = run(spark)
+        result = run(spark)
         spark.stop()
-        found["files"] = files_of(open_lake(str(FOLDER / "lake")).table("db.t"))
-    print(json.dumps(found))
+        result["files"] = files_of(open_lake(str(FOLDER / "lake")).table("db.t"))
+    print(json.dumps(result))
 
 
 def run(spark: SparkSession) -> dict[str, object]:
     """Run both jobs and say what they left."""
     lake = open_lake(str(FOLDER / "lake"))
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     trouble = functions.udf(troubled, LongType())
     rows = spark.range(0, ROWS, 1, TASKS)
     spark.sql("CREATE TABLE lake.db.t (id BIGINT)")
     rows.select(trouble("id").alias("id")).writeTo("lake.db.t").append()
     table = lake.table("db.t")
-    found["is_whole"] = sorted(table.read()["id"].to_pylist()) == list(range(ROWS))
-    found["tried"] = sorted(path.name for path in FOLDER.glob("tried-*"))
-    found["live"] = sorted(table.system("files")["file_path"].to_pylist())
+    result["is_whole"] = sorted(table.read()["id"].to_pylist()) == list(range(ROWS))
+    result["tried"] = sorted(path.name for path in FOLDER.glob("tried-*"))
+    result["live"] = sorted(table.system("files")["file_path"].to_pylist())
     spark.sql("CREATE TABLE lake.db.failed (id BIGINT)")
     fails = functions.udf(lambda number: 1 // (ROWS - 1 - number), LongType())
     try:
         rows.select(fails("id").alias("id")).writeTo("lake.db.failed").append()
     except PySparkException:
-        found["has_failed"] = True
+        result["has_failed"] = True
     failed = lake.table("db.failed")
-    found["failed_snapshot"] = failed.latest() is not None
+    result["failed_snapshot"] = failed.latest() is not None
     # Tasks of other executors may still run, and delete their files when they notice.
     wait_until(lambda: not files_of(failed), timeout_s=300)
-    return found
+    return result
 
 
 if __name__ == "__main__":

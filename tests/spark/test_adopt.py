@@ -53,13 +53,13 @@ def test_files_of_spark(spark: SparkSession, make_table: MakeTable, sorted_rows:
             for row in (added[-1].value_stats.min_values, added[-1].value_stats.max_values)
         )
         for i, field in enumerate(table.schema.fields):
-            there = [value for value in stored[field.name].to_pylist() if value is not None]
+            parts = [value for value in stored[field.name].to_pylist() if value is not None]
             least, greatest = low[i][0].as_py(), high[i][0].as_py()
-            assert least is None or all(least <= value for value in there), field.name
-            assert greatest is None or all(value <= greatest for value in there), field.name
-            has_nan = any(isinstance(value, float) and math.isnan(value) for value in there)
-            if field.type != "BYTES" and there and not has_nan and max(map(_length, there)) < 64:
-                assert (least, greatest) == (min(there), max(there)), field.name
+            assert least is None or all(least <= value for value in parts), field.name
+            assert greatest is None or all(value <= greatest for value in parts), field.name
+            has_nan = any(isinstance(value, float) and math.isnan(value) for value in parts)
+            if field.type != "BYTES" and parts and not has_nan and max(map(_length, parts)) < 64:
+                assert (least, greatest) == (min(parts), max(parts)), field.name
     commit_changes(table.context, [BucketChange(EMPTY_ROW, 0, -1, added=tuple(added))], kind="APPEND")
     assert repr(sorted_rows(table.scan().to_arrow())) == repr(sorted_rows(rows))  # NaN is not equal to itself
     assert table.scan(where="number > 0").to_arrow().num_rows == 1

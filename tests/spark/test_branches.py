@@ -132,8 +132,8 @@ def test_no_byte_of_a_read_passes_the_driver(spark: SparkSession, repo: Reposito
     for native in (None, False):
         with context_of(repo).store.count() as stored, table.store.count() as asked:
             frame = lakebed.spark.read(spark, table, native=native)
-            found = frame.agg(functions.sum("value"), functions.count("value")).collect()[0]
-        assert tuple(found) == (sum(range(60_000)), 60_000)
+            rows = frame.agg(functions.sum("value"), functions.count("value")).collect()[0]
+        assert tuple(rows) == (sum(range(60_000)), 60_000)
         assert stored.bytes_read < 10_000, stored
         assert asked.bytes_read < 10_000, asked
         assert asked.total < 12, asked
@@ -156,7 +156,7 @@ def test_the_jobs_work_in_a_branch(spark: SparkSession, repo: Repository) -> Non
     assert jobs.expire(table, retain_max=1, retain_min=1, older_than_ms=2**50).plan is not None
     table.store.put("bucket-0/data-lost.parquet", b"of a writer that died")
     removed = jobs.collect_table(spark, table, grace_ms=0)
-    assert [one.path for one in removed.plan.doomed] == ["bucket-0/data-lost.parquet"]
+    assert [target.path for target in removed.plan.doomed] == ["bucket-0/data-lost.parquet"]
     assert through(spark, table) == expected
     assert through(spark, table, version="before") == [(number, "old") for number in range(20)]
     days = on_branch(repo, "main", "readings")
@@ -246,9 +246,11 @@ def test_a_table_behind_a_server(spark: SparkSession, tmp_path: Path) -> None:
     """Through a server executors read and write through it; the driver stages and commits; no secret is in a plan."""
     options = RepositoryOptions(background=False)
     with start_server(tmp_path / "served", options=ServerOptions(durable=False, repository_options=options)) as running:
-        told = running.started
-        url = f"{told.endpoint}/analytics"
-        opened: Any = lakebed.repo.open(url, access=lakebed.repo.Access(access_key=told.access_key, secret=told.secret))
+        messages = running.started
+        url = f"{messages.endpoint}/analytics"
+        opened: Any = lakebed.repo.open(
+            url, access=lakebed.repo.Access(access_key=messages.access_key, secret=messages.secret)
+        )
         with opened as remote:
             main = remote.branch()
             make_tables(main)
@@ -272,7 +274,7 @@ def test_a_table_behind_a_server(spark: SparkSession, tmp_path: Path) -> None:
                 repr(merged.store),
                 *map(str, spark.sparkContext.getConf().getAll()),
             ]
-            assert not [text for text in told_everything if told.secret in text]
+            assert not [text for text in told_everything if messages.secret in text]
 
 
 PIPELINE = """
@@ -322,7 +324,7 @@ def test_a_pipeline_writes_audits_and_publishes_two_tables(spark: SparkSession, 
         inside = lakebed.Lake.open(opened.ref("main").store("lake"))
         assert plain(inside.table("trips")) == [(1, "a"), (2, "b")]
         assert through(spark, inside.table("fares")) == [(1, 500), (2, 700)]
-        assert [one.commit.message for one in opened.ref("main").log()][:1] == ["nightly: publish"]
+        assert [commit.commit.message for commit in opened.ref("main").log()][:1] == ["nightly: publish"]
 
 
 def test_the_example_of_the_guide_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

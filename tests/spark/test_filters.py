@@ -141,11 +141,11 @@ def test_no_row_of_sparks_answer_is_lost(spark: SparkSession, make_table: MakeTa
                     continue
                 translation = translate([from_json(tree) for tree in predicates], schema)
                 scan = table.scan(where=translation.where, columns=["id"])
-                found = set(scan.to_arrow()["id"].to_pylist())
-                assert expected <= found, (text, translation)
+                result = set(scan.to_arrow()["id"].to_pylist())
+                assert expected <= result, (text, translation)
                 if not translation.inexact:
                     exact_count += 1
-                    assert found == expected, (text, translation)
+                    assert result == expected, (text, translation)
                 pruned_count += sum(len(split.files) for split in scan.splits()) < ROW_COUNT // FILE_ROWS
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -27,20 +27,20 @@ PROGRAM = Path(__file__).parent / "native_faults.py"
 def test_killed_failed_and_slow_tasks_leave_no_double_row(tmp_path: Path) -> None:
     """On executors of their own. A killed attempt leaves files that nothing names, and a collection takes them."""
     done = subprocess.run([sys.executable, str(PROGRAM), str(tmp_path)], stdout=subprocess.PIPE, check=True, text=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["is_whole"]
-    tried = {int(name.split("-")[1]): int(name.split("-")[2]) for name in found["tried"]}
+    document = json.loads(done.stdout.splitlines()[-1])
+    assert document["is_whole"]
+    tried = {int(name.split("-")[1]): int(name.split("-")[2]) for name in document["tried"]}
     assert tried[0] >= 1, "the failed task was not run again"
     assert tried[1] >= 1, "the killed task was not run again"
     assert tried[2] >= 1, "the slow task was not run twice"
-    assert len(found["live"]) == 4
-    assert set(found["live"]) < set(found["files"]), "the killed attempt left no file"
-    assert found["has_failed"]
-    assert not found["failed_snapshot"]
+    assert len(document["live"]) == 4
+    assert set(document["live"]) < set(document["files"]), "the killed attempt left no file"
+    assert document["has_failed"]
+    assert not document["failed_snapshot"]
     table = open_lake(str(tmp_path / "lake")).table("db.t")
     table.collect(grace_ms=0)
     root = Path(table.url.removeprefix("file://"))
-    assert sorted(str(path.relative_to(root)) for path in root.rglob("bucket-*/*.parquet")) == found["live"]
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("bucket-*/*.parquet")) == document["live"]
     assert table.read().num_rows == 200_000
 
 

@@ -94,13 +94,13 @@ def found_by_the_deep_check(table: Table) -> list[str]:
     """The sentences of its errors."""
     report = CheckReport(table.url, deep=True)
     check_table(Table.open(table.store, name="t"), Findings(report, store="t"))
-    return [one.sentence for one in report.findings if one.severity == "error"]
+    return [finding.sentence for finding in report.findings if finding.severity == "error"]
 
 
 def damage(path: Path, column: str) -> None:
     """Overwrite bytes of a column's last page."""
     group = pq.read_metadata(path).row_group(0)
-    (chunk,) = [one for one in map(group.column, range(group.num_columns)) if one.path_in_schema == column]
+    (chunk,) = [item for item in map(group.column, range(group.num_columns)) if item.path_in_schema == column]
     start = chunk.dictionary_page_offset or chunk.data_page_offset
     body = bytearray(path.read_bytes())
     end = start + chunk.total_compressed_size
@@ -113,27 +113,27 @@ def test_the_same_table_either_way(
 ) -> None:
     """Rows, columns of files, bounds and pruning; what a footer does not prove is no bound."""
     rows = nasty_rows()
-    native, own = make_table(rows.schema, name="native"), make_table(rows.schema, name="own")
+    native, mine = make_table(rows.schema, name="native"), make_table(rows.schema, name="own")
     frame = local_frame(spark, rows).repartition(2).persist()
     lakebed.spark.write(frame, native)
     by_lakebed()
-    lakebed.spark.write(frame, own)
+    lakebed.spark.write(frame, mine)
     assert written_by(native) == {"parquet-mr"}
-    assert written_by(own) == {"parquet-cpp-arrow"}
+    assert written_by(mine) == {"parquet-cpp-arrow"}
     assert found_by_the_deep_check(native) == []
-    assert repr(sorted_rows(native.read())) == repr(sorted_rows(own.read()))  # NaN is not equal to itself
+    assert repr(sorted_rows(native.read())) == repr(sorted_rows(mine.read()))  # NaN is not equal to itself
     frame.unpersist()
-    stored = [pq.read_schema(places(table)[0]) for table in (native, own)]
+    stored = [pq.read_schema(places(table)[0]) for table in (native, mine)]
     for ours, theirs in zip(*stored, strict=True):
         assert (ours.name, ours.nullable, ours.metadata) == (theirs.name, theirs.nullable, theirs.metadata)
         assert ours.type == theirs.type or pa.types.is_nested(ours.type) or pa.types.is_decimal(ours.type), ours.name
     pairs = {}
-    for file in live_files(own):
-        stated = list(bounds(own, file))
-        pairs[next(repr(one) for one in stated if one[0] == "at")] = stated
+    for file in live_files(mine):
+        stated = list(bounds(mine, file))
+        pairs[next(repr(item) for item in stated if item[0] == "at")] = stated
     for file in live_files(native):
         stated = list(bounds(native, file))
-        theirs = pairs[next(repr(one) for one in stated if one[0] == "at")]
+        theirs = pairs[next(repr(item) for item in stated if item[0] == "at")]
         for ours, other in zip(stated, theirs, strict=True):
             assert repr(ours) == repr(other) or ours[0] in ("raw", "big", "deep", "pairs"), ours[0]
             assert ours[1] is None or ours[1] == other[1]
@@ -141,9 +141,9 @@ def test_the_same_table_either_way(
     columns = [name for name in NASTY if name not in (*WITHOUT, "raw")]
     for _ in range(30):
         where = random_predicate(rng, columns=columns)
-        found = [table.scan(where=where) for table in (native, own)]
-        assert len({scan.to_arrow().num_rows for scan in found}) == 1, where
-        assert len({sum(len(split.files) for split in scan.splits()) for scan in found}) == 1, where
+        scans = [table.scan(where=where) for table in (native, mine)]
+        assert len({scan.to_arrow().num_rows for scan in scans}) == 1, where
+        assert len({sum(len(split.files) for split in scan.splits()) for scan in scans}) == 1, where
     (path, *_) = places(native)
     damage(path, "deep.y.list.element")
     assert [path.name in sentence for sentence in found_by_the_deep_check(native)] == [True]
@@ -206,8 +206,8 @@ def test_buckets_of_every_type_of_key(spark: SparkSession, make_table: MakeTable
             for file in split.files:
                 stored = pq.ParquetFile(Path(table.url.removeprefix("file://")) / split.folder / file.file_name).read()
                 types = [table.schema.select_fields(keys)[i].type for i in range(len(keys))]
-                found = bucket_of([stored[key] for key in keys], types, bucket_count=5)
-                assert set(found.tolist()) == {split.bucket}, keys
+                bucket = bucket_of([stored[key] for key in keys], types, bucket_count=5)
+                assert set(bucket.tolist()) == {split.bucket}, keys
         assert table.read().num_rows == 40 * (2 if len(keys) > 1 else 1)
     frame.unpersist()
 

@@ -34,10 +34,10 @@ def repo(tmp_path: Path) -> Iterator[Repository]:
 def served(tmp_path: Path) -> Iterator[Any]:
     """A repository behind a server."""
     with start_server(tmp_path / "served", options=ServerOptions(durable=False)) as running:
-        told = running.started
-        url = f"{told.endpoint}/analytics"
+        messages = running.started
+        url = f"{messages.endpoint}/analytics"
         with lakebed.repo.open(
-            url, access=lakebed.repo.Access(access_key=told.access_key, secret=told.secret)
+            url, access=lakebed.repo.Access(access_key=messages.access_key, secret=messages.secret)
         ) as opened:
             yield opened
 
@@ -56,7 +56,7 @@ def shown(spark: SparkSession, repository: Any, ref: str | None = None) -> dict[
 
 def listed(repository: Any, ref: str = "main") -> dict[str, Entry]:
     """The same by the facade."""
-    return {one.path: one.entry for one in repository.ref(ref).list()}
+    return {entry.path: entry.entry for entry in repository.ref(ref).list()}
 
 
 def test_rows_become_objects_at_one_moment(spark: SparkSession, either: Any) -> None:
@@ -64,11 +64,11 @@ def test_rows_become_objects_at_one_moment(spark: SparkSession, either: Any) -> 
     rows = [(f"raw/{number:03}", b"%d" % number * number) for number in range(40)]
     frame = spark.createDataFrame(rows, "path string, content binary").repartition(4)
     assert jobs.stage_files(spark, either.branch(), frame, content_type="text/plain") == 40
-    found = listed(either)
-    assert {path: either.branch().get(path) for path in found} == dict(rows)
-    one = either.branch().put("as-put", dict(rows)["raw/007"], content_type="text/plain")
+    result = listed(either)
+    assert {path: either.branch().get(path) for path in result} == dict(rows)
+    entry = either.branch().put("as-put", dict(rows)["raw/007"], content_type="text/plain")
     same = {"address": "", "modified_ms": 0}
-    assert msgspec.structs.replace(found["raw/007"], **same) == msgspec.structs.replace(one, **same)
+    assert msgspec.structs.replace(result["raw/007"], **same) == msgspec.structs.replace(entry, **same)
     assert shown(spark, either) == listed(either)
 
 

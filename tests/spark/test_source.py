@@ -55,8 +55,8 @@ def test_the_source(spark: SparkSession, make_table: MakeTable, sorted_rows: Sor
     url = str(table.url)
     frame = spark.read.format("lakebed").load(url)
     assert repr(sorted_rows(frame)) == repr(sorted_rows(table.scan().to_arrow()))
-    found = frame.filter("month >= 2 and carrier is not null").select("month", functions.input_file_name())
-    assert sorted(row.month for row in found.collect()) == [2, 3]
+    result = frame.filter("month >= 2 and carrier is not null").select("month", functions.input_file_name())
+    assert sorted(row.month for row in result.collect()) == [2, 3]
     assert frame.filter("month >= 2").rdd.getNumPartitions() <= 2 < 3
     more = local_frame(spark, rows(4))
     more.write.format("lakebed").mode("append").save(url)

@@ -40,11 +40,13 @@ def add_column(table: Table) -> None:
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:
     """What a new handle reads of the newest version, by a tag of it."""
-    found = opened(table)
-    newest = found.latest()
+    result = opened(table)
+    newest = result.latest()
     assert newest is not None
-    assert [one.schema_id for one in found.snapshots()] == sorted(one.schema_id for one in found.snapshots())
-    read = found.read(version=newest.id)
+    assert [snapshot.schema_id for snapshot in result.snapshots()] == sorted(
+        snapshot.schema_id for snapshot in result.snapshots()
+    )
+    read = result.read(version=newest.id)
     return sorted(zip(*(column.to_pylist() for column in read.columns), strict=True))
 
 
@@ -77,10 +79,10 @@ def while_it_runs(spark: SparkSession, table: Table) -> DataFrame:
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            found = Table.open(open_store(url, durable=False), name="t")
-            if found.schema.field_by_name("x") is None:
-                found.add_column("x", "STRING")
-                found.write(pa.table({"k": [3], "v": [30], "x": ["three"]}))
+            result = Table.open(open_store(url, durable=False), name="t")
+            if result.schema.field_by_name("x") is None:
+                result.add_column("x", "STRING")
+                result.write(pa.table({"k": [3], "v": [30], "x": ["three"]}))
             yield pa.RecordBatch.from_pydict({"k": [3, 4], "v": [31, 40]}, SCHEMA)
 
     return spark.range(1, numPartitions=1).mapInArrow(rows, "k long, v int")

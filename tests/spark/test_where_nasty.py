@@ -22,18 +22,18 @@ def test_nasty_values(spark: SparkSession, make_table: MakeTable) -> None:
     rng = random.Random("spark")
     schema = pa.schema([("id", pa.int64()), *((name, NASTY[name].kind) for name in NATIVE)])
     table = make_table(schema)
-    there = [{"id": number, **{name: rng.choice(NASTY[name].values) for name in NATIVE}} for number in range(24)]
+    numbers = [{"id": number, **{name: rng.choice(NASTY[name].values) for name in NATIVE}} for number in range(24)]
     for start in range(0, 24, 6):
-        part = there[start : start + 6]
+        part = numbers[start : start + 6]
         arrays = [NASTY[name].array([row[name] for row in part]) for name in NATIVE]
         table.write(pa.table([pa.array([row["id"] for row in part]), *arrays], schema=schema))
     table.compact(full=True)
     table.write(pa.table([pa.array([24]), *(NASTY[name].array([None]) for name in NATIVE)], schema=schema))
-    there.append({"id": 24, **dict.fromkeys(NATIVE)})
+    numbers.append({"id": 24, **dict.fromkeys(NATIVE)})
     for _ in range(25):
         where = random_predicate(rng, columns=NATIVE)
         frame = lakebed.spark.read(spark, table, where=where, columns=["id"])
-        expected = [row["id"] for row in there if truth(where, row) is True]
+        expected = [row["id"] for row in numbers if truth(where, row) is True]
         assert sorted(row.id for row in frame.collect()) == expected, repr(where)
 
 

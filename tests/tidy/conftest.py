@@ -59,13 +59,13 @@ def parse_all(folder: str) -> list[Module]:
     """
     gc.disable()
     try:
-        found = [parse(path) for path in sorted((ROOT / folder).rglob("*.py"))]
-        for module in found:
+        result = [parse(path) for path in sorted((ROOT / folder).rglob("*.py"))]
+        for module in result:
             assert module.nodes
     finally:
         gc.freeze()
         gc.enable()
-    return found
+    return result
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -38,4 +38,4 @@ def test_no_requirement_is_left_out() -> None:
     rows = {line.split("|")[1].strip() for line in TABLE.read_text().splitlines() if line.startswith("| ")}
     wanted = [f"R{number}" for number in range(1, 31)] + [f"I{number}" for number in range(1, 12)]
     wanted += ["L1", "L2", *(str(number) for number in range(1, 14))]
-    assert not [one for one in wanted if one not in rows]
+    assert not [item for item in wanted if item not in rows]

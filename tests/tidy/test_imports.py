@@ -48,7 +48,7 @@ def local_imports(module: Any) -> Iterator[int]:
     """Lines of imports inside of functions."""
     for node in module.nodes:
         if isinstance(node, Function):
-            yield from (one.lineno for one in ast.walk(node) if isinstance(one, ast.Import | ast.ImportFrom))
+            yield from (item.lineno for item in ast.walk(node) if isinstance(item, ast.Import | ast.ImportFrom))
 
 
 def imports_by_string(module: Any) -> Iterator[int]:
@@ -67,8 +67,8 @@ def compare(found: dict[str, list[int]], allowed: dict[str, str]) -> None:
 
 def test_imports_are_at_the_head(sources: list[Any]) -> None:
     """A function imports nothing, except in the modules of `LOCAL`."""
-    found = {module.name: sorted(set(local_imports(module))) for module in sources}
-    compare({name: lines for name, lines in found.items() if lines}, LOCAL)
+    result = {module.name: sorted(set(local_imports(module))) for module in sources}
+    compare({name: lines for name, lines in result.items() if lines}, LOCAL)
 
 
 def test_compute_functions_are_loaded_on_demand(sources: list[Any]) -> None:
@@ -78,12 +78,12 @@ def test_compute_functions_are_loaded_on_demand(sources: list[Any]) -> None:
         for module in sources
         for node in module.nodes
         if isinstance(node, ast.Import | ast.ImportFrom)
-        and any("pyarrow.compute" in (one.name, f"{getattr(node, 'module', '')}.{one.name}") for one in node.names)
+        and any("pyarrow.compute" in (name.name, f"{getattr(node, 'module', '')}.{name.name}") for name in node.names)
     ]
     assert not wrong, f"say import lakebed.compute as pc: {', '.join(wrong)}"
 
 
 def test_no_import_is_hidden_in_a_string(sources: list[Any]) -> None:
     """No module is imported by a text, except by the modules of `ON_DEMAND`."""
-    found = {module.name: list(imports_by_string(module)) for module in sources}
-    compare({name: lines for name, lines in found.items() if lines}, ON_DEMAND)
+    result = {module.name: list(imports_by_string(module)) for module in sources}
+    compare({name: lines for name, lines in result.items() if lines}, ON_DEMAND)

@@ -33,6 +33,6 @@ def test_words_of_the_field_are_used(root: Path, text_files: list[Path], folder:
         if path.suffix not in {".py", ".md"} or (relative.parts[0] if len(relative.parts) > 1 else ".") != folder:
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            for found in PATTERN.finditer(line):
-                wrong.append(f"{relative}:{number}: {found[0]}: {BANNED[found[0].lower()]}")
+            for match in PATTERN.finditer(line):
+                wrong.append(f"{relative}:{number}: {match[0]}: {BANNED[match[0].lower()]}")
     assert not wrong, "\n".join(wrong)

@@ -58,7 +58,7 @@ def test_signatures_are_short(sources: list[Any]) -> None:
     wrong = []
     for module in sources:
         for node in functions(module):
-            arguments = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            arguments = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             count = len(arguments) - (arguments[:1] in (["self"], ["cls"]))
             if count > PARAMETERS_MAX:
                 wrong.append(f"{module.shown}:{node.lineno} {node.name}: {count} arguments")
@@ -84,8 +84,8 @@ def test_a_star_import_leaves_the_builtins_in_place(packages: list[Any]) -> None
     wrong = []
     for module in packages:
         for node in module.tree.body:
-            if isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "__all__" for one in node.targets):
-                names = [one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)]
+            if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "__all__" for target in node.targets):
+                names = [item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)]
                 wrong += [f"{module.shown}: {name}" for name in names if hasattr(builtins, str(name))]
     assert not wrong, "\n".join(wrong)
 
@@ -105,8 +105,13 @@ def test_public_names_are_documented(packages: list[Any]) -> None:
         return [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in above]
 
     def describes(name: str, method: str) -> bool:
-        own = [one for node in classes.get(name, ()) for one in node.body if getattr(one, "name", "") == method]
-        return any(ast.get_docstring(one) for one in own) or any(describes(above, method) for above in bases(name))
+        mine = [
+            statement
+            for node in classes.get(name, ())
+            for statement in node.body
+            if getattr(statement, "name", "") == method
+        ]
+        return any(ast.get_docstring(item) for item in mine) or any(describes(above, method) for above in bases(name))
 
     wrong = []
     for module in packages:

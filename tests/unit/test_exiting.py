@@ -116,8 +116,8 @@ def test_a_lock_that_is_never_released_does_not_keep_the_process_from_ending() -
 
 def test_a_stop_that_fails_does_not_keep_others_from_being_called() -> None:
     """The error is shown, and the other threads end."""
-    told, problem = end_of("fails", wait_max_s=HANG_S / 2)
-    assert "second" in told
+    messages, problem = end_of("fails", wait_max_s=HANG_S / 2)
+    assert "second" in messages
     assert "this stop fails" in problem
 
 

@@ -70,8 +70,8 @@ class Link:
             assert not thread.is_alive()
 
     def _close_all(self) -> None:
-        for one in self._open:
-            _close(one)
+        for item in self._open:
+            _close(item)
         self._open.clear()
 
     def _accept(self) -> None:

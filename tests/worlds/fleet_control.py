@@ -77,15 +77,15 @@ class ToldNode:
         self._answer()
         return [
             Held(
-                one.tenant,
-                one.generation,
-                one.mode,
-                base=one.base,
-                txn=one.txn,
-                is_broken=one.tenant in self.broken,
+                item.tenant,
+                item.generation,
+                item.mode,
+                base=item.base,
+                txn=item.txn,
+                is_broken=item.tenant in self.broken,
             )
-            for one in self.held.values()
-            if one.mode is not None
+            for item in self.held.values()
+            if item.mode is not None
         ]
 
     def lag(self, tenant: str) -> dict[str, int]:
@@ -119,8 +119,8 @@ class ToldNode:
     def start(self) -> None:
         """Register, ask what it has, send a heartbeat."""
         self.world.control.register(self.record())
-        found = self.world.control.attached(NodeReport(self.name, self.incarnation, self.local_id))
-        self.held = {one.tenant: one for one in found}
+        result = self.world.control.attached(NodeReport(self.name, self.incarnation, self.local_id))
+        self.held = {item.tenant: item for item in result}
         self.beat()
 
     def restart(self, *, local_id: str | None = None) -> None:
@@ -133,8 +133,10 @@ class ToldNode:
     def beat(self) -> HeartbeatReply:
         """Send a heartbeat."""
         loads = tuple(
-            TenantLoad(one.tenant, one.generation, self.lags.get(one.tenant, 0), is_broken=one.tenant in self.broken)
-            for one in self.held.values()
+            TenantLoad(
+                item.tenant, item.generation, self.lags.get(item.tenant, 0), is_broken=item.tenant in self.broken
+            )
+            for item in self.held.values()
         )
         return self.world.control.heartbeat(
             Heartbeat(self.name, self.incarnation, tenant_count=len(self.held), unflushed_bytes=0, loads=loads)
@@ -286,9 +288,9 @@ class World:
 
     def wait(self, seconds: float, *, silent: Sequence[str] = ()) -> None:
         """Let time pass: nodes send heartbeats unless they are silent or down, the control plane looks after all."""
-        for turn in range(round(seconds / TICK_S)):
+        for number in range(round(seconds / TICK_S)):
             self.clock.advance(TICK_S)
-            if turn % 5 == 0:
+            if number % 5 == 0:
                 for node in self.nodes.values():
                     if node.name not in silent and not node.is_down and not node.beat().is_known:
                         self.control.register(node.record())

@@ -168,10 +168,12 @@ class Committer:
         assert self.problems == []
         for tenant, granted in self.granted.items():
             committed = [
-                one for one in reversed(self.control.transactions(tenant).finished) if one.state == "committed"
+                transaction
+                for transaction in reversed(self.control.transactions(tenant).finished)
+                if transaction.state == "committed"
             ]
             assert len(set(granted)) == len(granted)
             oldest = committed[0].id  # the answer has a bounded number of the newest
-            assert {txn for txn in granted if txn >= oldest} <= {one.id for one in committed}
+            assert {txn for txn in granted if txn >= oldest} <= {item.id for item in committed}
             for before, after in pairwise(committed):
                 assert after.base == before.id

@@ -63,14 +63,14 @@ class Lossy:
         self.is_down = False
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        if not callable(found):
-            return found
+        result = getattr(self.inner, name)
+        if not callable(result):
+            return result
 
         def call(*arguments: Any, **named: Any) -> Any:
             if self.is_down:
                 raise Unavailable(f"{name}: no answer")
-            reply = found(*arguments, **named)
+            reply = result(*arguments, **named)
             problem = self._lost(name)
             if problem is not None:
                 raise problem
@@ -83,10 +83,10 @@ class ClockedLog(KeyValueLog):
     """A log that waits by the manual clock."""
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
-        found = super().wait_many(after, timeout_s=0)
-        if not found:
+        result = super().wait_many(after, timeout_s=0)
+        if not result:
             self.clock.advance(timeout_s)
-        return found
+        return result
 
     clock: ManualClock
 
@@ -178,9 +178,9 @@ class FleetInProcess:
 
     def node_of(self, tenant: str) -> str:
         """The name of the node that clients are sent to."""
-        found = self.control.tenant(tenant).preferred
-        assert found is not None
-        return found
+        result = self.control.tenant(tenant).preferred
+        assert result is not None
+        return result
 
     # ---- time
 

@@ -24,16 +24,16 @@ def append(log: Log, *values: bytes | None, timeline: str = TIMELINE, **settings
 
 def values_of(log: Log, timeline: str = TIMELINE, after: int = 0, **settings: int) -> list[tuple[int, bytes | None]]:
     """LSN and value of each row that one read returns."""
-    found: list[tuple[int, bytes | None]] = []
+    items: list[tuple[int, bytes | None]] = []
     for record in log.read(timeline, after, **settings):
         _, values = record.columns()
-        found += zip(range(record.first_lsn, record.last_lsn + 1), values, strict=True)
-    return found
+        items += zip(range(record.first_lsn, record.last_lsn + 1), values, strict=True)
+    return items
 
 
 def all_values(log: Log, timeline: str = TIMELINE, after: int = 0) -> list[tuple[int, bytes | None]]:
     """LSN and value of every row, in as many reads as are needed."""
-    found: list[tuple[int, bytes | None]] = []
-    while more := values_of(log, timeline, found[-1][0] if found else after):
-        found += more
-    return found
+    items: list[tuple[int, bytes | None]] = []
+    while more := values_of(log, timeline, items[-1][0] if items else after):
+        items += more
+    return items

@@ -101,11 +101,11 @@ class CheckedAppends:
             thread.start()
 
     def _work(self, number: int) -> None:
-        log, turn = self._logs[number], 0
+        log, item = self._logs[number], 0
         while not self._is_over.is_set():
-            turn += 1
-            timeline = "tenant/shared" if turn % 4 == 0 else f"tenant/own-{number}"
-            value, same, started_s = b"%d %06d" % (number, turn), write_id(), self._now_s()
+            item += 1
+            timeline = "tenant/shared" if item % 4 == 0 else f"tenant/own-{number}"
+            value, same, started_s = b"%d %06d" % (number, item), write_id(), self._now_s()
             try:
                 lsn = append(log, value, timeline=timeline, write_id=same)
             except (Unavailable, OutcomeUnknown):
@@ -145,23 +145,23 @@ class CheckedAppends:
         """
         total = 0
         for timeline, expected in self.acknowledged.items():
-            found = all_values(log, timeline)
-            total += len(found)
-            if [lsn for lsn, _ in found] != list(range(1, len(found) + 1)):
+            result = all_values(log, timeline)
+            total += len(result)
+            if [lsn for lsn, _ in result] != list(range(1, len(result) + 1)):
                 raise PromiseBroken(f"{timeline}: the LSNs have gaps")
-            rows = dict(found)
+            rows = dict(result)
             for lsn, value in expected.items():
                 if rows.get(lsn) != value:
                     raise PromiseBroken(f"{timeline}: LSN {lsn} is {rows.get(lsn)!r}, and {value!r} was acknowledged")
-            values = [value for _, value in found if value is not None]
+            values = [value for _, value in result if value is not None]
             if len(set(values)) != len(values):
                 raise PromiseBroken(f"{timeline}: a row comes twice")
             extra = set(values) - set(expected.values()) - self.unclear[timeline]
             if extra:
                 raise PromiseBroken(f"{timeline}: rows that were never sent, or refused: {sorted(extra)[:5]}")
             for number in range(len(self._threads)):
-                own = [value for value in values if value.startswith(b"%d " % number)]
-                if own != sorted(own):
+                parts = [value for value in values if value.startswith(b"%d " % number)]
+                if parts != sorted(parts):
                     raise PromiseBroken(f"{timeline}: rows of thread {number} are out of order")
         return total
 

@@ -105,14 +105,14 @@ class WatchedControl(ControlPort):
 
     def attached(self, report: NodeReport) -> list[Location]:
         self.before("attached")
-        found = self.plane.attached(report)
+        result = self.plane.attached(report)
         self.after("attached")
-        return found
+        return result
 
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
         self.before("commit")
-        replies = [self.replace(one) for one in self.plane.commit(requests)]
-        self.verdicts += [one.verdict for one in replies]
+        replies = [self.replace(item) for item in self.plane.commit(requests)]
+        self.verdicts += [reply.verdict for reply in replies]
         self.after("commit")
         return replies
 
@@ -135,15 +135,15 @@ class Oracle:
 
     def state(self, timeline: str, lsn: int) -> dict[bytes, bytes]:
         """All keys as of an LSN."""
-        found: dict[bytes, bytes] = {}
+        result: dict[bytes, bytes] = {}
         for at, key, value in self.rows[timeline]:
             if at > lsn:
                 break
             if value is None:
-                found.pop(key, None)
+                result.pop(key, None)
             else:
-                found[key] = value
-        return found
+                result[key] = value
+        return result
 
     def branch(self, parent: str, lsn: int, new: str) -> None:
         """A timeline that begins with the parent's rows."""
@@ -228,8 +228,8 @@ class Fleet:
         last = self.log.append(
             log_key(TENANT, timeline), rows_of(names, values), write_id=new_uuid(self.environment.rng)
         )
-        own = self.oracle.rows[timeline]
-        own += zip(range(last - rows + 1, last + 1), names, values, strict=True)
+        mine = self.oracle.rows[timeline]
+        mine += zip(range(last - rows + 1, last + 1), names, values, strict=True)
         return last
 
     def work(self, name: str = "a", *, rounds: int = 200) -> None:
@@ -248,17 +248,17 @@ class Fleet:
 
     def check(self, node: Node, timeline: str = MAIN, *, every: int = 1) -> None:
         """Every read at every LSN that is kept equals the oracle."""
-        info = next(one for one in node.timelines(TENANT) if one.name == timeline)
+        info = next(item for item in node.timelines(TENANT) if item.name == timeline)
         newest = self.oracle.last(timeline)
         node.get(TENANT, timeline, b"x", at_least=info.branch_lsn if info.is_read_only else newest)
-        info = next(one for one in node.timelines(TENANT) if one.name == timeline)
+        info = next(item for item in node.timelines(TENANT) if item.name == timeline)
         top = info.lsn if info.is_read_only else newest
         assert info.lsn == top
         lsns = sorted({*range(info.cutoff, top + 1, every), top})
         for lsn in lsns:
             expected = self.oracle.state(timeline, lsn)
-            found = self.scan(node, timeline, lsn)
-            assert found == expected, (timeline, lsn)
+            scan = self.scan(node, timeline, lsn)
+            assert scan == expected, (timeline, lsn)
         keys = [b"key-%04d" % number for number in range(42)]
         for lsn in (lsns[0], lsns[len(lsns) // 2], top):
             expected = self.oracle.state(timeline, lsn)
@@ -269,10 +269,10 @@ class Fleet:
 
     def scan(self, node: Node, timeline: str, lsn: int | None) -> dict[bytes, bytes]:
         """All rows as a dictionary."""
-        found: dict[bytes, bytes] = {}
+        result: dict[bytes, bytes] = {}
         for batch in node.scan(TENANT, timeline, lsn=lsn):
-            found |= zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
-        return found
+            result |= zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+        return result
 
     def manifest(self) -> Manifest | None:
         """The committed state."""
@@ -290,15 +290,15 @@ class Fleet:
         """After a collection every object is referenced, and everything referenced is there (I2, I11)."""
         self.collect()
         record, manifest = self.record, self.manifest()
-        found = {meta.path for meta in self.storage.list()}
+        paths = {meta.path for meta in self.storage.list()}
         named: set[str] = set()
         if manifest is not None and record.manifest is not None:
             named = layers(TENANT, manifest) | {record.manifest.path}
-            assert named <= found, named - found
+            assert named <= paths, named - paths
         if record.deadlist is not None:
             named.add(record.deadlist)
-        unfinished = [txn_folder(TENANT, one.id) + "/" for one in record.transactions]
-        left = {path for path in found - named if not any(path.startswith(folder) for folder in unfinished)}
+        unfinished = [txn_folder(TENANT, transaction.id) + "/" for transaction in record.transactions]
+        left = {path for path in paths - named if not any(path.startswith(folder) for folder in unfinished)}
         assert not left, left
         report = OrphanCollector(self.ledger, self.storage, grace=timedelta(0), environment=self.environment).collect()
         assert report.is_clean, report

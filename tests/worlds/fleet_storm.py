@@ -35,13 +35,13 @@ class Known:
 
     def state(self, lsn: int) -> dict[bytes, bytes]:
         """All keys and values at an LSN."""
-        found: dict[bytes, bytes] = {}
+        result: dict[bytes, bytes] = {}
         for key, value in self.rows[:lsn]:
             if value is None:
-                found.pop(key, None)
+                result.pop(key, None)
             else:
-                found[key] = value
-        return found
+                result[key] = value
+        return result
 
 
 class Storm:
@@ -102,9 +102,9 @@ class Storm:
             return
         if rng.random() < 0.5 or not known.rows:
             key = b"k%02d" % rng.randrange(KEY_COUNT)
-            found, expected = tenant.main.get(key), known.state(len(known.rows)).get(key)
-            if found != expected:
-                known.problems.append(f"{known.tenant}: {key!r} is {found!r} after LSN {len(known.rows)}: {expected!r}")
+            value, expected = tenant.main.get(key), known.state(len(known.rows)).get(key)
+            if value != expected:
+                known.problems.append(f"{known.tenant}: {key!r} is {value!r} after LSN {len(known.rows)}: {expected!r}")
         else:
             self.check(tenant, known, lsn=rng.randrange(1, len(known.rows) + 1))
         known.reads += 1
@@ -134,17 +134,17 @@ class Storm:
 @contextmanager
 def watched(fleet: LocalFleet) -> Iterator[list[str]]:
     """Restart the parts that die, in a thread; what happened."""
-    told: list[str] = []
+    messages: list[str] = []
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(0.1):
-            told.extend(fleet.watch_once())
+            messages.extend(fleet.watch_once())
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield told
+        yield messages
     finally:
         over.set()
         thread.join()

@@ -20,7 +20,7 @@ class TwinFleet(LocalFleet):
     @property
     def control_url(self) -> str:
         """Of both."""
-        return ",".join(one.url for one in self.parts if one.name.startswith("control"))
+        return ",".join(part.url for part in self.parts if part.name.startswith("control"))
 
     def start(self) -> None:
         """Start every process, and wait until each answers."""
@@ -38,7 +38,7 @@ class TwinFleet(LocalFleet):
 
     def names(self) -> list[str]:
         """Of all parts."""
-        return [one.name for one in self.parts]
+        return [part.name for part in self.parts]
 
     @contextmanager
     def stopped(self, name: str) -> Iterator[Part]:

@@ -130,11 +130,11 @@ def _changed(block: _Block, changes: Sequence[tuple[bytes, bytes | None]]) -> _B
     keys, values = list(block.keys), list(block.values)
     for key, value in changes:
         row = bisect_left(keys, key)
-        there = row < len(keys) and keys[row] == key
+        present = row < len(keys) and keys[row] == key
         if value is not None:
-            keys[row : row + there] = [key]
-            values[row : row + there] = [value]
-        elif there:
+            keys[row : row + present] = [key]
+            values[row : row + present] = [value]
+        elif present:
             del keys[row], values[row]
     return _Block(keys, values)
 

@@ -85,7 +85,7 @@ class MemoryPublisher:
 
     def abandon(self, job: CompactionJob) -> None:
         """See `VersionPublisher.abandon`."""
-        self.jobs = [one for one in self.jobs if one is not job]
+        self.jobs = [item for item in self.jobs if item is not job]
 
     def publish_refresh(self) -> FileSet:
         """See `VersionPublisher.refreshed`."""

@@ -26,8 +26,8 @@ INF: Final = math.inf
 
 def float32(value: float) -> float:
     """The nearest value of single precision."""
-    found: float = struct.unpack("f", struct.pack("f", value))[0]
-    return found
+    result: float = struct.unpack("f", struct.pack("f", value))[0]
+    return result
 
 
 def _moment(nanos: int) -> str:
@@ -139,13 +139,13 @@ def _any(found: list[bool | None]) -> bool | None:
 def truth(predicate: Predicate, row: Mapping[str, Any]) -> bool | None:
     """SQL's three-valued outcome of a predicate for a row, None: unknown. In plain Python's comparisons."""
     if isinstance(predicate, Not):
-        found = truth(predicate.part, row)
-        return None if found is None else not found
+        result = truth(predicate.part, row)
+        return None if result is None else not result
     if isinstance(predicate, Or):
         return _any([truth(part, row) for part in predicate.parts])
     if isinstance(predicate, And):
-        found = _any([truth(Not(part), row) for part in predicate.parts])
-        return None if found is None else not found
+        result = _any([truth(Not(part), row) for part in predicate.parts])
+        return None if result is None else not result
     assert isinstance(predicate, Compare | In | IsNull | StartsWith)
     value = row[predicate.column]
     if isinstance(predicate, IsNull):
@@ -153,7 +153,7 @@ def truth(predicate: Predicate, row: Mapping[str, Any]) -> bool | None:
     if isinstance(predicate, StartsWith):
         return None if value is None else value.startswith(predicate.prefix)
     if isinstance(predicate, In):
-        return _any([_compared("=", value, _meaning(predicate.column, one)) for one in predicate.values])
+        return _any([_compared("=", value, _meaning(predicate.column, item)) for item in predicate.values])
     return _compared(predicate.op, value, _meaning(predicate.column, predicate.value))
 
 

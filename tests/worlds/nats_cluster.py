@@ -20,8 +20,8 @@ from worlds.waiting import wait_until
 
 def nats_program() -> str | None:
     """The program `nats-server`: next to this Python, or on the PATH."""
-    own = Path(sys.executable).parent / "nats-server"
-    return str(own) if own.exists() else shutil.which("nats-server")
+    mine = Path(sys.executable).parent / "nats-server"
+    return str(mine) if mine.exists() else shutil.which("nats-server")
 
 
 class NatsCluster:

@@ -84,14 +84,14 @@ class PostgreSQL:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
+    return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
 
 
 def postgresql_program(name: str) -> str | None:
     """A program of PostgreSQL: on the PATH, or where Debian puts it."""
-    found = shutil.which(name)
+    result = shutil.which(name)
     versions = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
-    return found or (str(versions[-1]) if versions else None)
+    return result or (str(versions[-1]) if versions else None)
 
 
 def _as_other_user(folder: Path) -> list[str]:

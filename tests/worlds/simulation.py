@@ -127,12 +127,14 @@ def find(scene: str) -> tuple[Simulation[Any], str]:
     simulations: list[Simulation[Any]] = [
         importlib.import_module(f"worlds.{store}.scenarios").SIMULATION for store in _STORES
     ]
-    named = {f"{one.store}/{name}": (one, name) for one in simulations for name in one.scenarios}
-    found = [full for full in named if full == scene or full.partition("/")[2] == scene]
-    if len(found) != 1:
-        several = f" is a scenario of several stores: use {' or '.join(found)}." if found else " is not a scenario."
+    named = {
+        f"{simulation.store}/{name}": (simulation, name) for simulation in simulations for name in simulation.scenarios
+    }
+    result = [full for full in named if full == scene or full.partition("/")[2] == scene]
+    if len(result) != 1:
+        several = f" is a scenario of several stores: use {' or '.join(result)}." if result else " is not a scenario."
         sys.exit(f"SCENE={scene}{several} The scenarios are: {', '.join(sorted(named))}.")
-    return named[found[0]]
+    return named[result[0]]
 
 
 def main(seed: str, scene: str) -> None:

@@ -25,8 +25,9 @@ from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.repo.references.commits import SHOWN_CHARACTERS
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.transport.catalog import LocalCatalog
+from lakebed.repo.transport.transport import context_of
 
-__all__ = ["SHOWN_CHARACTERS", "collect", "collect_records", "open_all", "read_all", "sole_repository"]
+__all__ = ["SHOWN_CHARACTERS", "collect", "collect_records", "context_of", "open_all", "read_all", "sole_repository"]
 
 
 def read_all(root: LakeRoot) -> Repositories:

@@ -24,7 +24,7 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.filter import hash_key
 from lakebed.lsm.format import Pages, Tail, decode_blocks, decode_pages, decode_tail
 from lakebed.lsm.model import FileMeta, Row
-from lakebed.lsm.page import BadPageError, find_rows, find_value
+from lakebed.lsm.page import BadPageError, find_rows, find_value, rows_of_page
 from lakebed.objects.port import ObjectStore
 
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
@@ -362,6 +362,42 @@ class FileReader:
                     if kept.row_count:
                         yield kept
             keep = fill_cache
+
+    @property
+    def has_cheap_pages(self) -> bool:
+        """Whether single pages can be read without a request. Opens the file."""
+        tail = self.tail()
+        return tail.mapped is not None and tail.pages is not None
+
+    def rows(self, start: bytes, end: bytes | None = None) -> Iterator[list[Row]]:
+        """The rows with keys in [start, end), ascending, a page at a time: for reading a few, of `has_cheap_pages`.
+
+        Raises: as `tail`. Cost: about 3 us a page, and 0.5 us a row.
+        """
+        tail = self.tail()
+        pages = tail.pages
+        assert pages is not None, "a file of version 1 has no pages"
+        page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
+        first = page
+        for page in range(first, len(pages.blocks)):
+            try:
+                rows = rows_of_page(self._page(tail, pages, page))
+            except BadPageError as error:
+                raise self._bad_page_error(tail, pages.blocks[page]) from error
+            is_last = end is not None and rows[-1].key >= end
+            if page == first or is_last or self._ceiling is not None:
+                through = self._ceiling
+                rows = [
+                    row
+                    for row in rows
+                    if row.key >= start
+                    and (end is None or row.key < end)
+                    and (through is None or row.sequence <= through)
+                ]
+            if rows:
+                yield rows
+            if is_last:
+                return
 
     def _load(self, tail: Tail, number: int) -> Block:
         """Read one block for one key, into the cache if that wants it."""

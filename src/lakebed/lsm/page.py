@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -282,6 +283,40 @@ def _find_special(page: bytes, key: bytes, *, sequence: int | None) -> tuple[lis
                 return versions, False
         row += 1
     return versions, True
+
+
+def rows_of_page(page: bytes) -> list[Row]:
+    """All rows of a page, in its order. Raises `BadPageError`. Cost: about 1 us, and 0.5 us a row."""
+    flags, count, key_bytes, value_bytes, base = _read_header(page)
+    reader = _WIDE_ROW if flags & _IS_WIDE else _NARROW_ROW
+    kinds_at = _HEADER_BYTES + reader.size * count
+    ends_at = kinds_at + (count if flags & _HAS_KINDS else 0)
+    keys_at = ends_at + (9 * count if flags & _HAS_ENDS else 0)
+    values_at = keys_at + key_bytes
+    if not count or values_at + value_bytes != len(page):
+        raise BadPageError
+    kinds = page[kinds_at:ends_at] if flags & _HAS_KINDS else bytes(count)
+    ends_ms: list[int | None] = [None] * count
+    if flags & _HAS_ENDS:
+        is_valid = page[ends_at + 8 * count : keys_at]
+        for row, (end_ms,) in enumerate(_END.iter_unpack(page[ends_at : ends_at + 8 * count])):
+            ends_ms[row] = end_ms if is_valid[row] else None
+    fields = [*reader.iter_unpack(page[_HEADER_BYTES:kinds_at]), (key_bytes, value_bytes, 0)]
+    return [
+        _new_row(
+            Row,
+            (
+                page[keys_at + key_at : keys_at + key_end],
+                base + sequence,
+                kind,
+                page[values_at + value_at : values_at + value_end],
+                end_ms,
+            ),
+        )
+        for ((key_at, value_at, sequence), (key_end, value_end, _)), kind, end_ms in zip(
+            pairwise(fields), kinds, ends_ms, strict=True
+        )
+    ]
 
 
 def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, values_at: int) -> int:

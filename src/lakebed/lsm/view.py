@@ -11,8 +11,11 @@ A missing file raises `NotFound`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
@@ -25,11 +28,11 @@ from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FileReader
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.filter import hash_key, hash_keys
 from lakebed.lsm.memtable import Memtable
-from lakebed.lsm.merge import Part, Window, cut_windows
+from lakebed.lsm.merge import FIRST_ROW_COUNT, Part, Window, cut_windows
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, FileSet, Kind, Row
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import resolve_row, visible
-from lakebed.lsm.row_merge import merge_rows, newest_first
+from lakebed.lsm.row_merge import merge_rows, newest_first, rows_of_batch
 from lakebed.runtime import Environment
 
 FEW_ROWS: Final = 128
@@ -43,6 +46,8 @@ WINDOW_BYTES: Final = 2 << 20
 
 SLICE_ROW_COUNT: Final = 512
 """Rows of the first slice of a memtable that a scan takes; each further one is four times as large."""
+
+_key_of: Final = itemgetter(0)
 
 PUT: Final = int(Kind.PUT)
 MERGE: Final = int(Kind.MERGE)
@@ -334,6 +339,10 @@ class View:
     def _pairs(
         self, start: bytes | None, end: bytes | None, *, reverse: bool, now_ms: int
     ) -> Iterator[tuple[bytes, bytes]]:
+        if start is not None and not reverse:
+            start = yield from self._first_pairs(start, end, now_ms=now_ms)
+            if start is None:
+                return
         for window in cut_windows(self._sources(start, end, reverse=reverse), reverse=reverse, size_bytes=WINDOW_BYTES):
             if window.row_count <= FEW_ROWS:
                 pairs = self._few(window, now_ms=now_ms)
@@ -345,6 +354,50 @@ class View:
                 yield from (
                     zip(reversed(keys), reversed(values), strict=True) if reverse else zip(keys, values, strict=True)
                 )
+
+    def _first_pairs(
+        self, start: bytes, end: bytes | None, *, now_ms: int
+    ) -> Generator[tuple[bytes, bytes], None, bytes | None]:
+        """The first of the pairs that `_pairs` gives, row by row: most scans that begin at a key end soon.
+
+        Returns:
+            The key from which on the others are; None: there are no more.
+        """
+        if end is not None and start >= end:
+            return None
+        levels = [files for level in self.levels if (files := level.of_range(start, end))]
+        if not all(self._files.reader(files[0]).has_cheap_pages for files in levels):
+            return start
+        sources: list[Iterator[Row]] = [
+            _rows_of_slices(rows)
+            for memtable in self.memtables
+            for rows in memtable.sorted(start, end, sequence=self.sequence)
+        ]
+        sources += [self._rows_of_files(files, start, end) for files in levels]
+        key: bytes
+        for number, (key, group) in enumerate(groupby(merge(*sources, key=_key_of), _key_of)):
+            if number == FEW_ROWS:
+                return key
+            versions = [row for row in group if self.sequence is None or row.sequence <= self.sequence]
+            if len(versions) > 1:
+                newest_first(versions)
+            row = self._resolve(versions, now_ms=now_ms) if versions else None
+            if row is not None:
+                yield key, row.value
+        return None
+
+    def _rows_of_files(self, files: Sequence[FileMeta], start: bytes, end: bytes | None) -> Iterator[Row]:
+        """The rows of the files of one level, one by one."""
+        for file in files:
+            if self.sequence is not None and file.min_sequence > self.sequence:
+                continue
+            reader = self._files.reader(file)
+            if reader.has_cheap_pages:
+                for rows in reader.rows(start, end):
+                    yield from rows
+            else:
+                for block in reader.batches(start, end):
+                    yield from rows_of_batch(block.batch)
 
     def _few(self, window: Window, *, now_ms: int) -> list[tuple[bytes, bytes]]:
         """What is visible of a small window."""
@@ -442,9 +495,15 @@ def _still_wanted(
     return [key for key in wanted if key not in rows or key in unsettled]
 
 
-def _slices(rows: pa.RecordBatch, *, reverse: bool) -> Iterator[Part]:
+def _rows_of_slices(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of a sorted batch, made in growing slices: the first does not wait for the last."""
+    for part in _slices(batch, reverse=False, first_count=FIRST_ROW_COUNT):
+        yield from rows_of_batch(part.rows)
+
+
+def _slices(rows: pa.RecordBatch, *, reverse: bool, first_count: int = SLICE_ROW_COUNT) -> Iterator[Part]:
     """A sorted batch in growing slices, so that the first row does not wait for the last."""
-    size, at, count = SLICE_ROW_COUNT, 0, rows.num_rows
+    size, at, count = first_count, 0, rows.num_rows
     whole = Part(rows, False, rows.nbytes)
     while at < count:
         size = min(size, count - at)

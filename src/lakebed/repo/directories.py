@@ -24,6 +24,7 @@ from lakebed.objects.path import local_path
 from lakebed.repo.model.model import Entry
 from lakebed.runtime import Environment
 from lakebed.texts import format_value
+from lakebed.whole_file import name_unfinished
 
 _COPIES_AT_ONCE: Final = 8
 _CHUNK_BYTES: Final = 1 << 20
@@ -271,7 +272,7 @@ def _check_names(root: Path, entries: dict[str, Entry]) -> None:
 
 def _write(chunks: Iterator[bytes], file: Path, *, size_bytes: int) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{file.name[:100]}.{os.getpid()}.unfinished")
+    unfinished = name_unfinished(file)
     written = 0
     try:
         with unfinished.open("wb") as target:

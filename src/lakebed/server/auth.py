@@ -129,6 +129,11 @@ def check_database(principal: Principal, database: str, *, whole: bool = False) 
 
 def _check_rank(principal: Principal, needed: Role) -> None:
     if not principal.may(needed):
+        if principal.grants is not None:
+            raise forbidden(
+                f"Insufficient permissions: the user {principal.user} needs policies that permit all that the role "
+                f"{needed} has in all repositories, without an exception."
+            )
         raise forbidden(
             f"The access key {principal.id} has the role {principal.role}, and this needs the role {needed}."
         )

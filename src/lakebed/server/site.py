@@ -196,15 +196,20 @@ class RepositoryCall(Call):
         if not address.startswith(context.store.root_url + "/"):
             self.check(Permission("fs:ImportFromStorage", NAMESPACES + address))
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether the caller may read every object of the repository."""
+        grants = None if self.principal is None else self.principal.grants
+        return grants is None or grants.permits(
+            Permission("fs:ReadObject", object_resource(self.path["repository"], ""), is_prefix=True)
+        )
+
     def may_read(self, path: str) -> bool:
         """Whether the caller, who may list a repository, may read an object of it."""
         grants = None if self.principal is None else self.principal.grants
         if grants is None:
             return True
-        repository = self.path["repository"]
-        return grants.role(repository) is not None or grants.permits(
-            Permission("fs:ReadObject", object_resource(repository, path))
-        )
+        return grants.permits(Permission("fs:ReadObject", object_resource(self.path["repository"], path)))
 
     async def optional_principal(self) -> Principal | None:
         """The caller of a public endpoint that shows more to some; None: the request has no credentials.

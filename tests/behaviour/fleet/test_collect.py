@@ -50,7 +50,7 @@ def collect_orphans(fleet: FleetInProcess, *, dry_run: bool = True, grace: timed
 
 def counts(report: OrphanReport) -> dict[Reason, int]:
     """Objects by reason."""
-    return {reason: found.object_count for reason, found in report.found.items()}
+    return {reason: result.object_count for reason, result in report.found.items()}
 
 
 def committed(fleet: FleetInProcess) -> int:
@@ -114,7 +114,7 @@ def test_a_late_put_into_a_collected_transaction_is_found(fleet: FleetInProcess)
     fleet.wait(20.0)
     fleet.stopped.discard(node)
     fleet.wait(30.0)
-    assert opened not in [one.id for one in fleet.ledger.tenant(ORDERS, fresh=True).transactions]
+    assert opened not in [transaction.id for transaction in fleet.ledger.tenant(ORDERS, fresh=True).transactions]
     stray = f"{txn_folder(ORDERS, opened)}/manifest.1"
     fleet.storage.put(stray, b"x")
     assert collect_orphans(fleet).found[Reason.LEFT].examples == (stray,)
@@ -241,15 +241,15 @@ class _Part:
         self._part = part
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
-        if not callable(found):
-            return found
+        result = getattr(self._part, name)
+        if not callable(result):
+            return result
 
         def call(*given: Any, **named: Any) -> Any:
             self._interrupted.left -= 1
             if self._interrupted.left == 0 or (self._interrupted.left < 0 and self._interrupted.again):
                 self._interrupted.act()
-            return found(*given, **named)
+            return result(*given, **named)
 
         return call
 
@@ -310,11 +310,11 @@ def test_whatever_happens_between_two_calls_nothing_needed_is_deleted(act: Calla
         interrupted = Interrupted(lambda fleet=fleet: act(fleet), at)  # type: ignore[misc]
         report = interrupted_collection(fleet, interrupted)
         record = fleet.ledger.tenant(ORDERS, fresh=True)
-        there = {meta.path for meta in fleet.storage.list()}
+        paths = {meta.path for meta in fleet.storage.list()}
         assert record.manifest is not None
         manifest = decode_referenced(fleet.storage.get(record.manifest.path), record.manifest)
         named = layers(ORDERS, manifest) | {record.manifest.path, *([record.deadlist] if record.deadlist else [])}
-        assert named <= there, (at, named - there)
+        assert named <= paths, (at, named - paths)
         assert (report.missing, report.problems) == ((), ())
         assert Reason.UNKNOWN_TENANT not in report.found
         needless = {path for reason in NEEDLESS if reason in report.found for path in report.found[reason].examples}
@@ -385,7 +385,7 @@ def faults(fleet: FleetInProcess, interrupted: Interrupted) -> list[str]:
     records = Records(store, interrupted.around(fleet.ledger), None)
     check_objects(root, records, ORDERS, findings)
     assert report.version_count
-    return [f"{one.kind} {one.path}" for one in report.findings]
+    return [f"{finding.kind} {finding.path}" for finding in report.findings]
 
 
 @pytest.mark.parametrize("act", [commits, one_commit, one_row])

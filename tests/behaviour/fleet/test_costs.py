@@ -37,11 +37,11 @@ class Counted:
     @contextmanager
     def cost(self) -> Iterator[Cost]:
         """What the block costs, once it has ended."""
-        found, before = Cost(), len(self.key_value.calls)
+        result, before = Cost(), len(self.key_value.calls)
         with self.fleet.storage.count() as counts:
-            yield found
-        found.put, found.get, found.list, found.requests = counts.put, counts.get, counts.list, counts.total
-        found.ledger = sum(call.changes for call in self.key_value.calls[before:])
+            yield result
+        result.put, result.get, result.list, result.requests = counts.put, counts.get, counts.list, counts.total
+        result.ledger = sum(call.changes for call in self.key_value.calls[before:])
 
 
 @pytest.fixture

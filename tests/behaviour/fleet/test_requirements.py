@@ -118,15 +118,15 @@ def test_r1_transactions_have_ascending_ids_that_are_durable(fleet: FleetInProce
 def test_r2_r3_every_object_has_the_transaction_in_its_path(fleet: FleetInProcess) -> None:
     """R2, R3: no object without a transaction; one LIST of its folder has every object that it wrote."""
     record = fleet.ledger.tenant(ORDERS, fresh=True)
-    found = paths(fleet)
-    assert found
-    for path in found:
+    result = paths(fleet)
+    assert result
+    for path in result:
         txn = int(path.split("/")[1])
         assert 0 < txn < record.next_txn
         assert path.startswith(txn_folder(ORDERS, txn) + "/")
-    layers = [name for path in found if (name := parse_layer_path(path)) is not None]
+    layers = [name for path in result if (name := parse_layer_path(path)) is not None]
     assert layers
-    assert all(layer_path(*name) in found for name in layers)
+    assert all(layer_path(*name) in result for name in layers)
 
 
 def test_r4_r8_attaching_dooms_and_only_the_present_attachment_is_granted(fleet: FleetInProcess) -> None:
@@ -135,7 +135,7 @@ def test_r4_r8_attaching_dooms_and_only_the_present_attachment_is_granted(fleet:
     opened = before.transactions[-1]
     fail_over(fleet)
     after = fleet.ledger.tenant(ORDERS, fresh=True)
-    doomed = next(one for one in after.transactions if one.id == opened.id)
+    doomed = next(transaction for transaction in after.transactions if transaction.id == opened.id)
     assert doomed.state is TransactionState.REJECT_PENDING
     assert before.manifest is not None
     manifest = type(before.manifest)(f"{txn_folder(ORDERS, opened.id)}/manifest.1", "0" * 32, 10)
@@ -203,12 +203,14 @@ def test_r9_a_lost_reply_is_answered_again(fleet: FleetInProcess) -> None:
 def test_r11_r12_attaching_never_waits_and_a_node_that_is_back_is_detached(fleet: FleetInProcess) -> None:
     """R11, R12: the tenant is elsewhere while the old node stands still; when it asks again, it is told to stop."""
     old = fail_over(fleet)
-    pending = [one for one in fleet.ledger.tenant(ORDERS, fresh=True).transactions if one.node == old]
-    assert [one.state for one in pending] == [TransactionState.REJECT_PENDING]
+    pending = [
+        transaction for transaction in fleet.ledger.tenant(ORDERS, fresh=True).transactions if transaction.node == old
+    ]
+    assert [item.state for item in pending] == [TransactionState.REJECT_PENDING]
     fleet.stopped.discard(old)
     fleet.wait(10.0)
-    assert [held.tenant for held in fleet.nodes[old].locations()] == []
-    assert all(one.node != old for one in fleet.ledger.tenant(ORDERS, fresh=True).transactions)
+    assert [location.tenant for location in fleet.nodes[old].locations()] == []
+    assert all(transaction.node != old for transaction in fleet.ledger.tenant(ORDERS, fresh=True).transactions)
 
 
 def test_r17_a_pending_transaction_is_left_alone(fleet: FleetInProcess) -> None:
@@ -270,11 +272,11 @@ def test_r28_changes_of_timelines_are_acknowledged_by_their_commit(fleet: FleetI
     main = fleet.tenant(ORDERS).main
     main.branch("b", lsn=5)
     main.pin("p", lsn=7)
-    committed = {one.name: one for one in fleet.control.manifest(ORDERS).timelines}
+    committed = {timeline.name: timeline for timeline in fleet.control.manifest(ORDERS).timelines}
     assert (committed["b"].branch_lsn, committed["p"].lsn) == (5, 7)
     with pytest.raises(InvalidRequest):
         main.branch("ahead", lsn=1_000)
-    assert {one.name for one in fleet.control.manifest(ORDERS).timelines} == {MAIN, "b", "p"}
+    assert {timeline.name for timeline in fleet.control.manifest(ORDERS).timelines} == {MAIN, "b", "p"}
     fail_over(fleet)
     assert len(list(fleet.tenant(ORDERS).timeline("b").scan())) == 5
 
@@ -307,9 +309,9 @@ def names_of(path: str) -> set[str]:
 @pytest.mark.parametrize("number", range(1, 31))
 def test_each_requirement_has_a_test(number: int) -> None:
     """By its number here, or by a name that is there."""
-    own = {name for name in names_of("tests/behaviour/fleet/test_requirements.py") if f"_r{number}_" in f"{name}_"}
+    names = {name for name in names_of("tests/behaviour/fleet/test_requirements.py") if f"_r{number}_" in f"{name}_"}
     pointers = HELD_ELSEWHERE.get(number, ())
-    assert own or pointers, f"R{number} has no test"
+    assert names or pointers, f"R{number} has no test"
     for pointer in pointers:
         path, _, name = pointer.partition("::")
         assert name in names_of(path), f"R{number}: there is no {pointer}"

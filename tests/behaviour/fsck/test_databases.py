@@ -187,8 +187,8 @@ def miscount(place: DatabaseLocation) -> str:
 def test_damage_is_named(database: DatabaseLocation, damage: Callable[[DatabaseLocation], str], kind: str) -> None:
     """Each damage is an error of its kind, at its object."""
     path = damage(database)
-    found = [(finding.kind, finding.path) for finding in checked(database).findings if finding.severity == "error"]
-    assert (kind, path) in found
+    pairs = [(finding.kind, finding.path) for finding in checked(database).findings if finding.severity == "error"]
+    assert (kind, path) in pairs
 
 
 def test_only_deep_reads_files(database: DatabaseLocation) -> None:
@@ -202,15 +202,21 @@ def test_a_pin_that_was_forced_away(database: DatabaseLocation) -> None:
     """A clone whose parent holds no pin for it is in danger; the pin of a clone that is gone holds files in vain."""
     clone = database.other(database.url.replace("parent", "clone"))
     DatabaseAdmin(clone).create_clone(database.url)
-    pin = next(one for one in DatabaseAdmin(database).list_checkpoints() if one.owner.kind == "clone")
+    pin = next(
+        checkpoint for checkpoint in DatabaseAdmin(database).list_checkpoints() if checkpoint.owner.kind == "clone"
+    )
     for meta in list(clone.store.list("")):
         if meta.path.startswith("manifest/"):
             clone.store.delete([meta.path])
     assert kinds(database) == {"pin_of_nobody"}
     other = database.other(database.url.replace("parent", "other"))
     DatabaseAdmin(other).create_clone(database.url)
-    held = [one for one in DatabaseAdmin(database).list_checkpoints() if one.owner.kind == "clone" and one.id != pin.id]
-    DatabaseAdmin(database).delete_checkpoint(held[0].id, force=True)
+    checkpoints = [
+        checkpoint
+        for checkpoint in DatabaseAdmin(database).list_checkpoints()
+        if checkpoint.owner.kind == "clone" and checkpoint.id != pin.id
+    ]
+    DatabaseAdmin(database).delete_checkpoint(checkpoints[0].id, force=True)
     assert "pin_lost" in kinds(other)
 
 
@@ -235,6 +241,6 @@ def test_what_a_destroyed_database_still_pins_is_checked(database: DatabaseLocat
     pinned = ManifestLog(database).latest().checkpoints[0].manifest_id
     missing = sst_path(ManifestLog(database).load(pinned).file_set.files()[0].id)
     database.store.delete([missing])
-    assert [(one.kind, one.path) for one in checked(database).findings if one.severity == "error"] == [
+    assert [(finding.kind, finding.path) for finding in checked(database).findings if finding.severity == "error"] == [
         ("missing", missing)
     ]

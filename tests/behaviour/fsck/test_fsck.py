@@ -117,7 +117,7 @@ def test_a_branch_with_columns_of_its_own_is_sound(lake: Lake) -> None:
         fork = table.create_branch(name)
         fork.add_column(name, "INT")
         fork.append(pa.table({"a": [2], name: pa.array([3], pa.int32())}))
-    assert not [one for one in check_lake(lake, deep=True).findings if one.store == "forked"]
+    assert not [finding for finding in check_lake(lake, deep=True).findings if finding.store == "forked"]
 
 
 def test_missing_data_file(lake: Lake) -> None:
@@ -175,7 +175,7 @@ def test_damaged_metadata(lake: Lake, part: str) -> None:
     path = paths(table, part)[0]
     table.store.put(path, b"\x00broken")
     kinds = found(lake)
-    assert path in [one for kind in ("corruption", "unsupported_format") for one in kinds.get(kind, [])]
+    assert path in [item for kind in ("corruption", "unsupported_format") for item in kinds.get(kind, [])]
     assert check_lake(lake).table_count == 2
 
 
@@ -236,7 +236,7 @@ def test_files_that_lie(lake: Lake, change: Callable[[pa.Table], pa.Table], kind
     _, path = tamper(lake, change)
     assert found(lake) == {}
     assert kind in found(lake, deep=True)
-    assert {one for paths in found(lake, deep=True).values() for one in paths} == {path}
+    assert {item for paths in found(lake, deep=True).values() for item in paths} == {path}
 
 
 def test_hints_that_mislead(lake: Lake) -> None:

@@ -55,13 +55,13 @@ def test_a_sound_repository(folder: Path, deep: bool) -> None:
 
 def test_staged_and_compacted_objects_are_looked_for(folder: Path) -> None:
     """Each single missing object is found, for every kind of reference to it."""
-    for one in sorted((folder / "analytics.repo" / "data").iterdir()):
-        body = one.read_bytes()
-        one.unlink()
+    for path in sorted((folder / "analytics.repo" / "data").iterdir()):
+        body = path.read_bytes()
+        path.unlink()
         report = check(folder)
-        one.write_bytes(body)
+        path.write_bytes(body)
         assert [finding.kind for finding in report.findings if finding.severity == "error"] == ["missing"]
-        assert one.name in next(f.path for f in report.findings if f.severity == "error")
+        assert path.name in next(f.path for f in report.findings if f.severity == "error")
 
 
 @pytest.mark.parametrize("part", ["ranges", "metaranges"])
@@ -93,17 +93,19 @@ def test_damaged_files_are_named(
 
 def errors_of(folder: Path, *, deep: bool) -> list[tuple[str, str]]:
     """Kinds and paths of what fsck calls an error."""
-    return [(one.kind, one.path) for one in check(folder, deep=deep).findings if one.severity == "error"]
+    return [
+        (finding.kind, finding.path) for finding in check(folder, deep=deep).findings if finding.severity == "error"
+    ]
 
 
 def test_a_deep_check_compares_checksums(folder: Path) -> None:
     """An object whose bytes changed at equal length is named, whether it is committed, compacted or staged."""
-    for one in sorted((folder / "analytics.repo" / "data").iterdir()):
-        body = one.read_bytes()
-        one.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+    for path in sorted((folder / "analytics.repo" / "data").iterdir()):
+        body = path.read_bytes()
+        path.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
         assert errors_of(folder, deep=False) == []
-        assert errors_of(folder, deep=True) == [("wrong_checksum", f"data/{one.name}")]
-        one.write_bytes(body)
+        assert errors_of(folder, deep=True) == [("wrong_checksum", f"data/{path.name}")]
+        path.write_bytes(body)
 
 
 def test_a_deep_check_looks_at_imported_objects(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -124,7 +126,7 @@ def test_a_deep_check_looks_at_imported_objects(folder: Path, tmp_path_factory: 
     ]
     shallow = check(folder)
     assert shallow.error_count == 0
-    (said,) = [one for one in shallow.findings if one.kind == "imports_not_checked"]
+    (said,) = [finding for finding in shallow.findings if finding.kind == "imports_not_checked"]
     assert said.facts == {"object_count": 4}
 
 

@@ -86,7 +86,7 @@ def processes(count: int) -> Iterator[list[Process]]:
 
 def client(*servers: Process) -> Servers:
     """Of some processes."""
-    urls = [one.url for one in servers]
+    urls = [server.url for server in servers]
     return Servers(urls, headers={}, connection_count_max=4, environment=Environment())
 
 

@@ -190,7 +190,7 @@ def test_two_routes_a_token_and_errors(running: Running) -> None:
         assert reply.headers["x-lakebed-error"]
     assert running.ask("PUT", "/v1/notes/a", Note("x" * 1_000), TOKEN).status == 413
     assert running.ask("PUT", "/v1/notes/a", {"other": 1}, TOKEN).status == 400
-    assert [(one.endpoint.name, one.path, one.principal_id) for one in running.site.changes] == [
+    assert [(change.endpoint.name, change.path, change.principal_id) for change in running.site.changes] == [
         ("putNote", {"name": "a"}, "writer")
     ]
 
@@ -266,10 +266,10 @@ def test_a_reply_that_is_read_slowly_goes_on(running: Running) -> None:
 def test_its_description(running: Running) -> None:
     """The description is made from the same declarations, with the service's own words."""
     service = Service("notes", "1", "Notes by name.", {"name": PathParameter("A note's name.")})
-    found = describe(service, {"/v1": NOTES})
-    assert found["info"]["title"] == "notes"
-    assert set(found["paths"]["/v1/notes/{name}"]) == {"get", "put"}
-    assert found["paths"]["/v1/notes/{name}"]["get"]["security"] == []
+    result = describe(service, {"/v1": NOTES})
+    assert result["info"]["title"] == "notes"
+    assert set(result["paths"]["/v1/notes/{name}"]) == {"get", "put"}
+    assert result["paths"]["/v1/notes/{name}"]["get"]["security"] == []
 
 
 def test_it_loads_no_store() -> None:

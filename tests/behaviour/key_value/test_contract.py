@@ -116,10 +116,10 @@ def test_a_write_happens_whole_or_not_at_all(key_value: KeyValue) -> None:
         ({b"a": b"x", b"c": b"y"}, {b"a", b"c"}),
         ({b"c": b"3", b"a": b"1", b"absent": b"x"}, {b"absent"}),
     ):
-        with pytest.raises(Conflict) as told:
+        with pytest.raises(Conflict) as refusal:
             key_value.write([(b"d", b"4"), (b"a", b"5")], [b"c"], expected=expected)
-        assert told.value.kind == "unexpected_value"
-        assert told.value.facts["key"] in wrong
+        assert refusal.value.kind == "unexpected_value"
+        assert refusal.value.facts["key"] in wrong
         with pytest.raises(Conflict):
             key_value.put_columns([b"d"], [b"4"], expected=expected)
         with pytest.raises(Conflict):
@@ -134,9 +134,9 @@ def test_set_if_replaces_just_what_is_there(key_value: KeyValue) -> None:
     """set_if creates, replaces and deletes, each only from the value that it names."""
     key_value.set_if(b"k", b"1", expected=None)
     for value, expected in ((b"2", None), (b"2", b"0"), (None, b""), (None, None)):
-        with pytest.raises(Conflict) as told:
+        with pytest.raises(Conflict) as refusal:
             key_value.set_if(b"k", value, expected=expected)
-        assert (told.value.kind, told.value.facts["key"]) == ("unexpected_value", b"k")
+        assert (refusal.value.kind, refusal.value.facts["key"]) == ("unexpected_value", b"k")
     key_value.set_if(b"k", b"", expected=b"1")
     key_value.set_if(b"k", None, expected=b"")
     assert key_value.get(b"k") is None
@@ -182,21 +182,21 @@ def test_one_of_many_racers_wins(key_value: KeyValue) -> None:
 
     def race(racer: int) -> list[int]:
         won = []
-        for turn in range(ROUNDS):
+        for number in range(ROUNDS):
             expected = key_value.get(b"prize")
             barrier.wait()
             try:
-                key_value.set_if(b"prize", b"%d by %d" % (turn, racer), expected=expected)
+                key_value.set_if(b"prize", b"%d by %d" % (number, racer), expected=expected)
             except Conflict:
                 pass
             else:
-                won.append(turn)
-                assert key_value.get(b"prize") == b"%d by %d" % (turn, racer)
+                won.append(number)
+                assert key_value.get(b"prize") == b"%d by %d" % (number, racer)
             barrier.wait()
         return won
 
     with ThreadPoolExecutor(RACERS) as pool:
-        wins = sorted(turn for won in pool.map(race, range(RACERS)) for turn in won)
+        wins = sorted(item for won in pool.map(race, range(RACERS)) for item in won)
     assert wins == list(range(ROUNDS))
 
 
@@ -228,9 +228,9 @@ def test_there_is_no_write_skew(key_value: KeyValue, before: bytes | None) -> No
 
     def skew(own: bytes, other: bytes) -> list[bool]:
         outcomes = []
-        for turn in range(2 * ROUNDS):
+        for number in range(2 * ROUNDS):
             barrier.wait()
-            suffix = b"%d" % turn
+            suffix = b"%d" % number
             try:
                 key_value.write([(own + suffix, b"on")], expected={other + suffix: before})
             except Conflict:
@@ -240,7 +240,7 @@ def test_there_is_no_write_skew(key_value: KeyValue, before: bytes | None) -> No
         return outcomes
 
     if before is not None:
-        key_value.write([(key + b"%d" % turn, before) for key, _ in pairs for turn in range(2 * ROUNDS)])
+        key_value.write([(key + b"%d" % number, before) for key, _ in pairs for number in range(2 * ROUNDS)])
     with ThreadPoolExecutor(2) as pool:
         left, right = pool.map(skew, *zip(*pairs, strict=True))
     assert all(a != b for a, b in zip(left, right, strict=True)), "one writer, and only one, wins each turn"
@@ -257,13 +257,13 @@ def test_transfers_keep_the_sum(key_value: KeyValue) -> None:
             source, target = rng.sample(accounts, 2)
             with key_value.snapshot() as snapshot:
                 assert sum(int(value) for _, value in snapshot.scan(b"account/", b"account0")) == 600
-                here, there = snapshot.get_many([source, target])
+                here, present = snapshot.get_many([source, target])
             assert here is not None
-            assert there is not None
+            assert present is not None
             amount = rng.randrange(int(here) + 1)
-            puts = [(source, b"%d" % (int(here) - amount)), (target, b"%d" % (int(there) + amount))]
+            puts = [(source, b"%d" % (int(here) - amount)), (target, b"%d" % (int(present) + amount))]
             try:
-                key_value.write(puts, expected={source: here, target: there})
+                key_value.write(puts, expected={source: here, target: present})
             except Conflict:
                 continue
             done += 1
@@ -377,9 +377,9 @@ def test_mistaken_arguments_are_refused(key_value: KeyValue) -> None:
                 "oversized_write",
             ),
         ):
-            with pytest.raises(InvalidRequest) as told:
+            with pytest.raises(InvalidRequest) as refusal:
                 call()
-            assert told.value.kind == kind
+            assert refusal.value.kind == kind
     assert content(key_value) == {}
 
 

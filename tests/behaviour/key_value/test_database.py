@@ -83,9 +83,9 @@ def test_who_was_taken_over_answers_nothing_stale(url: str) -> None:
 def test_a_living_owner_is_named(url: str) -> None:
     """An open that finds an owner names in one sentence who serves the repositories, where, and what to do."""
     process = owner(url)
-    with pytest.raises(Conflict) as told:
+    with pytest.raises(Conflict) as refusal:
         open_key_value(url)
-    error = told.value
+    error = refusal.value
     assert error.kind == "owned"
     assert error.facts["endpoint"] == "http://127.0.0.1:8123"
     assert error.facts["pid"] == process.pid
@@ -100,9 +100,13 @@ def test_a_living_owner_is_named(url: str) -> None:
     process.communicate("\n")
     key_value = open_key_value(url)
     assert key_value.get(b"k") == b"last"
-    with pytest.raises(Conflict) as told:
+    with pytest.raises(Conflict) as refusal:
         open_key_value(url)
-    assert (told.value.kind, told.value.facts["endpoint"], told.value.facts["pid"]) == ("owned", None, os.getpid())
+    assert (refusal.value.kind, refusal.value.facts["endpoint"], refusal.value.facts["pid"]) == (
+        "owned",
+        None,
+        os.getpid(),
+    )
     key_value.close()
 
 
@@ -189,10 +193,10 @@ def test_places_and_arguments(url: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound) as missing:
         open_key_value(url, create=False)
     assert missing.value.kind == "database_not_found"
-    with pytest.raises(InvalidRequest) as told:
+    with pytest.raises(InvalidRequest) as refusal:
         open_key_value(open_store(url), storage_options={"aws_region": "x"})
-    assert told.value.kind == "two_credentials"
+    assert refusal.value.kind == "two_credentials"
     opened: list[KeyValue] = [open_key_value(tmp_path / "a"), open_key_value("memory://is-it-local/x")]
-    assert [one.is_local for one in opened] == [True, True]
-    for one in opened:
-        one.close()
+    assert [element.is_local for element in opened] == [True, True]
+    for item in opened:
+        item.close()

@@ -93,9 +93,9 @@ class Wire:
 
     def cut_all(self) -> None:
         """Cut every connection there is."""
-        for one in self._open:
+        for item in self._open:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let no connection through any more."""
@@ -162,9 +162,9 @@ def test_an_unclear_commit_is_settled_before_any_read(
     key_value, other = opened(with_port(url, wire.port)), opened()
     key_value.set(b"other", b"0")
     wire.cut(COMMIT, arrives=arrives, goes_down=True)
-    with pytest.raises(OutcomeUnknown) as told:
+    with pytest.raises(OutcomeUnknown) as refusal:
         key_value.write([(b"k", b"1")], expected={b"k": None})
-    assert told.value.kind == "commit_unanswered"
+    assert refusal.value.kind == "commit_unanswered"
     for read in (lambda: key_value.get(b"other"), key_value.snapshot, lambda: key_value.peek(b"other")):
         with pytest.raises(Unavailable):
             read()
@@ -314,12 +314,12 @@ def test_open_snapshots_never_block_writes(opened: Callable[..., KeyValue], monk
     clock = ManualClock()
     key_value = opened(environment=Environment(clock=clock))
     monkeypatch.setattr(postgres_connections, "WAIT_TIMEOUT_S", 0.0)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for _ in range(postgres_connections.CONNECTIONS_MAX):
-            held.enter_context(key_value.snapshot())
-        with pytest.raises(Unavailable) as told:
+            stack.enter_context(key_value.snapshot())
+        with pytest.raises(Unavailable) as refusal:
             key_value.snapshot()
-        assert told.value.kind == "no_connection"
+        assert refusal.value.kind == "no_connection"
         key_value.set(b"k", b"1")
         assert key_value.get(b"k") == b"1"
     with key_value.snapshot() as snapshot:
@@ -331,9 +331,9 @@ def test_open_snapshots_never_block_writes(opened: Callable[..., KeyValue], monk
 
 def test_tables_are_made_only_when_asked(opened: Callable[..., KeyValue], postgresql: Any, url: str) -> None:
     """Without `create` an empty database is NotFound; tables of a newer format are refused."""
-    with pytest.raises(NotFound) as told:
+    with pytest.raises(NotFound) as refusal:
         opened(create=False)
-    assert told.value.kind == "database_not_found"
+    assert refusal.value.kind == "database_not_found"
     opened().set(b"k", b"1")
     assert opened(create=False).get(b"k") == b"1"
     postgresql.run("UPDATE lakebed_format SET version = 2", database=urlsplit(url).path[1:])
@@ -354,25 +354,25 @@ def test_no_error_shows_the_password(opened: Callable[..., KeyValue], postgresql
         (f"postgresql://lakebed:{secret}@127.0.0.1:{postgresql.port}/{database}?no_such_setting=1", InvalidRequest),
     ]
     for bad, kind in wrong:
-        with pytest.raises(kind) as told:
+        with pytest.raises(kind) as refusal:
             open_key_value(bad)
-        shown = "".join(traceback.format_exception(told.value)) + repr(told.value.facts)
-        assert isinstance(told.value, LakebedError)
+        shown = "".join(traceback.format_exception(refusal.value)) + repr(refusal.value.facts)
+        assert isinstance(refusal.value, LakebedError)
         assert "hunter2" not in shown
         assert postgresql.password not in shown
     key_value = opened()
     assert postgresql.password not in repr(key_value) + repr(vars(key_value))
-    with pytest.raises(InvalidRequest) as told:
+    with pytest.raises(InvalidRequest) as refusal:
         open_key_value(url, storage_options={"aws_region": "x"})
-    assert told.value.kind == "two_credentials"
+    assert refusal.value.kind == "two_credentials"
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without psycopg all else works, and PostgreSQL is refused with what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(InvalidRequest) as told:
+    with pytest.raises(InvalidRequest) as refusal:
         open_key_value("postgresql://127.0.0.1/x")
-    assert told.value.kind == "missing_package"
-    assert "lakebed[server]" in str(told.value)
+    assert refusal.value.kind == "missing_package"
+    assert "lakebed[server]" in str(refusal.value)
     with open_key_value("memory://without-psycopg").snapshot() as snapshot:  # type: ignore[attr-defined]
         assert list(snapshot.scan()) == []

@@ -89,9 +89,9 @@ class ManualDatabase:
 
     def numbers(self, reader: Any) -> list[int]:
         """Numbers of the keys that can be read, after a look at their values."""
-        found = list(reader.scan())
-        assert all(value(number_of(one)) == held for one, held in found)
-        return [number_of(one) for one, _ in found]
+        scan = list(reader.scan())
+        assert all(value(number_of(item)) == pin for item, pin in scan)
+        return [number_of(item) for item, _ in scan]
 
 
 def key(number: int) -> bytes:

@@ -91,14 +91,14 @@ def batch_of(stream: str, number: int) -> WriteBatch:
 
 def numbers_of(rows: Iterable[tuple[bytes, bytes]]) -> Numbers:
     """Each stream's number, after a look at every row. Raises `Torn`."""
-    found = dict(rows)
-    numbers = {key[2:].decode(): int(value) for key, value in found.items() if key.startswith(b"n/")}
+    result = dict(rows)
+    numbers = {key[2:].decode(): int(value) for key, value in result.items() if key.startswith(b"n/")}
     expected = {f"n/{stream}".encode(): str(number).encode() for stream, number in numbers.items()}
     for stream, number in numbers.items():
         for row in range(max(0, number - ROWS_KEPT + 1), number + 1):
             expected[row_key(stream, row)] = row_value(stream, row)
-    if found != expected:
-        wrong = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+    if result != expected:
+        wrong = sorted(key for key in result.keys() | expected.keys() if result.get(key) != expected.get(key))
         raise Torn(f"{len(wrong)} rows are wrong, such as {wrong[:4]}: streams {numbers}")
     return numbers
 
@@ -136,13 +136,13 @@ class Storm:
         """Whether each role has done its work at least once."""
         kinds = ("read", "checkpoint", "clone", "ran")
         is_done = bool(self.acknowledged()) and all(self.heard(kind) for kind in kinds)
-        return is_done and any(one["count"] for one in self.heard("collected"))
+        return is_done and any(event["count"] for event in self.heard("collected"))
 
     def was_restored(self, after: int, through: int) -> bool:
         """Whether a version in ``(after, through]`` may be a restored one."""
         restored = self.heard("restored")
         is_under_way = len(restored) < len(self.heard("restoring"))
-        return is_under_way or any(after < (one.get("manifest_id") or 0) <= through for one in restored)
+        return is_under_way or any(after < (item.get("manifest_id") or 0) <= through for item in restored)
 
     # ---- roles
 
@@ -174,8 +174,8 @@ class Storm:
                 endings.append(error)
 
         threads = [
-            threading.Thread(target=stream, args=(f"main-{db.epoch:05d}-{one}", random.Random(rng.random())))
-            for one in range(STREAMS)
+            threading.Thread(target=stream, args=(f"main-{db.epoch:05d}-{number}", random.Random(rng.random())))
+            for number in range(STREAMS)
         ]
         for thread in threads:
             thread.start()
@@ -237,18 +237,18 @@ class Storm:
                 )  # fmt: skip
             kept = self.kept()
             if kept:
-                one = rng.choice(kept)
-                if self.contents(self.main, one["id"]) != one["numbers"]:
-                    raise Torn(f"the checkpoint {one['id']} changed")
+                choice = rng.choice(kept)
+                if self.contents(self.main, choice["id"]) != choice["numbers"]:
+                    raise Torn(f"the checkpoint {choice['id']} changed")
                 if len(kept) > 6 and rng.random() < 0.8:
-                    self.say(f"deleting.{os.getpid()}", id=one["id"])
-                    self.command("--path", self.main, "drop-tag", one["id"])
+                    self.say(f"deleting.{os.getpid()}", id=choice["id"])
+                    self.command("--path", self.main, "drop-tag", choice["id"])
             pause(rng.random() * 0.4)
 
     def kept(self) -> list[Any]:
         """Checkpoints whose deletion has not begun."""
-        gone = {one["id"] for one in self.heard("deleting")}
-        return [one for one in self.heard("checkpoint") if one["id"] not in gone]
+        gone = {event["id"] for event in self.heard("deleting")}
+        return [event for event in self.heard("checkpoint") if event["id"] not in gone]
 
     def cloner(self, rng: random.Random) -> None:
         """Clone the latest, checkpoints and clones; write to clones; destroy some."""
@@ -258,8 +258,8 @@ class Storm:
             if clones and rng.random() < 0.4:
                 parent = rng.choice(clones)["url"]
             elif kept and rng.random() < 0.6:
-                one = rng.choice(kept)
-                checkpoint, expected = one["id"], one["numbers"]
+                choice = rng.choice(kept)
+                checkpoint, expected = choice["id"], choice["numbers"]
             url = f"{self.url}/clones/c{os.getpid()}x{count}"
             self.say(f"begun.{os.getpid()}", url=url)
             words = ["--checkpoint", checkpoint] if checkpoint else []
@@ -281,8 +281,8 @@ class Storm:
 
     def living_clones(self) -> list[Any]:
         """Finished clones whose destruction has not begun."""
-        gone = {one["url"] for one in self.heard("destroying")}
-        return [one for one in self.heard("clone") if one["url"] not in gone]
+        gone = {event["url"] for event in self.heard("destroying")}
+        return [event for event in self.heard("clone") if event["url"] not in gone]
 
     def commander(self, rng: random.Random) -> None:
         """Every other command that a user runs at a terminal."""
@@ -298,7 +298,7 @@ class Storm:
         """Collect everything, all the time."""
         options = lakebed.kv.CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
         while True:
-            urls = [self.main, *(one["url"] for one in self.heard("clone"))]
+            urls = [self.main, *(event["url"] for event in self.heard("clone"))]
             for url in [self.main, *rng.sample(urls, min(3, len(urls)))]:
                 try:
                     report = lakebed.kv.collect.collect_garbage(DatabaseLocation.at(url, create=False), options=options)
@@ -316,21 +316,23 @@ class Storm:
             kept = self.kept()
             if not kept or rng.random() < 0.4:
                 continue
-            one = rng.choice(kept)
-            self.say("restoring.all", id=one["id"])
+            choice = rng.choice(kept)
+            self.say("restoring.all", id=choice["id"])
             place = DatabaseLocation.at(self.main)
             acknowledged = self.acknowledged()
             try:
-                restored = lakebed.kv.restore.restore(place, one["id"], lifetime=timedelta(minutes=10), take_over=True)
+                restored = lakebed.kv.restore.restore(
+                    place, choice["id"], lifetime=timedelta(minutes=10), take_over=True
+                )
             except LakebedError as error:
                 self.say("restored.all", epoch=None, error=repr(error))
                 continue
             present = DatabaseAdmin(place).show_manifest(restored.present.manifest_id)
             self.say(
-                "restored.all", epoch=present.writer_epoch, manifest_id=restored.manifest_id, numbers=one["numbers"]
+                "restored.all", epoch=present.writer_epoch, manifest_id=restored.manifest_id, numbers=choice["numbers"]
             )
-            held = self.contents(self.main, restored.present.id)
-            self.say("present.all", id=restored.present.id, manifest_id=restored.present.manifest_id, numbers=held,
+            contents = self.contents(self.main, restored.present.id)
+            self.say("present.all", id=restored.present.id, manifest_id=restored.present.manifest_id, numbers=contents,
                      acknowledged=acknowledged, epoch=present.writer_epoch)  # fmt: skip
 
     def play(self, role: str, seed: int) -> None:
@@ -390,7 +392,7 @@ def blow(storm: Storm, seconds: float, rng: random.Random) -> Counter[str]:
             if CLOCK.monotonic_s() >= until:
                 os.kill(pid, signal.SIGCONT)
                 del stopped[pid]
-        awake = [one for one in running if one not in stopped]
+        awake = [item for item in running if item not in stopped]
         if not awake:
             continue
         draw, pid = rng.random(), rng.choice(awake)

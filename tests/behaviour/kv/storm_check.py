@@ -34,14 +34,14 @@ class _Check:
         self.counts = counts
         self.wrongs: list[str] = []
         self.acknowledged: Numbers = storm.acknowledged()
-        self.restores = [one for one in storm.heard("restored") if one["epoch"] is not None]
+        self.restores = [event for event in storm.heard("restored") if event["epoch"] is not None]
 
     def run(self) -> dict[str, Any]:
         storm = self.storm
-        for one in storm.heard("trouble"):
-            self.wrongs.append(f"{one['role']}: {one['text']}")
-        for one in storm.heard("ended"):
-            self.counts[f"ended {one['role']} {one['kind']}"] += 1
+        for event in storm.heard("trouble"):
+            self.wrongs.append(f"{event['role']}: {event['text']}")
+        for event in storm.heard("ended"):
+            self.counts[f"ended {event['role']} {event['kind']}"] += 1
         if len(storm.heard("restoring")) != len(storm.heard("restored")):
             self.wrongs.append(f"a restore did not say how it ended: {storm.heard('ended')}")
         with DatabaseAdmin(DatabaseLocation.at(storm.main)).open(take_over=True) as db:
@@ -58,7 +58,7 @@ class _Check:
             checkpoints=len(storm.heard("checkpoint")),
             clones=len(storm.heard("clone")),
             reads=len(storm.heard("read")),
-            collected=sum(one["count"] for one in storm.heard("collected")),
+            collected=sum(item["count"] for item in storm.heard("collected")),
             commands=len(storm.heard("ran")),
         )
         return {"wrongs": self.wrongs, "counts": dict(sorted(self.counts.items()))}
@@ -78,35 +78,35 @@ class _Check:
 
     def restored_before(self, manifest_id: int) -> list[Any]:
         """The last restore below a version."""
-        return [one for one in self.restores if one["manifest_id"] <= manifest_id][-1:]
+        return [restore for restore in self.restores if restore["manifest_id"] <= manifest_id][-1:]
 
     def check_checkpoints(self) -> None:
-        for one in [*self.storm.kept(), *self.storm.heard("present")]:
-            restored = self.restored_before(one["manifest_id"])
-            self.check_streams(f"checkpoint {one['id']}", one["numbers"], restored, one["acknowledged"])
+        for item in [*self.storm.kept(), *self.storm.heard("present")]:
+            restored = self.restored_before(item["manifest_id"])
+            self.check_streams(f"checkpoint {item['id']}", item["numbers"], restored, item["acknowledged"])
             try:
-                found = self.storm.contents(self.storm.main, one["id"])
+                contents = self.storm.contents(self.storm.main, item["id"])
             except Exception as error:
-                self.wrongs.append(f"checkpoint {one['id']}: {error!r}")
+                self.wrongs.append(f"checkpoint {item['id']}: {error!r}")
                 continue
-            if found != one["numbers"]:
-                self.wrongs.append(f"checkpoint {one['id']} held {one['numbers']} and holds {found}")
+            if contents != item["numbers"]:
+                self.wrongs.append(f"checkpoint {item['id']} held {item['numbers']} and holds {contents}")
 
     def check_clones(self) -> None:
-        for one in self.storm.living_clones():
-            own = f"{Path(one['url']).name}-"
+        for clone in self.storm.living_clones():
+            mine = f"{Path(clone['url']).name}-"
             try:
-                found = self.storm.contents(one["url"])
+                contents = self.storm.contents(clone["url"])
             except Exception as error:
-                self.wrongs.append(f"clone {one['url']}: {error!r}")
+                self.wrongs.append(f"clone {clone['url']}: {error!r}")
                 continue
-            shared = {stream: number for stream, number in found.items() if not stream.startswith(own)}
-            if shared != one["numbers"]:
-                self.wrongs.append(f"clone {one['url']} began with {one['numbers']} and holds {shared}")
+            shared = {stream: number for stream, number in contents.items() if not stream.startswith(mine)}
+            if shared != clone["numbers"]:
+                self.wrongs.append(f"clone {clone['url']} began with {clone['numbers']} and holds {shared}")
             for stream, number in self.acknowledged.items():
-                if stream.startswith(own) and not number <= found.get(stream, -1) <= number + 1:
+                if stream.startswith(mine) and not number <= contents.get(stream, -1) <= number + 1:
                     self.wrongs.append(
-                        f"clone {one['url']}: stream {stream} is at {found.get(stream)}, not at {number}"
+                        f"clone {clone['url']}: stream {stream} is at {contents.get(stream)}, not at {number}"
                     )
 
     # What lies there
@@ -115,31 +115,33 @@ class _Check:
         everything = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))
         for _ in range(5):  # what ends by time may end in between
             report = DatabaseAdmin(DatabaseLocation.at(url)).collect(everything)
-            self.wrongs += [f"collecting {url}: {one}" for one in report.warnings if "not finished" not in one]
+            self.wrongs += [
+                f"collecting {url}: {warning}" for warning in report.warnings if "not finished" not in warning
+            ]
             if not report.deleted_count:
                 return
 
     def check_sound(self) -> None:
         """No error; and after a collection no unreferenced file."""
-        for url in [self.storm.main, *(one["url"] for one in self.storm.living_clones())]:
+        for url in [self.storm.main, *(clone["url"] for clone in self.storm.living_clones())]:
             database = DatabaseAdmin(DatabaseLocation.at(url))
-            for one in database.list_checkpoints():
-                if one.owner.kind == "reader":
-                    database.delete_checkpoint(one.id, force=True)
+            for checkpoint in database.list_checkpoints():
+                if checkpoint.owner.kind == "reader":
+                    database.delete_checkpoint(checkpoint.id, force=True)
             database.open(take_over=True).close()
             self.collect(url)
             for finding in check_url(url, deep=True).findings:
                 if finding.severity == "error" or finding.kind == "orphan":
                     self.wrongs.append(f"fsck of {url}: {finding.kind} {finding.path} {finding.sentence}")
             newest = database.show_manifest()
-            pinned = {one.manifest_id for one in newest.checkpoints}
-            there = {parse_manifest(meta.path) for meta in database.location.store.list("manifest")}
-            if there - pinned - {newest.manifest_id}:
-                self.wrongs.append(f"{url} keeps the manifests {sorted(there - pinned)} for nobody")
+            pinned = {item.manifest_id for item in newest.checkpoints}
+            present = {parse_manifest(meta.path) for meta in database.location.store.list("manifest")}
+            if present - pinned - {newest.manifest_id}:
+                self.wrongs.append(f"{url} keeps the manifests {sorted(present - pinned)} for nobody")
 
     def check_teardown(self) -> None:
         """When all is destroyed, tombstones are left and nothing else."""
-        urls = [one["url"] for one in self.storm.heard("begun")]
+        urls = [event["url"] for event in self.storm.heard("begun")]
         for url in urls:
             database = DatabaseAdmin(DatabaseLocation.at(url))
             try:
@@ -155,7 +157,9 @@ class _Check:
                     self.collect(url)
         main = DatabaseAdmin(DatabaseLocation.at(self.storm.main))
         owners = [
-            str(one.owner) for one in main.list_checkpoints() if one.owner.kind == "clone" and one.expires_at_ms is None
+            str(checkpoint.owner)
+            for checkpoint in main.list_checkpoints()
+            if checkpoint.owner.kind == "clone" and checkpoint.expires_at_ms is None
         ]
         if owners:
             self.wrongs.append(f"pins of clones that were destroyed: {owners}")
@@ -169,10 +173,10 @@ class _Check:
 
     def force(self, database: DatabaseAdmin) -> None:
         """Remove every checkpoint of users and of clones that were never finished."""
-        for one in database.list_checkpoints():
-            if one.owner.kind == "clone" and one.expires_at_ms is None:
+        for checkpoint in database.list_checkpoints():
+            if checkpoint.owner.kind == "clone" and checkpoint.expires_at_ms is None:
                 continue
-            database.delete_checkpoint(one.id, force=True)
+            database.delete_checkpoint(checkpoint.id, force=True)
 
     @staticmethod
     def is_tombstone(meta: Any) -> bool:

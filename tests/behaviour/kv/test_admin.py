@@ -131,13 +131,13 @@ def test_a_fork_from_a_version_leaves_no_pin_but_its_own(manual: ManualDatabase)
     version = version_ids(manual)[-1]
     manual.admin.pin("one")
     manual.write(2)
-    found = {}
+    result = {}
     for name, asked in (("a", version), ("b", "one"), ("c", None)):
         fork = manual.admin.create_branch(name, version=asked)
         assert fork.url == manual.store.root_url.rpartition("/")[0] + "/" + name
         with fork.reader(options=ReaderOptions(background=False)) as reader:
-            found[name] = manual.numbers(reader)
-    assert found == {"a": [1], "b": [1], "c": [1, 2]}
+            result[name] = manual.numbers(reader)
+    assert result == {"a": [1], "b": [1], "c": [1, 2]}
     assert sorted(pin.kind for pin in manual.admin.pins()) == ["checkpoint", "clone", "clone", "clone"]
     for name in ("a", "b", "c", "manual"):
         with pytest.raises(AlreadyExists):
@@ -177,8 +177,8 @@ def test_restore_by_number_or_name(manual: ManualDatabase) -> None:
         assert manual.numbers(reader) == [1]
     with manual.admin.at(present) as view:
         assert manual.numbers(view) == [1, 2]
-    kept = [one for one in manual.admin.list_checkpoints() if one.owner.kind == "user"]
-    assert [one.expires_at_ms for one in kept] == [manual.clock.now_ms() + 3_600_000]
+    kept = [checkpoint for checkpoint in manual.admin.list_checkpoints() if checkpoint.owner.kind == "user"]
+    assert [item.expires_at_ms for item in kept] == [manual.clock.now_ms() + 3_600_000]
     manual.admin.restore(kept[0].id, take_over=True)
     with manual.reader() as reader:
         assert manual.numbers(reader) == [1, 2]
@@ -201,7 +201,7 @@ def test_why_answers_for_every_object(manual: ManualDatabase) -> None:
     garbage = next(
         meta.path
         for meta in manual.store.list("sst")
-        if meta.path not in {sst_path(file.id) for one in (pinned, newest) for file in one.file_set.files()}
+        if meta.path not in {sst_path(file.id) for item in (pinned, newest) for file in item.file_set.files()}
     )
 
     def why(path: str) -> tuple[list[str], str]:
@@ -283,13 +283,13 @@ def test_manifests_are_listed_with_what_pins_them(manual: ManualDatabase) -> Non
     manual.write(2)
     listed = manual.admin.list_manifests()
     newest = manual.admin.show_manifest()
-    assert [one.id for one in listed] == list(range(1, newest.manifest_id + 1))
-    assert all(one.size_bytes > 100 and one.created_ms == manual.clock.now_ms() for one in listed)
-    assert [one.id for one in listed if one.is_newest] == [newest.manifest_id]
-    assert {one.id: one.pinned_by for one in listed if one.pinned_by} == {made.manifest_id: ("early",)}
-    assert all(one.is_readable for one in listed)
+    assert [entry.id for entry in listed] == list(range(1, newest.manifest_id + 1))
+    assert all(entry.size_bytes > 100 and entry.created_ms == manual.clock.now_ms() for entry in listed)
+    assert [entry.id for entry in listed if entry.is_newest] == [newest.manifest_id]
+    assert {entry.id: entry.pinned_by for entry in listed if entry.pinned_by} == {made.manifest_id: ("early",)}
+    assert all(entry.is_readable for entry in listed)
     manual.collect()
-    assert [one.id for one in manual.admin.list_manifests()] == [made.manifest_id, newest.manifest_id + 1]
+    assert [manifest.id for manifest in manual.admin.list_manifests()] == [made.manifest_id, newest.manifest_id + 1]
     assert manual.admin.show_manifest(made.manifest_id).manifest_id == made.manifest_id
     with pytest.raises(NotFound):
         manual.admin.show_manifest(1)
@@ -307,7 +307,7 @@ def test_every_verb_by_url(tmp_path: Path) -> None:
         made = verbs.create_checkpoint(url, CheckpointOptions(name="one", lifetime=HOUR))
         database.put(key_of(2), value_of(2))
         database.flush(memtable=True)
-    assert [one.id for one in verbs.list_checkpoints(url, "one")] == [made.id]
+    assert [item.id for item in verbs.list_checkpoints(url, "one")] == [made.id]
     assert verbs.refresh_checkpoint(str(url), made.id).expires_at_ms is None
     assert verbs.create_clone(clone_url, url, "one").initialized
     assert verbs.compact(url, full=True) is True
@@ -322,8 +322,8 @@ def test_every_verb_by_url(tmp_path: Path) -> None:
         verbs.destroy(url, soft=False)
     assert error.value.kind == "invalid_deletion"
     verbs.destroy(clone_url, soft=False)
-    for one in verbs.list_checkpoints(url):
-        verbs.delete_checkpoint(url, one.id)
+    for checkpoint in verbs.list_checkpoints(url):
+        verbs.delete_checkpoint(url, checkpoint.id)
     verbs.destroy(url, soft=False)
     with pytest.raises(InvalidRequest):
         verbs.create_checkpoint(url)

@@ -236,10 +236,10 @@ def test_a_wrong_call(world: World, asked: str) -> None:
     """The error's class, its kind and its sentence; and every file is what it was."""
     call, error, kind = CALLS[asked]
     before = world.state()
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as refusal:
         call(world)
-    assert not kind or told.value.kind == kind
-    check_sentence(str(told.value))
+    assert not kind or refusal.value.kind == kind
+    check_sentence(str(refusal.value))
     assert world.state() == before
 
 
@@ -328,9 +328,9 @@ def test_an_oversized_key_is_refused_by_every_verb() -> None:
             # Where the page behind the longest key begins.
             assert list(source.scan(longest + b"\0")) == []
         for call in calls:
-            with pytest.raises(InvalidRequest, match="65,536 bytes, and 65,535 are possible") as told:
+            with pytest.raises(InvalidRequest, match="65,536 bytes, and 65,535 are possible") as refusal:
                 call()
-            assert told.value.kind == "oversized_key"
+            assert refusal.value.kind == "oversized_key"
         assert len(batch) == 0
         assert [db.get(longest), *db.get_many([longest])] == [b"1", b"1"]
 
@@ -344,10 +344,10 @@ def test_opening_under_a_live_lease(world: World) -> None:
             lambda: admin.restore(world.at("orders"), "first"),
             lambda: admin.destroy(world.at("orders"), soft=True),
         ):
-            with pytest.raises(Conflict, match="owned by process") as told:
+            with pytest.raises(Conflict, match="owned by process") as refusal:
                 call()
-            assert told.value.kind == "owned"
-            check_sentence(str(told.value))
+            assert refusal.value.kind == "owned"
+            check_sentence(str(refusal.value))
             assert world.state() == before
         db.put(b"k", b"v")
 
@@ -390,10 +390,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
             lambda: kv.open(disk / "another", options=BY_HAND),
             lambda: db.flush(memtable=True),
         ):
-            with pytest.raises((Unavailable, OutcomeUnknown), match="disk is full") as told:
+            with pytest.raises((Unavailable, OutcomeUnknown), match="disk is full") as refusal:
                 call()
-            assert told.value.kind == "disk_full"
-            check_sentence(str(told.value))
+            assert refusal.value.kind == "disk_full"
+            check_sentence(str(refusal.value))
         assert sorted(p.name for p in disk.rglob("*") if p.is_file() and p.name != "lease.json") == before
         with kv.open_reader(url, options=ReaderOptions(background=False, follow_latest=True)) as reader:
             assert dict(reader.scan()) == {b"early": b"1"}, "reading needs no room"
@@ -425,7 +425,7 @@ def test_a_read_only_disk(world: World, tmp_path: Path, capsys: pytest.CaptureFi
             lambda: admin.compact(url, full=True),
             lambda: admin.restore(url, "first"),
         ):
-            with pytest.raises(InvalidRequest, match="owner, mode and mount") as told:
+            with pytest.raises(InvalidRequest, match="owner, mode and mount") as refusal:
                 call()
-            assert told.value.kind == "permission_denied"
-            check_sentence(str(told.value))
+            assert refusal.value.kind == "permission_denied"
+            check_sentence(str(refusal.value))

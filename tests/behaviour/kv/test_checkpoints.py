@@ -124,7 +124,7 @@ def test_it_names_the_manifest_that_first_has_it(manual: ManualDatabase) -> None
         made = manual.admin.create_checkpoint()
         manifest = manual.admin.show_manifest(made.manifest_id)
         assert made.manifest_id == before.manifest_id + 1
-        assert made.id in [one.id for one in manifest.checkpoints]
+        assert made.id in [checkpoint.id for checkpoint in manifest.checkpoints]
         assert manifest.wal_id_last_seen > before.wal_id_last_seen
 
 
@@ -144,10 +144,10 @@ def test_checkpoints_of_one_version_hold_one_manifest(manual: ManualDatabase) ->
     made.append(manual.admin.create_checkpoint())
     manual.admin.delete_checkpoint(made[1].id)
     made.append(manual.admin.create_checkpoint(CheckpointOptions(name="named", lifetime=HOUR)))
-    assert len({one.manifest_id for one in made}) == 1
+    assert len({item.manifest_id for item in made}) == 1
     manual.write(2)
     later = [manual.admin.create_checkpoint(), manual.admin.create_checkpoint()]
-    assert len({one.manifest_id for one in later} - {made[0].manifest_id}) == 1
+    assert len({item.manifest_id for item in later} - {made[0].manifest_id}) == 1
     manual.collect()
     with manual.reader("named") as before, manual.reader(later[1].id) as after:
         assert (manual.numbers(before), manual.numbers(after)) == ([1], [1, 2])
@@ -261,8 +261,8 @@ def test_a_name_is_unique_among_the_living(manual: ManualDatabase) -> None:
     assert first.id in str(error.value)
     manual.clock.advance(3600)
     second = manual.admin.create_checkpoint(options)
-    assert [one.id for one in manual.admin.list_checkpoints("nightly")] == [second.id]
-    assert {one.id for one in manual.admin.list_checkpoints(expired=True)} == {first.id, second.id}
+    assert [checkpoint.id for checkpoint in manual.admin.list_checkpoints("nightly")] == [second.id]
+    assert {checkpoint.id for checkpoint in manual.admin.list_checkpoints(expired=True)} == {first.id, second.id}
     assert manual.admin.refresh_checkpoint("nightly").id == second.id
 
 
@@ -296,7 +296,7 @@ def test_an_expired_one_is_dead_at_once(manual: ManualDatabase) -> None:
     manual.write(1)
     made = manual.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
     manual.clock.advance(3599.999)
-    assert [one.id for one in manual.admin.list_checkpoints()] == [made.id]
+    assert [checkpoint.id for checkpoint in manual.admin.list_checkpoints()] == [made.id]
     manual.clock.advance(0.001)
     assert manual.admin.list_checkpoints() == []
     for call in (
@@ -329,7 +329,7 @@ def test_no_database_and_a_destroyed_one(manual: ManualDatabase) -> None:
         with pytest.raises(InvalidRequest) as error:
             call()
         assert error.value.kind == "invalid_db_state"
-    assert [one.id for one in manual.admin.list_checkpoints()] == [made.id]
+    assert [checkpoint.id for checkpoint in manual.admin.list_checkpoints()] == [made.id]
     with manual.reader(made.id) as reader:
         assert manual.numbers(reader) == [1]
     manual.admin.delete_checkpoint(made.id)
@@ -382,7 +382,7 @@ def test_anothers_pin_needs_force(manual: ManualDatabase, owner: Owner, whose: s
         manual.admin.delete_checkpoint(made.id)
     assert error.value.kind == "checkpoint_owned"
     assert whose in str(error.value)
-    assert [one.id for one in manual.admin.list_checkpoints()] == [made.id]
+    assert [checkpoint.id for checkpoint in manual.admin.list_checkpoints()] == [made.id]
     manual.admin.delete_checkpoint(made.id, force=True)
     assert manual.admin.list_checkpoints() == []
 
@@ -404,8 +404,8 @@ def test_the_list_is_in_order_and_by_name(manual: ManualDatabase) -> None:
     for name in ("c", "a", None, "b"):
         manual.clock.advance(1)
         made.append(manual.admin.create_checkpoint(CheckpointOptions(name=name)).id)
-    assert [one.id for one in manual.admin.list_checkpoints()] == made
-    assert [one.id for one in manual.admin.list_checkpoints("a")] == [made[1]]
+    assert [checkpoint.id for checkpoint in manual.admin.list_checkpoints()] == made
+    assert [checkpoint.id for checkpoint in manual.admin.list_checkpoints("a")] == [made[1]]
     assert manual.admin.list_checkpoints("z") == []
 
 
@@ -515,15 +515,15 @@ def test_making_one_survives_every_fault(manual: ManualDatabase, source: str) ->
         with suppress(LakebedError, Crashed):
             made = verb(place)
         struck(faulty)
-        found = case.admin.list_checkpoints("new")
-        assert len(found) <= 1, (fault, index)
+        checkpoint = case.admin.list_checkpoints("new")
+        assert len(checkpoint) <= 1, (fault, index)
         case.write(4)
         case.admin.compact(full=True)
         case.collect()
         if made is not None:
             acknowledged += 1
-            assert [one.id for one in found] == [made.id]
-        if found:
+            assert [item.id for item in checkpoint] == [made.id]
+        if checkpoint:
             with case.reader("new") as reader:
                 assert case.numbers(reader) == ([1, 2] if source in ("checkpoint", "version") else [1, 2, 3]), (
                     fault,
@@ -553,17 +553,17 @@ def test_refresh_and_delete_survive_every_fault(manual: ManualDatabase, verb: st
             act(place)
             is_done = True
         struck(faulty)
-        found = {one.id: one for one in case.admin.list_checkpoints()}
-        assert kept.id in found
+        checkpoints = {checkpoint.id: checkpoint for checkpoint in case.admin.list_checkpoints()}
+        assert kept.id in checkpoints
         if verb == "delete":
-            assert not (is_done and made.id in found), (fault, index)
+            assert not (is_done and made.id in checkpoints), (fault, index)
         elif is_done:
-            assert found[made.id].expires_at_ms is None, (fault, index)
+            assert checkpoints[made.id].expires_at_ms is None, (fault, index)
         acknowledged += is_done
         case.collect()
         with case.reader("kept") as reader:
             assert case.numbers(reader) == [1]
-        if made.id in found:
+        if made.id in checkpoints:
             with case.reader(made.id) as reader:
                 assert case.numbers(reader) == [1]
     assert acknowledged
@@ -582,7 +582,7 @@ def test_a_lost_reply_does_not_make_two(manual: ManualDatabase) -> None:
     made = create_checkpoint(
         manual.place(lambda store: FaultyStore(store, faults=decide)), CheckpointOptions(name="one")
     )
-    assert [one.id for one in list_checkpoints(manual.place())] == [made.id]
+    assert [checkpoint.id for checkpoint in list_checkpoints(manual.place())] == [made.id]
     assert len(log.latest().checkpoints) == 1
 
 
@@ -598,7 +598,7 @@ def test_two_makers_both_win(manual: ManualDatabase) -> None:
             return perform()
 
     made = create_checkpoint(manual.place(lambda store: Race(store, faults={})))
-    assert {one.id for one in manual.admin.list_checkpoints()} == {made.id, rival[0].id}
+    assert {checkpoint.id for checkpoint in manual.admin.list_checkpoints()} == {made.id, rival[0].id}
     assert made.manifest_id == rival[0].manifest_id
 
 
@@ -606,8 +606,8 @@ def test_a_pure_change_checks_names(manual: ManualDatabase) -> None:
     """The same rules hold for a checkpoint that is added in an update of another kind."""
     manual.write(1)
     manifest = manual.admin.show_manifest()
-    one = new_checkpoint(manifest.manifest_id, id=NOBODY, now_ms=5, name="x", lifetime_ms=10)
-    changed = with_checkpoint(manifest, one)
+    checkpoint = new_checkpoint(manifest.manifest_id, id=NOBODY, now_ms=5, name="x", lifetime_ms=10)
+    changed = with_checkpoint(manifest, checkpoint)
     other = new_checkpoint(manifest.manifest_id, id=NOBODY, now_ms=14, name="x")
     with pytest.raises(AlreadyExists):
         with_checkpoint(changed, other)

@@ -86,8 +86,12 @@ def test_a_database_is_made_where_nothing_is() -> None:
     claim = claimed(place)
     assert (claim.created, claim.epoch, claim.compactor_epoch, claim.fence_id) == (True, 1, 1, 1)
     assert sorted(objects(place)) == ["lease.json", manifest_path(1), manifest_path(2), wal_path(1)]
-    own = claim.manifest.checkpoints[0]
-    assert (own.id, own.owner, own.manifest_id) == (claim.checkpoint_id, Owner("writer", epoch=1), 2)
+    checkpoints = claim.manifest.checkpoints[0]
+    assert (checkpoints.id, checkpoints.owner, checkpoints.manifest_id) == (
+        claim.checkpoint_id,
+        Owner("writer", epoch=1),
+        2,
+    )
     assert claim.log.seen == claim.manifest
 
 

@@ -129,8 +129,8 @@ def test_clones_of_clones_hold_a_pin_in_every_ancestor(databases: FaultyDatabase
     made = clone(databases, "c", "b")
     entries = {entry.url: entry for entry in made.external_databases}
     assert set(entries) == {databases.url("a"), databases.url("b")}
-    own = databases.newest("b").external_databases[0].pin
-    assert entries[databases.url("a")].source_checkpoint == own
+    mine = databases.newest("b").external_databases[0].pin
+    assert entries[databases.url("a")].source_checkpoint == mine
     for name in ("a", "b"):
         assert databases.clone_pins(name)[entries[databases.url(name)].pin] == databases.url("c")
     rows = {**first, **second}
@@ -140,7 +140,7 @@ def test_clones_of_clones_hold_a_pin_in_every_ancestor(databases: FaultyDatabase
     databases.collect("c")
     assert not databases.newest("c").external_databases
     assert not databases.clone_pins("b")
-    assert set(databases.clone_pins("a")) == {own}
+    assert set(databases.clone_pins("a")) == {mine}
     destroy(databases.place("b"), soft=False, take_over=True)
     destroy(databases.place("a"), soft=False, take_over=True)
     assert databases.rows("c") == rows
@@ -197,20 +197,22 @@ def test_pins_that_died_are_taken_anew_or_not_at_all(databases: FaultyDatabases)
     create_clone(databases.place("d", through=recording), databases.url("c"))
     databases.put_back(base)
     path = f"d/manifest/{1:020d}.manifest"
-    index = next(one.index for one in recording.trace if one.call.kind == "put" and one.call.path == path)
+    index = next(call.index for call in recording.trace if call.call.kind == "put" and call.call.path == path)
     faulty = FaultyStore(databases.root, faults={index: Fault.CRASH_AFTER})
     with pytest.raises(Crashed):
         create_clone(databases.place("d", through=faulty), databases.url("c"))
     for entry in databases.newest("d").external_databases[1:]:
         delete_checkpoint(databases.place(entry.url[-1]), entry.pin, force=True)
     before = {name: databases.clone_pins(name) for name in "ab"}
-    source = next(one.pin for one in databases.newest("c").external_databases if one.url == databases.url("b"))
-    held = databases.save()
+    source = next(
+        database.pin for database in databases.newest("c").external_databases if database.url == databases.url("b")
+    )
+    pin = databases.save()
     delete_checkpoint(databases.place("b"), source, force=True)
     with pytest.raises(InvalidRequest, match="not held any more"):
         clone(databases, "d", "c")
     assert databases.clone_pins("a") == before["a"]
-    databases.put_back(held)
+    databases.put_back(pin)
     clone(databases, "d", "c")
     assert databases.rows("d") == rows
     assert [len(databases.clone_pins(name)) for name in "ab"] == [len(before["a"]) + 1, len(before["b"]) + 1]
@@ -371,7 +373,7 @@ def stop_at_first_manifest(databases: FaultyDatabases, target: str, parent: str,
     create_clone(databases.place(target, through=recording), databases.url(parent), checkpoint)
     databases.put_back(base)
     path = f"{target}/manifest/{1:020d}.manifest"
-    index = next(one.index for one in recording.trace if one.call.kind == "put" and one.call.path == path)
+    index = next(call.index for call in recording.trace if call.call.kind == "put" and call.call.path == path)
     through = FaultyStore(databases.root, faults={index: Fault.CRASH_AFTER})
     with pytest.raises(Crashed):
         create_clone(databases.place(target, through=through), databases.url(parent), checkpoint)
@@ -420,7 +422,7 @@ def test_a_retry_from_a_checkpoint_that_is_gone_says_so(databases: FaultyDatabas
     create_clone(databases.place("clone", through=recording), databases.url("parent"), made.id)
     databases.put_back(base)
     path = f"clone/manifest/{1:020d}.manifest"
-    index = next(one.index for one in recording.trace if one.call.kind == "put" and one.call.path == path)
+    index = next(call.index for call in recording.trace if call.call.kind == "put" and call.call.path == path)
     with pytest.raises(Crashed):
         create_clone(
             databases.place("clone", through=FaultyStore(databases.root, faults={index: Fault.CRASH_AFTER})),
@@ -464,9 +466,9 @@ def test_a_sleeping_rival_cannot_revive_pins_that_were_found_dead(databases: Fau
         assert databases.rows("clone") == databases.rows("parent")
         named = {entry.pin for entry in databases.newest("clone").external_databases}
         permanent = {
-            one.id
-            for one in databases.newest("parent").checkpoints
-            if one.owner.kind == "clone" and one.expires_at_ms is None
+            checkpoint.id
+            for checkpoint in databases.newest("parent").checkpoints
+            if checkpoint.owner.kind == "clone" and checkpoint.expires_at_ms is None
         }
         assert permanent == named
         assert set(databases.clone_pins("parent")) == named
@@ -522,8 +524,12 @@ def test_every_fault_at_every_call_of_a_clone(databases: FaultyDatabases, copy: 
         made = databases.newest("c")
         for name in ("a", "b"):
             needed = {entry.pin for entry in made.external_databases if entry.url == databases.url(name)}
-            pins = [one for one in databases.newest(name).checkpoints if str(one.owner.url) == databases.url("c")]
-            assert {one.id for one in pins if one.expires_at_ms is None} == needed
+            pins = [
+                checkpoint
+                for checkpoint in databases.newest(name).checkpoints
+                if str(checkpoint.owner.url) == databases.url("c")
+            ]
+            assert {item.id for item in pins if item.expires_at_ms is None} == needed
         databases.clock.advance(PIN_LIFETIME.total_seconds() + 1)
         databases.collect("a", "b", "c")
         assert databases.rows("c") == rows == databases.rows("b")
@@ -597,7 +603,7 @@ def test_many_at_once_in_threads(tmp_path: Path) -> None:
         rivals = list(pool.map(make, ["one"] * 8))
     assert "True" in rivals
     assert set(rivals) <= {"True", "AlreadyExists"}
-    pins = [one for one in ManifestLog(parent).latest().checkpoints if one.owner.kind == "clone"]
+    pins = [checkpoint for checkpoint in ManifestLog(parent).latest().checkpoints if checkpoint.owner.kind == "clone"]
     assert len(pins) == 9
-    assert {one.expires_at_ms for one in pins} == {None}
-    assert len({one.owner.url for one in pins}) == 9
+    assert {pin.expires_at_ms for pin in pins} == {None}
+    assert len({pin.owner.url for pin in pins}) == 9

@@ -59,7 +59,7 @@ def test_what_nothing_names_goes_and_what_something_names_stays(databases: Fault
     assert databases.unreferenced("db")
     report = collect_garbage(databases.place("db"), options=AT_ONCE)
     assert report.deleted_count == len(report.plan.doomed) > 5
-    assert all(one.why for one in report.plan.doomed)
+    assert all(target.why for target in report.plan.doomed)
     assert {"in the newest version", "in a pinned version", "fence"} <= set(report.kept)
     assert databases.rows("db") == now
     assert databases.rows("db", checkpoint) == pinned
@@ -93,10 +93,10 @@ def test_a_collection_costs_lists_and_one_get_a_pinned_manifest(databases: Fault
         made = create_checkpoint(databases.place("db"))
         delete_checkpoint(databases.place("db"), made.id)
     newest = databases.newest("db")
-    pins = len({one.manifest_id for one in newest.checkpoints})
+    pins = len({checkpoint.manifest_id for checkpoint in newest.checkpoints})
     recording = RecordingStore(databases.root)
     report = collect_garbage(databases.place("db", through=recording), options=AT_ONCE)
-    kinds = [one.call.kind for one in recording.trace]
+    kinds = [call.call.kind for call in recording.trace]
     assert report.deleted_count > 300
     assert kinds.count("delete") == 1
     assert kinds.count("get") <= pins + 1 + newest.manifest_id // 64 + 1
@@ -231,7 +231,7 @@ def test_a_missing_pinned_version_is_reported_and_protects_what_is_older(databas
     databases.open("db").close()
     report = collect_garbage(databases.place("db"), options=AT_ONCE)
     assert any(checkpoint in warning and "missing" in warning for warning in report.warnings)
-    gone = [parse_sst(one.path) for one in report.plan.doomed if one.path.startswith("sst/")]
+    gone = [parse_sst(target.path) for target in report.plan.doomed if target.path.startswith("sst/")]
     assert gone
     assert all(file_id_time_ms(file_id) > pin.created_at_ms for file_id in gone)
     assert older <= set(databases.objects("db"))
@@ -539,7 +539,7 @@ def test_files_of_a_crashed_writer_go_once_somebody_opens_again(databases: Fault
 
     write(recording)
     databases.put_back(base)
-    index = next(one.index for one in recording.trace if one.call.kind == "put" and "/sst/" in one.call.path)
+    index = next(item.index for item in recording.trace if item.call.kind == "put" and "/sst/" in item.call.path)
     through = FaultyStore(databases.root, faults=lambda at, call: None)
 
     def die(at: int, call: Any) -> None:
@@ -578,7 +578,7 @@ def test_every_kind_of_store(
         db.compact(full=True)
     databases.clock.advance(5)
     assert collect_garbage(place, options=AT_ONCE).deleted_count > 5
-    assert all(one.owner.kind == "writer" for one in ManifestLog(place).latest().checkpoints)
+    assert all(checkpoint.owner.kind == "writer" for checkpoint in ManifestLog(place).latest().checkpoints)
     create_clone(clone, place.url)
     with Database.open(clone, options=by_hand) as db:
         assert dict(db.scan()) == {b"a": b"2"}

@@ -66,8 +66,8 @@ class World:
         manifest = self.newest()
         ids = [file.id for file in manifest.file_set.files()]
         assert len(ids) == len(set(ids)), where
-        there = {meta.path for meta in self.inner.list("sst")}
-        assert {f"sst/{id}.sst" for id in ids} <= there, where
+        paths = {meta.path for meta in self.inner.list("sst")}
+        assert {f"sst/{id}.sst" for id in ids} <= paths, where
         with Database.open(self.place(), options=OPTIONS, take_over=True) as database:
             assert {key: database.get(key) for key in KEYS} == model, where
             assert dict(database.scan()) == {key: value for key, value in model.items() if value is not None}, where
@@ -155,8 +155,8 @@ def trace_of(verb: str) -> tuple[Call, ...]:
     run = VERBS[verb](world, world.place(recording), model)
     prepared = len(recording.trace)
     run()
-    assert all(one.outcome in ("ok", "not_found") for one in recording.trace)
-    return tuple(one.call for one in recording.trace[prepared:])
+    assert all(call.outcome in ("ok", "not_found") for call in recording.trace)
+    return tuple(call.call for call in recording.trace[prepared:])
 
 
 @dataclass
@@ -461,8 +461,8 @@ def test_the_writer_goes_on_beside_a_separate_compactor() -> None:
         world.collect()
         assert {key: database.get(key) for key in KEYS} == model
         manifest = world.newest()
-        own = [one for one in manifest.checkpoints if one.owner.kind == "writer"]
-        assert own[-1].manifest_id >= manifest.content_since
+        checkpoints = [checkpoint for checkpoint in manifest.checkpoints if checkpoint.owner.kind == "writer"]
+        assert checkpoints[-1].manifest_id >= manifest.content_since
     world.check(model, where="at the end")
 
 
@@ -472,19 +472,19 @@ def test_a_scan_keeps_the_files_it_stands_on() -> None:
     with Database.open(world.place(), options=IN_PROCESS) as database:
         expected = list(database.scan())
         scan = database.scan()
-        found = [next(scan)]
+        result = [next(scan)]
         database.compact(full=True)
         for number in range(3):
             database.put(KEYS[0], b"%d" % number)
             database.flush(memtable=True)
             world.collect()
-        assert [*found, *scan] == expected
+        assert [*result, *scan] == expected
         del scan
         database.put(KEYS[0], b"last")
         database.flush(memtable=True)
         database.poll_once()
-        own = [one for one in world.newest().checkpoints if one.owner.kind == "writer"]
-        assert len(own) == 1
+        checkpoints = [checkpoint for checkpoint in world.newest().checkpoints if checkpoint.owner.kind == "writer"]
+        assert len(checkpoints) == 1
 
 
 def test_too_many_files_are_refused_with_what_to_do() -> None:

@@ -82,9 +82,9 @@ def test_a_fenced_writer_does_not_say_what_the_value_is(place: DatabaseLocation,
     old.put(b"k", b"1")
     new = open_at(place)
     new.put(b"k", b"2")
-    with pytest.raises(Fenced) as told:
+    with pytest.raises(Fenced) as refusal:
         old.set_if(b"k", b"3", expected=b"2")  # which is what it is
-    assert told.value.facts["new_epoch"] == new.epoch
+    assert refusal.value.facts["new_epoch"] == new.epoch
     assert new.get(b"k") == b"2"
     old.close()
     new.close()

@@ -200,9 +200,9 @@ def test_nested_databases_and_strangers_are_left_alone_and_named(databases: Faul
     databases.root.put("db/notes.txt", b"mine")
     nested = {path: body for path, body in databases.objects("db").items() if "inner" in path or "deep" in path}
     report = destroy(databases.place("db"), soft=False)
-    told = " ".join(report.warnings)
+    text = " ".join(report.warnings)
     for name in ("inner/", "sst/deep", "notes.txt"):
-        assert name in told
+        assert name in text
     after = databases.objects("db")
     assert {path: after[path] for path in nested} == nested
     assert after["notes.txt"] == b"mine"
@@ -239,7 +239,7 @@ def test_a_dry_run_foretells_and_changes_nothing(databases: FaultyDatabases) -> 
     assert foretold.dry_run
     assert destroy(databases.place("db"), soft=True, dry_run=True).plan.doomed == ()
     done = destroy(databases.place("db"), soft=False)
-    assert {one.path for one in foretold.plan.doomed} <= {one.path for one in done.plan.doomed}
+    assert {target.path for target in foretold.plan.doomed} <= {target.path for target in done.plan.doomed}
 
 
 def test_destroying_again_is_fine_and_nothing_is_not(databases: FaultyDatabases) -> None:

@@ -38,9 +38,9 @@ def test_a_lease_says_who_owns_the_database() -> None:
     fields = json.loads(bytes(place.store.get("lease.json")))
     assert (fields["endpoint"], fields["host"], fields["pid"], fields["epoch"]) == ("http://here:1", "here", 7, 3)
     assert fields["expires_at_ms"] == clock.now_ms() + LIFETIME_MS
-    found = read_lease(place, process=THERE)
-    assert found.owner is not None
-    assert (found.owner.host, found.warning) == ("here", None)
+    lease = read_lease(place, process=THERE)
+    assert lease.owner is not None
+    assert (lease.owner.host, lease.warning) == ("here", None)
 
 
 def test_a_lease_ends_by_the_clock() -> None:
@@ -91,9 +91,9 @@ def test_renewal_tells_a_writer_that_was_taken_over() -> None:
     with pytest.raises(Fenced, match="there"):
         old.renew_once()
     old.give_up()
-    found = read_lease(place, process=HERE)
-    assert found.owner is not None
-    assert found.owner.epoch == 2
+    lease = read_lease(place, process=HERE)
+    assert lease.owner is not None
+    assert lease.owner.epoch == 2
 
 
 def test_a_lease_that_was_given_up_is_no_ones() -> None:
@@ -110,9 +110,9 @@ def test_a_dead_process_of_this_machine_owns_nothing() -> None:
     take_lease(place, process=HERE, epoch=1, lifetime_ms=LIFETIME_MS)
     asked: list[int] = []
     dead = dataclasses.replace(HERE, pid=9, runs=lambda pid: bool(asked.append(pid)))
-    found = read_lease(place, process=dead)
-    assert found.owner is None
-    assert "process 7" in str(found.warning)
+    lease = read_lease(place, process=dead)
+    assert lease.owner is None
+    assert "process 7" in str(lease.warning)
     assert asked == [7]
 
 
@@ -132,9 +132,9 @@ def test_an_unreadable_lease_is_not_in_the_way(body: bytes) -> None:
     """It counts as ended, and says so: it must not keep a database for ever."""
     place, _ = fresh()
     place.store.put("lease.json", body)
-    found = read_lease(place, process=HERE)
-    assert found.owner is None
-    assert "cannot be read" in str(found.warning)
+    result = read_lease(place, process=HERE)
+    assert result.owner is None
+    assert "cannot be read" in str(result.warning)
     lease, _ = take_lease(place, process=HERE, epoch=1, lifetime_ms=LIFETIME_MS)
     place.store.put("lease.json", body)
     lease.give_up()
@@ -160,9 +160,9 @@ def test_a_lease_without_end_is_not_in_the_way() -> None:
     fields = json.loads(bytes(place.store.get("lease.json")))
     assert read_lease(place, process=THERE).owner is not None
     place.store.put("lease.json", json.dumps({**fields, "expires_at_ms": clock.now_ms() + 10**12}).encode())
-    found = read_lease(place, process=THERE)
-    assert found.owner is None
-    assert "clock" in str(found.warning)
+    lease = read_lease(place, process=THERE)
+    assert lease.owner is None
+    assert "clock" in str(lease.warning)
 
 
 def test_a_newer_lease_is_heeded() -> None:

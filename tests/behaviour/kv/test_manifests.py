@@ -95,11 +95,11 @@ def test_costs() -> None:
 def test_a_lost_race_is_decided_again_from_the_newest() -> None:
     """Two logs of one database: the one with an old base applies its change to what the other made."""
     place = made()
-    one, other = ManifestLog(place), ManifestLog(place)
-    one.latest()
+    log, other = ManifestLog(place), ManifestLog(place)
+    log.latest()
     other.update(next_sequence)
     with place.store.count() as counts:
-        changed = one.update(next_sequence)
+        changed = log.update(next_sequence)
     assert (changed.manifest_id, changed.last_sequence) == (3, 2)
     assert counts.put == 2
 

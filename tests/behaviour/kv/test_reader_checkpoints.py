@@ -79,7 +79,7 @@ def test_its_checkpoint_follows_the_files_and_goes_with_it(manual: ManualDatabas
     reader.poll_once()
     reader.poll_once()
     second = manual.reader_pins()
-    assert [one.id for one in second] != [first.id]
+    assert [item.id for item in second] != [first.id]
     assert len(second) == 1
     manual.collect()
     assert manual.numbers(reader) == [1, 2, 3, 4, 5]
@@ -104,15 +104,15 @@ def test_a_scan_holds_the_checkpoint_it_began_on(manual: ManualDatabase) -> None
             manual.admin.compact(full=True)
             reader.poll_once()
             manual.collect()
-        assert began_on in [one.id for one in manual.reader_pins()]
+        assert began_on in [checkpoint.id for checkpoint in manual.reader_pins()]
         assert [key for key, _ in scan] == [key_of(2), key_of(3), key_of(4)]
         reader.poll_once()
-        assert began_on in [one.id for one in manual.reader_pins()]
+        assert began_on in [checkpoint.id for checkpoint in manual.reader_pins()]
         assert arrow.read_all().num_rows == 4
         del arrow
         gc.collect()
         reader.poll_once()
-        assert [one.id for one in manual.reader_pins()] != [began_on]
+        assert [checkpoint.id for checkpoint in manual.reader_pins()] != [began_on]
         assert len(manual.reader_pins()) == 1
         assert manual.numbers(reader) == [1, 2, 3, 4, 5, 6]
 
@@ -129,7 +129,7 @@ def test_however_a_scan_ends(manual: ManualDatabase, end: str) -> None:
         manual.write(5)
         reader.poll_once()
         reader.poll_once()
-        assert began_on in [one.id for one in manual.reader_pins()]
+        assert began_on in [checkpoint.id for checkpoint in manual.reader_pins()]
         if end == "exhausted":
             list(scan)
         elif end == "closed":
@@ -138,7 +138,7 @@ def test_however_a_scan_ends(manual: ManualDatabase, end: str) -> None:
             del scan
             gc.collect()
         reader.poll_once()
-        assert began_on not in [one.id for one in manual.reader_pins()]
+        assert began_on not in [checkpoint.id for checkpoint in manual.reader_pins()]
 
 
 def test_its_lifetime_is_refreshed_at_half(manual: ManualDatabase) -> None:
@@ -155,7 +155,7 @@ def test_its_lifetime_is_refreshed_at_half(manual: ManualDatabase) -> None:
         assert manual.admin.show_manifest().manifest_id == before
         manual.clock.advance(2)
         reader.poll_once()
-        assert {one.expires_at_ms for one in manual.reader_pins()} == {manual.clock.now_ms() + 600_000}
+        assert {checkpoint.expires_at_ms for checkpoint in manual.reader_pins()} == {manual.clock.now_ms() + 600_000}
         for _ in range(5):
             manual.clock.advance(LIFETIME_S / 2 + 1)
             reader.poll_once()
@@ -238,9 +238,9 @@ def test_a_pinned_file_that_is_missing_is_corruption(manual: ManualDatabase) -> 
     manual.admin.create_checkpoint(CheckpointOptions(name="fixed"))
     with manual.reader("fixed") as fixed, manual.reader() as reader:
         manual.store.delete([meta.path for meta in manual.store.list("sst")])
-        for one in (fixed, reader):
+        for item in (fixed, reader):
             with pytest.raises(Corruption) as error:
-                one.get(key_of(1))
+                item.get(key_of(1))
             assert error.value.facts["path"].startswith("sst/")
 
 
@@ -273,9 +273,9 @@ def test_a_restore_under_a_reader_brings_back_no_row(manual: ManualDatabase) -> 
         assert manual.numbers(reader) == [1, 2]
         manual.admin.restore(kept.id, take_over=True)
         manual.write(3, files=False)
-        for one in (reader, latest):
-            one.poll_once()
-            assert manual.numbers(one) == [1, 3]
+        for item in (reader, latest):
+            item.poll_once()
+            assert manual.numbers(item) == [1, 3]
 
 
 def test_a_poll_between_the_steps_of_a_restore(manual: ManualDatabase) -> None:
@@ -297,7 +297,7 @@ def test_a_poll_between_the_steps_of_a_restore(manual: ManualDatabase) -> None:
             watched.write(3, files=False)
             watched.write(4)
     assert len(seen) > 30
-    assert {tuple(one) for one in seen} == {(1, 2), (1,), (1, 3), (1, 3, 4)}
+    assert {tuple(item) for item in seen} == {(1, 2), (1,), (1, 3), (1, 3, 4)}
 
 
 def test_a_restore_between_the_steps_of_a_poll(manual: ManualDatabase) -> None:
@@ -435,11 +435,15 @@ def test_establishing_survives_every_fault(manual: ManualDatabase) -> None:
             assert len(faulty.met) == 1
             faulty.land()
             manifest = case.admin.show_manifest()
-            left = [one for one in live_checkpoints(manifest, case.clock.now_ms()) if one.owner.kind == "reader"]
-            assert all(one.expires_at_ms is not None for one in left)
+            left = [
+                checkpoint
+                for checkpoint in live_checkpoints(manifest, case.clock.now_ms())
+                if checkpoint.owner.kind == "reader"
+            ]
+            assert all(element.expires_at_ms is not None for element in left)
             case.collect()
-            for one in left:
-                with case.reader(one.id) as reader:
+            for item in left:
+                with case.reader(item.id) as reader:
                     assert case.numbers(reader) in ([1, 2, 3, 4], [1, 2, 3, 4, 5])
             case.clock.advance(LIFETIME_S)
             case.collect()

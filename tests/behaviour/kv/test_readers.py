@@ -94,16 +94,16 @@ def test_a_poll_brings_log_and_files(manual: ManualDatabase) -> None:
 
 def test_a_table_that_files_take_over_in_part_is_cut(manual: ManualDatabase) -> None:
     """Operands that are in a file by now are not counted a second time from memory."""
-    one = (1).to_bytes(8, "little")
+    item = (1).to_bytes(8, "little")
     with manual.open(merge_operator="add_int64") as database, manual.reader() as reader:
-        database.merge(b"n", one)
-        database.merge(b"n", one)
+        database.merge(b"n", item)
+        database.merge(b"n", item)
         reader.poll_once()
         database.flush(memtable=True)
-        database.merge(b"n", one)
+        database.merge(b"n", item)
         reader.poll_once()
         assert reader.get(b"n") == (3).to_bytes(8, "little")
-        database.merge(b"n", one)
+        database.merge(b"n", item)
         database.put(b"m", b"1")
         reader.poll_once()
         assert reader.get(b"n") == (4).to_bytes(8, "little")
@@ -313,8 +313,10 @@ def test_it_polls_by_itself_and_ends_when_closed() -> None:
 
     scheduler.spawn("writer and reader", act)
     scheduler.run(steps_max=200_000)
-    assert seen == [[key_of(one) for one in range(number + 1)] for number in range(4)]
-    assert [one for one in DatabaseAdmin(place).list_checkpoints() if one.owner.kind == "reader"] == []
+    assert seen == [[key_of(item) for item in range(number + 1)] for number in range(4)]
+    assert [
+        checkpoint for checkpoint in DatabaseAdmin(place).list_checkpoints() if checkpoint.owner.kind == "reader"
+    ] == []
     assert all(actor.is_done for actor in scheduler.actors)
 
 
@@ -351,14 +353,14 @@ def test_threads_share_a_reader(seed: int) -> None:
         while True:
             scheduler.switch("read")  # what is in memory alone is read without any other switching point
             try:
-                found = dict(reader.scan())
+                scan = dict(reader.scan())
                 counts["scans"] += 1
-                assert found.get(b"a") == found.get(b"b")
-                number = int(found.get(b"a", b"-1"))
+                assert scan.get(b"a") == scan.get(b"b")
+                number = int(scan.get(b"a", b"-1"))
                 assert number >= newest
                 newest = number
-                one, other = reader.get_many([b"a", b"b"])
-                assert one == other
+                item, other = reader.get_many([b"a", b"b"])
+                assert item == other
                 reader.get(b"a")
                 counts["gets"] += 1
             except Closed:

@@ -193,7 +193,7 @@ def test_reading_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = DatabaseLocation(recorded, place.environment, open_store)
     records = recovery.read_records(reader, manifest, after=0, through=21)
     assert next(records).id == 2
-    assert sum(one.call.kind == "get" for one in recorded.trace) <= 3
+    assert sum(call.call.kind == "get" for call in recorded.trace) <= 3
     assert [record.id for record in records] == list(range(3, 22))
 
 

@@ -70,10 +70,10 @@ class Bucket:
         yield counts
         seen: Counter[str] = Counter()
         for line in self.server.request_lines()[before:]:
-            found = LINE.search(line)
-            if found is None or found[2] != bucket:
+            match = LINE.search(line)
+            if match is None or match[2] != bucket:
                 continue
-            kind = "LIST" if "list-type" in found[4] else "DELETE" if "delete" in found[4] else found[1]
+            kind = "LIST" if "list-type" in match[4] else "DELETE" if "delete" in match[4] else match[1]
             seen[kind] += 1
         counts.update(seen)
 

@@ -93,7 +93,7 @@ def test_sequences_and_numbers_go_on_from_the_larger_state(databases: FaultyData
     assert newest.last_sequence >= last > present.last_sequence
     assert newest.replay_after_wal_id > present.wal_id_last_seen
     assert newest.newest_l0_id > present.newest_l0_id
-    assert [one.owner.kind for one in newest.checkpoints] == ["user", "user"]
+    assert [checkpoint.owner.kind for checkpoint in newest.checkpoints] == ["user", "user"]
     with databases.open("db") as db:
         db.put(b"b", b"new")
         db.flush(memtable=True)
@@ -142,7 +142,7 @@ def test_an_open_database_restores_itself(databases: FaultyDatabases) -> None:
     assert read_lease(databases.place("db"), process=this_process()).owner.endpoint == "here:1"
     again.close()
     assert databases.rows("db") == {**before, b"new": b"1"}
-    kept = next(one for one in list_checkpoints(databases.place("db")) if one.id != checkpoint)
+    kept = next(item for item in list_checkpoints(databases.place("db")) if item.id != checkpoint)
     assert databases.rows("db", kept.id) == {**now, b"late": b"1"}
 
 
@@ -229,8 +229,8 @@ def test_a_usurper_at_any_call_fences_the_restore_or_comes_after_it(databases: F
             assert rows in (before, now)
         else:  # restored after it: then what it wrote is in the kept present
             assert rows == before
-            kept = [one for one in list_checkpoints(databases.place("db")) if one.expires_at_ms is not None]
-            assert any(databases.rows("db", one.id).get(b"usurper") == b"1" for one in kept)
+            kept = [item for item in list_checkpoints(databases.place("db")) if item.expires_at_ms is not None]
+            assert any(databases.rows("db", item.id).get(b"usurper") == b"1" for item in kept)
     assert outcomes == {"restored", "fenced"}
 
 
@@ -267,8 +267,8 @@ def test_every_fault_at_every_call_of_a_restore(databases: FaultyDatabases) -> N
 
     def check() -> None:
         assert databases.rows("db") == before
-        kept = [one for one in list_checkpoints(databases.place("db")) if one.expires_at_ms is not None]
-        first = next(one.id for one in kept if databases.rows("db", one.id) == now)
+        kept = [item for item in list_checkpoints(databases.place("db")) if item.expires_at_ms is not None]
+        first = next(item.id for item in kept if databases.rows("db", item.id) == now)
         databases.collect("db")
         assert (databases.rows("db"), databases.rows("db", first)) == (before, now)
         databases.clock.advance(RESTORABLE_FOR.total_seconds() + 1)
@@ -292,15 +292,15 @@ def test_a_crashed_restore_holds_nothing_for_ever(databases: FaultyDatabases) ->
     base = databases.save()
     recording = RecordingStore(databases.root)
     restore(databases.place("db", through=recording), checkpoint)
-    held = set()
-    for index in [one.index for one in recording.changes()]:
+    pin = set()
+    for index in [change.index for change in recording.changes()]:
         databases.put_back(base)
         with suppress(Crashed):
             through = FaultyStore(databases.root, faults={index: Fault.CRASH_AFTER})
             restore(databases.place("db", through=through), checkpoint)
-        held.add([one.owner.kind for one in databases.newest("db").checkpoints].count("writer"))
+        pin.add([item.owner.kind for item in databases.newest("db").checkpoints].count("writer"))
         claim_writer(databases.place("db"), take_over=True)
-        kinds = [one.owner.kind for one in databases.newest("db").checkpoints]
+        kinds = [item.owner.kind for item in databases.newest("db").checkpoints]
         assert kinds.count("writer") == 1
         assert set(kinds) == {"user", "writer"}
-    assert held == {0, 1}
+    assert pin == {0, 1}

@@ -144,7 +144,7 @@ def test_the_life_of_a_database(home: Home) -> None:
     assert home.rows("fork") == {b"a new": b"life"}
     with pytest.raises(NotFound):
         home.rows("nothing")
-    owners = {one.owner.kind for one in home.admin("orders").list_checkpoints()}
+    owners = {checkpoint.owner.kind for checkpoint in home.admin("orders").list_checkpoints()}
     assert owners == {"user"}, "all that destroyed clones had pinned is free"
 
 
@@ -181,17 +181,17 @@ def test_two_openers_at_once_are_one_owner(home: Home) -> None:
                 return error
 
         with ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(opened, range(2)))
+            result = list(pool.map(opened, range(2)))
         written = 0
-        for one in found:
-            if isinstance(one, Database):
+        for item in result:
+            if isinstance(item, Database):
                 try:
-                    one.put(b"attempt %d" % attempt, b"")
+                    item.put(b"attempt %d" % attempt, b"")
                     written += 1
-                    one.close()
+                    item.close()
                 except Fenced:
                     continue
-        assert written == 1, found
+        assert written == 1, result
 
 
 # ---- replies that are lost between the client and the server
@@ -223,7 +223,7 @@ class _Proxy(BaseHTTPRequestHandler):
         try:
             upstream.request(self.command, self.path, body=body or None, headers=dict(self.headers))
             answer = upstream.getresponse()
-            told = answer.read()
+            rows = answer.read()
         finally:
             upstream.close()
         with self.server.lock:
@@ -238,10 +238,10 @@ class _Proxy(BaseHTTPRequestHandler):
         for name, value in answer.getheaders():
             if name.lower() not in ("transfer-encoding", "connection", "content-length"):
                 self.send_header(name, value)
-        size = answer.getheader("Content-Length") if self.command == "HEAD" else len(told)
+        size = answer.getheader("Content-Length") if self.command == "HEAD" else len(rows)
         self.send_header("Content-Length", str(size or 0))
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(rows)
 
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass  # noqa: N815
 
@@ -293,5 +293,5 @@ def test_lost_replies_on_the_line(s3_server: Any) -> None:
     sequences = [record.first_sequence for record in map(wal.read, wal.ids()) if record.rows is not None]
     assert sequences == sorted(set(sequences))
     manifest = home.admin("orders").show_manifest()
-    assert len([one for one in manifest.checkpoints if one.owner.kind == "user"]) == 1
-    assert len([one for one in manifest.checkpoints if one.owner.kind == "clone"]) == 1
+    assert len([item for item in manifest.checkpoints if item.owner.kind == "user"]) == 1
+    assert len([item for item in manifest.checkpoints if item.owner.kind == "clone"]) == 1

@@ -122,9 +122,9 @@ def test_a_fence_meets_what_is_there() -> None:
     """A fence is created, or the record in its place is handed back."""
     wal = WalLog(fresh())
     wal.append(1, body_of(wal, 1, epoch=4))
-    there = wal.fence(1, 5)
-    assert there is not None
-    assert (there.epoch, there.is_fence) == (4, False)
+    present = wal.fence(1, 5)
+    assert present is not None
+    assert (present.epoch, present.is_fence) == (4, False)
     assert wal.fence(2, 5) is None
     assert wal.read(2).is_fence
 

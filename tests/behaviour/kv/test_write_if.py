@@ -57,9 +57,9 @@ def test_every_expected_key_must_hold(place: DatabaseLocation, where: str, wal_e
             ({b"a": b"1", b"c": b""}, b"c"),
             ({b"gone": b"0"}, b"gone"),
         ):
-            with pytest.raises(Conflict) as told:
+            with pytest.raises(Conflict) as refusal:
                 db.write_if(batch_of({b"c": b"3", b"a": None}), expected=expected)
-            assert (told.value.kind, told.value.facts["key"]) == ("unexpected_value", key)
+            assert (refusal.value.kind, refusal.value.facts["key"]) == ("unexpected_value", key)
         assert dict(db.scan()) == {b"a": b"1", b"b": b"2"}
         db.write_if(batch_of({b"c": b"3", b"a": None}), expected={b"a": b"1", b"b": b"2", b"c": None, b"gone": None})
         assert dict(db.scan()) == {b"b": b"2", b"c": b"3"}
@@ -141,10 +141,10 @@ def test_a_value_that_ends_between_look_and_write_is_looked_at_again(tmp_path: P
     # The expected values are read in this order, and the second is in a file of its own.
     between = Between(plain.store, kind="get", prefix=newer, happens=lambda: clock.advance(10))
     with Database.open(DatabaseLocation(between, environment, plain.open_url), options=options) as db:
-        with pytest.raises(Conflict) as told:
+        with pytest.raises(Conflict) as refusal:
             db.write_if(batch_of({b"k": b"1"}), expected={b"lease": b"me", b"other": b"1"})
         assert between.happened
-        assert (told.value.kind, told.value.facts["key"]) == ("unexpected_value", b"lease")
+        assert (refusal.value.kind, refusal.value.facts["key"]) == ("unexpected_value", b"lease")
         assert db.get(b"k") is None
 
 
@@ -166,10 +166,10 @@ def test_what_others_write_meanwhile_counts(tmp_path: Path, key: bytes, flush: b
     expected = {b"a": b"1", b"b": b"2", b"z": None}
     between = Between(plain.store, kind="get", prefix="sst/", happens=interfere)
     with Database.open(DatabaseLocation(between, plain.environment, plain.open_url), options=options) as db:
-        with pytest.raises(Conflict) as told:
+        with pytest.raises(Conflict) as refusal:
             db.write_if(batch_of({b"c": b"3"}), expected=expected)
         assert between.happened
-        assert (told.value.kind, told.value.facts["key"]) == ("unexpected_value", key)
+        assert (refusal.value.kind, refusal.value.facts["key"]) == ("unexpected_value", key)
         db.write_if(batch_of({b"c": b"3"}), expected={**expected, key: b"other"})
         assert dict(db.scan()) == {b"a": b"1", b"b": b"2", b"c": b"3", key: b"other"}
 
@@ -182,12 +182,12 @@ def test_there_is_no_write_skew(place: DatabaseLocation, flushing: bool) -> None
 
         def skew(own: bytes, other: bytes) -> list[bool]:
             won = []
-            for turn in range(turns):
+            for number in range(turns):
                 barrier.wait()
-                if flushing and turn % 10 == 0 and own == b"l":
+                if flushing and number % 10 == 0 and own == b"l":
                     db.flush(memtable=True)
                 try:
-                    db.write_if(batch_of({own + b"%d" % turn: b"1"}), expected={other + b"%d" % turn: None})
+                    db.write_if(batch_of({own + b"%d" % number: b"1"}), expected={other + b"%d" % number: None})
                 except Conflict:
                     won.append(False)
                 else:
@@ -290,15 +290,15 @@ def test_proved_snapshots_beside_writers(place: DatabaseLocation) -> None:
                 [pool.submit(write, worker) for worker in range(4)],
                 [pool.submit(look, n) for n in (1, 2)],
             )
-            for one in writing:
-                one.result()
-            assert all(one.result() for one in looking)
+            for item in writing:
+                item.result()
+            assert all(element.result() for element in looking)
 
 
 def test_an_owner_says_where_it_serves(place: DatabaseLocation) -> None:
     """A caller that the lease refuses gets the endpoint; without one, who the owner is."""
     for endpoint in ("http://127.0.0.1:8000", None):
-        with Database.open(place, options=replace(BY_HAND, endpoint=endpoint)), pytest.raises(Conflict) as told:
+        with Database.open(place, options=replace(BY_HAND, endpoint=endpoint)), pytest.raises(Conflict) as refusal:
             kv.open(place.url)
-        assert told.value.facts["endpoint"] == endpoint
-        assert (f" at {endpoint}" in str(told.value)) == (endpoint is not None)
+        assert refusal.value.facts["endpoint"] == endpoint
+        assert (f" at {endpoint}" in str(refusal.value)) == (endpoint is not None)

@@ -19,14 +19,14 @@ from lakebed.table.exports import ExportOptions, export_table
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """A lake with a keyed table ``t`` of two versions, the first of them tagged, partitioned by a text."""
-    found = lakebed.open(tmp_path / "lake")
+    result = lakebed.open(tmp_path / "lake")
     keys = [pa.field("id", pa.int64(), nullable=False), pa.field("p", pa.string(), nullable=False)]
     schema = pa.schema([*keys, ("v", pa.int64())])
-    table = found.create_table("t", schema, primary_keys=["id", "p"], partition_keys=["p"])
+    table = result.create_table("t", schema, primary_keys=["id", "p"], partition_keys=["p"])
     table.upsert(pa.table({"id": range(60), "p": ["a", "b/c"] * 30, "v": range(60)}))
     table.create_tag("first")
     table.upsert(pa.table({"id": range(40, 80), "p": ["a", "b/c"] * 20, "v": [-1] * 40}))
-    return found
+    return result
 
 
 def read(folder: Path) -> list[tuple[int, str, int]]:
@@ -42,7 +42,7 @@ def test_versions_are_merged_and_replaced(lake: Lake, tmp_path: Path) -> None:
         report = export_table(
             table, str(target), format="parquet", options=ExportOptions(version=version, overwrite=version is None)
         )
-        expected = [(one["id"], one["p"], one["v"]) for one in table.read(version=version).to_pylist()]
+        expected = [(row["id"], row["p"], row["v"]) for row in table.read(version=version).to_pylist()]
         assert report.row_count == len(expected) == (60 if version else 80)
         assert read(target) == sorted(expected)
     assert {path.name for path in target.iterdir()} == {"_SUCCESS", "p=a", "p=b%2Fc"}

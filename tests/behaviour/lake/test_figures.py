@@ -49,14 +49,14 @@ def test_pins_have_the_time_when_they_were_made_and_no_invented_owner(table: Tab
     table.create_branch("trial")
     clock.advance(5)
     lasting = table.pin("week", lifetime_ms=7 * 86_400_000)
-    found = {pin.name: pin for pin in table.pins()}
-    assert {name: pin.owner for name, pin in found.items()} == {"audit": "", "trial": "", "week": ""}
-    assert {name: pin.created_ms for name, pin in found.items()} == {
+    pins = {pin.name: pin for pin in table.pins()}
+    assert {name: pin.owner for name, pin in pins.items()} == {"audit": "", "trial": "", "week": ""}
+    assert {name: pin.created_ms for name, pin in pins.items()} == {
         "audit": 1_005_000,
         "trial": 1_010_000,
         "week": 1_015_000,
     }
-    assert (made, lasting) == (found["audit"], found["week"])
+    assert (made, lasting) == (pins["audit"], pins["week"])
     assert table.why(table.tag_path("audit")).pins == (made,)
     assert table.why("snapshot/snapshot-1").pins[0].created_ms == table.snapshot(1).time_ms
     assert made in table.why(f"manifest/{table.snapshot(1).delta_manifest_list}").pins
@@ -102,15 +102,15 @@ def test_a_lake_lists_rows_and_bytes_as_they_are(tmp_path: Path) -> None:
     def on_disk(folder: str) -> int:
         return sum(path.stat().st_size for path in (tmp_path / "lake" / folder).rglob("*") if path.is_file())
 
-    found = {store.name: store for store in lake.ls()}
-    assert (found["keyed"].row_count, found["keyed"].row_count_is_exact) == (keyed.read().num_rows, True) == (1, True)
-    assert found["keyed"].disk_bytes == on_disk("default.db/keyed") > found["keyed"].size_bytes
-    assert found["parent"].size_bytes > 1000
-    assert (found["parent"].shared_bytes, found["child"].shared_bytes) == (0, found["parent"].size_bytes)
-    assert found["child"].disk_bytes == on_disk("child.kv") < found["child"].size_bytes
-    assert found["files"].size_bytes == 3
-    assert found["files"].disk_bytes is not None
-    assert found["files"].disk_bytes >= 8
+    writes = {store.name: store for store in lake.ls()}
+    assert (writes["keyed"].row_count, writes["keyed"].row_count_is_exact) == (keyed.read().num_rows, True) == (1, True)
+    assert writes["keyed"].disk_bytes == on_disk("default.db/keyed") > writes["keyed"].size_bytes
+    assert writes["parent"].size_bytes > 1000
+    assert (writes["parent"].shared_bytes, writes["child"].shared_bytes) == (0, writes["parent"].size_bytes)
+    assert writes["child"].disk_bytes == on_disk("child.kv") < writes["child"].size_bytes
+    assert writes["files"].size_bytes == 3
+    assert writes["files"].disk_bytes is not None
+    assert writes["files"].disk_bytes >= 8
     assert {store.disk_bytes for store in lake.ls(disk=False)} == {None}
 
 
@@ -121,11 +121,11 @@ def test_rows_that_are_dear_to_count_are_a_bound(monkeypatch: pytest.MonkeyPatch
     table = lake.create_table("t", SCHEMA, primary_keys="id")
     for _ in range(3):
         table.upsert(rows(1, 2))
-    (found,) = lake.ls()
-    assert (found.row_count, found.row_count_is_exact) == (6, False)
+    (result,) = lake.ls()
+    assert (result.row_count, result.row_count_is_exact) == (6, False)
     table.compact(full=True)
-    (found,) = lake.ls()
-    assert (found.row_count, found.row_count_is_exact) == (2, True)
+    (result,) = lake.ls()
+    assert (result.row_count, result.row_count_is_exact) == (2, True)
 
 
 @pytest.mark.parametrize("verb", ["expire", "delete_tag", "orphans", "database"])
@@ -185,9 +185,9 @@ def test_a_destroyed_database_is_listed_while_anything_of_it_is_left(tmp_path: P
     parent.close()
     kv.admin.create_clone(str(tmp_path / "clone.kv"), str(tmp_path / "parent.kv"))
     kv.admin.destroy(str(tmp_path / "parent.kv"))
-    found = {one.name: one for one in lake.ls()}
-    assert (found["parent"].version, found["parent"].pin_count) == ("destroyed", 2)
-    assert found["parent"].size_bytes > 0
+    stores = {store.name: store for store in lake.ls()}
+    assert (stores["parent"].version, stores["parent"].pin_count) == ("destroyed", 2)
+    assert stores["parent"].size_bytes > 0
     assert check_url(str(tmp_path)).database_count == 2
     kv.admin.destroy(str(tmp_path / "clone.kv"), soft=False)
     kv.admin.delete_checkpoint(str(tmp_path / "parent.kv"), "kept")
@@ -219,5 +219,5 @@ def test_what_a_checkpoint_holds_alone_is_what_deleting_it_frees(tmp_path: Path,
         kv.admin.delete_checkpoint(url, name)
         (freed,) = kv.admin.collect(url, options=now)
         assert freed.plan is not None
-        data = sum(one.size_bytes for one in freed.plan.doomed if not one.path.startswith("manifest/"))
+        data = sum(target.size_bytes for target in freed.plan.doomed if not target.path.startswith("manifest/"))
         assert left[name] == data > 0

@@ -150,7 +150,7 @@ def fill_database(folder: Path, place: str, *, lake: bool) -> DatabaseLocation:
     """A database of four files and one that replaces them, on a disk that is full then; by its own path."""
     if lake:
         Lake.open(open_store(str(folder / "lake"), create=True)).database(place).open().close()
-        path = next(one.parent for one in (folder / "lake").rglob("lease.json"))
+        path = next(item.parent for item in (folder / "lake").rglob("lease.json"))
     else:
         path = folder / place
     location = DatabaseLocation.at(str(path))
@@ -175,9 +175,9 @@ def test_a_database_by_its_own_path_is_collected_on_a_full_disk(disk: Path, lake
     assert free_bytes(disk) > before + 500_000
     with DatabaseAdmin(location).reader() as reader:
         assert len(list(reader.scan())) == 100
-    own = location.url.rpartition("/")[2]
-    reserves = {one.parent.parent.name: one.stat().st_size for one in disk.rglob(RESERVE_PATH)}
-    assert reserves == ({"lake": RESERVE_BYTES} if lake else {}) | {own: DATABASE_RESERVE_BYTES}
+    mine = location.url.rpartition("/")[2]
+    reserves = {path.parent.parent.name: path.stat().st_size for path in disk.rglob(RESERVE_PATH)}
+    assert reserves == ({"lake": RESERVE_BYTES} if lake else {}) | {mine: DATABASE_RESERVE_BYTES}
 
 
 @pytest.mark.parametrize("lake", [True, False])
@@ -194,7 +194,7 @@ def test_a_database_by_its_own_path_is_destroyed_on_a_full_disk(disk: Path, lake
     if soft:
         admin.collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
     assert free_bytes(disk) > before + 1_000_000
-    assert [one.parent.parent.name for one in disk.rglob(RESERVE_PATH)] == (["lake"] if lake and not soft else [])
+    assert [path.parent.parent.name for path in disk.rglob(RESERVE_PATH)] == (["lake"] if lake and not soft else [])
     with pytest.raises(InvalidRequest, match="destroyed"):
         Database.open(location)
     with Database.open(DatabaseLocation.at(str(disk / "other"))) as db:

@@ -73,8 +73,8 @@ def read_by_duckdb(folder: Path, table: Table, where: str = "true") -> pa.Table:
     """The same rows by DuckDB, with the table's columns."""
     types = "{'k': INT, 'd': DATE, 't': VARCHAR}"
     files = f"'{folder}/**/*.parquet', hive_partitioning = true, hive_types = {types}"
-    found = duckdb.sql(f"SELECT * FROM read_parquet({files}) WHERE {where}")
-    return found.to_arrow_table().select([field.name for field in table.schema.fields])
+    rows = duckdb.sql(f"SELECT * FROM read_parquet({files}) WHERE {where}")
+    return rows.to_arrow_table().select([field.name for field in table.schema.fields])
 
 
 @pytest.mark.parametrize("options", [ImportOptions(), IN_PLACE], ids=["copied", "in-place"])
@@ -83,7 +83,7 @@ def test_partitions_by_folders(lake: Lake, hive: Path, options: ImportOptions) -
     report = imported(lake, hive, options=options)
     table = lake.table("t")
     assert (report.row_count, report.rewritten_count) == (1000, 0)
-    keys = [(one.name, one.type) for one in table.schema.partition_fields]
+    keys = [(partition_field.name, partition_field.type) for partition_field in table.schema.partition_fields]
     assert keys == [("k", "INT"), ("d", "DATE"), ("t", "STRING")]
     assert sorted_rows(table.read()) == sorted_rows(read_by_duckdb(hive, table))
     for where in ("k = 1 AND id < 500", "d = '2020-01-02'", "t IS NULL", "t = 'a/b=ü' AND k <> 1", "x > 9 AND x < 99"):
@@ -91,7 +91,7 @@ def test_partitions_by_folders(lake: Lake, hive: Path, options: ImportOptions) -
     assert {split.partition_values["k"] for split in table.scan(where="k = 1").splits()} == {1}
     if not options.in_place:
         copies = {
-            one for path, one in hashes(Path(table.url.removeprefix("file://"))).items() if path.endswith(".parquet")
+            item for path, item in hashes(Path(table.url.removeprefix("file://"))).items() if path.endswith(".parquet")
         }
         assert copies == set(hashes(hive).values())
     assert check_lake(lake, deep=True).error_count == 0

@@ -39,9 +39,9 @@ def lake(tmp_path: object, clock: ManualClock) -> Iterator[Lake]:
 
 def test_every_kind_is_listed(lake: Lake) -> None:
     """Tables, databases, repositories: one list, with the newest version and what pins."""
-    found = {summary.kind: summary for summary in lake.ls()}
-    assert list(found) == ["table", "database", "repository"]
-    analytics = found["repository"]
+    summaries = {summary.kind: summary for summary in lake.ls()}
+    assert list(summaries) == ["table", "database", "repository"]
+    analytics = summaries["repository"]
     assert (analytics.name, analytics.row_count, analytics.size_bytes, analytics.pin_count) == ("analytics", 1, 3, 1)
     assert analytics.problem is None
 

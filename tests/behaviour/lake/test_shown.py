@@ -73,8 +73,8 @@ def test_objects_show_what_they_are(lake: lakebed.Lake) -> None:
         (change,) = repository.diff("main~1", "main")
         every: list[Any] = [lake, table, newest, difference, table.scan(), table.compact(full=True), repository]
         every += [database, made, change, table.at(1), check_url(lake.url, store="db.t"), table.plan_collection()]
-        for one in every:
-            text = repr(one)
+        for item in every:
+            text = repr(item)
             assert len(text) <= REPR_CHARACTERS_MAX, text
             assert " object at 0x" not in text
             assert "\n" not in text
@@ -120,9 +120,9 @@ def test_what_is_in_one_process_only_is_not_pickled() -> None:
     """A table in memory, and an open repository, are refused with a sentence."""
     lake = lakebed.open("memory://shown-pickles")
     table = lake.create_table("t", pa.schema([("a", pa.int64())]))
-    for one in (lake, table):
+    for item in (lake, table):
         with pytest.raises(InvalidRequest, match="exists in this process only"):
-            pickle.dumps(one)
+            pickle.dumps(item)
     with (
         lakebed.repo.open("memory://shown-pickles/files.repo") as repository,
         pytest.raises(InvalidRequest, match="cannot be copied or sent to another process"),

@@ -43,8 +43,8 @@ def test_a_file_is_written_and_read(store: Any) -> None:
     assert [row for block in reader.batches() for row in rows_of_batch(block.batch)] == rows
     keys = [rows[number].key for number in (3, 700, 701, 1999)]
     assert reader.get_many([], hashes=hash_keys([])) == {}
-    found = reader.get_many(keys, hashes=hash_keys(keys))
-    assert [row for key in keys for row in found[key]] == [rows[number] for number in (3, 700, 701, 1999)]
+    values = reader.get_many(keys, hashes=hash_keys(keys))
+    assert [row for key in keys for row in values[key]] == [rows[number] for number in (3, 700, 701, 1999)]
 
     path = f"sst/{meta.id}.sst"
     body = bytes(store.get(path))

@@ -192,10 +192,10 @@ def test_a_create_only_stream_replaces_nothing(opened: Callable[..., Any], size_
         yield b"late"
 
     given = iter([bytes(8), *blocks(size_bytes, PART)])
-    for path, chunks, there in (("b", given, b"old"), ("c", overtaken(), b"faster")):
+    for path, chunks, present in (("b", given, b"old"), ("c", overtaken(), b"faster")):
         with pytest.raises(AlreadyExists):
             store.put_stream(path, chunks, create_only=True)
-        assert bytes(store.get(path)) == there
+        assert bytes(store.get(path)) == present
     assert [meta.path for meta in store.list()] == ["a", "b", "c"]
     assert store.head("a").size_bytes == size_bytes
 
@@ -249,7 +249,7 @@ def test_wrappers_count_record_and_forget_streams() -> None:
     recording = RecordingStore(inner)
     recording.sub("x").put_stream("a", [b"12", b"34"])
     assert b"".join(recording.get_stream("x/a", byte_range=(0, 4), chunk_bytes=3)) == b"1234"
-    assert [str(one.call) for one in recording.trace] == ["put x/a", "get x/a", "get x/a"]
+    assert [str(call.call) for call in recording.trace] == ["put x/a", "get x/a", "get x/a"]
     clock = ManualClock()
     started_s = clock.monotonic_s()
     ProfiledStore(inner, clock=clock).put_stream("b", [b"1"])

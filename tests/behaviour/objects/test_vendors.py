@@ -174,13 +174,13 @@ def test_a_fork_is_told_that_its_client_is_dead(s3_server: Any) -> None:
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
-        told = b"nothing"
+        messages = b"nothing"
         try:
             store.get("a")
         except InvalidRequest as error:
-            told = error.kind.encode()
+            messages = error.kind.encode()
         finally:
-            os.write(sender, told)
+            os.write(sender, messages)
             os._exit(0)
     os.waitpid(child, 0)
     assert os.read(receiver, 100) == b"forked_process"

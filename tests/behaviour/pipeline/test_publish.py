@@ -78,7 +78,7 @@ def test_several_tables_appear_by_one_merge(lake: Path) -> None:
         assert (metrics["into"], metrics["merge"], head.commit.message) == ("main", head.id, "Monday")
         assert head.commit.metadata["run"] == summary.run_id
         assert head.commit.metadata["step"] == "3"
-    assert [one.state for one in status(str(lake), branch="analytics/etl")] == ["complete"]
+    assert [difference.state for difference in status(str(lake), branch="analytics/etl")] == ["complete"]
     report = write_report(str(lake), branch="analytics/etl", path=lake.parent / "report.html")
     assert "monday" in Path(report.html).read_text()
     assert (run(lake).steps_run, run(lake).steps_skipped) == (0, 3)
@@ -166,20 +166,20 @@ def test_a_pipeline_behind_a_server(tmp_path: Path) -> None:
     """With a server's URL as the lake the same steps go through the server."""
     options = RepositoryOptions(background=False)
     with start_server(tmp_path / "served", options=ServerOptions(durable=False, repository_options=options)) as running:
-        told = running.started
+        messages = running.started
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("LAKEBED_ACCESS_KEY_ID", told.access_key)
-            patch.setenv("LAKEBED_SECRET_ACCESS_KEY", told.secret)
-            remote: Any = lakebed.repo.open(f"{told.endpoint}/analytics")
+            patch.setenv("LAKEBED_ACCESS_KEY_ID", messages.access_key)
+            patch.setenv("LAKEBED_SECRET_ACCESS_KEY", messages.secret)
+            remote: Any = lakebed.repo.open(f"{messages.endpoint}/analytics")
             with remote:
                 inside = Lake.open(remote.create_branch("etl").store("lake"))
                 for name in ("trips", "fares"):
                     inside.create_table(name, ROWS.schema, primary_keys=["id"]).upsert(ROWS)
-                run(told.endpoint)
+                run(messages.endpoint)
                 assert tags_on(remote, "main") == {"fares": ["monday"], "trips": ["monday"]}
             with pytest.raises(InvalidRequest) as refused:
                 run(
-                    told.endpoint,
+                    messages.endpoint,
                     TEXT.replace("branch: analytics/etl", "").replace("  - step: publish\n    message: Monday\n", ""),
                 )
             assert refused.value.kind == "no_branch"

@@ -74,17 +74,17 @@ def main(root: Path, name: str) -> Table:
 
 def rows(table: Table) -> dict[int, str]:
     """Its rows by their keys."""
-    return {one["id"]: one["note"] for one in table.read().to_pylist()}
+    return {row["id"]: row["note"] for row in table.read().to_pylist()}
 
 
 def latest(root: Path, name: str) -> int:
     """The newest snapshot of main."""
-    return max(one.id for one in main(root, name).snapshots())
+    return max(snapshot.id for snapshot in main(root, name).snapshots())
 
 
 def publications(table: Table) -> int:
     """Snapshots of main that published a branch."""
-    return sum(FAST_FORWARDED in one.properties for one in table.snapshots())
+    return sum(FAST_FORWARDED in snapshot.properties for snapshot in table.snapshots())
 
 
 def test_main_changes_by_the_publish_alone(root: Path) -> None:
@@ -99,7 +99,7 @@ def test_main_changes_by_the_publish_alone(root: Path) -> None:
     assert rows(main(root, "trips")) == OLD | NEW
     assert rows(main(root, "fares")) == NEW
     assert main(root, "trips").branches() == main(root, "fares").branches() == []
-    published = {one["table"]: one["snapshot"] for one in summary.records[4].metrics["published"]}
+    published = {item["table"]: item["snapshot"] for item in summary.records[4].metrics["published"]}
     assert published == {name: latest(root, name) for name in ("trips", "fares")}
     assert main(root, "trips").tag("day-1").snapshot.id == published["trips"]
     assert (run(root).steps_run, publications(main(root, "trips"))) == (0, 1)
@@ -140,10 +140,10 @@ def test_a_publish_that_dies_continues_with_the_next_table(
             patch.setattr(Table, "delete_branch", dying(Table.delete_branch))
         with pytest.raises(Crashed):
             run(root)
-    record = next(one for one in run(root).records if one.verb == "publish")
+    record = next(item for item in run(root).records if item.verb == "publish")
     page = (root / "report.html").read_text()
-    assert all(f"publish: 2 rows, snapshot {one['snapshot']}" in page for one in record.metrics["published"])
-    done_before = [one["table"] for one in record.metrics["published"] if one["earlier"]]
+    assert all(f"publish: 2 rows, snapshot {item['snapshot']}" in page for item in record.metrics["published"])
+    done_before = [item["table"] for item in record.metrics["published"] if item["earlier"]]
     assert done_before == ["trips", "fares"][: call if after or dies_in == "delete" else call - 1]
     assert rows(main(root, "trips")) == OLD | NEW
     assert rows(main(root, "fares")) == NEW

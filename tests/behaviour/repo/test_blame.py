@@ -26,7 +26,7 @@ def home() -> Iterator[RepositoryContext]:
 
 def blamed(home: RepositoryContext, ref: str, *paths: str) -> dict[str, str]:
     """The messages of the commits that made paths what they are."""
-    return {path: found.message for path, (_, found) in blame(home, ref, paths=paths).items()}
+    return {path: result.message for path, (_, result) in blame(home, ref, paths=paths).items()}
 
 
 def test_the_last_commit_that_changed_a_path_is_named(home: RepositoryContext) -> None:
@@ -81,17 +81,17 @@ def test_blame_agrees_with_a_model(home: RepositoryContext) -> None:
             merge(home, source, into=into, strategy=rng.choice(("source-wins", "dest-wins")), allow_empty=True)
 
     def followed(id: str, path: str) -> str:
-        found = load_commit(home, id)
-        here = committed_contents(home, found.metarange)[path]
-        for parent in found.parents:
+        outcome = load_commit(home, id)
+        here = committed_contents(home, outcome.metarange)[path]
+        for parent in outcome.parents:
             if committed_contents(home, load_commit(home, parent).metarange).get(path) == here:
                 return followed(parent, path)
         return id
 
     for branch in branches:
         id, head = resolve_commit(home, branch)
-        there = sorted(committed_contents(home, head.metarange))
-        found = blame(home, branch, paths=there)
-        assert {path: blamed_id for path, (blamed_id, _) in found.items()} == {
-            path: followed(id, path) for path in there
+        present = sorted(committed_contents(home, head.metarange))
+        result = blame(home, branch, paths=present)
+        assert {path: blamed_id for path, (blamed_id, _) in result.items()} == {
+            path: followed(id, path) for path in present
         }

@@ -111,7 +111,7 @@ def test_one_winner_among_processes() -> None:
 
         with ThreadPoolExecutor(33) as pool:
             sealing = pool.submit(seal, 0)
-            winners = [one for one in pool.map(create, range(32)) if one is not None]
+            winners = [item for item in pool.map(create, range(32)) if item is not None]
             sealing.result()
         assert len(winners) == 1
         assert bytes(stores[0].get("prize")) == str(winners[0]).encode()
@@ -137,8 +137,8 @@ def test_a_create_is_true_at_every_call(mode: Any) -> None:
             return
         with open_context(place) as home:
             store = local_store(home, "main")
-            there = [meta.path for meta in store.list()]
-            assert there in (["a", "before"], ["before"])
+            paths = [meta.path for meta in store.list()]
+            assert paths in (["a", "before"], ["before"])
             if said == "created":
                 assert bytes(store.get("a")) == b"ours"
             try:

@@ -82,7 +82,7 @@ def files(home: RepositoryContext) -> set[str]:
 def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
     """Every object at a reference, read."""
     with at_reference(home, reference) as view:
-        return {one.path: bytes(data.read(home, one.entry)) for one in view.list() if one.entry is not None}
+        return {entry.path: bytes(data.read(home, entry.entry)) for entry in view.list() if entry.entry is not None}
 
 
 def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: RepositoryContext) -> None:
@@ -97,7 +97,7 @@ def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: RepositoryCon
     lab.days(2)
     plan = plan_collection(home)
     expected = {first.address, removed.address, never.address}
-    assert {one.path for one in plan.doomed if one.path.startswith(DATA_FOLDER)} == expected
+    assert {target.path for target in plan.doomed if target.path.startswith(DATA_FOLDER)} == expected
     assert objects(home) == expected | {kept.address, staged.address}
     report = collect_garbage(home)
     assert objects(home) == {kept.address, staged.address}
@@ -122,7 +122,7 @@ def test_a_dry_run_changes_nothing(lab: Lab, home: RepositoryContext) -> None:
     assert shown.plan is not None
     real = collect_garbage(home)
     assert real.plan is not None
-    assert [one.path for one in shown.plan.doomed] == [one.path for one in real.plan.doomed] != []
+    assert [target.path for target in shown.plan.doomed] == [target.path for target in real.plan.doomed] != []
 
 
 def test_young_uploads_stay_and_late_ones_are_refused(lab: Lab, home: RepositoryContext) -> None:

@@ -149,8 +149,8 @@ def test_chosen_paths_are_committed_alone(home: RepositoryContext) -> None:
     before = contents(home, "main")
     part = commit(home, "main", message="part", paths=["05", "07", "not there"], prefixes=["in/"])
     old = {f"{n:02}": "old" for n in range(30)}
-    held = {path: text for path, text in (old | {"05": "new", "in/a": "1", "in/b": "2"}).items() if path != "07"}
-    assert contents(home, part.id) == held
+    texts = {path: text for path, text in (old | {"05": "new", "in/a": "1", "in/b": "2"}).items() if path != "07"}
+    assert contents(home, part.id) == texts
     assert contents(home, "main") == before
     assert uncommitted_of(home, "main") == {"06": DiffKind.CHANGED, "08": DiffKind.REMOVED, "out": DiffKind.ADDED}
     refused(home, "no_changes", paths=["05"])
@@ -206,9 +206,9 @@ def test_a_hook_can_refuse_and_nothing_piles_up(home: RepositoryContext) -> None
 
     home.hooks.register("pre-commit", strict)
     model = {}
-    for turn in range(6):
-        put(home, "main", f"{turn}", "x")
-        model[f"{turn}"] = "x"
+    for number in range(6):
+        put(home, "main", f"{number}", "x")
+        model[f"{number}"] = "x"
         assert "no message format" in refused(home, "hook_rejected", metadata={"k": "v"})
         assert sealed_count(home) == 0
         assert contents(home, "main") == model

@@ -92,12 +92,19 @@ def rebase_outcomes(head: Made, onto: Made) -> Iterator[Outcome]:
     if onto in ancestors([head], parents_of):
         yield "no_changes", None
         return
-    own = [one for one in ancestors([head], parents_of) - ancestors([onto], parents_of) if len(one.parents) < 2]
-    ages = [[one for one in own if one.generation == age] for age in sorted({one.generation for one in own})]
+    mine = [
+        ancestor
+        for ancestor in ancestors([head], parents_of) - ancestors([onto], parents_of)
+        if len(ancestor.parents) < 2
+    ]
+    ages = [
+        [element for element in mine if element.generation == age]
+        for age in sorted({element.generation for element in mine})
+    ]
     for order in itertools.islice(itertools.product(*map(itertools.permutations, ages)), ORDERS_MAX):
         last: Made = onto
-        for one in itertools.chain.from_iterable(order):
-            texts, conflicts = merged(one.parents[0].texts if one.parents else {}, one.texts, last.texts)
+        for item in itertools.chain.from_iterable(order):
+            texts, conflicts = merged(item.parents[0].texts if item.parents else {}, item.texts, last.texts)
             if conflicts:
                 yield "merge_conflict", None
                 break
@@ -192,7 +199,7 @@ class Walk:
         path = self.path()
         remove(self.home, self.branch, path)
         before = self.model.shown[self.branch]
-        self.model.shown[self.branch] = {one: text for one, text in before.items() if one != path}
+        self.model.shown[self.branch] = {item: text for item, text in before.items() if item != path}
         return path in before
 
     def delete_prefix(self) -> bool:
@@ -283,7 +290,7 @@ class Walk:
         """Run a verb that needs a clean branch; it does one of the things that the model says, or nothing."""
         possible = list(outcomes)
         if not self.is_clean():
-            possible = [one for one in possible if one[0] == "parent_number_needed"] or [("dirty_branch", None)]
+            possible = [state for state in possible if state[0] == "parent_number_needed"] or [("dirty_branch", None)]
         kind = None
         try:
             verb(self.home, *arguments, **named)  # type: ignore[operator]

@@ -56,10 +56,10 @@ def record_of(home: RepositoryContext) -> Branch:
 def test_no_read_changes(home: RepositoryContext) -> None:
     """Contents and differences are the same before and after, over several layers, and the head stays."""
     head = record_of(home).commit_id
-    for turn in range(4):
-        put_many(home, "main", {f"{turn:02}": "new", f"new/{turn}": "x", "same": str(turn)})
-        remove(home, "main", f"{10 + turn:02}")
-        if turn == 2:
+    for number in range(4):
+        put_many(home, "main", {f"{number:02}": "new", f"new/{number}": "x", "same": str(number)})
+        remove(home, "main", f"{10 + number:02}")
+        if number == 2:
             delete_prefix(home, branch="main", prefix="new/")
         before = contents(home, "main"), uncommitted_of(home, "main")
         done = compact_once(home, "main", force=True)
@@ -224,7 +224,7 @@ def test_the_sensor_compacts_what_wants_it(place: MemoryRepository) -> None:
             remove(home, "dead", f"{n:02}")
         put_many(home, "gone", {f"n/{n}": "x" for n in range(10)})
         delete_branch(home, "gone")
-        done = {one.branch: one.outcome for one in run_compactor_once(home)}
+        done = {item.branch: item.outcome for item in run_compactor_once(home)}
         assert done == {"many": "published", "dead": "published"}
         assert run_compactor_once(home) == []
         assert 'lakebed_repo_staged_entries{repository="analytics",branch="few"} 1' in render()
@@ -294,16 +294,16 @@ def test_the_list_of_sealed_tokens_is_bounded(place: MemoryRepository) -> None:
         raise ValueError("no")
 
     with open_context(place) as home:
-        for turn in range(12):
-            put(home, "main", f"p/{turn}", "x")
-            delete_prefix(home, branch="main", prefix=f"p/{turn}")
-            put(home, "main", f"k/{turn}", "x")
+        for number in range(12):
+            put(home, "main", f"p/{number}", "x")
+            delete_prefix(home, branch="main", prefix=f"p/{number}")
+            put(home, "main", f"k/{number}", "x")
             assert len(record_of(home).sealed) <= 4
         home.hooks.register("pre-commit", refuse)
         with pytest.raises(LakebedError):
             commit(home, "main", message="no")
         assert len(record_of(home).sealed) == 0
-        assert contents(home, "main") == {f"k/{turn}": "x" for turn in range(12)}
+        assert contents(home, "main") == {f"k/{item}": "x" for item in range(12)}
 
 
 def test_a_branch_that_is_gone_cannot_be_compacted(home: RepositoryContext) -> None:

@@ -27,15 +27,15 @@ def change(home: RepositoryContext, branch: str, rng: random.Random, *, count: i
 
 def kinds(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
     """Path -> what happened to it."""
-    found = {}
+    result = {}
     for path in before.keys() | after.keys():
         if path not in after:
-            found[path] = "REMOVED"
+            result[path] = "REMOVED"
         elif path not in before:
-            found[path] = "ADDED"
+            result[path] = "ADDED"
         elif before[path] != after[path]:
-            found[path] = "CHANGED"
-    return found
+            result[path] = "CHANGED"
+    return result
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -59,14 +59,18 @@ def test_three_dots_leave_out_what_both_sides_have(seed: int) -> None:
         with pytest.raises(Conflict) as refused:
             merge(home, "dev", into="main")
         assert refused.value.facts["paths"] == [path for path, kind in wanted.items() if kind == "CONFLICT"]
-        assert {one.path: one.kind.name for one in diff_refs(home, "main", "dev")} == wanted
-        assert {one.path: one.kind.name for one in diff_refs(home, "main", "dev", kind="two_dot")} == kinds(left, right)
+        assert {difference.path: difference.kind.name for difference in diff_refs(home, "main", "dev")} == wanted
+        assert {
+            difference.path: difference.kind.name for difference in diff_refs(home, "main", "dev", kind="two_dot")
+        } == kinds(left, right)
         pages: list[str] = []
-        while page := [one.path for one in diff_refs(home, "main", "dev", amount=3, after=pages[-1] if pages else "")]:
+        while page := [
+            difference.path for difference in diff_refs(home, "main", "dev", amount=3, after=pages[-1] if pages else "")
+        ]:
             pages += page
         assert pages == list(wanted)
         folders = sorted({path[:2] for path in wanted})
-        assert [one.path for one in diff_refs(home, "main", "dev", delimiter="/")] == folders
-        assert [one.path for one in diff_refs(home, "main", "dev", prefix="b/")] == [
+        assert [difference.path for difference in diff_refs(home, "main", "dev", delimiter="/")] == folders
+        assert [difference.path for difference in diff_refs(home, "main", "dev", prefix="b/")] == [
             path for path in wanted if path.startswith("b/")
         ]

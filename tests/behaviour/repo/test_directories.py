@@ -203,6 +203,17 @@ def test_an_object_that_is_replaced_meanwhile_is_no_half_file(repository: Reposi
     assert set(on_disk(tmp_path / "target").items()) <= {("first", b"old")}
 
 
+def test_files_with_names_alike_keep_their_own_bytes(repository: Repository, tmp_path: Path) -> None:
+    """Names that are long, begin alike, or fill what a file system allows, are written at once and not mixed up."""
+    names = [f"{'n' * 200}{number:02d}" for number in range(16)] + ["\U0001f600" * 63]
+    files = {name: name.encode()[-2:] * 500_000 for name in names}
+    main = repository.branch("main")
+    for name, body in files.items():
+        main.put(name, body)
+    download_directory(main, tmp_path / "target")
+    assert on_disk(tmp_path / "target") == files
+
+
 def test_the_commands_copy_directories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Upload and download by the command line, with what a dry run would do."""
     lake, source, target = str(tmp_path / "lake"), fill(tmp_path / "s", FILES), tmp_path / "t"

@@ -33,8 +33,8 @@ def opened(where: str, folder: Path) -> AbstractContextManager[Repository]:
     """A new repository in memory or in a folder."""
     url = f"memory://{uuid.uuid4()}" if where == "memory" else str(folder / "lake")
     options = RepositoryOptions(background=False, committer="ann")
-    found: Repository = lakebed.repo.open(f"{url}/analytics.repo", options=options, durable=False)
-    return found
+    result: Repository = lakebed.repo.open(f"{url}/analytics.repo", options=options, durable=False)
+    return result
 
 
 @contextmanager
@@ -49,23 +49,23 @@ def served(folder: Path) -> Iterator[Repository]:
         lakebed.repo.open(
             f"{running.started.endpoint}/analytics",
             access=lakebed.repo.Access(access_key=running.started.access_key, secret=running.started.secret),
-        ) as found,
+        ) as result,
     ):
-        yield found
+        yield result
 
 
 @pytest.fixture(params=["memory", "folder", "server"])
 def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
     """A new repository, local or remote."""
-    with served(tmp_path) if request.param == "server" else opened(request.param, tmp_path) as found:
-        yield found
+    with served(tmp_path) if request.param == "server" else opened(request.param, tmp_path) as result:
+        yield result
 
 
 @pytest.fixture(params=["memory", "folder"])
 def local(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
     """A new repository of this process, for what no server can do for it."""
-    with opened(request.param, tmp_path) as found:
-        yield found
+    with opened(request.param, tmp_path) as result:
+        yield result
 
 
 def refused(error: type[Exception], kind: str, act: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -78,7 +78,10 @@ def refused(error: type[Exception], kind: str, act: Callable[..., Any], *args: A
 
 def short(differences: Iterator[Difference]) -> list[tuple[str, str]]:
     """Kinds and paths."""
-    return [("prefix" if one.is_prefix else DiffKind(one.kind).name.lower(), one.path) for one in differences]
+    return [
+        ("prefix" if difference.is_prefix else DiffKind(difference.kind).name.lower(), difference.path)
+        for difference in differences
+    ]
 
 
 def test_every_name_of_the_package_is_there() -> None:
@@ -109,8 +112,8 @@ def test_objects_come_in_any_form(repo: Repository, tmp_path: Path) -> None:
     assert len({entry.address for entry in entries}) == len(entries)
     for path in ("bytes", "view", "array", "file", "buffer", "chunks"):
         assert main.get(path) == body
-    found = main.stat("bytes")
-    assert (found.size_bytes, found.content_type, found.metadata) == (100_000, "text/csv", {"k": "v"})
+    result = main.stat("bytes")
+    assert (result.size_bytes, result.content_type, result.metadata) == (100_000, "text/csv", {"k": "v"})
     assert main.get("bytes", byte_range=(10, 20)) == body[10:20]
     assert b"".join(main.stream("bytes", byte_range=(5, 50_000))) == body[5:50_000]
     with main.open("bytes") as reading:
@@ -189,10 +192,10 @@ def test_a_session_of_work(repo: Repository) -> None:
     assert ("changed", "readme") in short(main.diff(dev, kind="two_dot"))
     assert repo.merge_base("main", dev) == second.id
     merged = main.merge("dev", message="take it")
-    assert [one.message for one in main.log(amount=3)] == ["take it", "readme again", "work"]
+    assert [commit.message for commit in main.log(amount=3)] == ["take it", "readme again", "work"]
     assert {listed.path for listed in main.list()} == {"raw/1.csv", "raw/2.csv", "raw/3.csv", "readme"}
     assert main.blame("raw/1.csv").message == "work"
-    assert {path: one.message for path, one in main.blame_many(["readme", "raw/2.csv"]).items()} == {
+    assert {path: item.message for path, item in main.blame_many(["readme", "raw/2.csv"]).items()} == {
         "readme": "readme again",
         "raw/2.csv": "raw data",
     }
@@ -276,10 +279,10 @@ def test_listings_fold_and_go_on(repo: Repository) -> None:
         for delimiter, wanted in (("/", ["x", "x/", "y/", "z", "z/"]), ("b/", None)):
             whole = [listed.path for listed in reading.list(delimiter=delimiter)]
             assert wanted is None or whole == wanted
-            found: list[str] = []
-            while page := list(reading.list(delimiter=delimiter, after=found[-1] if found else "", amount=2)):
-                found += [listed.path for listed in page]
-            assert found == whole
+            lines: list[str] = []
+            while page := list(reading.list(delimiter=delimiter, after=lines[-1] if lines else "", amount=2)):
+                lines += [listed.path for listed in page]
+            assert lines == whole
         assert [listed.path for listed in reading.list("x/", delimiter="/")] == ["x/0", "x/1", "x/2", "x/b/"]
 
 
@@ -291,9 +294,9 @@ def test_numbers_and_names_that_no_list_has(repo: Repository) -> None:
     main.put("b", b"1")
     repo.create_branch("other", version="main")
     for amount in (2**63, 2**70):
-        assert [one.path for one in main.list(amount=amount)] == ["a", "b"]
-        assert [one.path for one in main.list(amount=amount, delimiter="/")] == ["a", "b"]
-        assert [one.path for one in main.status(amount=amount)] == ["b"]
+        assert [entry.path for entry in main.list(amount=amount)] == ["a", "b"]
+        assert [entry.path for entry in main.list(amount=amount, delimiter="/")] == ["a", "b"]
+        assert [difference.path for difference in main.status(amount=amount)] == ["b"]
         assert list(main.diff("other", amount=amount)) == []
         assert len(list(main.log(amount=amount))) == 2
     for act in (repo.unpin, repo.reflog, main.download_directory):
@@ -366,10 +369,10 @@ def test_differences_fold_and_go_on(repo: Repository) -> None:
         pages: list[dict[str, Any]] = [{}, {"delimiter": "/"}, {"delimiter": "/", "prefix": "a/"}, {"prefix": "b/c"}]
         for page in pages:
             whole = differences(**page)
-            found: list[tuple[str, str]] = []
-            while more := differences(**page, amount=3, after=found[-1][1] if found else ""):
-                found += more
-            assert found == whole
+            items: list[tuple[str, str]] = []
+            while more := differences(**page, amount=3, after=items[-1][1] if items else ""):
+                items += more
+            assert items == whole
     refused(InvalidRequest, "invalid_diff_kind", lambda: repo.diff("main", "main", kind="four_dot"))  # type: ignore[arg-type]
     refused(InvalidRequest, "invalid_reference", repo.diff, "main$", "main")
     refused(InvalidRequest, "invalid_amount", repo.diff, "main", "main", amount=-1)
@@ -386,7 +389,7 @@ def test_an_iterator_stays_at_its_moment(repo: Repository) -> None:
     main.put("9", b"x")
     main.commit("other")
     assert [listed.path for listed in listing] == ["1", "2", "3", "4"]
-    assert [one.path for one in status] == ["1", "2", "3", "4"]
+    assert [difference.path for difference in status] == ["1", "2", "3", "4"]
 
 
 def test_branches_and_tags_by_name(repo: Repository) -> None:
@@ -500,7 +503,7 @@ def test_a_rebase_makes_commits_again(repo: Repository) -> None:
     main.put("c", b"1")
     onto = main.commit("moved on")
     dev.rebase(main)
-    assert [one.message for one in dev.log(amount=2)] == ["own", "moved on"]
+    assert [commit.message for commit in dev.log(amount=2)] == ["own", "moved on"]
     assert dev.head().parents == (onto.id,)
 
 

@@ -61,11 +61,11 @@ def test_files_of_a_repository(tmp_path: Path) -> None:
         fs, main = some.filesystem(), some.branch("main")
         for path in ("a/1", "a/b/2", "a/b/3", "ab", "ü % +"):
             fs.pipe(f"some/main/{path}", path.encode())
-        assert sorted(one.path for one in main.list()) == ["a/1", "a/b/2", "a/b/3", "ab", "ü % +"]
-        assert [change.path for change in main.status()] == [one.path for one in main.list()]
+        assert sorted(entry.path for entry in main.list()) == ["a/1", "a/b/2", "a/b/3", "ab", "ü % +"]
+        assert [change.path for change in main.status()] == [entry.path for entry in main.list()]
         assert fs.ls("", detail=False) == ["some"]
         assert fs.ls("lakebed://some/main/a", detail=False) == ["some/main/a/1", "some/main/a/b"]
-        assert [one["type"] for one in fs.ls("some/main")] == ["directory", "file", "file"]
+        assert [store["type"] for store in fs.ls("some/main")] == ["directory", "file", "file"]
         assert fs.ls("some/main/ab", detail=False) == ["some/main/ab"]
         assert fs.glob("some/main/**/[23]") == ["some/main/a/b/2", "some/main/a/b/3"]
         assert fs.find("some/main/a") == ["some/main/a/1", "some/main/a/b/2", "some/main/a/b/3"]
@@ -83,7 +83,7 @@ def test_files_of_a_repository(tmp_path: Path) -> None:
         fs.cp("some/main/ab", "some/main/copied")
         fs.rm("some/main/a", recursive=True)
         fs.rm("some/main/ü % +")
-        assert sorted(one.path for one in main.list()) == ["ab", "copied", "moved/2", "moved/3"]
+        assert sorted(entry.path for entry in main.list()) == ["ab", "copied", "moved/2", "moved/3"]
         assert main.get("moved/3") == b"a/b/3"
         assert fs.cat("some/v%2F1/a/b/3") == fs.cat(f"some/{first.id}/a/b/3") == b"a/b/3"
         assert set(fs.ls("some", detail=False)) == {"some/main", "some/v%2F1"}

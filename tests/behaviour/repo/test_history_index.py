@@ -81,8 +81,8 @@ class Git:
 
     def merge_bases(self, left: str, right: str) -> list[str]:
         """Our ids of the best common ancestors."""
-        found = self._run("merge-base", "--all", left, right).split()
-        return self._run("log", "--no-walk", "--format=%s", *found).split()
+        split = self._run("merge-base", "--all", left, right).split()
+        return self._run("log", "--no-walk", "--format=%s", *split).split()
 
     def log(self, id: str, path: str, *options: str) -> list[str]:
         """Our ids of the commits that changed a path or folder."""
@@ -106,23 +106,23 @@ def assert_as_git(home: RepositoryContext, git: Git) -> None:
 
 def answers(home: RepositoryContext, *, branches: Sequence[str] = BRANCHES[:2]) -> list[Any]:
     """Everything that is asked of a history by path, in order and in pages."""
-    found: list[Any] = []
+    items: list[Any] = []
     for branch in branches:
         for asked in ({"paths": ["a/1"]}, {"prefixes": ["a/b/"]}, {"paths": ["c/2"], "prefixes": ["a/b/1"]}):
             for first_parent in (False, True):
                 for other in ({"stop_at": f"{branch}~4"}, {"since_ms": 1}):
-                    found.append(list(log(home, branch, first_parent=first_parent, **asked, **other)))
+                    items.append(list(log(home, branch, first_parent=first_parent, **asked, **other)))
                 pages, after = [], None
                 while after != "":
                     page = log_page(home, branch, amount=2, after=after, first_parent=first_parent, **asked)
                     pages.append(page.rows)
                     after = page.following
-                found.append(pages)
+                items.append(pages)
                 by_id = [row.id for rows in pages for row in rows]
                 rest = log(home, branch, first_parent=first_parent, after=by_id[0], **asked) if by_id else ()
                 assert [row.id for row in rest] == by_id[1:]
-        found.append(blame(home, branch, paths=list(contents(home, f"{branch}@"))))
-    return found
+        items.append(blame(home, branch, paths=list(contents(home, f"{branch}@"))))
+    return items
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])

@@ -224,8 +224,8 @@ def test_what_is_no_webhook_is_refused(home: RepositoryContext, hook: Webhook) -
 
 def test_there_are_not_too_many_webhooks(home: RepositoryContext) -> None:
     """Nor two of one name; and no event that there is not can be registered for."""
-    one = Webhook("x", "http://host/", ("pre-commit",))
-    for hooks in ([one] * 2, [Webhook(f"{n}", "http://host/", ("pre-commit",)) for n in range(33)]):
+    webhook = Webhook("x", "http://host/", ("pre-commit",))
+    for hooks in ([webhook] * 2, [Webhook(f"{n}", "http://host/", ("pre-commit",)) for n in range(33)]):
         with pytest.raises(InvalidRequest):
             register(home, *hooks)
     with pytest.raises(InvalidRequest):

@@ -54,7 +54,7 @@ def elsewhere(tmp_path: Path) -> ObjectStore:
 def sizes(home: RepositoryContext, branch: str = "main") -> dict[str, int]:
     """What a branch shows: sizes by path."""
     with at_reference(home, branch) as view:
-        return {one.path: one.entry.size_bytes for one in view.list() if one.entry is not None}
+        return {entry.path: entry.entry.size_bytes for entry in view.list() if entry.entry is not None}
 
 
 def head(home: RepositoryContext) -> str:
@@ -205,9 +205,9 @@ def test_a_cancelled_import_moves_nothing(
     seen = []
 
     def watched(home: RepositoryContext, id: str) -> tuple[importing.Import, bytes]:
-        found = load(home, id)
-        seen.append(found[0].ingested_count)
-        return found
+        result = load(home, id)
+        seen.append(result[0].ingested_count)
+        return result
 
     load = importing._load
     monkeypatch.setattr(importing, "_load", watched)
@@ -260,7 +260,7 @@ def test_what_moved_to_another_place_is_read_there(home: RepositoryContext) -> N
         again = run_import(home, started(home, ImportSource(store.root_url, "in")))
         assert again.commit_id == head(home)
     with at_reference(home, "main") as view:
-        addresses = [one.entry.address for one in view.list() if one.path == "in/a" and one.entry is not None]
+        addresses = [entry.entry.address for entry in view.list() if entry.path == "in/a" and entry.entry is not None]
     assert addresses == [f"{new.root_url}/a"]
 
 

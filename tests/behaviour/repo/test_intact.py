@@ -46,10 +46,10 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repos
         return
     with start_server(tmp_path / "lake", options=ServerOptions(durable=False, import_from=[str(tmp_path)])) as running:
         running.site.repositories.create("some")
-        told = running.started
+        messages = running.started
         with lakebed.repo.open(
-            f"{told.endpoint}/some",
-            access=lakebed.repo.Access(access_key=str(told.access_key), secret=str(told.secret)),
+            f"{messages.endpoint}/some",
+            access=lakebed.repo.Access(access_key=str(messages.access_key), secret=str(messages.secret)),
         ) as opened:
             yield opened
 

@@ -139,9 +139,9 @@ class Rows:
 
     def __call__(self, start: bytes | None, end: bytes | None) -> Iterator[pa.RecordBatch]:
         self.sought.append(start)
-        found = [path for path in self.paths if (start or b"") <= path and (end is None or path < end)]
-        for at in range(0, len(found), self.batch_row_count):
-            batch = found[at : at + self.batch_row_count]
+        paths = [path for path in self.paths if (start or b"") <= path and (end is None or path < end)]
+        for at in range(0, len(paths), self.batch_row_count):
+            batch = paths[at : at + self.batch_row_count]
             self.taken += len(batch)
             yield rows_of(batch, [self.value] * len(batch))
 

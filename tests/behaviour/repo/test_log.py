@@ -36,7 +36,7 @@ def home(clock: ManualClock) -> Iterator[RepositoryContext]:
 
 def messages(home: RepositoryContext, ref: str, **filters: object) -> list[str]:
     """What the commits of a log say."""
-    return [found.message for _, found in log(home, ref, **filters)]  # type: ignore[arg-type]
+    return [result.message for _, result in log(home, ref, **filters)]  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def test_pages_of_a_log_make_the_log(history: RepositoryContext) -> None:
     """For any amount, continuing after the last commit of a page misses and repeats nothing."""
     whole = [id for id, _ in log(history, "main")]
     for amount in (1, 2, 5):
-        found: list[str] = []
-        while page := [id for id, _ in log(history, "main", amount=amount, after=found[-1] if found else None)]:
+        lines: list[str] = []
+        while page := [id for id, _ in log(history, "main", amount=amount, after=lines[-1] if lines else None)]:
             assert len(page) <= amount
-            found += page
-        assert found == whole
+            lines += page
+        assert lines == whole
 
 
 class CountingKeyValue:
@@ -99,8 +99,8 @@ class CountingSnapshot:
     def get(self, key: bytes) -> bytes | None:
         """As the store's."""
         self._counter.read_count += 1
-        found: bytes | None = self._inner.get(key)
-        return found
+        value: bytes | None = self._inner.get(key)
+        return value
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -138,17 +138,17 @@ def test_pages_of_a_log_do_not_read_it_again(long_place: MemoryRepository, way: 
         home = homes.enter_context(open_context(long_place, key_value=cast(Any, counting)))
         whole = [id for id, _ in log(home, "main")]
         once = counting.read_count
-        found: list[str] = []
+        lines: list[str] = []
         after, count = "", 0
-        while after or not found:
+        while after or not lines:
             if way == "positions elsewhere":  # another process, which knows nothing of the pages before
                 other = CountingKeyValue(MemoryKeyValue(long_place.space), counting)
                 home = homes.enter_context(open_context(long_place, key_value=cast(Any, other)))
             page = log_page(home, "main", amount=10, after=after or None)
-            found += [id for id, _ in page.rows]
-            after = found[-1] if page.following and way == "ids" else page.following
+            lines += [id for id, _ in page.rows]
+            after = lines[-1] if page.following and way == "ids" else page.following
             count += 1
-        assert found == whole
+        assert lines == whole
         assert counting.read_count - once <= once + 12 * count
 
 

@@ -122,7 +122,7 @@ def test_equal_entries_at_other_paths_are_no_base(home: RepositoryContext) -> No
     changed(home, "jobs", **{"c/_SUCCESS": "", "a/_SUCCESS": None})
     changed(home, "main", **{"d/_SUCCESS": ""})
     merge(home, "jobs", into="main")
-    assert {path for path in contents(home, "main") if "_SUCCESS" in path} == {f"{one}/_SUCCESS" for one in "bcd"}
+    assert {path for path in contents(home, "main") if "_SUCCESS" in path} == {f"{item}/_SUCCESS" for item in "bcd"}
 
 
 def test_a_squashed_merge_has_one_parent(home: RepositoryContext) -> None:
@@ -228,10 +228,10 @@ def test_a_protected_branch_can_be_merged_into(home: RepositoryContext) -> None:
 def test_merges_crosswise_are_as_a_dictionary_says(home: RepositoryContext) -> None:
     """Random rounds of commits and merges both ways: every merge is the three-way merge of its base, path by path."""
     rng = random.Random(7)
-    for turn in range(12):
+    for number in range(12):
         for branch in ("dev", "main"):
             for _ in range(rng.randrange(1, 5)):
-                path, text = f"{rng.randrange(40):02}", rng.choice([None, "x", "y", f"{branch}{turn}"])
+                path, text = f"{rng.randrange(40):02}", rng.choice([None, "x", "y", f"{branch}{number}"])
                 if text is None:
                     remove(home, branch, path)
                 else:

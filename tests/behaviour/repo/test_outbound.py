@@ -70,7 +70,7 @@ class Names:
             return self._real(host, port, *rest, **settings)
         answer = self._answers[min(self.asked, len(self._answers) - 1)]
         self.asked += 1
-        return [found for address in answer for found in self._real(address, port, type=socket.SOCK_STREAM)]
+        return [result for address in answer for result in self._real(address, port, type=socket.SOCK_STREAM)]
 
 
 def refused(url: str, *, allow: tuple[str, ...] = ()) -> bool:

@@ -251,10 +251,10 @@ class Both:
         self.count += 1
         draw = self.rng.random()
         if draw < 0.55:
-            there = [path for path in head_of(self.home, branch) if path.startswith(f"of-{branch}/")]
+            paths = [path for path in head_of(self.home, branch) if path.startswith(f"of-{branch}/")]
             texts: dict[str, str | None] = {f"of-{branch}/{self.rng.randrange(6)}": f"{self.count}\n"}
-            if there and self.rng.random() < 0.3:
-                texts[self.rng.choice(there)] = None
+            if paths and self.rng.random() < 0.3:
+                texts[self.rng.choice(paths)] = None
             change(self.home, self.git, branch, texts, f"{self.count} on {branch}")
             self.done["commit"] += 1
         elif draw < 0.75:
@@ -288,7 +288,7 @@ def test_the_log_of_a_path_is_that_of_git(git: Git) -> None:
             for first_parent, words in ((False, ["--full-history", "--no-merges"]), (True, ["--first-parent"])):
                 ours = log(home, "main", paths=paths, prefixes=prefixes, first_parent=first_parent)
                 theirs = git("log", "--format=%s", *words, "main", "--", *paths, *prefixes).split("\n")[:-1]
-                said = [_as_git(one.message) for _, one in ours]
+                said = [_as_git(item.message) for _, item in ours]
                 assert sorted(said) == sorted(theirs), (paths, prefixes, first_parent)
 
 

@@ -71,12 +71,12 @@ def test_every_form_of_a_reference_finds_its_commit(home: RepositoryContext) -> 
         merge[:8]: merge,
         f"{merge[:10]}^2": right,
     }
-    found = {text: resolve(home, text) for text in wanted}
-    assert {text: resolved.commit_id for text, resolved in found.items()} == wanted
-    assert all(resolved.commit == load_commit(home, resolved.commit_id) for resolved in found.values())
-    assert [text for text, resolved in found.items() if resolved.branch is not None] == ["work", "work$"]
-    assert (found["work~1"].kind, found["v1"].kind, found[merge[:8]].kind) == ("branch", "tag", "commit")
-    assert found[merge[:8]].name == merge
+    result = {text: resolve(home, text) for text in wanted}
+    assert {text: resolved.commit_id for text, resolved in result.items()} == wanted
+    assert all(resolved.commit == load_commit(home, resolved.commit_id) for resolved in result.values())
+    assert [text for text, resolved in result.items() if resolved.branch is not None] == ["work", "work$"]
+    assert (result["work~1"].kind, result["v1"].kind, result[merge[:8]].kind) == ("branch", "tag", "commit")
+    assert result[merge[:8]].name == merge
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_commit_id_is_what_the_commit_says(home: RepositoryContext) -> None:
             {"metadata": {"a": "1"}},
         )
     ]
-    assert len({commit_id(one) for one in [said, *others]}) == len(others) + 1
+    assert len({commit_id(item) for item in [said, *others]}) == len(others) + 1
     stored_for_ever = b'["lakebed commit 1",["p"],"m","message","ada",[["a","1"],["b","2"]],5,2]'
     assert commit_id(said) == hashlib.sha256(stored_for_ever).hexdigest()
 
@@ -239,5 +239,5 @@ def test_a_criss_cross_has_one_base(home: RepositoryContext) -> None:
     """Of several equally good commits every process chooses the same."""
     first = add_commit(home, "first")
     a, b = add_commit(home, "a", first, created_at_ms=7), add_commit(home, "b", first, created_at_ms=8)
-    one, other = add_commit(home, "one", a, b), add_commit(home, "other", b, a)
-    assert merge_base(home, one, other) == merge_base(home, other, one) == b
+    item, other = add_commit(home, "one", a, b), add_commit(home, "other", b, a)
+    assert merge_base(home, item, other) == merge_base(home, other, item) == b

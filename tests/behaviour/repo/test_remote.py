@@ -48,9 +48,9 @@ def server(tmp_path: Path) -> Iterator[Running]:
 @pytest.fixture
 def home(server: Running) -> Iterator[Repositories]:
     """Its repositories."""
-    told = server.started
+    messages = server.started
     opened: Any = lakebed.repo.open_all(
-        told.endpoint, access=lakebed.repo.Access(access_key=told.access_key, secret=told.secret)
+        messages.endpoint, access=lakebed.repo.Access(access_key=messages.access_key, secret=messages.secret)
     )
     with opened:
         yield opened
@@ -112,15 +112,15 @@ def test_a_home_through_a_server(home: Repositories, server: Running) -> None:
     assert made.branch().head().committer == "ann"
     for number in range(4):
         home.create(f"alpha-{number}")
-    assert [one.name for one in home.list()] == ["alpha-0", "alpha-1", "alpha-2", "alpha-3", "beta-one"]
-    assert [one.name for one in home.list(prefix="alpha", after="alpha-0", amount=2)] == ["alpha-1", "alpha-2"]
+    assert [entry.name for entry in home.list()] == ["alpha-0", "alpha-1", "alpha-2", "alpha-3", "beta-one"]
+    assert [entry.name for entry in home.list(prefix="alpha", after="alpha-0", amount=2)] == ["alpha-1", "alpha-2"]
     assert list(home.list(amount=0)) == []
     home.set_metadata("beta-one", {"gone": "x"})
     home.update_metadata("beta-one", {"other": "x"}, removed=["gone", "missing"])
     assert home.repository("beta-one").metadata == {"other": "x"}
     home.delete("alpha-0")
     assert not home.exists("alpha-0")
-    assert [one.name for one in home.deleted()] == ["alpha-0"]
+    assert [record.name for record in home.deleted()] == ["alpha-0"]
     assert kind_of(lambda: home.repository("alpha-0")) == "repository_not_found"
     assert kind_of(lambda: home.create("beta-one")) == "repository_exists"
     assert kind_of(lambda: home.create("x")) == "invalid_repository_name"
@@ -137,10 +137,10 @@ def test_versions_and_pins_through_a_server(repo: Repository) -> None:
     first = main.commit("first")
     main.put("a", b"2")
     main.commit("second")
-    assert [one.id for one in repo.versions()][1] == first.id
+    assert [version.id for version in repo.versions()][1] == first.id
     pin = repo.pin("kept", version=first.id, lifetime_ms=60_000)
     assert (pin.version, pin.name) == (first.id, "kept")
-    assert [one.name for one in repo.pins()] == ["kept"]
+    assert [item.name for item in repo.pins()] == ["kept"]
     assert repo.at("kept").get("a") == b"1"
     fork = repo.create_branch("old", version="kept")
     assert fork.get("a") == b"1"
@@ -148,8 +148,8 @@ def test_versions_and_pins_through_a_server(repo: Repository) -> None:
     assert main.head().committer == first.committer == client_of(repo).access_key
     assert main.get("a") == b"1"
     repo.unpin("kept")
-    assert "a" not in [one.name for one in repo.pins()]
-    assert [one.what for one in repo.reflog("old")] == ["create"]
+    assert "a" not in [item.name for item in repo.pins()]
+    assert [line.what for line in repo.reflog("old")] == ["create"]
     assert repo.plan_collection(CollectionOptions()).doomed == ()
     report = repo.collect(dry_run=True)
     assert (report.dry_run, report.plan is not None) == (True, True)
@@ -183,16 +183,16 @@ def test_large_objects_pass_in_little_memory(repo: Repository) -> None:
 def test_pages_make_the_whole(repo: Repository) -> None:
     """A list of more than a page is the whole list, with any amount, of objects, differences, branches and commits."""
     main = repo.branch()
-    one = main.put("seed", b"x")
+    entry = main.put("seed", b"x")
     count = PAGE_COUNT_MAX + 10
     paths = [f"p/{number:05}" for number in range(count)]
-    assert main.stage_many([(path, one) for path in paths]) == count
+    assert main.stage_many([(path, entry) for path in paths]) == count
     assert [listed.path for listed in main.list("p/")] == paths
     assert len(list(main.list("p/", amount=PAGE_COUNT_MAX))) == PAGE_COUNT_MAX
     assert len(list(main.list("p/", amount=PAGE_COUNT_MAX + 3))) == PAGE_COUNT_MAX + 3
-    assert [one.path for one in main.status("p/")] == paths
+    assert [difference.path for difference in main.status("p/")] == paths
     main.commit("many")
-    assert [one.path for one in repo.diff("main~1", "main", prefix="p/")] == paths
+    assert [difference.path for difference in repo.diff("main~1", "main", prefix="p/")] == paths
     assert main.delete_many(paths) == count
 
 
@@ -204,7 +204,7 @@ def test_a_log_is_of_the_commit_at_which_it_began(repo: Repository) -> None:
     log = main.log()
     assert next(log).message == "3"
     main.commit("later", allow_empty=True)
-    assert [one.message for one in log] == ["2", "1", "0", "Repository created"]
+    assert [commit.message for commit in log] == ["2", "1", "0", "Repository created"]
 
 
 def test_an_open_file_stays_what_it_was(repo: Repository) -> None:
@@ -222,23 +222,23 @@ def test_an_open_file_stays_what_it_was(repo: Repository) -> None:
 def test_many_entries_are_staged_in_one_call(repo: Repository) -> None:
     """A hundred thousand entries become visible at one moment, as pairs or as columns, with all that is said."""
     main = repo.branch()
-    one = main.put("seed", b"x", metadata={"ü": "é"}, content_type="text/x")
-    assert main.stage_many((f"p/{number:06}", one) for number in range(100_000)) == 100_000
-    assert main.stat("p/099999") == one
+    entry = main.put("seed", b"x", metadata={"ü": "é"}, content_type="text/x")
+    assert main.stage_many((f"p/{number:06}", entry) for number in range(100_000)) == 100_000
+    assert main.stat("p/099999") == entry
     table = pa.table(
         {
             "path": ["c/1", "c/2"],
-            "address": [one.address] * 2,
+            "address": [entry.address] * 2,
             "size_bytes": [1, 1],
-            "checksum": [one.checksum] * 2,
-            "modified_ms": [one.modified_ms] * 2,
+            "checksum": [entry.checksum] * 2,
+            "modified_ms": [entry.modified_ms] * 2,
         }
     )
     assert main.stage_many(table) == main.stage_many(table.to_batches()[0]) == 2
     assert main.get("c/2") == b"x"
     assert kind_of(lambda: main.stage_many([("a", "no entry")])) == "wrong_type"  # type: ignore[list-item]
     assert kind_of(lambda: main.stage_many([("a", Entry("data/x", 1, "", 0))])) == "invalid_address"
-    assert kind_of(lambda: main.stage_many([("a", Entry(one.address, "1", "", 0))])) == "invalid_entry"  # type: ignore[arg-type]
+    assert kind_of(lambda: main.stage_many([("a", Entry(entry.address, "1", "", 0))])) == "invalid_entry"  # type: ignore[arg-type]
     assert kind_of(lambda: main.stage_many(table.drop_columns("path"))) == "invalid_columns"
     assert main.stage_many([]) == 0
 
@@ -255,11 +255,11 @@ def test_uploads_are_staged_when_it_is_said(repo: Repository) -> None:
 def test_tasks_of_a_job_take_it_along(repo: Repository) -> None:
     """A repository, a branch and a reference can be pickled; what comes out works, and shows no secret."""
     repo.branch().put("a", b"1")
-    for one in (repo.branch(), repo.ref("main"), repo):
-        found = pickle.loads(pickle.dumps(one))
-        assert (found if not isinstance(found, Repository) else found.branch()).get("a") == b"1"
-        assert repr(found) == repr(one)
-        assert "secret" not in repr(one).lower()
+    for item in (repo.branch(), repo.ref("main"), repo):
+        document = pickle.loads(pickle.dumps(item))
+        assert (document if not isinstance(document, Repository) else document.branch()).get("a") == b"1"
+        assert repr(document) == repr(item)
+        assert "secret" not in repr(item).lower()
 
 
 # ---- mistakes and faults
@@ -429,20 +429,25 @@ def test_credentials_are_needed(monkeypatch: pytest.MonkeyPatch, server: Running
     """They are arguments, or in the environment; what is wrong of them is said, and no secret is."""
     for name in ("LAKEBED_ACCESS_KEY_ID", "LAKEBED_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
-    told = server.started
-    assert kind_of(lambda: lakebed.repo.open_all(told.endpoint)) == "no_credentials"
+    messages = server.started
+    assert kind_of(lambda: lakebed.repo.open_all(messages.endpoint)) == "no_credentials"
     assert (
         kind_of(
-            lambda: lakebed.repo.open(f"{told.endpoint}/x-y-z", access=lakebed.repo.Access(access_key="a", secret="b"))
+            lambda: lakebed.repo.open(
+                f"{messages.endpoint}/x-y-z", access=lakebed.repo.Access(access_key="a", secret="b")
+            )
         )
         == "unauthorized"
     )
-    monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", str(told.access_key))
-    monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", str(told.secret))
-    assert kind_of(lambda: lakebed.repo.open(f"{told.endpoint}/x-y-z", create=False)) == "repository_not_found"
-    with lakebed.repo.open(f"{told.endpoint}/x-y-z") as made, lakebed.repo.open(f"{told.endpoint}/x-y-z/") as again:
+    monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", str(messages.access_key))
+    monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", str(messages.secret))
+    assert kind_of(lambda: lakebed.repo.open(f"{messages.endpoint}/x-y-z", create=False)) == "repository_not_found"
+    with (
+        lakebed.repo.open(f"{messages.endpoint}/x-y-z") as made,
+        lakebed.repo.open(f"{messages.endpoint}/x-y-z/") as again,
+    ):
         assert made.id == again.id
-    assert str(told.secret) not in repr(Client(told.endpoint))
+    assert str(messages.secret) not in repr(Client(messages.endpoint))
 
 
 def test_home_verbs_are_few() -> None:

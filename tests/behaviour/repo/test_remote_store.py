@@ -57,9 +57,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
     with start_server(
         tmp_path_factory.mktemp("served"), options=ServerOptions(durable=False, repository_options=options)
     ) as running:
-        told = running.started
+        messages = running.started
         home: Any = lakebed.repo.open_all(
-            told.endpoint, access=lakebed.repo.Access(access_key=told.access_key, secret=told.secret)
+            messages.endpoint, access=lakebed.repo.Access(access_key=messages.access_key, secret=messages.secret)
         )
         with home:
             yield home.create("analytics")
@@ -127,8 +127,8 @@ def test_a_table_lives_behind_a_server(repo: Repository) -> None:
     repo.branch("target").merge("tables")
     merged = Table.open(repo.ref("target").store("t/trips"), name="trips")
     for version, rows in ((None, expected), ("two", then)):
-        found = merged.read(version=version).to_pydict()
-        assert dict(zip(found["id"], found["note"], strict=True)) == rows
+        result = merged.read(version=version).to_pydict()
+        assert dict(zip(result["id"], result["note"], strict=True)) == rows
 
 
 def test_an_expression_means_what_it_meant_when_it_was_opened(repo: Repository) -> None:

@@ -218,7 +218,7 @@ def test_a_deleted_repository_is_gone_at_once(home: Repositories) -> None:
     new = home.create("analytics", namespace="analytics-2")
     assert new.id != old.id
     assert (list(new.tags()), list(new.branch().list())) == ([], [])
-    assert [(one.name, one.record.uid) for one in home.deleted()] == [("analytics", old.id)]
+    assert [(record.name, record.record.uid) for record in home.deleted()] == [("analytics", old.id)]
 
 
 # ---- crashes and rivals
@@ -412,7 +412,7 @@ def test_what_was_written_is_there_when_opened_again(url: str) -> None:
             "a": b"1",
             "b": b"2",
         }
-        assert [one.path for one in repo.branch().status()] == ["b"]
+        assert [difference.path for difference in repo.branch().status()] == ["b"]
     with lakebed.repo.open_all(url, durable=False) as home:
         assert [repo.name for repo in home.list()] == ["analytics"]
 

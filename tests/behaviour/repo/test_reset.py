@@ -68,8 +68,8 @@ def test_a_reset_reads_nothing_of_what_it_gives_up(home: RepositoryContext) -> N
     """However long the list of tokens is, and even when the compacted metarange is lost."""
     put_many(home, "main", {f"x/{n}": "1" for n in range(50)})
     compact_once(home, "main", force=True)
-    for turn in range(home.options.sealed_tokens_max + 3):
-        put(home, "main", f"p/{turn}", "x")
+    for number in range(home.options.sealed_tokens_max + 3):
+        put(home, "main", f"p/{number}", "x")
         delete_prefix(home, branch="main", prefix="p/")
     compacted = load_branch(home, "main")[0].compacted
     assert compacted is not None

@@ -76,7 +76,7 @@ def stored(home: RepositoryContext) -> set[str]:
 def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
     """Every object at a reference, read."""
     with at_reference(home, reference) as view:
-        return {one.path: bytes(data.read(home, one.entry)) for one in view.list() if one.entry is not None}
+        return {entry.path: bytes(data.read(home, entry.entry)) for entry in view.list() if entry.entry is not None}
 
 
 def forget_time(home: RepositoryContext, commit_id: str) -> None:

@@ -44,7 +44,7 @@ def test_what_is_staged_is_read() -> None:
         assert entry is not None
         assert entry.metadata == {"is": "new"}
         assert view.get("nowhere") is None
-        assert [found is None for found in view.get_many(["c", "nowhere", "a", "c"])] == [False, True, False, False]
+        assert [result is None for result in view.get_many(["c", "nowhere", "a", "c"])] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("move", ["seal", "compact", "commit"])
@@ -357,12 +357,12 @@ def test_what_was_acknowledged_outlives_the_process(tmp_path: Path) -> None:
             record, _ = load_branch(again, BRANCH, snapshot=snapshot)
             view = branch_view(again, record, snapshot=snapshot)
             assert {line.path: line.entry.metadata["is"] for line in view.list() if line.entry} == expected
-            found = [
+            result = [
                 path.decode()
                 for batch in uncommitted(again, snapshot, record)
                 for path in batch.column("path").to_pylist()
             ]
-    assert found == [path for path, _ in differences]
+    assert result == [path for path, _ in differences]
 
 
 def test_a_protected_branch_takes_no_writes() -> None:

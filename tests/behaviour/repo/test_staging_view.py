@@ -89,10 +89,10 @@ def test_a_single_read_touches_layers_down_to_the_first_that_says_something() ->
         branch.seal()
     branch.delete_prefix("a/")
     branch.put("p0", "y")
-    for path, there, touched in (("p0", True, 1), ("a/1", False, 1), ("p4", True, 3)):
+    for path, present, touched in (("p0", True, 1), ("a/1", False, 1), ("p4", True, 3)):
         before = layers_touched()
         with branch.view() as view:
-            assert (view.get(path) is not None) == there
+            assert (view.get(path) is not None) == present
         assert layers_touched() - before == touched
 
 

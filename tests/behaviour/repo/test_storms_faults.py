@@ -59,7 +59,7 @@ def test_a_full_disk(small_disk: Path, leave: int) -> None:
             main.put(f"before/{number}", kept[f"before/{number}"])
         main.commit("before")
         filler = fill(small_disk, leave=leave)
-        told: list[LakebedError] = []
+        errors: list[LakebedError] = []
         for number in range(60):
             path, body = f"full/{number}", bytes([number]) * (200_000 if number % 2 else 500)
             try:
@@ -67,12 +67,12 @@ def test_a_full_disk(small_disk: Path, leave: int) -> None:
                 kept[path] = body
                 main.commit(f"full {number}")
             except LakebedError as error:
-                told.append(error)
+                errors.append(error)
                 if path not in kept:
                     unclear[path] = body
-        assert told
-        assert all(isinstance(error, Unavailable | OutcomeUnknown) for error in told), told
-        assert all("disk is full" in error.message for error in told), told
+        assert errors
+        assert all(isinstance(error, Unavailable | OutcomeUnknown) for error in errors), errors
+        assert all("disk is full" in error.message for error in errors), errors
         for path in list(kept)[:20]:
             assert bytes(main.get(path)) == kept[path]
         filler.unlink()
@@ -90,9 +90,9 @@ def test_a_full_disk(small_disk: Path, leave: int) -> None:
 
 def assert_holds(branch: Any, kept: dict[str, bytes], unclear: dict[str, bytes]) -> None:
     """What was acknowledged is there; of the rest only what is whole."""
-    there = {one.path: bytes(branch.get(one.path)) for one in branch.list()}
-    assert kept.items() <= there.items()
-    assert there.items() <= {**unclear, **kept}.items()
+    present = {entry.path: bytes(branch.get(entry.path)) for entry in branch.list()}
+    assert kept.items() <= present.items()
+    assert present.items() <= {**unclear, **kept}.items()
 
 
 LIMITED = """
@@ -138,10 +138,10 @@ def test_a_limit_of_file_sizes(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told, paths = json.loads(done.stdout)
+    messages, paths = json.loads(done.stdout)
     assert paths == ["after", "before", "small"]
-    assert len(told[0]) > 20, told
-    assert len(told[1]) > 20, told
+    assert len(messages[0]) > 20, messages
+    assert len(messages[1]) > 20, messages
 
 
 def in_child(context: Any, body: Callable[[Any], None]) -> Any:
@@ -159,9 +159,9 @@ def in_child(context: Any, body: Callable[[Any], None]) -> Any:
     child = context.Process(target=run)
     child.start()
     assert ours.poll(60), "the child hangs"
-    told = ours.recv()
+    messages = ours.recv()
     child.join()
-    return told
+    return messages
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -177,17 +177,17 @@ def test_a_forked_child_is_refused(tmp_path: Path) -> None:
             "commit": lambda _: main.commit("child"),
             "get": lambda _: bytes(main.get("parent")),
             "branch": lambda _: repository.create_branch("child"),
-            "list": lambda _: [one.path for one in main.list()],
+            "list": lambda _: [entry.path for entry in main.list()],
             "close": lambda _: home.close(),
             "collect": lambda _: repository.collect(),
         }
         for name, call in calls.items():
-            told = in_child(context, call)
+            messages = in_child(context, call)
             if name != "close":
-                assert str(told).startswith(("Closed", "InvalidRequest", "Conflict")), (name, told)
-                assert "fork" in str(told), (name, told)
+                assert str(messages).startswith(("Closed", "InvalidRequest", "Conflict")), (name, messages)
+                assert "fork" in str(messages), (name, messages)
             main.put(f"after {name}", b"2")
-        assert [one.name for one in repository.branches()] == ["main"]
+        assert [branch.name for branch in repository.branches()] == ["main"]
         main.commit("parent")
         assert bytes(main.get("parent")) == b"1"
         assert not main.exists("child")

@@ -20,11 +20,11 @@ from worlds.repo.client import QUIET
 def everything(home: Repositories) -> dict[str, bytes]:
     """All records, and the name and size of every object of every repository."""
     with local_catalog(home).key_value.snapshot() as snapshot:
-        found = {key.decode(errors="replace"): hashlib.sha256(value).digest() for key, value in snapshot.scan()}
+        digests = {key.decode(errors="replace"): hashlib.sha256(value).digest() for key, value in snapshot.scan()}
     for repository in home.list():
         for meta in context_of(repository).store.list():
-            found[f"{repository.url}/{meta.path}"] = b"%d" % meta.size_bytes
-    return found
+            digests[f"{repository.url}/{meta.path}"] = b"%d" % meta.size_bytes
+    return digests
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_a_mistake_at_the_library(home: Repositories, name: str) -> None:
     assert all(any(part in key for part in allowed) for key in changed), changed
     assert not any("/data/" in key for key in changed) or name == "body breaks", changed
     assert bytes(home.repository("analytics").branch("dirty").get("staged")) == b"x"
-    assert [one.path for one in home.repository("analytics").branch("dirty").status()] == ["staged"]
+    assert [difference.path for difference in home.repository("analytics").branch("dirty").status()] == ["staged"]
 
 
 COMMANDS = [
@@ -202,11 +202,11 @@ def test_a_mistake_on_the_command_line(
         before = everything(home)
     words = {"lake": str(folder / "lake"), "file": str(folder / "file"), "out": str(folder / "out")}
     code = run(["repo", *(word.format(**words) for word in command)])
-    told = capsys.readouterr()
-    assert code not in (0, 1), told
-    assert "Traceback" not in told.err
-    assert len(told.err) > 20
-    assert told.out == ""
+    messages = capsys.readouterr()
+    assert code not in (0, 1), messages
+    assert "Traceback" not in messages.err
+    assert len(messages.err) > 20
+    assert messages.out == ""
     assert not (folder / "out").exists()
     with open_all(folder / "lake", options=QUIET, durable=False) as home:
         assert everything(home) == before

@@ -76,8 +76,8 @@ def storm(cluster: Any, *, crashes: int) -> dict[str, int]:
 
     handles = [open_key_value(url) for _ in range(2)]
     threads = [
-        threading.Thread(target=run, args=(handle, b"n/%d%d" % (one, number)))
-        for one, handle in enumerate(handles)
+        threading.Thread(target=run, args=(handle, b"n/%d%d" % (item, number)))
+        for item, handle in enumerate(handles)
         for number in range(4)
     ]
     for thread in threads:

@@ -50,7 +50,7 @@ class _Passing(BaseHTTPRequestHandler):
         try:
             upstream.request(self.command, self.path, body=body or None, headers=dict(self.headers))
             answer = upstream.getresponse()
-            told = answer.read()
+            rows = answer.read()
         finally:
             upstream.close()
         if self.server.loses(self.command):
@@ -60,10 +60,10 @@ class _Passing(BaseHTTPRequestHandler):
         for name, value in answer.getheaders():
             if name.lower() not in ("transfer-encoding", "connection", "content-length"):
                 self.send_header(name, value)
-        size = answer.getheader("Content-Length") if self.command == "HEAD" else len(told)
+        size = answer.getheader("Content-Length") if self.command == "HEAD" else len(rows)
         self.send_header("Content-Length", str(size or 0))
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(rows)
 
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass  # noqa: N815
 

@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Verb, object]] = {
     "list": (lambda home: listed(ListObjects(ref="main").rows(home, amount=None)), ["a", "b"]),
     "list of a store": (lambda home: [meta.path for meta in local_store(home, "main").list()], ["a", "b"]),
     "head of a store": (lambda home: local_store(home, "main").head("b").path, "b"),
-    "status": (lambda home: [one.path for one in diff_uncommitted(home, "main")], ["a", "b"]),
+    "status": (lambda home: [difference.path for difference in diff_uncommitted(home, "main")], ["a", "b"]),
 }
 """What a caller does on a branch with something compacted and something staged, and what it must be told."""
 
@@ -109,10 +109,10 @@ def test_no_verb_fails_because_what_it_opened_was_replaced_and_collected(name: s
         pause = Pause(at, supersede)
         with open_context(place, trap=pause) as home:
             try:
-                told = verb(home)
+                messages = verb(home)
             except LakebedError as error:
-                told = error.kind
-        assert told == expected, f"asleep before call {at}"
+                messages = error.kind
+        assert messages == expected, f"asleep before call {at}"
         with open_context(place) as home:
             assert contents(home, "main") == {"a": "new", "b": "compacted"}
         if not pause.has_sprung:

@@ -52,10 +52,10 @@ def test_no_verdict_rests_on_rows_that_were_swept(name: str) -> None:
         with open_context(place, trap=pause) as home:
             try:
                 verb(home)
-                told = None
+                messages = None
             except LakebedError as error:
-                told = error.kind
-            assert told == refusal, f"asleep before call {at}"
+                messages = error.kind
+            assert messages == refusal, f"asleep before call {at}"
             assert contents(home, "main") == {"a": "new"}
         if not pause.has_sprung:
             break

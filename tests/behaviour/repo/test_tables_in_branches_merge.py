@@ -51,7 +51,7 @@ def table_of(home: RepositoryContext, reference: str, root: str = ROOT) -> Table
 
 def append(table: Table, ids: range) -> None:
     """Rows whose value shows their id."""
-    table.append(pa.table({"id": list(ids), "v": [one * 7 for one in ids]}, schema=SCHEMA))
+    table.append(pa.table({"id": list(ids), "v": [item * 7 for item in ids]}, schema=SCHEMA))
 
 
 def rows(home: RepositoryContext, reference: str, root: str = ROOT) -> dict[int, int]:
@@ -64,14 +64,14 @@ def rows(home: RepositoryContext, reference: str, root: str = ROOT) -> dict[int,
 
 def model(*ids: range) -> dict[int, int]:
     """What it should hold."""
-    return {one: one * 7 for some in ids for one in some}
+    return {item: item * 7 for some in ids for item in some}
 
 
 def check(home: RepositoryContext, reference: str) -> None:
     """Every file that the table names is there and has what it says."""
     report = CheckReport(url="", deep=True)
     check_table(table_of(home, reference), Findings(report, store="t"))
-    assert not [one for one in report.findings if one.severity == "error"], report.findings
+    assert not [finding for finding in report.findings if finding.severity == "error"], report.findings
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_random_histories_of_two_branches() -> None:
                 elif verb == "compact":
                     compact_once(home, branch, force=True)
                 else:
-                    for one in models:
-                        commit(home, one, message=f"{step}", allow_empty=True)
+                    for item in models:
+                        commit(home, item, message=f"{step}", allow_empty=True)
                     if verb == "merge":
                         strategy = rng.choice([None, "source-wins", "dest-wins"])
                         before = rows(home, branch)
@@ -181,7 +181,7 @@ def test_random_histories_of_two_branches() -> None:
             check(home, "main")
             check(home, "dev")
     assert conflicts
-    assert all(found == (None, [f"{ROOT}/"], True) for found in conflicts)
+    assert all(conflict == (None, [f"{ROOT}/"], True) for conflict in conflicts)
 
 
 def test_no_hints_are_written(home: RepositoryContext) -> None:
@@ -246,12 +246,12 @@ def test_sixteen_writers_while_the_branch_is_sealed() -> None:
         with ThreadPoolExecutor(17) as pool:
             writing = [pool.submit(write, writer) for writer in range(16)]
             sealing = 0
-            while not all(one.done() for one in writing):
+            while not all(element.done() for element in writing):
                 compact_once(home, "main", force=True)
                 commit(home, "main", message="while writing", allow_empty=True)
                 sealing += 1
-            for one in writing:
-                one.result()
+            for item in writing:
+                item.result()
         assert sealing
         wanted = [range(w * 100 + n * 10, w * 100 + n * 10 + 3) for w in range(16) for n in range(2)]
         assert rows(home, "main") == model(*wanted)
@@ -280,10 +280,10 @@ def test_a_commit_fails_at_every_call(mode: str) -> None:
             break
         sprung += 1
         with open_context(place) as home:
-            there = rows(home, "main")
-            assert there in (model(range(3)), model(range(3), range(10, 13)))
-            assert not acknowledged or 10 in there
+            present = rows(home, "main")
+            assert present in (model(range(3)), model(range(3), range(10, 13)))
+            assert not acknowledged or 10 in present
             append(table_of(home, "main"), range(20, 21))
-            assert rows(home, "main") == {**there, 20: 140}
+            assert rows(home, "main") == {**present, 20: 140}
             check(home, "main")
     assert sprung > 5

@@ -105,14 +105,14 @@ def test_pins_are_tags_and_branches(home: RepositoryContext) -> None:
     commit(home, "main", message="second")
     pin = PinVersion(name="keep", version="main~1").run(home)
     assert (pin.kind, pin.version) == ("tag", made.id)
-    assert [(one.kind, one.name, one.version) for one in Pins().run(home)] == [
+    assert [(item.kind, item.name, item.version) for item in Pins().run(home)] == [
         ("tag", "keep", made.id),
         ("branch", "dev", made.id),
     ]
     refused(InvalidRequest, "pin_is_a_branch", Unpin(name="dev").run, home)
     refused(NotFound, "tag_not_found", Unpin(name="nobody").run, home)
     Unpin(name="keep").run(home)
-    assert [one.name for one in Pins().run(home)] == ["dev"]
+    assert [item.name for item in Pins().run(home)] == ["dev"]
 
 
 def test_versions_are_what_the_default_branch_was(home: RepositoryContext) -> None:

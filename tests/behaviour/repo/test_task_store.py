@@ -67,8 +67,8 @@ def test_a_task_reads_what_it_was_given(repo: Repository, tmp_path: Path) -> Non
     branch.delete("t/old")
     assert isinstance(task, ObjectStore)
     assert bytes(task.get("a")) == b"0123456789"
-    assert [bytes(one) for one in task.get_ranges("a", [(7, 9), (0, 2)])] == [b"78", b"01"]
-    assert [bytes(one) for one in task.get_stream("a", chunk_bytes=4)] == [b"0123", b"4567", b"89"]
+    assert [bytes(part) for part in task.get_ranges("a", [(7, 9), (0, 2)])] == [b"78", b"01"]
+    assert [bytes(item) for item in task.get_stream("a", chunk_bytes=4)] == [b"0123", b"4567", b"89"]
     assert (task.head("a").size_bytes, bytes(task.get("old"))) == (10, b"imported")
     task.sync(["a"])
     assert kind_of(lambda: task.get("b")) == "object_not_found"
@@ -87,7 +87,7 @@ def test_uploads_are_seen_when_they_are_staged(repo: Repository) -> None:
     assert bytes(task.get("a")) == b"a" * 10
     assert list(branch.list()) == []
     branch.store("t").stage_entries(task.uploads())
-    assert {one.path: branch.get(one.path) for one in branch.list()} == {"t/a": b"a" * 10, "t/b": b"bbb"}
+    assert {entry.path: branch.get(entry.path) for entry in branch.list()} == {"t/a": b"a" * 10, "t/b": b"bbb"}
     same = branch.put("as-put", b"bbb")
     assert branch.stat("t/b").checksum == same.checksum
     branch.store("t").stage_entries([])
@@ -144,7 +144,7 @@ def test_a_collection_between_upload_and_staging(repo: Repository) -> None:
     with pytest.raises(Unavailable) as refused:
         store.stage_entries([*fresh.uploads(), *lost])
     assert refused.value.kind == "upload_expired"
-    assert {one.path for one in branch.list()} == {"t/a"}
+    assert {entry.path for entry in branch.list()} == {"t/a"}
     assert branch.get("t/a") == b"kept"
 
 
@@ -180,7 +180,7 @@ def test_staging_is_all_or_nothing_at_every_call(mode: Any) -> None:
             store = local_store(home, "main", "t")
             assert len(list(store.list())) in ({5} if said == 5 else {0, 5})
             store.stage_entries(entries)
-            assert [(one.path, bytes(store.get(one.path))) for one in store.list()] == [
+            assert [(entry.path, bytes(store.get(entry.path))) for entry in store.list()] == [
                 (f"{number}", b"x%d" % number) for number in range(5)
             ]
         if not trap.has_sprung:
@@ -214,12 +214,12 @@ def written_by_a_task(table: Table, rows: dict[int, str | None]) -> Any:
 def read_by_tasks(table: Table) -> dict[int, str | None]:
     """What tasks read, one a split, of the newest version."""
     scan, store = table.scan(), table.store
-    found: dict[int, str | None] = {}
+    result: dict[int, str | None] = {}
     for split in scan.splits():
         task = in_a_task(store, [data_path(split, file) for file in split.files])
         for batch in read_split(task, split, plan=scan.plan):
-            found |= dict(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-    return found
+            result |= dict(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return result
 
 
 @pytest.mark.parametrize("seed", range(4))

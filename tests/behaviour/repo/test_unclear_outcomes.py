@@ -84,13 +84,13 @@ def begin(place: MemoryRepository) -> None:
 def everything(place: MemoryRepository) -> list[object]:
     """What both branches show and hold."""
     with open_context(place) as home:
-        found: list[object] = []
+        items: list[object] = []
         for branch in ("main", "dev", "fix"):
             try:
-                found.append((contents(home, branch), head_of(home, branch), load_branch(home, branch)[0].commit_id))
+                items.append((contents(home, branch), head_of(home, branch), load_branch(home, branch)[0].commit_id))
             except LakebedError as error:
-                found.append(error.kind)
-        return found
+                items.append(error.kind)
+        return items
 
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["not made", "made unheard"])
@@ -103,17 +103,17 @@ def test_whoever_is_told_that_nothing_happened_can_rely_on_it(name: str, after_e
         begin(place)
         before = everything(place)
         silence = Silence(at, after_effect=after_effect)
-        told: LakebedError | None = None
+        messages: LakebedError | None = None
         with open_context(place, trap=silence) as home:
             try:
                 VERBS[name](home)
             except LakebedError as error:
-                told = error
-        if isinstance(told, Unavailable):
+                messages = error
+        if isinstance(messages, Unavailable):
             assert everything(place) == before
-        unclear += isinstance(told, OutcomeUnknown)
+        unclear += isinstance(messages, OutcomeUnknown)
         if not silence.has_sprung:
-            assert told is None
+            assert messages is None
             break
         at += 1
     assert at > 2

@@ -178,7 +178,7 @@ def test_differences_are_folded_as_listings_are() -> None:
     paths = ["a", *(f"b/{number}" for number in range(2 * SEEK_ROW_COUNT)), "b", "c/1/2", "d/0", "d/1", "é/x/y", "z"]
     stage_many(branch.home, branch=BRANCH, entries=[(path, branch.entry("y")) for path in paths])
     for delimiter, prefix in (("/", ""), ("/", "c/"), ("/", "b"), ("", ""), ("/x", "")):
-        found = list(diff_uncommitted(branch.home, BRANCH, prefix=prefix, delimiter=delimiter))
+        result = list(diff_uncommitted(branch.home, BRANCH, prefix=prefix, delimiter=delimiter))
         with branch.view() as view:
-            assert [one.path for one in found] == [one.path for one in view.list(prefix, delimiter=delimiter)]
-        assert all(one.is_prefix == (one.left is None and one.right is None) for one in found)
+            assert [entry.path for entry in result] == [entry.path for entry in view.list(prefix, delimiter=delimiter)]
+        assert all(item.is_prefix == (item.left is None and item.right is None) for item in result)

@@ -112,8 +112,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         return running[-1]
 
     yield start
-    for one in running:
-        one.stop()
+    for item in running:
+        item.stop()
 
 
 def client_of(running: Running) -> Client:

@@ -97,11 +97,11 @@ def test_a_role_permits_what_it_says(client: Any) -> None:
         refused = reader.ask(method, place, body, **query)
         assert refused.status == 403, place
         assert "role" in refused.message
-    for one in (reader, writer):
+    for item in (reader, writer):
         for method, place, body, query in SETTINGS:
-            assert one.ask(method, place, body, **query).status == 403, place
-        assert one.ask("GET", ":").status == 200
-        assert one.listed() == []
+            assert item.ask(method, place, body, **query).status == 403, place
+        assert item.ask("GET", ":").status == 200
+        assert item.listed() == []
     for method, place, body, query in WRITES:
         assert writer.ask(method, place, body, **query).status < 300, place
 
@@ -110,16 +110,16 @@ def test_a_key_can_be_limited_to_repositories(client: Any) -> None:
     """A limited key sees, lists and creates only its repositories; of others it learns nothing."""
     for name in ("other", "third"):
         client.ask("POST", "/repositories", {"name": name, "storage_namespace": f"local://{name}"})
-    one = client.new_key("admin", repositories=["other", "fourth"])
-    assert [row["id"] for row in one.ask("GET", "/repositories").json["results"]] == ["other"]
-    assert one.ask("GET", "/repositories/other").status == 200
+    key = client.new_key("admin", repositories=["other", "fourth"])
+    assert [row["id"] for row in key.ask("GET", "/repositories").json["results"]] == ["other"]
+    assert key.ask("GET", "/repositories/other").status == 200
     for name in ("analytics", "missing"):
-        assert one.ask("GET", f"/repositories/{name}").status == 403
+        assert key.ask("GET", f"/repositories/{name}").status == 403
     creation = {"name": "fifth", "storage_namespace": "local://fifth"}
-    assert one.ask("POST", "/repositories", creation).status == 403
-    assert one.ask("POST", "/repositories", {**creation, "name": "fourth"}).status == 201
-    assert one.ask("GET", "/auth/keys").status == 403
-    assert one.ask("DELETE", "/repositories/fourth").status == 204
+    assert key.ask("POST", "/repositories", creation).status == 403
+    assert key.ask("POST", "/repositories", {**creation, "name": "fourth"}).status == 201
+    assert key.ask("GET", "/auth/keys").status == 403
+    assert key.ask("DELETE", "/repositories/fourth").status == 204
 
 
 def test_a_revoked_key_ends_at_once_with_its_tokens(client: Any) -> None:

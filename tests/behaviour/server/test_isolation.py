@@ -305,11 +305,11 @@ def test_errors_do_not_tell_where_the_storage_is(ground: Ground) -> None:
     source = {"type": "common_prefix", "path": f"file://{ground.lake}/incoming/none", "destination": "in/"}
     started = client.ask("POST", ":/branches/main/import", {"paths": [source], "commit": {"message": "m"}})
     assert started.status == 202, started.body
-    told: dict[str, Any] = {}
-    while "error" not in told:
-        told = client.ask("GET", ":/branches/main/import", id=started.json["id"]).json
-    assert "local://incoming/none" in told["error"]["message"]
-    assert str(ground.folder) not in told["error"]["message"]
+    document: dict[str, Any] = {}
+    while "error" not in document:
+        document = client.ask("GET", ":/branches/main/import", id=started.json["id"]).json
+    assert "local://incoming/none" in document["error"]["message"]
+    assert str(ground.folder) not in document["error"]["message"]
     theirs = replace(ground.admin, repository="theirs")
     staged = {"physical_address": "data/" + "0" * 26, "checksum": "", "size_bytes": 1}
     missing = theirs.ask("PUT", ":/branches/main/objects", staged, path="x")
@@ -343,11 +343,11 @@ def test_webhooks_reach_this_machine_only_when_it_is_listed(
     serve: Callable[..., Any], connect: Callable[[Any], Any]
 ) -> None:
     """An administrator of a repository sends nothing to loopback; with --allow-webhook the listed port is reached."""
-    told: list[bytes] = []
+    items: list[bytes] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told.append(self.rfile.read(int(self.headers["Content-Length"])))
+            items.append(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(200)
             self.end_headers()
 
@@ -370,7 +370,7 @@ def test_webhooks_reach_this_machine_only_when_it_is_listed(
                 first.put("a", str(status).encode())
                 answer = first.ask("POST", ":/branches/main/commits", {"message": "m"})
                 assert answer.status == status, answer.body
-                assert bool(told) is (status == 201)
+                assert bool(items) is (status == 201)
                 running.stop()
         finally:
             receiver.shutdown()

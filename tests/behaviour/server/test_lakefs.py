@@ -90,8 +90,8 @@ def test_a_linked_object_has_the_time_of_its_client(client: Any) -> None:
     link["user_metadata"] = {"::lakefs::client-mtime": "1600000000"}
     answer = client.ask("PUT", ":/branches/main/staging/backing", link, path="a")
     assert answer.status == 200
-    for told in (answer.json, stat(client, "a")):
-        assert (told["mtime"], told["metadata"]) == (1_600_000_000, {"::lakefs::client-mtime": "1600000000"})
+    for messages in (answer.json, stat(client, "a")):
+        assert (messages["mtime"], messages["metadata"]) == (1_600_000_000, {"::lakefs::client-mtime": "1600000000"})
 
 
 def test_objects_are_not_kept_by_browsers_or_proxies(client: Any) -> None:
@@ -175,9 +175,9 @@ def test_force_changes_a_read_only_repository(client: Any, outside: Path) -> Non
         assert done.status < 300, (method, path, done.body)
         if path.endswith("import"):
             for _ in range(10_000):
-                told = frozen.ask("GET", path, id=done.json["id"]).json
-                assert "error" not in told, told
-                if told["completed"]:
+                document = frozen.ask("GET", path, id=done.json["id"]).json
+                assert "error" not in document, document
+                if document["completed"]:
                     break
             assert frozen.listed() == ["in/one"]
 
@@ -187,7 +187,7 @@ def test_rules_of_protection_have_an_etag(client: Any) -> None:
     place = ":/settings/branch_protection"
 
     def store(patterns: list[str], **headers: str) -> int:
-        status: int = client.ask("PUT", place, [{"pattern": one} for one in patterns], headers).status
+        status: int = client.ask("PUT", place, [{"pattern": pattern} for pattern in patterns], headers).status
         return status
 
     def read() -> tuple[list[str], str]:
@@ -218,9 +218,9 @@ def test_a_folder_of_the_storage_is_imported(client: Any) -> None:
         done = client.ask("POST", ":/branches/main/import", body)
         assert done.status == 202, done.body
         for _ in range(10_000):
-            told = client.ask("GET", ":/branches/main/import", id=done.json["id"]).json
-            assert "error" not in told, told
-            if told["completed"]:
+            document = client.ask("GET", ":/branches/main/import", id=done.json["id"]).json
+            assert "error" not in document, document
+            if document["completed"]:
                 break
     assert client.listed() == ["common_prefix/one", "object/one"]
 
@@ -338,18 +338,18 @@ def test_pages_of_a_log_go_on_where_they_ended(client: Any) -> None:
     whole = [row["id"] for row in client.ask("GET", ":/refs/main/commits").json["results"]]
     assert set(ids) < set(whole)
     for amount in (1, 2, 3):
-        found: list[str] = []
+        lines: list[str] = []
         after = ""
         while True:
             page = client.ask("GET", ":/refs/main/commits", amount=amount, after=after).json
-            found += [row["id"] for row in page["results"]]
+            lines += [row["id"] for row in page["results"]]
             after = page["pagination"]["next_offset"]
             assert page["pagination"]["has_more"] == bool(after)
             if not after:
                 break
             if amount == 3:
                 client.commit("meanwhile", allow_empty=True)
-        assert found == whole
+        assert lines == whole
     rest = client.ask("GET", f":/refs/{whole[0]}/commits", after=whole[3]).json["results"]
     assert [row["id"] for row in rest] == whole[4:]
     for wrong, status in (("x.y", 400), (f"{whole[0]}.{'A' * 43}", 404), ("x." + "A" * 44, 400)):

@@ -110,11 +110,11 @@ def test_a_form_that_is_none_is_refused(raw: Raw, headers: list[str], body: byte
 def routes(client: Any) -> list[tuple[str, str]]:
     """Every method and path that the server describes, with names in place of parameters."""
     names = {"repository": "analytics", "branch": "main", "ref": "main", "tag": "t", "commitId": "main"}
-    found = []
+    result = []
     for path, methods in client.ask_root("GET", "/openapi.json").json["paths"].items():
         place = re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], "main"), path)
-        found += [(method.upper(), place) for method in methods if method in {"get", "put", "post", "delete", "head"}]
-    return [(method, place) for method, place in found if (method, place.count("/")) != ("DELETE", 4)]
+        result += [(method.upper(), place) for method in methods if method in {"get", "put", "post", "delete", "head"}]
+    return [(method, place) for method, place in result if (method, place.count("/")) != ("DELETE", 4)]
 
 
 HOSTILE = [

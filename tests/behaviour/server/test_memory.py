@@ -190,4 +190,4 @@ def test_memory_stays_where_the_caches_end(tmp_path: Path, tell: Callable[[str],
         share = len(sizes) // 5
         first, last = median(sizes[:share]), median(sizes[-share:])
         tell(f"server memory: {first:.0f} MiB with full caches, {last:.0f} ten minutes later, at most {max(sizes):.0f}")
-        assert last <= first * GROWTH_MAX, [round(one) for one in sizes]
+        assert last <= first * GROWTH_MAX, [round(size) for size in sizes]

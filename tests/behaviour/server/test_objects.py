@@ -180,7 +180,7 @@ def test_a_client_that_goes_away_leaves_nothing_staged(client: Any, server: Any,
     client.put("after")
     server.stop()  # the request has ended by now, one way or the other
     with open_all(server.started.storage_url.removeprefix("file://")) as home:
-        assert [one.path for one in home.repository("analytics").branch("main").list()] == ["after"]
+        assert [entry.path for entry in home.repository("analytics").branch("main").list()] == ["after"]
 
 
 def test_an_upload_that_stands_still_is_given_up(serve: Callable[..., Any], connect: Callable[[Any], Any]) -> None:
@@ -348,9 +348,9 @@ def test_stored_bytes_are_no_page_of_the_server(client: Any) -> None:
     client.pool.request("PUT", place["presigned_url"], body=b"1")
     link = {"staging": place, "checksum": 'x"\r\nA: b', "size_bytes": 1, "content_type": "text/x\r\nSet-Cookie: a=b"}
     assert client.ask("PUT", ":/branches/main/staging/backing", link, path="b").status == 200
-    found = client.get("b")
-    assert "Set-Cookie" not in found.headers
-    assert "A" not in found.headers
+    value = client.get("b")
+    assert "Set-Cookie" not in value.headers
+    assert "A" not in value.headers
 
 
 def test_a_connection_serves_one_request_after_another(client: Any) -> None:

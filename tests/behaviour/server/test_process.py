@@ -39,14 +39,14 @@ sys.exit(run_server(sys.argv[1], port=0, started=started, access_log=sys.argv[2]
 def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, dict[str, str]]]:
     """A server in a process of its own: the process, its endpoint, and headers of the first access key."""
     command = [sys.executable, "-c", SERVE, str(tmp_path / "lake"), str(tmp_path / "access.log")]
-    one = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert one.stdout is not None
-    endpoint, access_key, secret = json.loads(one.stdout.readline())
+    item = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert item.stdout is not None
+    endpoint, access_key, secret = json.loads(item.stdout.readline())
     try:
-        yield one, endpoint, urllib3.make_headers(basic_auth=f"{access_key}:{secret}")
+        yield item, endpoint, urllib3.make_headers(basic_auth=f"{access_key}:{secret}")
     finally:
-        one.kill()
-        one.communicate()
+        item.kill()
+        item.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -54,7 +54,7 @@ def test_a_signal_lets_requests_end(
     process: tuple[subprocess.Popen[bytes], str, dict[str, str]], tmp_path: Path, number: signal.Signals
 ) -> None:
     """On a signal it accepts no new connection, answers running requests, releases the lease and exits with 0."""
-    one, endpoint, headers = process
+    item, endpoint, headers = process
     pool = urllib3.PoolManager(retries=False)
     creation = json.dumps({"name": "analytics", "storage_namespace": "local://analytics"})
     assert pool.request("POST", f"{endpoint}/api/v1/repositories", body=creation, headers=headers).status == 201
@@ -64,7 +64,7 @@ def test_a_signal_lets_requests_end(
         head = f"POST {target} HTTP/1.1\r\nHost: x\r\nAuthorization: {headers['authorization']}\r\n"
         line.sendall(f"{head}Content-Length: 10\r\nExpect: 100-continue\r\n\r\n".encode())
         assert b"100" in line.recv(1_000)  # the handler reads the body by now
-        one.send_signal(number)
+        item.send_signal(number)
         while True:  # the listener goes first
             try:
                 socket.create_connection((where.hostname, where.port), timeout=60).close()
@@ -72,9 +72,9 @@ def test_a_signal_lets_requests_end(
                 break
         line.sendall(b"0123456789")
         assert line.recv(1_000).startswith(b"HTTP/1.1 201")
-    assert one.wait(60) == 0
-    assert one.stderr is not None
-    assert one.stderr.read() == b""
+    assert item.wait(60) == 0
+    assert item.stderr is not None
+    assert item.stderr.read() == b""
     assert [json.loads(row)["status"] for row in (tmp_path / "access.log").read_text().splitlines()] == [201, 201]
     with open_all(tmp_path / "lake") as home:  # it has no owner any more
         assert bytes(home.repository("analytics").branch("main").get("last")) == b"0123456789"
@@ -180,12 +180,12 @@ def test_an_import_that_was_broken_off_is_taken_up(
 def test_it_serves_an_s3_bucket(s3_server: Any) -> None:
     """On a bucket the vendor signs URLs: uploads and downloads pass the server by."""
     with start_server(s3_server.url(), options=ServerOptions(storage_options=s3_server.options)) as running:
-        told = running.started
+        messages = running.started
         pool = urllib3.PoolManager(retries=False)
-        headers = urllib3.make_headers(basic_auth=f"{told.access_key}:{told.secret}")
+        headers = urllib3.make_headers(basic_auth=f"{messages.access_key}:{messages.secret}")
 
         def ask(method: str, place: str, body: Any = None, **query: str) -> urllib3.BaseHTTPResponse:
-            url = f"{told.endpoint}/api/v1{place}?{urllib.parse.urlencode(query)}"
+            url = f"{messages.endpoint}/api/v1{place}?{urllib.parse.urlencode(query)}"
             return pool.request(method, url, body=body, headers=headers, redirect=False)
 
         config = ask("GET", "/config").json()["storage_config"]

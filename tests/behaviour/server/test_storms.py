@@ -48,9 +48,9 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def served(tmp_path: Path, source: Path) -> Iterator[ServerProcess]:
     """A server that runs, with a repository ``storm``."""
-    with ServerProcess(str(tmp_path / "lake"), tmp_path / "logs", arguments=["--import-from", str(source)]) as one:
-        HttpClient([one.endpoint], one.headers).ask("POST", "/api/v1/repositories", CREATION)
-        yield one
+    with ServerProcess(str(tmp_path / "lake"), tmp_path / "logs", arguments=["--import-from", str(source)]) as server:
+        HttpClient([server.endpoint], server.headers).ask("POST", "/api/v1/repositories", CREATION)
+        yield server
 
 
 @pytest.fixture
@@ -226,15 +226,15 @@ def test_a_server_that_slept_acknowledges_nothing(served: ServerProcess, tmp_pat
         served.send(signal.SIGCONT)
         for thread in asleep:
             thread.join()
-        assert [one for one in answers if not one.startswith("Unclear 503")] == []
+        assert [answer for answer in answers if not answer.startswith("Unclear 503")] == []
         answers.clear()
         for request in requests:
             told(request)
-        assert [one for one in answers if not one.startswith("Unclear 503")] == []
+        assert [answer for answer in answers if not answer.startswith("Unclear 503")] == []
         assert repository.branch("main").commit_id == commit.id
-        assert [one.path for one in repository.branch("main").list()] == ["after", "before"]
+        assert [entry.path for entry in repository.branch("main").list()] == ["after", "before"]
         assert not repository.branch("main").is_dirty()
-        assert [one.name for one in repository.branches()] == ["main"]
-        assert [one.name for one in home.list()] == ["storm"]
+        assert [branch.name for branch in repository.branches()] == ["main"]
+        assert [entry.name for entry in home.list()] == ["storm"]
     assert served.stop() == 0, served.told()
     assert not served.tracebacks()

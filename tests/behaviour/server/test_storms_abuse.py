@@ -31,12 +31,12 @@ WAITS_S = 60.0
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all tests; at the end it is sound, and no reply held a traceback."""
     folder = tmp_path_factory.mktemp("abused")
-    with ServerProcess(str(folder / "lake"), folder / "logs") as one:
-        HttpClient([one.endpoint], one.headers).ask("POST", "/api/v1/repositories", CREATION)
-        yield one
-        assert one.stop() == 0
-        assert not one.tracebacks(), one.tracebacks()[:2]
-        assert "lakebed serve:" not in one.errors.read_text()
+    with ServerProcess(str(folder / "lake"), folder / "logs") as server:
+        HttpClient([server.endpoint], server.headers).ask("POST", "/api/v1/repositories", CREATION)
+        yield server
+        assert server.stop() == 0
+        assert not server.tracebacks(), server.tracebacks()[:2]
+        assert "lakebed serve:" not in server.errors.read_text()
         with open_all(folder / "lake", options=QUIET) as home:
             check_sound(home.repository("storm"))
 
@@ -494,15 +494,15 @@ def test_a_repository_goes_during_uploads(served: ServerProcess, tmp_path: Path)
         content: Any = body() if number % 2 else b"x" * 1_000
         return urllib3.request("POST", url, body=content, headers=served.headers, retries=False).status
 
-    for turn in range(3):
-        name = {"name": "passing", "storage_namespace": f"local://passing-{turn}"}
+    for item in range(3):
+        name = {"name": "passing", "storage_namespace": f"local://passing-{item}"}
         web.ask("POST", "/api/v1/repositories", name)
         with ThreadPoolExecutor(8) as pool:
             waiting = [pool.submit(put, next(numbers)) for _ in range(24)]
             waiting[0].result()
             web.ask("DELETE", "/api/v1/repositories/passing")
-            web.ask("POST", "/api/v1/repositories", {**name, "storage_namespace": f"local://again-{turn}"})
-            statuses = {one.result() for one in waiting}
+            web.ask("POST", "/api/v1/repositories", {**name, "storage_namespace": f"local://again-{item}"})
+            statuses = {element.result() for element in waiting}
         assert statuses <= {201, 404, 409}, statuses
         again = HttpClient([served.endpoint], served.headers, repository="passing")
         for path in again.show("main", ""):  # those that began after the new one was made

@@ -50,9 +50,9 @@ class Trio:
 
     def web(self, seed: int = 0, *, only: int | None = None) -> HttpClient:
         """A client of any of them, or of one."""
-        ends = [one.endpoint for one in self.servers]
-        chosen = ends if only is None else [ends[only]]
-        return HttpClient(chosen, self.servers[0].headers, seed=seed, settle_s=LANDS_LATE_S)
+        ends = [server.endpoint for server in self.servers]
+        choice = ends if only is None else [ends[only]]
+        return HttpClient(choice, self.servers[0].headers, seed=seed, settle_s=LANDS_LATE_S)
 
     def crash_records(self) -> None:
         """Kill one of PostgreSQL's processes: it ends all others, and starts again from its log."""
@@ -70,9 +70,9 @@ def three(folder: Path, cluster: Any) -> Iterator[Trio]:
     with ExitStack() as stack:
         keys, servers = None, []
         for number in range(3):
-            one = ServerProcess(storage, folder / f"logs{number}", arguments=["--metadata", metadata], keys=keys)
-            servers.append(stack.enter_context(one))
-            keys = one.keys
+            server = ServerProcess(storage, folder / f"logs{number}", arguments=["--metadata", metadata], keys=keys)
+            servers.append(stack.enter_context(server))
+            keys = server.keys
         trio = Trio(servers, cluster, metadata, storage)
         trio.web().ask("POST", "/api/v1/repositories", CREATION)
         yield trio
@@ -81,15 +81,15 @@ def three(folder: Path, cluster: Any) -> Iterator[Trio]:
 @pytest.fixture
 def trio(tmp_path: Path, postgresql: Any) -> Iterator[Trio]:
     """Three servers to be killed."""
-    with three(tmp_path, postgresql) as one:
-        yield one
+    with three(tmp_path, postgresql) as item:
+        yield item
 
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory, postgresql: Any) -> Iterator[Trio]:
     """Three servers for all races."""
-    with three(tmp_path_factory.mktemp("calm"), postgresql) as one:
-        yield one
+    with three(tmp_path_factory.mktemp("calm"), postgresql) as item:
+        yield item
 
 
 def storm(trio: Trio, tmp_path: Path, *, seed: int, rounds: int, round_s: float) -> dict[str, int]:
@@ -108,9 +108,9 @@ def storm(trio: Trio, tmp_path: Path, *, seed: int, rounds: int, round_s: float)
                 if number % 2:
                     trio.crash_records()
                 else:
-                    one = rng.choice(trio.servers)
-                    one.stop(signal.SIGKILL)
-                    one.start()
+                    choice = rng.choice(trio.servers)
+                    choice.stop(signal.SIGKILL)
+                    choice.start()
             stop.wait(0.5)
         except BaseException as error:
             failures.append(error)
@@ -130,8 +130,8 @@ def storm(trio: Trio, tmp_path: Path, *, seed: int, rounds: int, round_s: float)
         for workload in workloads:
             workload.client = trio.web(only=number)
             workload.check(bodies=number == 0)
-    assert [one.stop() for one in trio.servers] == [0, 0, 0]
-    assert [line for one in trio.servers for line in one.tracebacks()] == []
+    assert [server.stop() for server in trio.servers] == [0, 0, 0]
+    assert [line for server in trio.servers for line in server.tracebacks()] == []
     with open_all(trio.storage, metadata=trio.metadata, options=QUIET) as home:
         repository = home.repository("storm")
         again = start_workloads(LibraryClient(repository), said, seed, names=WORKLOADS)
@@ -140,7 +140,7 @@ def storm(trio: Trio, tmp_path: Path, *, seed: int, rounds: int, round_s: float)
             workload.check(bodies=True)
     return {
         name: sum(workload.counts.get(name, 0) for workload in workloads)
-        for name in {n for one in workloads for n in one.counts}
+        for name in {n for item in workloads for n in item.counts}
     }
 
 
@@ -194,8 +194,8 @@ def test_one_of_many_creates_the_object(calm: Trio) -> None:
         outcomes = race([create(number) for number in range(9)])
         assert sorted(set(outcomes)) == ["precondition_failed", "won"], outcomes
         assert outcomes.count("won") == 1
-        told = clients[0].ask("GET", "/refs/main/objects", path=path).data
-        assert told == b"%d" % outcomes.index("won")
+        data = clients[0].ask("GET", "/refs/main/objects", path=path).data
+        assert data == b"%d" % outcomes.index("won")
 
 
 def test_names_and_repositories_have_one_maker(calm: Trio) -> None:
@@ -222,10 +222,10 @@ def test_commits_and_merges_race(calm: Trio) -> None:
         [
             lambda number=number: [  # type: ignore[misc]
                 (
-                    clients[number].put("main", f"m/{number}/{one}", b"x"),
-                    clients[number].commit("main", f"{number} {one}"),
+                    clients[number].put("main", f"m/{number}/{item}", b"x"),
+                    clients[number].commit("main", f"{number} {item}"),
                 )
-                for one in range(3)
+                for item in range(3)
             ]
             for number in range(6)
         ]

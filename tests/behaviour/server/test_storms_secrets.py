@@ -45,25 +45,25 @@ class Session:
 
 def session(served: ServerProcess) -> tuple[set[str], list[str], list[str]]:
     """A session with everything that knows a secret: the secrets, signatures, and what errors said."""
-    one = Session(served)
+    item = Session(served)
     assert served.keys is not None
     secrets = {served.keys[1]}
     here = "/repositories/secretive"
-    namespace = one.ask("GET", "/config").json()["storage_config"]["default_namespace_prefix"]
-    made = one.ask("POST", "/repositories", {"name": "secretive", "storage_namespace": f"{namespace}/secretive"})
+    namespace = item.ask("GET", "/config").json()["storage_config"]["default_namespace_prefix"]
+    made = item.ask("POST", "/repositories", {"name": "secretive", "storage_namespace": f"{namespace}/secretive"})
     assert made.status == 201, made.data
     for role in ("read", "write", "admin"):
-        secrets.add(one.ask("POST", "/auth/keys", {"role": role}).json()["secret_access_key"])
+        secrets.add(item.ask("POST", "/auth/keys", {"role": role}).json()["secret_access_key"])
     login = {"access_key_id": served.keys[0], "secret_access_key": served.keys[1]}
-    told = one.ask("POST", "/auth/login", login)
-    assert told.status == 200, told.data
-    token = told.json()["token"]
+    answer = item.ask("POST", "/auth/login", login)
+    assert answer.status == 200, answer.data
+    token = answer.json()["token"]
     secrets |= {token, token.partition(".")[2] or token}
-    one.headers = {"authorization": f"Bearer {token}"}
-    assert one.ask("GET", "/user").status == 200
-    one.headers = served.headers
-    assert one.ask("POST", f"{here}/branches/main/objects", b"x", path="a").status == 201
-    place = one.ask("GET", f"{here}/branches/main/staging/backing", path="p", presign="true").json()
+    item.headers = {"authorization": f"Bearer {token}"}
+    assert item.ask("GET", "/user").status == 200
+    item.headers = served.headers
+    assert item.ask("POST", f"{here}/branches/main/objects", b"x", path="a").status == 201
+    place = item.ask("GET", f"{here}/branches/main/staging/backing", path="p", presign="true").json()
     signatures = [place["presigned_url"]] if place.get("presigned_url") else []
     for url in signatures[:]:
         plain = urllib3.PoolManager(retries=False)
@@ -71,28 +71,28 @@ def session(served: ServerProcess) -> tuple[set[str], list[str], list[str]]:
         plain.request("PUT", url, body=b"2")
         plain.request("PUT", url[:-3] + "xyz", body=b"2")
     for method in ("objects", "objects/stat"):
-        reply = one.ask("GET", f"{here}/refs/main/{method}", path="a", presign="true")
+        reply = item.ask("GET", f"{here}/refs/main/{method}", path="a", presign="true")
         signatures += [reply.headers["Location"]] if "Location" in reply.headers else []
         if method.endswith("stat"):
             signatures += [reply.json()["physical_address"]]
-    one.ask("POST", f"{here}/branches/main/commits", {"message": "m"})
+    item.ask("POST", f"{here}/branches/main/commits", {"message": "m"})
     other = served.keys[1][:-1] + ("x" if served.keys[1][-1] != "x" else "y")
     for wrong in ("wrong", other, served.keys[1] + "x"):
         secrets.add(wrong) if len(wrong) > 10 else None
-        one.headers = urllib3.make_headers(basic_auth=f"{served.keys[0]}:{wrong}")
-        assert one.ask("GET", "/user").status == 401
-        one.headers = {"authorization": f"Bearer {served.keys[0]}.{wrong}"}
-        assert one.ask("GET", "/user").status == 401
-        one.ask("POST", "/auth/login", {**login, "secret_access_key": wrong})
-    one.headers = {"authorization": f"Basic {served.keys[1]}"}
-    assert one.ask("GET", "/user").status == 401
-    one.headers = served.headers
-    one.ask("POST", "/auth/login", {"access_key_id": served.keys[1]})
-    one.ask("POST", "/auth/login", {"access_key_id": 1, "secret_access_key": served.keys[1]})
-    audit = one.ask("GET", "/auth/audit")
+        item.headers = urllib3.make_headers(basic_auth=f"{served.keys[0]}:{wrong}")
+        assert item.ask("GET", "/user").status == 401
+        item.headers = {"authorization": f"Bearer {served.keys[0]}.{wrong}"}
+        assert item.ask("GET", "/user").status == 401
+        item.ask("POST", "/auth/login", {**login, "secret_access_key": wrong})
+    item.headers = {"authorization": f"Basic {served.keys[1]}"}
+    assert item.ask("GET", "/user").status == 401
+    item.headers = served.headers
+    item.ask("POST", "/auth/login", {"access_key_id": served.keys[1]})
+    item.ask("POST", "/auth/login", {"access_key_id": 1, "secret_access_key": served.keys[1]})
+    audit = item.ask("GET", "/auth/audit")
     assert audit.status == 200
-    metrics = one.ask("GET", served.endpoint + "/metrics")
-    return secrets, signatures, [*one.errors, audit.data.decode(), metrics.data.decode()]
+    metrics = item.ask("GET", served.endpoint + "/metrics")
+    return secrets, signatures, [*item.errors, audit.data.decode(), metrics.data.decode()]
 
 
 def texts_of(folder: Path) -> Iterable[tuple[str, bytes]]:
@@ -112,10 +112,10 @@ def assert_nowhere(secrets: set[str], texts: Iterable[tuple[str, bytes]]) -> Non
 def test_no_secret_is_left_on_a_folder(tmp_path: Path) -> None:
     """Keys, tokens and signatures of a session are in no log, record, object, audit line, metric or error."""
     with ServerProcess(str(tmp_path / "lake"), tmp_path / "logs") as served:
-        secrets, signatures, told = session(served)
+        secrets, signatures, messages = session(served)
         assert served.stop() == 0
         assert not served.tracebacks()
-        assert_nowhere(secrets, [*texts_of(tmp_path), *(("an error", text.encode()) for text in told)])
+        assert_nowhere(secrets, [*texts_of(tmp_path), *(("an error", text.encode()) for text in messages)])
         log = served.told()
         assert '"path":' in log
         assert not SIGNED.search(log), SIGNED.findall(log)
@@ -137,13 +137,13 @@ def test_no_secret_is_left_on_a_bucket_and_postgresql(tmp_path: Path, postgresql
     with ServerProcess(
         s3_server.url(), tmp_path / "logs", arguments=["--metadata", metadata], environment=environment
     ) as served:
-        secrets, signatures, told = session(served)
+        secrets, signatures, messages = session(served)
         assert any("X-Amz-Signature" in url for url in signatures)
         assert served.stop() == 0
         assert not served.tracebacks()
         secrets |= {s3_server.options["aws_secret_access_key"], postgresql.password}
         secrets.add(urllib.parse.unquote(postgresql.password))
-        assert_nowhere(secrets, [*texts_of(tmp_path), *(("an error", text.encode()) for text in told)])
+        assert_nowhere(secrets, [*texts_of(tmp_path), *(("an error", text.encode()) for text in messages)])
         assert not SIGNED.search(served.told())
     with closing(open_key_value(metadata)) as key_value, key_value.snapshot() as snapshot:
         assert_nowhere(secrets, [(key.decode(errors="replace"), key + value) for key, value in snapshot.scan()])

@@ -71,22 +71,22 @@ def test_a_server_a_command_and_a_job_at_once(told: dict[str, Any], tmp_path: Pa
         )
         main = served.branch()
         for number in range(ROUND_COUNT):
-            rows = [(f"job/{number}/{one}", b"%d of %d" % (one, number)) for one in range(FILE_COUNT)]
+            rows = [(f"job/{number}/{item}", b"%d of %d" % (item, number)) for item in range(FILE_COUNT)]
             frame = spark.createDataFrame(rows, "path string, content binary").repartition(4)
             assert jobs.stage_files(spark, main, frame) == FILE_COUNT
             main.commit(f"job {number}", allow_empty=True)  # a command may have committed what the job had staged
         _, problems = command.communicate()
         assert command.returncode == 0, problems
         main.commit("the end", allow_empty=True)
-        wanted = {f"cli/{one}" for one in range(COMMIT_COUNT)} | {
-            f"job/{number}/{one}" for number in range(ROUND_COUNT) for one in range(FILE_COUNT)
+        wanted = {f"cli/{item}" for item in range(COMMIT_COUNT)} | {
+            f"job/{number}/{item}" for number in range(ROUND_COUNT) for item in range(FILE_COUNT)
         }
-        assert {one.path for one in served.ref("main@").list()} == wanted
+        assert {entry.path for entry in served.ref("main@").list()} == wanted
         assert main.get("job/1/17") == b"17 of 1"
-        messages = [one.message for one in main.log()]
-        assert {f"command {one}" for one in range(COMMIT_COUNT)} | {f"job {one}" for one in range(ROUND_COUNT)} < set(
-            messages
-        )
+        messages = [commit.message for commit in main.log()]
+        assert {f"command {item}" for item in range(COMMIT_COUNT)} | {
+            f"job {item}" for item in range(ROUND_COUNT)
+        } < set(messages)
         assert len(messages) == COMMIT_COUNT + ROUND_COUNT + 2
         assert {row["path"] for row in jobs.list_repository(spark, served).collect()} == wanted
     assert urllib3.request("GET", f"{told['endpoint']}/healthcheck").status == 200
@@ -95,5 +95,5 @@ def test_a_server_a_command_and_a_job_at_once(told: dict[str, Any], tmp_path: Pa
     statuses = [json.loads(line)["status"] for line in (tmp_path / "access.log").read_text().splitlines()]
     assert max(statuses) < 500
     with repo.open(f"{lake}/analytics.repo", create=False) as local:
-        assert {one.path for one in local.ref("main@").list()} == wanted
+        assert {entry.path for entry in local.ref("main@").list()} == wanted
         assert bytes(local.branch().get("cli/2")) == b"by a command"

@@ -286,8 +286,20 @@ def test_roles_are_held_to_users_too(client: Any) -> None:
 
 
 def test_the_tables_of_the_lake_are_for_those_who_may_everything(client: Any) -> None:
-    """No policy speaks of them: the catalog refuses a developer, and serves an administrator."""
-    for group, status in (("Developers", 403), ("Admins", 200)):
+    """No policy speaks of them: the catalog refuses a developer, and answers an administrator, that there is none."""
+    place = "/paimon/v1/lake/databases/shop/tables/orders"
+    for group, status in (("Developers", 403), ("Admins", 404)):
         user = new_user(client, f"of-{group}")
         assert client.ask("PUT", f"/auth/groups/{group}/members/of-{group}").status == 201
-        assert user.ask_root("GET", "/paimon/v1/config", warehouse="lake").status == status
+        assert user.ask_root("GET", place).status == status
+
+
+def test_tables_on_branches_need_a_role_without_exception(client: Any) -> None:
+    """Through the catalog: with a statement that denies anything of any repository there is no role in all of them."""
+    place = "/paimon/v1/lake/databases/analytics.main/tables/orders"
+    ann = new_user(client, "ann", ("allow", "fs:Read* fs:List*", "*"))
+    assert ann.ask_root("GET", place).status == 501, "permitted: but this server has no S3, which it needs"
+    set_policy(
+        client, "ann", ("allow", "fs:Read* fs:List*", "*"), ("deny", "fs:ReadObject", REPOSITORY + "/object/secret/*")
+    )
+    assert ann.ask_root("GET", place).status == 403

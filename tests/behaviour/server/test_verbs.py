@@ -33,12 +33,12 @@ def row(client: Any, path: str, *, of: str) -> dict[str, Any]:
 def test_verbs_are_described() -> None:
     """Each is in the OpenAPI description with the tag lakebed, its message and its reply."""
     paths = description()["paths"]
-    for name, one in VERBS.items():
+    for name, item in VERBS.items():
         operation = paths[f"/api/v1/repositories/{{repository}}/verbs/{name}"]["post"]
         assert operation["tags"] == ["lakebed"]
-        assert operation["summary"] == one.summary
+        assert operation["summary"] == item.summary
         assert operation["requestBody"]["content"]["application/json"]["schema"]
-        assert ("200" in operation["responses"]) == (one.gives is not None)
+        assert ("200" in operation["responses"]) == (item.gives is not None)
     assert all(f"/api/v1/verbs/{name}" in paths for name in CATALOG_VERBS)
     for name in ("put", "stage_many"):
         assert paths[f"/api/v1/repositories/{{repository}}/verbs/{name}"]["post"]["tags"] == ["lakebed"]
@@ -60,7 +60,7 @@ def test_rows_and_columns_are_staged(client: Any) -> None:
     client.put("seed", b"bytes")
     rows = [row(client, f"json/{number}", of="seed") for number in range(3)]
     assert client.ask("POST", ":/verbs/stage_many", rows, branch="main").json == 3
-    table = pa.Table.from_pylist([{**one, "path": f"arrow/{one['path']}"} for one in rows]).drop_columns("metadata")
+    table = pa.Table.from_pylist([{**item, "path": f"arrow/{item['path']}"} for item in rows]).drop_columns("metadata")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -119,10 +119,10 @@ def test_a_collection_runs_beside_other_requests(client: Any, server: Any) -> No
         assert go_on.wait(60)
         return listing(*args, **named)
 
-    found: list[Any] = []
+    items: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(home.store), "list", lambda store, *args, **named: slow(*args, **named))
-        collecting = threading.Thread(target=lambda: found.append(verb(client, "collect", grace_s=0, dry_run=True)))
+        collecting = threading.Thread(target=lambda: items.append(verb(client, "collect", grace_s=0, dry_run=True)))
         collecting.start()
         assert inside.wait(60)
         assert client.get("a").body == b"second"
@@ -131,7 +131,7 @@ def test_a_collection_runs_beside_other_requests(client: Any, server: Any) -> No
         client.commit("while it runs")
         go_on.set()
         collecting.join()
-    assert found[0]["dry_run"] is True
+    assert items[0]["dry_run"] is True
     assert verb(client, "collect", grace_s=0)["deleted_count"] >= 1
     assert client.get("a").body == b"second"
     assert client.ask("POST", ":/verbs/collect", {"grace_s": -1}).status == 400
@@ -143,10 +143,10 @@ def test_roles_are_checked(client: Any) -> None:
     stranger = client.new_key("admin", repositories=["other-one"])
     nobody = client.with_key("nobody", "wrong")
     ranks = ("read", "write", "admin")
-    for name, one in VERBS.items():
+    for name, item in VERBS.items():
         for role, asking in by_role.items():
             answer = asking.ask("POST", f":/verbs/{name}", b"{broken")
-            allowed = ranks.index(role) >= ranks.index(one.role)
+            allowed = ranks.index(role) >= ranks.index(item.role)
             assert answer.status == (400 if allowed else 403), (name, role, answer.body)
         assert stranger.ask("POST", f":/verbs/{name}", {}).status == 403
         assert nobody.ask("POST", f":/verbs/{name}", {}).status == 401
@@ -183,7 +183,7 @@ def test_changes_are_audited_and_reads_are_not(client: Any) -> None:
     verb(client, "webhooks")
     client.ask("POST", ":/verbs/commit", {"branch": "main", "message": "nothing"})
     rows = client.ask("GET", "/auth/audit", amount=1000).json["results"]
-    new = [(one["action"], one["subject"]) for one in rows[: len(rows) - before]]
+    new = [(item["action"], item["subject"]) for item in rows[: len(rows) - before]]
     assert new[::-1] == [("verbStageMany", "main"), ("verbCommit", "main"), ("verbCreateBranch", "dev")]
 
 

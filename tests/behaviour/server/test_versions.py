@@ -42,8 +42,8 @@ def test_lists_come_in_pages(client: Any, amount: int) -> None:
     assert [row["id"] for row in pages(client, ":/branches", amount=amount)] == [*(f"b{n}" for n in range(5)), "main"]
     assert [row["id"] for row in pages(client, ":/branches", amount=amount, prefix="b")] == [f"b{n}" for n in range(5)]
     assert [row["id"] for row in pages(client, ":/tags", amount=amount)] == [f"t{number}" for number in range(5)]
-    found = pages(client, ":/refs/main/commits", amount=amount)
-    assert [row["message"] for row in found] == [f"commit {n}" for n in range(4, -1, -1)] + ["Repository created"]
+    result = pages(client, ":/refs/main/commits", amount=amount)
+    assert [row["message"] for row in result] == [f"commit {n}" for n in range(4, -1, -1)] + ["Repository created"]
     assert [row["path"] for row in pages(client, ":/refs/main~5/diff/main", amount=amount)] == paths
     assert [row["id"] for row in pages(client, "/repositories", amount=amount)] == ["analytics"]
     for number in range(5):
@@ -138,8 +138,8 @@ def test_merges_squash_and_say_their_base(client: Any) -> None:
     client.ask("POST", ":/branches", {"name": "dev", "source": "main"})
     client.put("a", branch="dev")
     source = client.commit(branch="dev")["id"]
-    found = client.ask("GET", ":/refs/dev/merge/main").json
-    assert found == {"source_commit_id": source, "destination_commit_id": base, "base_commit_id": base}
+    document = client.ask("GET", ":/refs/dev/merge/main").json
+    assert document == {"source_commit_id": source, "destination_commit_id": base, "base_commit_id": base}
     assert client.ask("POST", ":/refs/dev/merge/main", {"squash_merge": True}).status == 200
     assert client.ask("GET", ":/commits/main").json["parents"] == [base]
 
@@ -229,8 +229,8 @@ def test_two_and_three_dots_differ(client: Any) -> None:
     client.commit(branch="dev")
 
     def rows(**query: Any) -> list[tuple[str, str]]:
-        found = client.ask("GET", ":/refs/main/diff/dev", **query).json["results"]
-        return [(row["type"], row["path"]) for row in found]
+        results = client.ask("GET", ":/refs/main/diff/dev", **query).json["results"]
+        return [(row["type"], row["path"]) for row in results]
 
     assert rows() == rows(type="three_dot") == [("added", "right")]
     assert rows(type="two_dot") == [("removed", "left"), ("added", "right")]

@@ -59,12 +59,12 @@ def workers(tmp_path: Path, postgresql: Any) -> Iterator[tuple[subprocess.Popen[
 
 def children_of(parent: subprocess.Popen[bytes]) -> set[int]:
     """The workers that run."""
-    found = set()
-    for one in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split():
+    result = set()
+    for word in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split():
         with suppress(OSError):  # it ends at this moment
-            if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes():
-                found.add(int(one))
-    return found
+            if b"spawn_main" in Path(f"/proc/{word}/cmdline").read_bytes():
+                result.add(int(word))
+    return result
 
 
 def test_workers_share_everything(workers: tuple[subprocess.Popen[bytes], Ask], tmp_path: Path) -> None:

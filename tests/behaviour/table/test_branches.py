@@ -96,7 +96,7 @@ def test_main_keeps_what_a_branch_of_another_client_needs(bench: Any) -> None:
     needed = set(ReferencedFiles(fork.context).of(fork.snapshot(1)).to_pylist())
     bench.commit("c", deleted=("b",))
     foretold = bench.table.expire(retain_max=1, retain_min=1, dry_run=True).plan
-    assert not needed & {one.path for one in foretold.doomed}
+    assert not needed & {entry.path for entry in foretold.doomed}
     bench.table.expire(retain_max=1, retain_min=1)
     bench.table.delete_tag("one")
     assert needed <= {meta.path for meta in bench.store.list("")}

@@ -57,8 +57,8 @@ def drain(table: Table, following: TableStream, start: StreamOffset, limits: Lim
     batches = []
     while (end := following.advance(start, limits)) != start:
         batch = following.plan(start, StreamOffset.of(dict(end.members())))
-        found = [row for split in batch.splits for row in read_split_table(table.store, split, plan=batch.plan)]
-        assert not found, "changes come as units"
+        rows = [row for split in batch.splits for row in read_split_table(table.store, split, plan=batch.plan)]
+        assert not rows, "changes come as units"
         parts = [part for unit in batch.units for part in unit.rows(table.store, batch.plan)]
         batches.append([row for part in parts for row in part.to_pylist()])
         start = end
@@ -97,7 +97,7 @@ def check(table: Table) -> CheckReport:
 
 def assert_sound(table: Table) -> None:
     report = check(table)
-    assert [(found.kind, found.path) for found in report.findings] == []
+    assert [(finding.kind, finding.path) for finding in report.findings] == []
 
 
 def random_change(table: Table, rng: random.Random, step: int) -> None:
@@ -117,7 +117,7 @@ def random_change(table: Table, rng: random.Random, step: int) -> None:
         if action == "overwrite":
             table.overwrite(rows(ids, step))
         else:
-            table.rollback_to_as_latest(rng.choice([one.id for one in table.snapshots()]))
+            table.rollback_to_as_latest(rng.choice([snapshot.id for snapshot in table.snapshots()]))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -127,7 +127,7 @@ def test_a_follower_of_changelogs_has_what_the_table_has(producer: str, seed: in
     rng = random.Random(f"{producer} {seed}")
     table = make(producer, **{"num-sorted-run.compaction-trigger": "3"})
     following, offset = stream(table), stream(table).first()
-    there: Rows = {}
+    present: Rows = {}
     for step in range(24):
         random_change(table, rng, step)
         if step % 5 == 4:
@@ -137,10 +137,10 @@ def test_a_follower_of_changelogs_has_what_the_table_has(producer: str, seed: in
             offset, batches = drain(table, following, offset, limits)
             for batch in batches:
                 assert len({(row["id"], row["_row_kind"][0]) for row in batch}) == len(batch), "a key is twice"
-                apply(there, batch, exact=producer == "full-compaction")
-            assert there == state(table)
+                apply(present, batch, exact=producer == "full-compaction")
+            assert present == state(table)
             _, batches = drain(table, stream(table), stream(table).first(), Limits())
-            assert {row["id"]: row["v"] for batch in batches for row in batch} == there
+            assert {row["id"]: row["v"] for batch in batches for row in batch} == present
     assert_sound(table)
 
 
@@ -159,8 +159,8 @@ def test_compactions_say_exactly_how_rows_changed() -> None:
     assert before is not None
     newest = table.latest()
     assert newest is not None
-    told = sorted((row["id"], row["v"], row["_row_kind"]) for row in table.changes(before.id).to_pylist())
-    assert told == [(1, 1, "-D"), (2, 1, "-U"), (2, 2, "+U"), (5, 2, "+I")]
+    pairs = sorted((row["id"], row["v"], row["_row_kind"]) for row in table.changes(before.id).to_pylist())
+    assert pairs == [(1, 1, "-D"), (2, 1, "-U"), (2, 2, "+U"), (5, 2, "+I")]
     assert (newest.commit_kind, newest.changelog_record_count) == ("COMPACT", 4)
     assert len(table.changes(None, 3)) == 4
     table.compact(full=True)
@@ -190,13 +190,13 @@ def test_rows_are_logged_as_they_are_written() -> None:
     table.compact(full=True)
     table.delete("id = 1")
     table.delete(keys=pa.table({"id": [2]}))
-    told = [(row["id"], row["v"], row["_row_kind"]) for row in table.changes(None).to_pylist()]
-    assert told == [(1, 1, "+I"), (1, 2, "+I"), (2, 1, "+I"), (2, 2, "+I"), (1, 2, "-D"), (2, None, "-D")]
-    assert [one.changelog_record_count for one in table.snapshots()] == [4, None, 1, 1]
+    pairs = [(row["id"], row["v"], row["_row_kind"]) for row in table.changes(None).to_pylist()]
+    assert pairs == [(1, 1, "+I"), (1, 2, "+I"), (2, 1, "+I"), (2, 2, "+I"), (1, 2, "-D"), (2, None, "-D")]
+    assert [snapshot.changelog_record_count for snapshot in table.snapshots()] == [4, None, 1, 1]
     with_gone = pa.table({"id": [7, 8], "v": [70, 80], "gone": [True, False]})
     written = table.write(with_gone, deletes="gone")
-    told = [(row["id"], row["v"], row["_row_kind"]) for row in table.changes(written.id - 1).to_pylist()]
-    assert told == [(7, 70, "-D"), (8, 80, "+I")]
+    pairs = [(row["id"], row["v"], row["_row_kind"]) for row in table.changes(written.id - 1).to_pylist()]
+    assert pairs == [(7, 70, "-D"), (8, 80, "+I")]
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
@@ -210,11 +210,11 @@ def test_an_overwrite_brings_no_changelog(producer: str) -> None:
     snapshot = table.overwrite(rows([2, 3], 2))
     assert snapshot.changelog_manifest_list is None
     table.compact(full=True)
-    there: Rows = {1: 1, 2: 1}
+    present: Rows = {1: 1, 2: 1}
     following = stream(table, start="latest")
     for batch in drain(table, following, following.after(newest.id), Limits())[1]:
-        apply(there, batch, exact=producer == "full-compaction")
-    assert there == {2: 2, 3: 2}
+        apply(present, batch, exact=producer == "full-compaction")
+    assert present == {2: 2, 3: 2}
     assert_sound(table)
 
 
@@ -249,11 +249,11 @@ def test_a_producer_that_is_set_later() -> None:
         table.refresh()
         table.upsert(rows([3], 3))
         table.compact(full=True)
-        there: Rows = {}
+        present: Rows = {}
         following = stream(table, start="from-snapshot", version=1)
         for batch in drain(table, following, following.first(), Limits(snapshots=1))[1]:
-            apply(there, batch, exact=producer == "full-compaction")
-        assert there == state(table) == {2: 1, 3: 3}
+            apply(present, batch, exact=producer == "full-compaction")
+        assert present == state(table) == {2: 1, 3: 3}
 
 
 # ---- lives of changelog files
@@ -265,7 +265,7 @@ def test_changelog_files_live_as_long_as_their_version(producer: str) -> None:
     table = make(producer)
     table.upsert(rows([1, 2], 1))
     table.compact(full=True)
-    logged = next(one for one in table.snapshots() if one.changelog_manifest_list)
+    logged = next(snapshot for snapshot in table.snapshots() if snapshot.changelog_manifest_list)
     first = changelog_files(table)
     path = min(first)
     named = table.context.manifests.metas(str(logged.changelog_manifest_list))
@@ -303,7 +303,7 @@ def test_expiry_and_rollback_delete_changelog_files(producer: str) -> None:
     for step in range(3):
         table.upsert(rows([1, 2, step + 5], step))
         table.compact(full=True)
-    assert [one.id for one in table.snapshots()] == [1, 2, 3, 4, 5, 6]
+    assert [snapshot.id for snapshot in table.snapshots()] == [1, 2, 3, 4, 5, 6]
     kept = changelog_files(table)
     table.rollback_to(4)
     after = changelog_files(table)
@@ -320,15 +320,15 @@ def test_what_loses_or_fails_leaves_no_changelog_file(producer: str) -> None:
     table = make(producer)
     table.upsert(rows([1, 2], 1))
     table.compact(full=True)
-    there = changelog_files(table)
+    files = changelog_files(table)
     table.set_options({"write-buffer-size": "1 b"})
     table.refresh()
     writer = new_writer(table.context.look())
     writer.write(rows([3], 1))
-    assert (changelog_files(table) != there) == (producer == "input")
+    assert (changelog_files(table) != files) == (producer == "input")
     with pytest.raises(InvalidRequest):
         writer.write(pa.table({"id": [None], "v": [1]}))
-    assert changelog_files(table) == there
+    assert changelog_files(table) == files
     other = Table.open(table.store, name="t", environment=table.context.environment)
     writer = new_writer(table.context.look())
     writer.write(rows([4], 4))
@@ -364,8 +364,8 @@ def test_a_missing_changelog_file_is_damage() -> None:
     table.upsert(rows([1], 1))
     (path,) = changelog_files(table)
     table.store.delete([path])
-    found = check(table).findings
-    assert [(one.path, one.kind) for one in found] == [(path, "missing")]
+    findings = check(table).findings
+    assert [(entry.path, entry.kind) for entry in findings] == [(path, "missing")]
 
 
 def test_a_stream_begins_with_what_was_told() -> None:
@@ -379,8 +379,8 @@ def test_a_stream_begins_with_what_was_told() -> None:
     assert sorted((row["id"], row["v"], row["_row_kind"]) for row in first) == [(1, 1, "+I"), (2, 1, "+I")]
     table.compact(full=True)
     _, (second,) = drain(table, following, offset, Limits())
-    told = sorted((row["id"], row["v"], row["_row_kind"]) for row in second)
-    assert told == [(2, 1, "-U"), (2, 2, "+U"), (3, 2, "+I")]
+    pairs = sorted((row["id"], row["v"], row["_row_kind"]) for row in second)
+    assert pairs == [(2, 1, "-U"), (2, 2, "+U"), (3, 2, "+I")]
 
 
 def test_a_row_that_comes_and_goes_within_a_batch() -> None:
@@ -407,8 +407,8 @@ def test_rows_with_nested_columns_are_compared() -> None:
     table.compact(full=True)
     table.upsert(pa.table({"id": [2, 3], "v": [1, 1], "tags": [["b"], []]}, schema=schema))
     table.compact(full=True)
-    told = [(row["id"], row["tags"], row["_row_kind"]) for row in table.changes(2).to_pylist()]
-    assert told == [(2, None, "-U"), (2, ["b"], "+U"), (3, [], "+I")]
+    pairs = [(row["id"], row["tags"], row["_row_kind"]) for row in table.changes(2).to_pylist()]
+    assert pairs == [(2, None, "-U"), (2, ["b"], "+U"), (3, [], "+I")]
 
 
 def test_rows_that_a_rollback_unmarks() -> None:
@@ -416,20 +416,20 @@ def test_rows_that_a_rollback_unmarks() -> None:
     table = make("input", bucket="1", **{"deletion-vectors.enabled": "true"})
     table.upsert(rows([1, 2], 1))
     table.compact(full=True)
-    kept = max(one.id for one in table.snapshots())
+    kept = max(snapshot.id for snapshot in table.snapshots())
     following: TableStream = stream(table)
-    there: Rows = {}
+    present: Rows = {}
     offset, batches = drain(table, following, following.first(), Limits())
 
     def follow() -> Rows:
         nonlocal offset
-        offset, found = drain(table, following, offset, Limits())
-        for batch in found:
-            apply(there, batch, exact=False)
-        return there
+        offset, result = drain(table, following, offset, Limits())
+        for batch in result:
+            apply(present, batch, exact=False)
+        return present
 
     for batch in batches:
-        apply(there, batch, exact=False)
+        apply(present, batch, exact=False)
     table.delete(keys=pa.table({"id": pa.array([1], pa.int64())}))
     table.compact()
     assert follow() == state(table) == {2: 1}

@@ -88,10 +88,10 @@ def test_new_files_inherit_the_snapshot_that_won(bench: Any) -> None:
     for number in range(60):
         bench.commit(f"f{number}")
     entries = bench.table.context.manifests.live_entries(bench.table.latest())
-    found = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
-    assert found["rival"] == 1
-    assert found["ours"] == 2
-    assert all(found[f"f{number}"] == number + 3 for number in range(60))
+    result = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
+    assert result["rival"] == 1
+    assert result["ours"] == 2
+    assert all(result[f"f{number}"] == number + 3 for number in range(60))
 
 
 def test_files_with_a_known_snapshot_keep_it(bench: Any) -> None:
@@ -105,8 +105,8 @@ def test_files_with_a_known_snapshot_keep_it(bench: Any) -> None:
         bench.table.context, [BucketChange(EMPTY_ROW, 0, -1, (upgraded, foreign), (file,))], kind="COMPACT"
     )
     entries = bench.table.context.manifests.live_entries(newest)
-    found = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
-    assert found == {"a": 1, "b": 2, "foreign": -1}
+    result = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
+    assert result == {"a": 1, "b": 2, "foreign": -1}
 
 
 def test_a_lost_race_rewrites_lists_only(bench: Any) -> None:

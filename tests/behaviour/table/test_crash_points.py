@@ -172,7 +172,7 @@ def may_lose(verb: str) -> tuple[set[int], set[str]]:
         return set(), {"early", "late"} if verb == "delete_tag" else {"early"}
     if verb.startswith("rollback_to") and verb != "rollback_to_as_latest":
         target = ids[1] if verb == "rollback_to" else 2
-        return {one for one in ids if one > target}, {name for name, tag in base().tags.items() if tag[0] > target}
+        return {item for item in ids if item > target}, {name for name, tag in base().tags.items() if tag[0] > target}
     return set(), set()
 
 
@@ -202,8 +202,8 @@ def check_versions(table: Table, verb: str) -> None:
         assert files <= stored, f"tag {tag.name} misses {sorted(files - stored)}"
         if tag.name in base().tags and tag.name not in tags:
             assert (tag.snapshot.id, files) == base().tags[tag.name]
-    assert set(base().snapshots) - {one.id for one in table.snapshots()} <= snapshots
-    assert set(base().tags) - {one.name for one in table.tags()} <= tags
+    assert set(base().snapshots) - {item.id for item in table.snapshots()} <= snapshots
+    assert set(base().tags) - {item.name for item in table.tags()} <= tags
 
 
 def unneeded(table: Table) -> set[str]:
@@ -279,7 +279,7 @@ def calls_of(verb: str) -> list[Call]:
     start = len(recorded.trace)
     VERBS[verb](table)
     check_recovery(recorded.inner, verb, set(), where=f"trace of {verb}")
-    return [one.call for one in recorded.trace[start:]]
+    return [call.call for call in recorded.trace[start:]]
 
 
 def struck(verb: str, faults: tuple[Fault, ...]) -> Iterator[tuple[FaultyStore, str, Fault]]:

@@ -89,12 +89,12 @@ def test_a_difference_names_rows_added_removed_and_changed() -> None:
     table.upsert(rows([0, 9], v=1))
     table.delete(keys=pa.table({"id": [2]}))
     table.compact(full=True)
-    found = table.diff("then")
-    assert found.counts == {"added": 1, "removed": 1, "changed": 1}
-    assert found.added["id"].to_pylist() == [9]
-    assert found.removed["id"].to_pylist() == [2]
-    assert (found.before["v"].to_pylist(), found.after["v"].to_pylist()) == ([1.0], [None])
-    assert found.keys == ("id",)
+    difference = table.diff("then")
+    assert difference.counts == {"added": 1, "removed": 1, "changed": 1}
+    assert difference.added["id"].to_pylist() == [9]
+    assert difference.removed["id"].to_pylist() == [2]
+    assert (difference.before["v"].to_pylist(), difference.after["v"].to_pylist()) == ([1.0], [None])
+    assert difference.keys == ("id",)
     assert table.diff("then", "then").is_empty
 
 
@@ -116,10 +116,10 @@ def test_rows_without_a_key_differ_as_a_multiset() -> None:
     table.delete("id = 2")
     table.append(rows([1, 5]))
     table.compact(full=True)
-    found = table.diff(1, None)
-    assert sorted(found.added["id"].to_pylist()) == [1, 3, 5]
-    assert found.removed["id"].to_pylist() == [2]
-    assert found.counts["changed"] == 0
+    difference = table.diff(1, None)
+    assert sorted(difference.added["id"].to_pylist()) == [1, 3, 5]
+    assert difference.removed["id"].to_pylist() == [2]
+    assert difference.counts["changed"] == 0
     with pytest.raises(InvalidRequest, match="not unique"):
         table.diff(1, None, keys=["id"])
 
@@ -165,10 +165,10 @@ def test_any_history_equals_a_dictionary(steps: list[tuple[str, list[int], int]]
         assert scan.count() == len(expected) == got.num_rows
     if versions:
         first, last = versions[min(versions)], versions[max(versions)]
-        found = table.diff(min(versions), max(versions))
-        assert Counter(found.added["id"].to_pylist()) == Counter(last.keys() - first.keys())
-        assert Counter(found.removed["id"].to_pylist()) == Counter(first.keys() - last.keys())
-        assert set(found.after["id"].to_pylist()) == {k for k in first.keys() & last.keys() if first[k] != last[k]}
+        difference = table.diff(min(versions), max(versions))
+        assert Counter(difference.added["id"].to_pylist()) == Counter(last.keys() - first.keys())
+        assert Counter(difference.removed["id"].to_pylist()) == Counter(first.keys() - last.keys())
+        assert set(difference.after["id"].to_pylist()) == {k for k in first.keys() & last.keys() if first[k] != last[k]}
 
 
 def test_windows_find_the_same_difference() -> None:

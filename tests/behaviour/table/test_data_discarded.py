@@ -54,12 +54,12 @@ def rows(ids: Any, *, v: int = 0) -> pa.Table:
 
 def unreferenced(table: Table) -> set[str]:
     """Data files that no snapshot names."""
-    there = {meta.path for meta in table.store.list("") if meta.path.startswith("bucket-")}
+    paths = {meta.path for meta in table.store.list("") if meta.path.startswith("bucket-")}
     named: set[str] = set()
     for snapshot in table.system("snapshots")["snapshot_id"].to_pylist():
         named |= set(table.system("files", version=snapshot)["file_path"].to_pylist())
-    assert named <= there, "a file that a snapshot needs is gone"
-    return there - named
+    assert named <= paths, "a file that a snapshot needs is gone"
+    return paths - named
 
 
 def test_a_compaction_that_lost_discards_what_it_wrote() -> None:

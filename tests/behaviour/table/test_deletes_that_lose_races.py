@@ -45,8 +45,8 @@ def new_table(**options: str) -> Table:
 
 def values_of(table: Table) -> dict[int, float]:
     """What the table has, as a dictionary."""
-    found = Table.open(table.store, name="t", environment=environment()).scan().to_arrow()
-    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+    rows = Table.open(table.store, name="t", environment=environment()).scan().to_arrow()
+    return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
 
 
 def racing(table: Table, happens: Callable[[Table], object]) -> tuple[Table, Between]:
@@ -124,9 +124,9 @@ def test_rows_that_change_at_every_try_end_with_a_sentence(monkeypatch: pytest.M
     def scan_and_change(*args: Any, **asked: Any) -> Any:
         nonlocal tries
         tries += 1
-        found = scan(*args, **asked)
+        result = scan(*args, **asked)
         other.upsert(rows({100: float(tries)}))
-        return found
+        return result
 
     monkeypatch.setattr(rows_module, "scan_snapshot", scan_and_change)
     with pytest.raises(Conflict, match="changed rows of the same buckets"):

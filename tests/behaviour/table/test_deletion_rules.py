@@ -107,9 +107,9 @@ def test_holders_are_collected_until_two_collections_are_equal() -> None:
     made.table.create_tag("z", snapshot_id=2)
     expire_all(made.table)
     store = HandedOn(made.store)
-    found = read_live_versions(seen_by(made, store).context)
+    live_versions = read_live_versions(seen_by(made, store).context)
     assert store.happened
-    assert [tag.name for tag in found.tags] == ["a"]
+    assert [tag.name for tag in live_versions.tags] == ["a"]
 
 
 def test_a_recovered_expiry_honours_consumers() -> None:
@@ -141,7 +141,7 @@ def test_a_branch_keeps_its_pin_until_it_is_cleared() -> None:
     """While a branch can be read its origin is pinned: a deletion cut short leaves it readable or gone."""
     made = world()
     made.table.create_branch("b", snapshot_id=2)
-    held = made.main.snapshots[2]
+    snapshots = made.main.snapshots[2]
 
     def refuse(_: int, call: Call) -> Fault | None:
         return Fault.ERROR_BEFORE if call.kind == "delete" and "branch/branch-b" in call.path else None
@@ -149,7 +149,7 @@ def test_a_branch_keeps_its_pin_until_it_is_cleared() -> None:
     with pytest.raises(Unavailable):
         seen_by(made, FaultyStore(made.store, faults=refuse)).delete_branch("b")
     expire_all(made.table)
-    assert held <= made.stored()
+    assert snapshots <= made.stored()
     assert [(branch.name, branch.fork_snapshot_id) for branch in made.table.branches()] == [("b", 2)]
 
 

@@ -76,9 +76,9 @@ def opened(store: ObjectStore, branch: str | None = None) -> Table:
 
 def values_of(table: Table, **options: Any) -> Rows:
     """What a version has; every row once, and as many as it counts."""
-    found = table.read(**options)
-    values = dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
-    assert len(values) == found.num_rows == table.scan(**options).count()
+    rows = table.read(**options)
+    values = dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+    assert len(values) == rows.num_rows == table.scan(**options).count()
     return values
 
 
@@ -91,7 +91,7 @@ def sound(table: Table) -> None:
     """The deep check finds no error."""
     report = CheckReport(table.url, deep=True)
     check_table(table, Findings(report, store="t"))
-    assert not report.error_count, [one.sentence for one in report.findings if one.severity == "error"]
+    assert not report.error_count, [finding.sentence for finding in report.findings if finding.severity == "error"]
 
 
 def data_file(table: Table) -> str:
@@ -137,12 +137,12 @@ def test_every_way_of_reading(threshold: int, monkeypatch: pytest.MonkeyPatch) -
     expected = {n: n % 7 for n in range(count) if n not in gone} | {count: 1}
     assert values_of(table) == expected
     assert table.read(columns=["v"]).num_rows == len(expected) == table.read(columns=[]).num_rows
-    for where, found in (
+    for where, result in (
         ("id < 1005", {n for n in expected if n < 1005}),
         ("id >= 1995 and v = 3", {n for n, v in expected.items() if n >= 1995 and v == 3}),
         ("v = 6", {n for n, v in expected.items() if v == 6}),
     ):
-        assert set(values_of(table, where=where)) == found
+        assert set(values_of(table, where=where)) == result
     batches = list(table.scan().to_batches(batch_rows=7))
     assert sorted(n for batch in batches for n in batch.column("id").to_pylist()) == sorted(expected)
     assert table.scan(limit=3_000).to_arrow().num_rows == table.scan(limit=3_000).count() == 3_000
@@ -173,13 +173,13 @@ def test_vectors_of_64_bits_and_damage() -> None:
     table.delete("id < 10")
     head = table.latest() or pytest.fail("empty")
     (entry,) = table.context.manifests.index_entries(head.index_manifest or "")
-    (one,) = entry.ranges
+    (item,) = entry.ranges
     body = bytes(table.store.get(f"index/{entry.file_name}"))
-    bitmap = body[one.offset + 8 : one.offset + 4 + one.length]
+    bitmap = body[item.offset + 8 : item.offset + 4 + item.length]
     wide = struct.pack("<I", 1_681_511_377) + struct.pack("<QI", 1, 0) + bitmap
     file64 = b"\x01" + struct.pack(">I", len(wide)) + wide + struct.pack(">I", zlib.crc32(wide))
     table.store.put("index/wide", file64)
-    ranges = (replace(one, length=len(wide) + 8, cardinality=None),)
+    ranges = (replace(item, length=len(wide) + 8, cardinality=None),)
     entries = [IndexEntry(entry.partition, 0, "wide", len(file64), 1, DELETION_VECTORS, ranges)]
     table.store.put(f"manifest/{head.index_manifest}", encode_index_manifest(entries))
     assert values_of(opened(table.store)) == {n: n for n in range(10, 100)}
@@ -202,7 +202,7 @@ def test_a_stream_of_changes() -> None:
     table.append(rows({n: n for n in range(20)}))
     table.delete("id < 5")
     following = TableStream(table.context, StreamSettings(changes=True), schema=table.schema)
-    there: Counter[tuple[int, int]] = Counter()
+    counter: Counter[tuple[int, int]] = Counter()
     offset = following.first()
     steps: list[Race] = [
         lambda one: None,
@@ -220,10 +220,10 @@ def test_a_stream_of_changes() -> None:
             for unit in batch.units:
                 for part in unit.rows(table.store, batch.plan):
                     for row in part.to_pylist():
-                        there[row["id"], row["v"]] += 1 if row["_row_kind"] in ("+I", "+U") else -1
+                        counter[row["id"], row["v"]] += 1 if row["_row_kind"] in ("+I", "+U") else -1
             offset = end
-        assert dict(+there) == dict.fromkeys(values_of(table).items(), 1)
-        assert not -there
+        assert dict(+counter) == dict.fromkeys(values_of(table).items(), 1)
+        assert not -counter
     plain = TableStream(table.context, StreamSettings(start="from-snapshot", version=1), schema=table.schema)
     with pytest.raises(InvalidRequest, match="replaced or deleted rows"):
         plain.advance(plain.first(), Limits())
@@ -237,29 +237,29 @@ def test_the_check_of_vectors() -> None:
     sound(table)
     head = table.latest() or pytest.fail("empty")
     (entry,) = table.context.manifests.index_entries(head.index_manifest or "")
-    (one,) = entry.ranges
+    (item,) = entry.ranges
     path = f"index/{entry.file_name}"
     whole, manifest = bytes(table.store.get(path)), bytes(table.store.get(f"manifest/{head.index_manifest}"))
 
     def kinds() -> set[tuple[str, str]]:
         report = CheckReport(table.url, deep=True)
         check_table(opened(table.store), Findings(report, store="t"))
-        return {(found.severity, found.kind) for found in report.findings if found.path == path}
+        return {(finding.severity, finding.kind) for finding in report.findings if finding.path == path}
 
     table.store.put(path, whole[:-1] + b"x")
     assert kinds() == {("error", "corruption")}
-    for vector, cardinality, name, found in (
-        ([5, 100], 2, one.data_file, {("error", "wrong_vector")}),
-        ([5, 99], 3, one.data_file, {("error", "wrong_vector")}),
+    for vector, cardinality, name, result in (
+        ([5, 100], 2, item.data_file, {("error", "wrong_vector")}),
+        ([5, 99], 3, item.data_file, {("error", "wrong_vector")}),
         ([5, 99], 2, "data-gone.parquet", {("warning", "stale_vector")}),
-        ([5, 99], None, one.data_file, set()),
+        ([5, 99], None, item.data_file, set()),
     ):
         body, ranges = encode_vectors({name: np.array(vector)})
         table.store.put(path, body)
         stated = (replace(ranges[0], cardinality=cardinality),)
         changed = replace(entry, file_size=len(body), ranges=stated)
         table.store.put(f"manifest/{head.index_manifest}", encode_index_manifest([changed]))
-        assert kinds() == found
+        assert kinds() == result
     table.store.put(path, whole)
     table.store.put(f"manifest/{head.index_manifest}", manifest)
     assert kinds() == set()
@@ -448,7 +448,7 @@ def test_a_vector_that_was_only_written_again_is_no_conflict() -> None:
     Table.open(store, name="t", environment=environment()).delete("id = 2")
     assert store.happened
     assert values_of(table) == {n: n for n in range(20) if n not in (1, 2, 11, 12)}
-    data = [one for one in tries.trace if one.call.kind == "get" and one.call.path.startswith("bucket-0/")]
+    data = [call for call in tries.trace if call.call.kind == "get" and call.call.path.startswith("bucket-0/")]
     assert len(data) == 1, "the delete began anew"
 
 
@@ -457,15 +457,15 @@ def test_a_vector_that_was_only_written_again_is_no_conflict() -> None:
 
 def needed(table: Table) -> set[str]:
     """The index files of all versions of all branches, fork pins among them, from their manifests alone."""
-    found: set[str] = set()
-    for line in [opened(table.store), *(opened(table.store, one.name) for one in opened(table.store).branches())]:
+    items: set[str] = set()
+    for line in [opened(table.store), *(opened(table.store, branch.name) for branch in opened(table.store).branches())]:
         versions = read_live_versions(line.context)
         for snapshot_id in versions.ids.tolist():
             snapshot = versions.load(line.context, snapshot_id)
             if snapshot.index_manifest:
                 entries = line.context.manifests.index_entries(snapshot.index_manifest)
-                found |= {f"index/{entry.file_name}" for entry in entries}
-    return found
+                items |= {f"index/{entry.file_name}" for entry in entries}
+    return items
 
 
 def test_index_files_live_as_long_as_a_version() -> None:
@@ -503,7 +503,7 @@ def test_index_files_live_as_long_as_a_version() -> None:
         sound(opened(table.store))
         for tag in opened(table.store).tags():
             assert values_of(opened(table.store), tag=tag.name) == expected[tag.name], step
-        if step != "delete the branch" and any(one.name == "b" for one in table.branches()):
+        if step != "delete the branch" and any(branch.name == "b" for branch in table.branches()):
             assert values_of(opened(table.store, "b")) == {n: n for n in range(5, 100) if n not in (50, 51)}, step
         table.collect(grace_ms=0)
         assert files_in(table, "index") == wanted, f"orphan files after {step}"
@@ -520,7 +520,7 @@ def test_an_expiry_reads_each_index_manifest_once() -> None:
     table.delete("id = 1")
     recorded = RecordingStore(table.store)
     opened(recorded).expire(retain_max=1, retain_min=1, older_than_ms=0)
-    reads = [one.call.path for one in recorded.trace if one.call.kind == "get" and "/index" in one.call.path]
+    reads = [call.call.path for call in recorded.trace if call.call.kind == "get" and "/index" in call.call.path]
     assert sorted(reads) == sorted(set(reads))
     assert len(reads) == 2
 
@@ -547,11 +547,11 @@ def faults_of(verb: Race, made: Callable[[], Table]) -> Iterator[tuple[int, Faul
     table = opened(recorded)
     start = len(recorded.trace)
     verb(table)
-    for one in recorded.trace[start:]:
-        if not one.call.changes:
+    for call in recorded.trace[start:]:
+        if not call.call.changes:
             continue
         for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
-            yield one.index, fault
+            yield call.index, fault
 
 
 @pytest.mark.parametrize(
@@ -571,11 +571,11 @@ def test_a_crash_at_any_call(verb: Race, after: Rows) -> None:
         faulty = FaultyStore(store, faults={index: fault})
         with suppress(Crashed, LakebedError):
             verb(opened(faulty))
-        found = values_of(opened(store))
-        assert found in (BASE, after), (index, fault)
-        results.add(found == after)
+        values = values_of(opened(store))
+        assert values in (BASE, after), (index, fault)
+        results.add(values == after)
         opened(store).collect(grace_ms=0)
-        assert values_of(opened(store)) == found
+        assert values_of(opened(store)) == values
         left = opened(store)
         assert files_in(left, "index") == needed(left), (index, fault)
     assert results == ({True} if after == BASE else {True, False})

@@ -56,9 +56,9 @@ def write_and_expire(table: Table) -> None:
 
 def contents(table: Table) -> dict[int, int]:
     """The rows as a dictionary; a key that occurs twice is an error."""
-    found = table.read().to_pylist()
-    assert len({row["k"] for row in found}) == len(found)
-    return {row["k"]: row["v"] for row in found}
+    rows = table.read().to_pylist()
+    assert len({row["k"] for row in rows}) == len(rows)
+    return {row["k"]: row["v"] for row in rows}
 
 
 def check_index(table: Table) -> None:
@@ -118,13 +118,13 @@ def test_a_fault_at_every_change(fault: Fault) -> None:
 def _check_recovery(inner: ObjectStore, store: FaultyStore, where: str) -> bool:
     """Whether the write is there; a new process reads, writes and cleans."""
     table = open_table(inner, f"after {where}")
-    found = contents(table)
-    assert found in (BEFORE, BEFORE | WRITTEN), where
+    result = contents(table)
+    assert result in (BEFORE, BEFORE | WRITTEN), where
     check_index(table)
     table.upsert(rows(AFTER))
     store.land()
     table = open_table(inner, f"later than {where}")
-    assert contents(table) == found | AFTER, where
+    assert contents(table) == result | AFTER, where
     check_index(table)
     table.upsert(rows(AFTER))  # renews the hint, which a late change has set back
     kept = contents(table)
@@ -136,4 +136,4 @@ def _check_recovery(inner: ObjectStore, store: FaultyStore, where: str) -> bool:
     assert {meta.path.rpartition("/")[2] for meta in inner.list("index/")} == named, where
     assert contents(table) == kept, where
     check_index(table)
-    return found != BEFORE
+    return result != BEFORE

@@ -41,12 +41,12 @@ def make(tmp_path: Path) -> Callable[..., Table]:
 
     def made(name: str = "t", *, partitioned: bool = True, **options: str) -> Table:
         lake = lakebed.open(tmp_path / "lake")
-        chosen = {"bucket": "-1", "dynamic-bucket.target-row-num": "10"} | {
+        choice = {"bucket": "-1", "dynamic-bucket.target-row-num": "10"} | {
             key.replace("__", ".").replace("_", "-"): value for key, value in options.items()
         }
         keys = ["k", "p"] if partitioned else ["k"]
         return lake.create_table(
-            name, SCHEMA, primary_keys=keys, partition_keys=["p"] if partitioned else [], options=chosen
+            name, SCHEMA, primary_keys=keys, partition_keys=["p"] if partitioned else [], options=choice
         )
 
     return made
@@ -54,21 +54,21 @@ def make(tmp_path: Path) -> Callable[..., Table]:
 
 def contents(table: Table) -> dict[tuple[int, str], int]:
     """The table as a dictionary; a key that occurs twice is an error."""
-    found: dict[tuple[int, str], int] = {}
+    result: dict[tuple[int, str], int] = {}
     for row in table.read().to_pylist():
-        assert (row["k"], row["p"]) not in found, f"{row} twice"
-        found[row["k"], row["p"]] = row["v"]
-    return found
+        assert (row["k"], row["p"]) not in result, f"{row} twice"
+        result[row["k"], row["p"]] = row["v"]
+    return result
 
 
 def buckets_of(table: Table) -> dict[tuple[str, int], set[int]]:
     """Keys in each bucket's files, by partition and bucket, from the Parquet files themselves."""
-    found: dict[tuple[str, int], set[int]] = defaultdict(set)
+    result: dict[tuple[str, int], set[int]] = defaultdict(set)
     for file in table.system("files").to_pylist():
         body = pq.ParquetFile(pa.BufferReader(bytes(table.store.get(file["file_path"])))).read(["k", "p"])
         for row in body.to_pylist():
-            found[row["p"] if table.schema.partition_keys else "", file["bucket"]].add(row["k"])
-    return found
+            result[row["p"] if table.schema.partition_keys else "", file["bucket"]].add(row["k"])
+    return result
 
 
 def check_placement(table: Table) -> None:
@@ -246,8 +246,8 @@ def test_versions_keep_their_index(make: Callable[..., Table]) -> None:
     assert newest is not None
     table.expire(retain_max=1, retain_min=1, older_than_ms=2**50)
     named = {entry.file_name for entry in HashIndex(table.store, table.context.layout).entries(newest.index_manifest)}
-    there = {meta.path.rpartition("/")[2] for meta in table.store.list("index/")}
-    assert there == named
+    present = {meta.path.rpartition("/")[2] for meta in table.store.list("index/")}
+    assert present == named
 
 
 def test_a_write_reads_only_index_files_that_are_new(make: Callable[..., Table]) -> None:

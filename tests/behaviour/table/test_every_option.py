@@ -288,7 +288,7 @@ def _(name: str) -> None:
 @proves("data-file.external-paths.specific-fs", "data-file.external-paths.weights")
 def _(name: str) -> None:
     root = f"memory://every-outside-{uuid.uuid4()}"
-    chosen = {
+    choice = {
         "data-file.external-paths": f"s3://nowhere/a,{root}/b,{root}/c",
         "data-file.external-paths.strategy": "specific-fs",
         "data-file.external-paths.specific-fs": "memory",
@@ -298,32 +298,32 @@ def _(name: str) -> None:
         "data-file.external-paths.strategy": "weight-robin",
         "data-file.external-paths.weights": "1,999999999",
     }
-    table = make(chosen if name.endswith("fs") else weighted)
+    table = make(choice if name.endswith("fs") else weighted)
     for _ in range(32):  # each write begins anywhere
         table.write(rows(1))
-    found = {file["file_path"].partition("/bucket-0/")[0] for file in files(table)}
-    assert found == ({f"{root}/b", f"{root}/c"} if name.endswith("fs") else {f"{root}/c"})
+    partitions = {file["file_path"].partition("/bucket-0/")[0] for file in files(table)}
+    assert partitions == ({f"{root}/b", f"{root}/c"} if name.endswith("fs") else {f"{root}/c"})
     with pytest.raises(InvalidRequest, match=name):
-        make(chosen | {name: "hdfs"} if name.endswith("fs") else weighted | {name: "1,2,3"})
+        make(choice | {name: "hdfs"} if name.endswith("fs") else weighted | {name: "1,2,3"})
 
 
 @proves("metadata.stats-mode")
 def _(name: str) -> None:
     long = "x" * 40
-    found = {}
+    result = {}
     for mode in ("none", "counts", "full", "truncate(3)"):
         table = make({name: mode})
         table.write(rows(1, text=long))
         table.write(rows(1, text=long))
         table.compact(full=True)
         (file,) = files(table)
-        found[mode] = (file["min_value_stats"], file["null_value_counts"])
+        result[mode] = (file["min_value_stats"], file["null_value_counts"])
         assert table.read(where=f"s = '{long}'").num_rows == 2
         assert table.read(where="s = 'y'").num_rows == 0
-    assert ('"s":null' in found["counts"][0], '"s":0' in found["counts"][1]) == (True, True)
-    assert f'"s":"{long}"' in found["full"][0]
-    assert '"s":"xxx"' in found["truncate(3)"][0]
-    assert (long[:3] in found["none"][0], '"s"' in (found["none"][1] or "")) == (False, False)
+    assert ('"s":null' in result["counts"][0], '"s":0' in result["counts"][1]) == (True, True)
+    assert f'"s":"{long}"' in result["full"][0]
+    assert '"s":"xxx"' in result["truncate(3)"][0]
+    assert (long[:3] in result["none"][0], '"s"' in (result["none"][1] or "")) == (False, False)
 
 
 @proves("read.batch-size")
@@ -571,7 +571,7 @@ def _(name: str) -> None:
 def _(name: str) -> None:
     value = {"num-sorted-run.compaction-trigger": "3", "num-levels": "9", "compaction.size-ratio": "100000"}
     value |= {"compaction.max-size-amplification-percent": "1"}
-    found = []
+    result = []
     fixed = {"compaction.max-size-amplification-percent": "1000000"} if name == "compaction.size-ratio" else {}
     for options in (fixed, {**fixed, name: value[name]}):
         table = make(options, keyed=True)
@@ -580,5 +580,5 @@ def _(name: str) -> None:
         for number in range(3 if name.startswith("num-sorted") else 5):
             table.upsert(rows(1 + number, start=number))
         table.compact()
-        found.append(sorted((file["level"], file["record_count"]) for file in files(table)))
-    assert found[0] != found[1], found
+        result.append(sorted((file["level"], file["record_count"]) for file in files(table)))
+    assert result[0] != result[1], result

@@ -72,9 +72,9 @@ class World:
 
     def options(self, strategy: str, *roots: str) -> dict[str, str]:
         """The options of a table with external paths."""
-        chosen = roots or ("one", "two")
+        choice = roots or ("one", "two")
         options = {
-            "data-file.external-paths": ", ".join(f"memory://{self.name}-outside/{root}//" for root in chosen),
+            "data-file.external-paths": ", ".join(f"memory://{self.name}-outside/{root}//" for root in choice),
             "data-file.external-paths.strategy": strategy,
         }
         if strategy == "specific-fs":
@@ -115,8 +115,8 @@ def rows(value: int, count: int = 8) -> pa.Table:
 
 def values(table: Table) -> dict[int, int]:
     """The rows by key."""
-    found = table.read()
-    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+    rows = table.read()
+    return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
 
 
 def live(table: Table) -> set[str]:
@@ -156,28 +156,28 @@ def test_files_are_written_outside_and_go_with_their_versions(world: World, stra
     assert report.deleted_count == 0
     assert world.urls() == live(table) | strays
     report = check_lake(world.lake, deep=True)
-    assert {(one.severity, one.kind) for one in report.findings} == {("info", "not_ours")}
+    assert {(finding.severity, finding.kind) for finding in report.findings} == {("info", "not_ours")}
     assert values(table) == expected
     assert [pin.kind for pin in table.why(min(live(table))).pins] == ["snapshot"]
 
 
 def test_orphans_of_this_table_alone_are_deleted(world: World) -> None:
     """Two tables of one root: neither's cleaning deletes files of the other, committed or not; its own orphans go."""
-    one, two = world.make("one"), world.make("two")
-    for table in (one, two):
+    item, two = world.make("one"), world.make("two")
+    for table in (item, two):
         table.upsert(rows(1))
         writer = new_writer(table.context.look())
         writer.write(rows(2))
         writer.finish()  # and its process dies here
     before = world.urls()
     assert len(before) == 16
-    assert one.collect(grace_ms=60_000).deleted_count == 0
-    assert one.collect(grace_ms=0).deleted_count == 4
+    assert item.collect(grace_ms=60_000).deleted_count == 0
+    assert item.collect(grace_ms=0).deleted_count == 4
     assert len(world.urls()) == 12
-    assert live(one) | live(two) <= world.urls()
+    assert live(item) | live(two) <= world.urls()
     assert two.collect(grace_ms=0).deleted_count == 4
-    assert world.urls() == live(one) | live(two)
-    assert values(one) == values(two) == dict.fromkeys(range(8), 1)
+    assert world.urls() == live(item) | live(two)
+    assert values(item) == values(two) == dict.fromkeys(range(8), 1)
 
 
 def test_a_table_under_the_name_of_another_leaves_its_files_alone(world: World) -> None:
@@ -296,14 +296,16 @@ def test_cleaning_stops_when_an_external_file_is_missing(world: World) -> None:
     assert stopped.value.kind == "live_files_missing"
     assert world.urls() == before
     report = check_lake(world.lake)
-    assert [(one.kind, one.path) for one in report.findings if one.severity == "error"] == [("missing", gone)]
+    assert [(finding.kind, finding.path) for finding in report.findings if finding.severity == "error"] == [
+        ("missing", gone)
+    ]
 
 
 def test_dropping_deletes_the_table_s_own_files(world: World) -> None:
     """Dropping deletes what versions name and the table's own orphans, and nothing else below the roots."""
     kept, table = world.make("kept"), world.make("t")
-    for one in (kept, table):
-        one.upsert(rows(1))
+    for item in (kept, table):
+        item.upsert(rows(1))
     for path in STRAYS:
         world.outside.put(path, b"x")
     table.create_branch("b").upsert(rows(2))
@@ -315,7 +317,7 @@ def test_dropping_deletes_the_table_s_own_files(world: World) -> None:
     strays = {f"memory://{world.name}-outside/{path}" for path in STRAYS}
     planned = world.lake.drop_table("t", force=True, dry_run=True).plan
     assert planned is not None
-    doomed = {one.path for one in planned.doomed if one.path.startswith("memory:")}
+    doomed = {target.path for target in planned.doomed if target.path.startswith("memory:")}
     assert doomed == world.urls() - strays - live(kept)
     assert world.lake.drop_table("t", force=True).warnings == ()
     assert world.urls() == strays | live(kept)

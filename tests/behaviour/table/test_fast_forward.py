@@ -30,8 +30,8 @@ def rows(values: Rows) -> pa.Table:
 
 def read(table: Table, version: int | str | None = None) -> Rows:
     """What a version holds, as a dictionary."""
-    found = table.read(version=version)
-    return dict(zip(found["id"].to_pylist(), found["name"].to_pylist(), strict=True))
+    rows = table.read(version=version)
+    return dict(zip(rows["id"].to_pylist(), rows["name"].to_pylist(), strict=True))
 
 
 def made(name: str, **options: str) -> Table:
@@ -61,7 +61,7 @@ def shrink(table: Table) -> None:
 
 def check(table: Table) -> None:
     """No file that a version of any branch needs is missing."""
-    assert not [one for one in check_url(table.url, deep=True).findings if one.severity != "info"]
+    assert not [finding for finding in check_url(table.url, deep=True).findings if finding.severity != "info"]
 
 
 @pytest.mark.parametrize("bucket", ["1", "-1"])
@@ -243,20 +243,20 @@ def test_neither_line_deletes_what_the_other_has(table: Table, first: str) -> No
     trial.create_tag("in-branch")
     table.fast_forward("trial")
     table.create_tag("in-main")
-    one, other = (table, trial) if first == "main" else (trial, table)
+    item, other = (table, trial) if first == "main" else (trial, table)
     expected = {1: "a", 2: "b", 3: "c"}
     for _ in range(2):
-        one.overwrite(rows({7: "new"}))
-        one.delete_tag(*(tag.name for tag in one.tags()))
-        shrink(one)
+        item.overwrite(rows({7: "new"}))
+        item.delete_tag(*(tag.name for tag in item.tags()))
+        shrink(item)
         assert read(other) == expected
         assert read(other, "in-branch" if other is trial else "in-main") == expected
         check(table)
-    assert read(one) == {7: "new"}
+    assert read(item) == {7: "new"}
     shrink(other)
     table.delete_branch("trial")
     shrink(table)
-    assert read(table) == ({7: "new"} if one is table else expected)
+    assert read(table) == ({7: "new"} if item is table else expected)
     check(table)
     assert not [name for name in table.context.tags.all_names() if name.startswith("lakebed.")]
     assert not list(table.store.list("lakebed/published"))
@@ -374,8 +374,8 @@ def test_random_histories_of_two_lines(seed: int) -> None:
             with suppress(Conflict):
                 table.fast_forward("trial")
                 model["main"] = dict(model["trial"])
-        for one, opened in lines.items():
-            assert read(opened) == model[one], (step, verb, name, one)
+        for item, opened in lines.items():
+            assert read(opened) == model[item], (step, verb, name, item)
         for tag, expected in tagged.items():
             assert read(table, tag) == expected, (step, verb, name, tag)
     check(table)

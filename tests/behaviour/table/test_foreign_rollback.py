@@ -136,7 +136,9 @@ def test_an_append_after_a_rollback_below_the_boundary_ends(inserts: int) -> Non
     assert ids_of(table) == expected
     manifests = {meta.path for meta in table.store.list("manifest")}
     table.collect(grace_ms=0)
-    created = {one.call.path for one in store.trace if one.call.kind == "put" and one.call.path.startswith("manifest/")}
+    created = {
+        call.call.path for call in store.trace if call.call.kind == "put" and call.call.path.startswith("manifest/")
+    }
     assert created <= {meta.path for meta in table.store.list("manifest")} <= manifests
     check_clean(table, expected)
 
@@ -291,9 +293,9 @@ def test_unfinished_work_from_before_a_rollback_is_finished_by_what_is_there(ver
             insert_elsewhere(table, 100 + number)
         if inserts > 5:
             foreign_expire(reopened(table), retain_max=2)
-        there = table.context.snapshots.ids()
+        present = table.context.snapshots.ids()
         reopened(table).delete_tag("nothing", if_exists=True)
-        assert table.context.snapshots.ids() == there, f"{verb}, change {at}"
+        assert table.context.snapshots.ids() == present, f"{verb}, change {at}"
         expected = [*range(3 if target == 3 else 2), *range(100, 100 + inserts)]
         assert ids_of(reopened(table)) == expected, f"{verb}, change {at}"
         reopened(table).expire(retain_max=2, retain_min=1, older_than_ms=0)

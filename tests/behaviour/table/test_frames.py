@@ -64,9 +64,9 @@ def test_a_data_frame_of_pandas_is_written_as_it_is(table: Table) -> None:
     frame = pd.DataFrame(NASTY)
     assert frame["count"].dtype == "float64"
     table.upsert(frame)
-    found = by_id(table.read())
-    assert found == sorted(NASTY, key=lambda row: int(str(row["id"])))
-    assert math.copysign(1, found[1]["price"]) == -1
+    rows = by_id(table.read())
+    assert rows == sorted(NASTY, key=lambda row: int(str(row["id"])))
+    assert math.copysign(1, rows[1]["price"]) == -1
     table.overwrite(frame.iloc[:1])
     table.delete(keys=pd.DataFrame({"id": [1]}))
     assert table.read().num_rows == 0
@@ -193,22 +193,22 @@ def test_a_limit_reads_few_files(request: pytest.FixtureRequest, keyed: bool) ->
 
     def opened(limit: int | None, **options: Any) -> tuple[pa.Table, set[str]]:
         del store.trace[:]
-        found = table.read(limit=limit, **options)
-        paths = {one.call.path for one in store.trace if "bucket-" in one.call.path}
-        return found, paths
+        outcome = table.read(limit=limit, **options)
+        paths = {call.call.path for call in store.trace if "bucket-" in call.call.path}
+        return outcome, paths
 
     every, all_files = opened(None)
     assert (every.num_rows, len(all_files)) == (200, 20)
     for limit, most in ((0, 0), (1, 1), (11, 4), (200, 20), (201, 20)):
-        found, paths = opened(limit)
-        assert found.num_rows == min(limit, 200)
+        result, paths = opened(limit)
+        assert result.num_rows == min(limit, 200)
         assert len(paths) <= most
-        assert found.schema == every.schema
-        assert set(found["id"].to_pylist()) <= set(range(200))
-        assert len(set(found["id"].to_pylist())) == found.num_rows
-        assert table.scan(limit=limit).count() == found.num_rows
-    found, paths = opened(3, where="id >= 150", columns="id")
-    assert (found.num_rows, min(found["id"].to_pylist()) >= 150) == (3, True)
+        assert result.schema == every.schema
+        assert set(result["id"].to_pylist()) <= set(range(200))
+        assert len(set(result["id"].to_pylist())) == result.num_rows
+        assert table.scan(limit=limit).count() == result.num_rows
+    result, paths = opened(3, where="id >= 150", columns="id")
+    assert (result.num_rows, min(result["id"].to_pylist()) >= 150) == (3, True)
     assert table.scan(limit=3, where="id = 7").count() == 1
     assert table.read(limit=2, columns=[]).num_rows == 2
     for wrong in (-1, 1.5, True, "3"):

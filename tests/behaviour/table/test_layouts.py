@@ -47,8 +47,8 @@ class Partitioned:
     def rows(self) -> list[tuple[Any, int]]:
         """What a reader without a warm cache sees, by id."""
         opened = Table.open(self.store, name="t", environment=self.table.context.environment)
-        found = opened.read().to_pydict()
-        return sorted(zip(found["p"], found["id"], strict=True), key=lambda row: row[1])
+        result = opened.read().to_pydict()
+        return sorted(zip(result["p"], result["id"], strict=True), key=lambda row: row[1])
 
     def data(self) -> list[str]:
         """Paths of all data files."""

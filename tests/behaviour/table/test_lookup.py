@@ -68,9 +68,9 @@ def opened(store: ObjectStore) -> Table:
 
 def values_of(table: Table) -> Rows:
     """What readers see; every row once, and as many as they count."""
-    found = table.read()
-    values = dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
-    assert len(values) == found.num_rows == table.scan().count()
+    rows = table.read()
+    values = dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+    assert len(values) == rows.num_rows == table.scan().count()
     return values
 
 
@@ -83,7 +83,7 @@ def sound(table: Table) -> None:
     """The deep check finds no error."""
     report = CheckReport(table.url, deep=True)
     check_table(table, Findings(report, store="t"))
-    assert not report.error_count, [one.sentence for one in report.findings if one.severity == "error"]
+    assert not report.error_count, [finding.sentence for finding in report.findings if finding.severity == "error"]
 
 
 def test_rows_are_visible_after_a_compaction_that_rewrites_no_older_file() -> None:
@@ -278,7 +278,7 @@ def test_a_crash_at_any_call(verb: Race, after: Rows) -> None:
     """The table has the rows from before or after, the next compaction is right, and cleaning leaves no index file."""
     recorded = RecordingStore(racing_table().store)
     verb(opened(recorded))
-    calls = [one.index for one in recorded.trace if one.call.changes]
+    calls = [call.index for call in recorded.trace if call.call.changes]
     results = set()
     for index in calls:
         for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
@@ -286,15 +286,15 @@ def test_a_crash_at_any_call(verb: Race, after: Rows) -> None:
             faulty = FaultyStore(store, faults={index: fault})
             with suppress(Crashed, LakebedError):
                 verb(opened(faulty))
-            found = values_of(opened(store))
-            assert found in (BASE, after), (index, fault)
-            results.add(found == after)
+            values = values_of(opened(store))
+            assert values in (BASE, after), (index, fault)
+            results.add(values == after)
             left = opened(store)
             left.compact()
             assert values_of(left) in (AFTER, {})
             left.expire(retain_max=1, retain_min=1, older_than_ms=0)
             left.collect(grace_ms=0)
-            named = {one.index_manifest for one in left.snapshots() if one.index_manifest}
-            entries = [entry for one in named for entry in left.context.manifests.index_entries(one)]
+            named = {snapshot.index_manifest for snapshot in left.snapshots() if snapshot.index_manifest}
+            entries = [entry for item in named for entry in left.context.manifests.index_entries(item)]
             assert files_in(left, "index") == {f"index/{entry.file_name}" for entry in entries}
     assert results == {True, False}

@@ -142,9 +142,9 @@ def copied(verb: Verb) -> ObjectStore:
 
 def rows_of(table: Table, version: int | str | None = None) -> Rows:
     """What a version has, as a dictionary; every row once."""
-    found = table.read(version=version)
-    values = dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
-    assert len(values) == found.num_rows, "a row is there twice"
+    rows = table.read(version=version)
+    values = dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+    assert len(values) == rows.num_rows, "a row is there twice"
     return values
 
 
@@ -154,13 +154,13 @@ def check(store: ObjectStore, verb: Verb, *, acknowledged: bool, deep: bool = Tr
     assert rows_of(table) in ([verb.after] if acknowledged else [BEFORE, verb.after])
     lines = [table, *(opened(store, branch.name) for branch in table.branches())]
     for line in lines:
-        for version in [*(one.id for one in line.snapshots()), *(f"tag.{tag.name}" for tag in line.tags())]:
+        for version in [*(snapshot.id for snapshot in line.snapshots()), *(f"tag.{tag.name}" for tag in line.tags())]:
             rows_of(line, version)
     if not deep:
         return
     report = CheckReport(table.url, deep=False)
     check_table(table, Findings(report, store="t"))
-    assert not report.error_count, [one.sentence for one in report.findings if one.severity == "error"]
+    assert not report.error_count, [finding.sentence for finding in report.findings if finding.severity == "error"]
 
 
 def losing(store: ObjectStore, index: int, fault: Fault, *, for_good: bool) -> FaultyStore:
@@ -194,7 +194,7 @@ def test_lost_replies(name: str) -> None:
     start = len(recorded.trace)
     verb.run(table)
     check(recorded.inner, verb, acknowledged=True)
-    calls = [(one.index, one.call) for one in recorded.trace[start:] if one.call.changes]
+    calls = [(item.index, item.call) for item in recorded.trace[start:] if item.call.changes]
     assert calls
     raised = set()
     for index, call in calls:
@@ -240,7 +240,7 @@ def test_a_repeated_commit_leaves_no_file_of_its_own() -> None:
         table = opened(recorded)
         start = len(recorded.trace)
         run(table)
-        calls = [one.index for one in recorded.trace[start:] if one.call.changes]
+        calls = [call.index for call in recorded.trace[start:] if call.call.changes]
         before, newest = data_files(recorded.inner), opened(recorded.inner).latest()
         for _ in range(2):
             assert run(opened(recorded.inner)) == newest, name
@@ -250,12 +250,12 @@ def test_a_repeated_commit_leaves_no_file_of_its_own() -> None:
             store = copied(verb)
             with suppress(OutcomeUnknown, Unavailable):
                 run(opened(losing(store, index, Fault.LOST_REPLY, for_good=True)))
-            newest, there = opened(store).latest(), data_files(store)
+            newest, files = opened(store).latest(), data_files(store)
             again = run(opened(store))
             check(store, verb, acknowledged=True, deep=False)
             if again == newest:
                 found_count += 1
-                assert data_files(store) == there, (name, index)
+                assert data_files(store) == files, (name, index)
         assert found_count > 0, name
 
 

@@ -18,8 +18,8 @@ def made() -> TableWorld:
     """Snapshot 2 is another client's, names everything and has a tag; 3 carries it on; 4 has files of its own."""
     world = TableWorld(4, foreign=False, rollbacks=False, branches=False)
     world.commit()
-    one = Extras(("index-1",), "stats-1", (encode_row(["a"], ["STRING"]), "changelog-1.parquet"))
-    for name, extras in (("one", one), ("two", Extras()), ("three", Extras(("index-2",), "stats-2"))):
+    item = Extras(("index-1",), "stats-1", (encode_row(["a"], ["STRING"]), "changelog-1.parquet"))
+    for name, extras in (("one", item), ("two", Extras()), ("three", Extras(("index-2",), "stats-2"))):
         changes, _, _ = world._change(world.table, add_count=1, delete_count=0)
         foreign_commit(world.table, changes, merges=False, name=name, extras=extras)
     world.table.create_tag("held", snapshot_id=2)

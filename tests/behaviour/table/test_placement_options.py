@@ -166,9 +166,9 @@ def test_mod_is_the_remainder(kind: pa.DataType, count: int) -> None:
     """The bucket function mod is Java's floorMod of the key; null counts as 0."""
     values = [*NUMBERS, *([2**63 - 1, -(2**63)] if kind == pa.int64() else [])]
     text = "INT" if kind == pa.int32() else "BIGINT"
-    found = bucket_of([pa.array(values, kind)], [text], bucket_count=count, function="mod")
-    assert found.tolist() == [0 if value is None else value % count for value in values]
-    assert found.dtype == np.int32
+    bucket = bucket_of([pa.array(values, kind)], [text], bucket_count=count, function="mod")
+    assert bucket.tolist() == [0 if value is None else value % count for value in values]
+    assert bucket.dtype == np.int32
 
 
 def test_a_table_with_mod_keeps_one_row_a_key() -> None:

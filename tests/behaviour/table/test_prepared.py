@@ -263,7 +263,7 @@ def test_the_index_of_keys_is_not_lost(bench: Bench, kind: Any) -> None:
     assert head is not None
     lost = Client(table).prepare(base=head, index_manifest=None, commit_kind=kind)
     with pytest.raises(Conflict) as caught:
-        table.commit_prepared(lost)
+        commit_prepared(table.context, lost)
     assert caught.value.kind == "index_changed"
     for key in range(4, -1, -1):  # without the index each would go into the first bucket
         table.upsert(pa.table({"id": pa.array([key], pa.int64()), "v": pa.array([2], pa.int64())}))
@@ -279,7 +279,7 @@ def test_files_of_dynamic_buckets_have_their_keys_in_the_index(bench: Bench) -> 
     live = table.context.manifests.live_entries(head)
     file = replace(named_file("new"), min_key=live["min_key"][0].as_py(), max_key=live["max_key"][0].as_py())
     with pytest.raises(Conflict) as caught:
-        table.commit_prepared(Client(table).prepare(BucketChange(EMPTY_ROW, 7, -1, (file,), ()), base=head))
+        commit_prepared(table.context, Client(table).prepare(BucketChange(EMPTY_ROW, 7, -1, (file,), ()), base=head))
     assert caught.value.kind == "index_changed"
     first, *rest = table.context.manifests.index_entries(head.index_manifest)
     body = encode_index_manifest(rest)
@@ -297,7 +297,7 @@ def test_files_of_dynamic_buckets_have_their_keys_in_the_index(bench: Bench) -> 
         index_manifest="index-manifest-rest",
         commit_kind="OVERWRITE",
     )
-    assert table.commit_prepared(emptied) is not None
+    assert commit_prepared(table.context, emptied) is not None
 
 
 def test_a_compaction_brings_no_deleted_row_back(bench: Bench) -> None:
@@ -317,8 +317,8 @@ def test_a_compaction_brings_no_deleted_row_back(bench: Bench) -> None:
     def compact(row_count: int) -> Snapshot | None:
         new = replace(named_file("again"), row_count=row_count)
         change = BucketChange(EMPTY_ROW, 0, -1, (new,), (old,))
-        return table.commit_prepared(
-            Client(table).prepare(change, base=head, index_manifest=None, commit_kind="COMPACT")
+        return commit_prepared(
+            table.context, Client(table).prepare(change, base=head, index_manifest=None, commit_kind="COMPACT")
         )
 
     with pytest.raises(Conflict) as caught:
@@ -330,7 +330,7 @@ def test_a_compaction_brings_no_deleted_row_back(bench: Bench) -> None:
 
 def test_the_time_is_the_servers(bench: Bench, client: Client) -> None:
     """The clock of a client does not date a snapshot: one that is ages ahead would date all later ones too."""
-    first = bench.table.commit_prepared(client.prepare(bench.change("a"), base=None, time_ms=2**63 - 1))
+    first = commit_prepared(bench.table.context, client.prepare(bench.change("a"), base=None, time_ms=2**63 - 1))
     assert first is not None
     assert first.time_ms == bench.environment.clock.now_ms()
     bench.commit("b")

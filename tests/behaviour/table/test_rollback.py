@@ -29,7 +29,7 @@ def test_rollback_to_a_snapshot() -> None:
     snapshot = made.table.rollback_to(3)
     assert snapshot.id == 7
     assert snapshot.properties[ROLLED_BACK_TO] == "3"
-    made.main.snapshots = {one: made.main.snapshots[one] for one in (1, 2, 3)} | {7: files}
+    made.main.snapshots = {item: made.main.snapshots[item] for item in (1, 2, 3)} | {7: files}
     made.main.tags = {"early": (2, made.main.snapshots[2], None)}
     made.main.last_id = 7
     made.check(collected=True)
@@ -43,7 +43,7 @@ def test_ids_are_never_used_again() -> None:
     made.table.rollback_to(2)
     other = type(made.table).open(made.store, name="world", environment=made.environment)
     made.main.last_id = 7
-    made.main.snapshots = {one: made.main.snapshots[one] for one in (1, 2)} | {7: made.main.snapshots[2]}
+    made.main.snapshots = {item: made.main.snapshots[item] for item in (1, 2)} | {7: made.main.snapshots[2]}
     made._commit_to(other, made.main)
     assert other.context.snapshots.ids() == [1, 2, 7, 8]
 
@@ -131,14 +131,14 @@ def test_the_plan_names_what_the_rollback_then_deletes() -> None:
     made.table.rollback_to(3)
     data = {doomed.path for doomed in plan.doomed if "/bucket-" in doomed.path}
     assert data == {path for path in before - made.stored() if "/bucket-" in path}
-    assert {f"snapshot/snapshot-{one}" for one in (4, 5, 6)} | {"tag/tag-late"} == set(plan.hide)
+    assert {f"snapshot/snapshot-{item}" for item in (4, 5, 6)} | {"tag/tag-late"} == set(plan.hide)
 
 
 def test_expiry_across_the_gap_counts_what_it_deletes() -> None:
     """Files that the rollback deleted are not candidates of a later expiry: its report counts only what was there."""
     made = world()
     made.table.rollback_to(3)
-    made.main.snapshots = {one: made.main.snapshots[one] for one in (1, 2, 3)} | {7: made.main.snapshots[3]}
+    made.main.snapshots = {item: made.main.snapshots[item] for item in (1, 2, 3)} | {7: made.main.snapshots[3]}
     made.main.last_id = 7
     made.commit()
     before = made.stored()

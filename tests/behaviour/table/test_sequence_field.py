@@ -48,10 +48,10 @@ def state(table: Table, **version: Any) -> dict[int, str]:
         for batch in read_split(table.store, split, plan=scan.plan)
         for row in batch.to_pylist()
     ]
-    found = dict(zip(whole["id"].to_pylist(), whole["v"].to_pylist(), strict=True))
-    assert len(found) == whole.num_rows == table.scan(**version).count()
-    assert {row["id"]: row["v"] for row in streamed} == found
-    return found
+    result = dict(zip(whole["id"].to_pylist(), whole["v"].to_pylist(), strict=True))
+    assert len(result) == whole.num_rows == table.scan(**version).count()
+    assert {row["id"]: row["v"] for row in streamed} == result
+    return result
 
 
 def test_a_late_row_never_wins() -> None:
@@ -250,10 +250,10 @@ def test_a_difference_shows_rows_only() -> None:
     table.delete(keys=keys((1, 20)))
     table.compact(full=True)
     table.upsert(rows((1, 11, "late"), (2, 11, "c")))
-    found = table.diff(1, 4)
-    assert found.removed["id"].to_pylist() == [1]
-    assert found.after["v"].to_pylist() == ["c"]
-    assert found.added.num_rows == 0
+    difference = table.diff(1, 4)
+    assert difference.removed["id"].to_pylist() == [1]
+    assert difference.after["v"].to_pylist() == ["c"]
+    assert difference.added.num_rows == 0
 
 
 @pytest.mark.parametrize(

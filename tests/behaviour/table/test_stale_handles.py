@@ -472,4 +472,4 @@ def test_a_branch_that_goes_while_all_are_listed_is_left_out() -> None:
     store = Interrupted(two.store)
     stale = Table.open(store, name="t")
     store.kind, store.folder, store.before = "list", "branch/branch-dev/schema", partial(two.other.delete_branch, "dev")
-    assert [one.branch for one in every_branch(stale.context)] == [None]
+    assert [item.branch for item in every_branch(stale.context)] == [None]

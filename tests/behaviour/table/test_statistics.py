@@ -114,8 +114,8 @@ def test_files_of_older_versions_are_read_without_trusting_their_bounds(old_tabl
 def test_the_repair_describes_old_files_anew(old_table: Table) -> None:
     """Afterwards the bounds are right, every row is found, pruning works again, and nothing needs another repair."""
     before = old_table.read()
-    (found,) = repair_statistics(old_table, dry_run=True)
-    assert (found.file_count, found.described_count, found.wrong_count, found.snapshot_id) == (1, 1, 1, None)
+    (result,) = repair_statistics(old_table, dry_run=True)
+    assert (result.file_count, result.described_count, result.wrong_count, result.snapshot_id) == (1, 1, 1, None)
     newest = old_table.latest()
     assert newest is not None
     assert newest.id == 3
@@ -184,9 +184,9 @@ def test_a_deep_check_names_old_files_with_wrong_bounds(old_table: Table) -> Non
     """Bounds that lakebed no longer trusts are a warning that names the repair, not a fault of the table."""
     report = check_url(old_table.url, deep=True)
     assert report.error_count == 0
-    (found,) = [finding for finding in report.findings if finding.severity == "warning"]
-    assert found.kind == "untrusted_statistics"
-    assert "--repair-statistics" in found.sentence
+    (result,) = [finding for finding in report.findings if finding.severity == "warning"]
+    assert result.kind == "untrusted_statistics"
+    assert "--repair-statistics" in result.sentence
 
 
 @pytest.mark.parametrize("column", ["f", "d"])

@@ -37,10 +37,10 @@ def stream(table: Table, **settings: Any) -> TableStream:
 
 def read(table: Table, batch: StreamBatch) -> list[dict[str, Any]]:
     """The rows of a batch, in any order."""
-    found = [row for split in batch.splits for row in read_split_table(table.store, split, plan=batch.plan).to_pylist()]
+    rows = [row for split in batch.splits for row in read_split_table(table.store, split, plan=batch.plan).to_pylist()]
     for unit in batch.units:
-        found += [row for part in unit.rows(table.store, batch.plan) for row in part.to_pylist()]
-    return found
+        rows += [row for part in unit.rows(table.store, batch.plan) for row in part.to_pylist()]
+    return rows
 
 
 def drain(table: Table, following: TableStream, start: StreamOffset, limits: Limits) -> tuple[StreamOffset, list[Any]]:
@@ -70,7 +70,7 @@ def test_a_follower_has_what_the_table_has(seed: int) -> None:
     rng = random.Random(seed)
     table = make(f"keyed-{seed}", keyed=True)
     following, offset = stream(table, changes=True), stream(table, changes=True).first()
-    there: dict[int, int] = {}
+    present: dict[int, int] = {}
     for step in range(20):
         action = rng.choice(["upsert", "upsert", "delete", "compact", "overwrite", "read"])
         ids = rng.sample(range(12), rng.randint(1, 6))
@@ -88,12 +88,12 @@ def test_a_follower_has_what_the_table_has(seed: int) -> None:
                 last = {row["id"]: row for row in batch if row["_row_kind"] != "-U"}
                 assert len(last) == sum(row["_row_kind"] != "-U" for row in batch), "a key is twice in a batch"
                 for key, row in last.items():
-                    there.pop(key, None)
+                    present.pop(key, None)
                     if row["_row_kind"] != "-D":
-                        there[key] = row["v"]
-            assert there == {row["id"]: row["v"] for row in table.read().to_pylist()}
+                        present[key] = row["v"]
+            assert present == {row["id"]: row["v"] for row in table.read().to_pylist()}
             _, batches = drain(table, stream(table), stream(table).first(), random_limits(rng))
-            assert {row["id"]: row["v"] for batch in batches for row in batch} == there
+            assert {row["id"]: row["v"] for batch in batches for row in batch} == present
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -102,7 +102,7 @@ def test_every_appended_row_comes_once(seed: int) -> None:
     rng = random.Random(seed)
     table = make(f"append-{seed}")
     following = stream(table, changes=True)
-    offset, there, number = following.first(), Counter[tuple[int, int]](), 0
+    offset, counter, number = following.first(), Counter[tuple[int, int]](), 0
     for step in range(24):
         action = rng.choice(["append", "append", "compact", "delete", "read"])
         if action == "append":
@@ -116,9 +116,9 @@ def test_every_appended_row_comes_once(seed: int) -> None:
         if step == 23 or action == "read":
             offset, batches = drain(table, following, offset, random_limits(rng))
             for row in (row for batch in batches for row in batch):
-                there[(row["id"], row["v"])] += -1 if row["_row_kind"] == "-D" else 1
-            assert +there == Counter((row["id"], row["v"]) for row in table.read().to_pylist())
-            assert min(there.values(), default=0) >= 0
+                counter[(row["id"], row["v"])] += -1 if row["_row_kind"] == "-D" else 1
+            assert +counter == Counter((row["id"], row["v"]) for row in table.read().to_pylist())
+            assert min(counter.values(), default=0) >= 0
 
 
 def test_limits_bound_batches_and_a_large_unit_is_read_alone() -> None:
@@ -161,7 +161,7 @@ def test_where_streams_begin() -> None:
         following = stream(table, **settings)
         first = following.first()
         if table.latest().id == 3:  # type: ignore[union-attr]
-            firsts = [stream(table, **one).first() for one in ({}, {"start": "latest"})]
+            firsts = [stream(table, **item).first() for item in ({}, {"start": "latest"})]
             table.compact(full=True)
             table.write(rows([4], 4))
         if settings in ({}, {"start": "latest"}):
@@ -254,8 +254,8 @@ def test_deletions_by_key_are_refused_skipped_or_read() -> None:
     end = following.advance(start, Limits())
     refused("rows_removed", InvalidRequest, lambda: following.plan(start, end))
     for settings in ({"changes": True}, {"removals": "skip"}):
-        found = read(table, stream(table, **settings).plan(start, end))
-        assert [(row["id"], row["_row_kind"]) for row in found] == [(1, "-D")]
+        result = read(table, stream(table, **settings).plan(start, end))
+        assert [(row["id"], row["_row_kind"]) for row in result] == [(1, "-D")]
 
 
 def test_a_consumer_holds_what_is_not_read_yet() -> None:
@@ -328,8 +328,8 @@ def test_rows_that_depend_on_older_ones_are_followed_as_exact_changes() -> None:
     table.upsert(rows([1], 2))
     refused("unsupported_changes", InvalidRequest, stream(table).first)
     following = stream(table, changes=True)
-    found = [read(table, batch) for _, batch in following.commits(*following.span(Bound("2"), None))]
-    assert [[(row["v"], row["_row_kind"]) for row in batch] for batch in found] == [[(1, "-U"), (3, "+U")]]
+    result = [read(table, batch) for _, batch in following.commits(*following.span(Bound("2"), None))]
+    assert [[(row["v"], row["_row_kind"]) for row in batch] for batch in result] == [[(1, "-U"), (3, "+U")]]
 
 
 def test_rows_that_depend_on_older_ones_with_deletion_vectors() -> None:
@@ -348,5 +348,5 @@ def test_rows_that_depend_on_older_ones_with_deletion_vectors() -> None:
     assert following.advance(start, Limits()).snapshot == start.snapshot + 1
     assert read(table, following.plan(start, following.advance(start, Limits()))) == []
     table.compact()
-    found = read(table, following.plan(start, following.advance(start, Limits())))
-    assert [(row["v"], row["_row_kind"]) for row in found] == [(1, "-U"), (3, "+U")]
+    result = read(table, following.plan(start, following.advance(start, Limits())))
+    assert [(row["v"], row["_row_kind"]) for row in result] == [(1, "-U"), (3, "+U")]

@@ -55,8 +55,8 @@ def test_each_tag_is_read_once(bench: Any) -> None:
     bench.table.context.tags.replace("t07", source=bench.table.context.tags.source(snapshot_id=2))
     bench.table.context.tags.remove_files(["t08"])
     with bench.store.count() as third:
-        found = targets(bench.table)
-    assert (found["t07"], "t08" in found, len(found)) == (2, False, 39)
+        result = targets(bench.table)
+    assert (result["t07"], "t08" in result, len(result)) == (2, False, 39)
     assert (third.list, third.get) == (1, 1)
 
 

@@ -261,8 +261,8 @@ def test_the_index_notices_every_change(bench: Any) -> None:
     bench.table.create_tag("new", snapshot_id=3)
     with bench.store.count() as requests:
         index = bench.table.context.tags.index()
-    found = {entry.name: entry.snapshot_id for entry in index}
-    assert found == {tag.name: tag.snapshot.id for tag in bench.table.tags()}
+    snapshot_ids = {entry.name: entry.snapshot_id for entry in index}
+    assert snapshot_ids == {tag.name: tag.snapshot.id for tag in bench.table.tags()}
     assert requests.get == 1 + 3
     expiries = {entry.name: entry.expires_ms for entry in index}
     assert expiries["t7"] == bench.table.tag("t7").create_time_ms + 8
@@ -276,8 +276,8 @@ def test_a_damaged_index_is_only_a_slower_look(bench: Any, body: bytes) -> None:
     bench.table.create_tag("v1")
     bench.store.put("lakebed/tag-index", body)
     assert [entry.snapshot_id for entry in bench.table.context.tags.index()] == [1]
-    found = load_entries(bench.store, layout=bench.table.context.layout, environment=bench.environment)
-    assert [entry.snapshot_id for entry in found] == [1]
+    entries = load_entries(bench.store, layout=bench.table.context.layout, environment=bench.environment)
+    assert [entry.snapshot_id for entry in entries] == [1]
     assert bytes(bench.store.get("lakebed/tag-index")) != body
 
 

@@ -25,24 +25,24 @@ KINDS: dict[str, tuple[list[str], dict[str, str]]] = {
 
 
 def make(kind: str, **options: str) -> Table:
-    keys, own = KINDS[kind]
+    keys, mine = KINDS[kind]
     return Table.create(
         open_store(f"memory://update-{uuid.uuid4()}"),
         name="t",
         schema=SCHEMA,
         primary_keys=keys,
-        options={**own, **options},
+        options={**mine, **options},
     )
 
 
 def rows(ids: list[int], v: int) -> pa.Table:
-    return pa.table({"id": ids, "v": [v] * len(ids), "s": [str(one) for one in ids]}, schema=SCHEMA)
+    return pa.table({"id": ids, "v": [v] * len(ids), "s": [str(item) for item in ids]}, schema=SCHEMA)
 
 
 def state(table: Table) -> dict[int, tuple[Any, ...]]:
-    found = {row["id"]: (row["v"], row["s"]) for row in table.read().to_pylist()}
-    assert len(found) == table.read().num_rows
-    return found
+    rows = {row["id"]: (row["v"], row["s"]) for row in table.read().to_pylist()}
+    assert len(rows) == table.read().num_rows
+    return rows
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,21 +51,21 @@ def test_updates_give_what_a_dictionary_has(kind: str) -> None:
     rng, table = random.Random(kind), make(kind)
     table.write(rows(list(range(8)), 1))
     table.write(rows(list(range(8, 12)), 2))
-    there = state(table)
+    present = state(table)
     for step in range(5):
         low = rng.randint(0, 11)
         if step % 2:
             table.update(f"id >= {low}", {"v": step, "s": None})
-            there |= {key: (step, None) for key in there if key >= low}
+            present |= {key: (step, None) for key in present if key >= low}
         else:
             table.update(f"id < {low}", {"v": lambda found: pc.add(found["v"], found["id"])})
-            there |= {key: (v + key, s) for key, (v, s) in there.items() if key < low}
-        assert state(table) == there
+            present |= {key: (v + key, s) for key, (v, s) in present.items() if key < low}
+        assert state(table) == present
     newest = table.latest()
     assert table.update("id > 100", {"v": 0}) is None
     assert table.latest() == newest
     table.compact(full=True)
-    assert state(table) == there
+    assert state(table) == present
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,7 +102,7 @@ def test_updates_that_may_not_be() -> None:
     merging = make("keyed", **{"merge-engine": "partial-update"})
     with pytest.raises(InvalidRequest, match="does not replace a row by the next one of its key"):
         merging.update("id = 1", {"v": 1})
-    assert [one.id for one in table.snapshots()] == [1]
+    assert [snapshot.id for snapshot in table.snapshots()] == [1]
     assert {meta.path for meta in table.store.list("bucket-0")} | {
         meta.path for meta in table.store.list("bucket-1")
     } == {row["file_path"] for row in table.system("files").to_pylist()}

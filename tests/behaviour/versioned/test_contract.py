@@ -143,7 +143,7 @@ def a_tenant() -> Subject:
         return [int.from_bytes(key) for key, _ in reading.scan()]
 
     def an_object(store: Tenant) -> str:
-        main = next(one for one in store.state().manifest.timelines if one.name == MAIN)
+        main = next(element for element in store.state().manifest.timelines if element.name == MAIN)
         origin, (file_id, *_) = next(iter(main.origins.items()))
         txn, _, timeline = origin.partition("/")
         return layer_path(store.name, int(txn), timeline, file_id).partition("/")[2]
@@ -196,7 +196,7 @@ def test_a_pin_keeps_its_name_and_version(subject: Subject) -> None:
     pin = subject.store.pin("before", version=ids[0])
     assert isinstance(pin, Pin)
     assert (pin.store, pin.name, pin.version, pin.expires_ms) == (subject.store.name, "before", ids[0], None)
-    assert [(found.name, found.version) for found in subject.store.pins()] == [("before", ids[0])]
+    assert [(item.name, item.version) for item in subject.store.pins()] == [("before", ids[0])]
     assert subject.items(subject.store.at("before")) == [1]
     subject.store.unpin("before")
     assert subject.store.pins() == []

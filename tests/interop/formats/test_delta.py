@@ -54,7 +54,7 @@ def test_versions_and_partitions(lake: Lake, rows: Rows, plain: Plain, tmp_path:
         assert table.schema.partition_keys == ("p",)
         assert plain(table.read()) == plain(expected.select(table.arrow_schema.names))
         assert table.scan(where="p = 'b/c=ü %' AND id >= 30").count() == sum(
-            one["p"] == "b/c=ü %" and one["id"] >= 30 for one in expected.to_pylist()
+            row["p"] == "b/c=ü %" and row["id"] >= 30 for row in expected.to_pylist()
         )
     assert check_lake(lake, deep=True).error_count == 0
 
@@ -63,15 +63,15 @@ def edited(source: Path, change: Callable[[dict[str, Any]], Iterable[dict[str, A
     """Rewrite the first entry of a table's log, action by action."""
     log = source / "_delta_log" / f"{0:020}.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
-    log.write_text("".join(f"{json.dumps(one)}\n" for action in actions for one in change(action)))
+    log.write_text("".join(f"{json.dumps(item)}\n" for action in actions for item in change(action)))
 
 
 def with_feature(action: dict[str, Any], *names: str) -> dict[str, Any]:
     """The protocol with more features."""
     if "protocol" not in action:
         return action
-    found = action["protocol"]
-    more = [*(found.get("readerFeatures") or []), *names]
+    result = action["protocol"]
+    more = [*(result.get("readerFeatures") or []), *names]
     return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": more, "writerFeatures": more}}
 
 
@@ -127,9 +127,9 @@ def test_column_mapping(lake: Lake, plain: Plain, tmp_path: Path) -> None:
 
     def map_columns(action: dict[str, Any]) -> list[dict[str, Any]]:
         if "metaData" in action:
-            found = json.loads(action["metaData"]["schemaString"])
-            renamed(found["fields"])
-            action["metaData"]["schemaString"] = json.dumps(found)
+            document = json.loads(action["metaData"]["schemaString"])
+            renamed(document["fields"])
+            action["metaData"]["schemaString"] = json.dumps(document)
             action["metaData"]["configuration"] = {
                 "delta.columnMapping.mode": "name",
                 "delta.columnMapping.maxColumnId": "4",

@@ -114,6 +114,6 @@ def test_columns_change_with_an_overwrite(lake: Lake, tmp_path: Path) -> None:
     table.append(pa.table({"a": [2], "c": [0.5]}))
     for format in FORMATS:
         report = export_table(table, str(tmp_path / format), format=format, options=ExportOptions(overwrite=True))
-        found = by_library(report)
-        assert sorted(found.column_names) == ["a", "c"]
-        assert sorted(found["a"].to_pylist()) == [1, 2]
+        result = by_library(report)
+        assert sorted(result.column_names) == ["a", "c"]
+        assert sorted(result["a"].to_pylist()) == [1, 2]

@@ -30,7 +30,7 @@ def by_delta(folder: Path, version: int) -> pa.Table:
 
 def files_of(report: HistoryReport) -> list[tuple[int, int, int]]:
     """New files as they are, new files rewritten, and removed files, of each version."""
-    return [(one.taken_count, one.rewritten_count, one.removed_count) for one in report.versions]
+    return [(version.taken_count, version.rewritten_count, version.removed_count) for version in report.versions]
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def test_every_version_of_a_delta_table(lake: Lake, plain: Plain, delta: Path, i
     assert not lake.has_table("t")
     report = import_history(lake, "t", str(delta), format="delta", options=options)
     assert files_of(report) == files_of(dry) == [(2, 0, 0), (2, 0, 0), (2, 0, 2), (1, 0, 0), (1, 0, 3), (3, 0, 2)]
-    assert [one.tags for one in report.versions] == [(f"version-{number}",) for number in range(6)]
+    assert [version.tags for version in report.versions] == [(f"version-{number}",) for number in range(6)]
     assert "imported 6 versions in 11 files" in report.sentence
     table = lake.table("t")
     for number in range(6):
         expected = by_delta(delta, number)
-        found = table.read(version=f"version-{number}")
-        assert set(found.column_names) == set(expected.column_names)
-        assert plain(found.select(expected.column_names)) == plain(expected)
+        rows = table.read(version=f"version-{number}")
+        assert set(rows.column_names) == set(expected.column_names)
+        assert plain(rows.select(expected.column_names)) == plain(expected)
     assert plain(table.read(version="version-5")) == plain(table.read())
     assert check_lake(lake, deep=True).error_count == 0
     table.delete_tag("version-0")
@@ -76,7 +76,10 @@ def test_chosen_versions_and_those_that_are_gone(lake: Lake, plain: Plain, delta
     """By number, and no other. A version whose files a VACUUM deleted is left out, with a note."""
     history = HistoryOptions(versions=("3", "0"))
     report = import_history(lake, "some", str(delta), format="delta", history=history)
-    assert [(one.version, one.tags) for one in report.versions] == [("0", ("version-0",)), ("3", ("version-3",))]
+    assert [(version.version, version.tags) for version in report.versions] == [
+        ("0", ("version-0",)),
+        ("3", ("version-3",)),
+    ]
     table = lake.table("some")
     assert plain(table.read(version="version-0")) == plain(by_delta(delta, 0))
     assert plain(table.read().select(["id", "p", "more"])) == plain(by_delta(delta, 3))
@@ -84,7 +87,7 @@ def test_chosen_versions_and_those_that_are_gone(lake: Lake, plain: Plain, delta
     for uri in uris[4].difference(*uris[:4], uris[5]):
         Path(uri).unlink()
     report = import_history(lake, "rest", str(delta), format="delta")
-    assert [one.version for one in report.versions] == ["0", "1", "2", "3", "5"]
+    assert [version.version for version in report.versions] == ["0", "1", "2", "3", "5"]
     (note,) = report.notes
     assert "Version 4 is left out: The source's file" in note
     assert plain(lake.table("rest").read(version="version-2")) == plain(by_delta(delta, 2))
@@ -102,10 +105,10 @@ def test_columns_that_get_another_type(lake: Lake, plain: Plain, tmp_path: Path)
     deltalake.DeltaTable(source).alter.add_columns([deltalake.Field("more", deltalake.schema.PrimitiveType("double"))])
     import_history(lake, "t", str(source), format="delta")
     for number, kind in enumerate((pa.int32(), pa.int64(), pa.int64())):
-        found = lake.table("t").read(version=f"version-{number}")
-        assert found.schema.field("id").type == kind
-        assert found.column_names == by_delta(source, number).column_names
-        assert plain(found) == plain(by_delta(source, number))
+        result = lake.table("t").read(version=f"version-{number}")
+        assert result.schema.field("id").type == kind
+        assert result.column_names == by_delta(source, number).column_names
+        assert plain(result) == plain(by_delta(source, number))
     deltalake.write_deltalake(source, pa.table({"id": [True]}), mode="overwrite", schema_mode="overwrite")
     with pytest.raises(InvalidRequest, match=r"Version 3 of .* has the column 'id' as BOOLEAN, and .* as BIGINT"):
         import_history(lake, "u", str(source), format="delta")
@@ -115,10 +118,12 @@ def test_columns_that_get_another_type(lake: Lake, plain: Plain, tmp_path: Path)
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Any]:
     """A catalog in SQLite, with a namespace."""
-    found = sql.SqlCatalog("local", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    found.create_namespace("db")
-    yield found
-    found.close()
+    sql_catalog = sql.SqlCatalog(
+        "local", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse"
+    )
+    sql_catalog.create_namespace("db")
+    yield sql_catalog
+    sql_catalog.close()
 
 
 def test_snapshots_and_tags_of_an_iceberg_table(lake: Lake, catalog: Any, plain: Plain) -> None:
@@ -140,26 +145,26 @@ def test_snapshots_and_tags_of_an_iceberg_table(lake: Lake, catalog: Any, plain:
     location = table.location()
 
     report = import_history(lake, "all", location, format="iceberg")
-    snapshots = [one.snapshot_id for one in table.snapshots()]
-    assert [one.version for one in report.versions] == [str(one) for one in snapshots]
+    snapshots = [snapshot.snapshot_id for snapshot in table.snapshots()]
+    assert [version.version for version in report.versions] == [str(snapshot) for snapshot in snapshots]
     assert files_of(report)[:2] == [(1, 0, 0), (1, 0, 0)]
     assert files_of(report)[-1] == (1, 2, 2)
-    found = lake.table("all")
+    result = lake.table("all")
     for snapshot_id in snapshots:
         expected = table.scan(snapshot_id=snapshot_id).to_arrow()
-        read = found.read(version=f"snapshot-{snapshot_id}")
+        read = result.read(version=f"snapshot-{snapshot_id}")
         assert set(read.column_names) == set(expected.column_names)
         assert plain(read.select(expected.column_names)) == plain(expected)
-    assert plain(found.read(version="monday")) == plain(found.read(version=f"snapshot-{snapshots[0]}"))
+    assert plain(result.read(version="monday")) == plain(result.read(version=f"snapshot-{snapshots[0]}"))
     assert "The source's tag '20240105' is here snapshot-" in report.notes[0]
     assert check_lake(lake, deep=True).error_count == 0
 
     report = import_history(lake, "tagged", location, format="iceberg", history=HistoryOptions(tags=True))
-    assert [one.tags for one in report.versions] == [("monday",), ("20240105",), ()]
-    assert plain(lake.table("tagged").read(version="monday")) == plain(found.read(version="monday"))
+    assert [version.tags for version in report.versions] == [("monday",), ("20240105",), ()]
+    assert plain(lake.table("tagged").read(version="monday")) == plain(result.read(version="monday"))
     report = import_history(lake, "named", location, format="iceberg", history=HistoryOptions(versions=("monday",)))
-    assert [len(one.tags) for one in report.versions] == [2]
-    assert plain(lake.table("named").read()) == plain(found.read(version="monday"))
+    assert [len(version.tags) for version in report.versions] == [2]
+    assert plain(lake.table("named").read()) == plain(result.read(version="monday"))
 
 
 def test_columns_changed_after_the_last_snapshot(lake: Lake, catalog: Any, plain: Plain) -> None:
@@ -177,14 +182,14 @@ def test_columns_changed_after_the_last_snapshot(lake: Lake, catalog: Any, plain
     dry = import_history(lake, "t", source.location(), format="iceberg", options=ImportOptions(dry_run=True))
     report = import_history(lake, "t", source.location(), format="iceberg")
     assert files_of(report) == files_of(dry) == [(1, 0, 0), (0, 1, 1)]
-    assert [one.tags for one in report.versions] == [(f"snapshot-{last}",), ()]
+    assert [version.tags for version in report.versions] == [(f"snapshot-{last}",), ()]
     table = lake.table("t")
     assert table.read().column_names == now.column_names
     assert plain(table.read()) == plain(now)
     assert plain(table.read(version=f"snapshot-{last}")) == plain(source.scan(snapshot_id=last).to_arrow())
     source.manage_snapshots().create_tag(last, "monday").commit()
     report = import_history(lake, "tagged", source.location(), format="iceberg", history=HistoryOptions(tags=True))
-    assert [one.tags for one in report.versions] == [("monday",), ()]
+    assert [version.tags for version in report.versions] == [("monday",), ()]
     assert plain(lake.table("tagged").read()) == plain(now)
     history = HistoryOptions(versions=(str(last),))
     report = import_history(lake, "named", source.location(), format="iceberg", history=history)
@@ -211,11 +216,11 @@ def test_a_new_column_next_to_nested_ones(format: str, lake: Lake, catalog: Any,
         with source.update_schema() as schema:
             schema.add_column("n", types.LongType())
         source.append(more)
-        expected = [plain(source.scan(snapshot_id=one.snapshot_id).to_arrow()) for one in source.snapshots()]
+        expected = [plain(source.scan(snapshot_id=snapshot.snapshot_id).to_arrow()) for snapshot in source.snapshots()]
     report = import_history(lake, "t", where, format=format)
     assert files_of(report) == [(1, 0, 0), (1, 0, 0)]
     table = lake.table("t")
-    assert [plain(table.read(version=one.tags[0])) for one in report.versions] == expected
+    assert [plain(table.read(version=version.tags[0])) for version in report.versions] == expected
     assert check_lake(lake, deep=True).error_count == 0
 
 
@@ -230,9 +235,9 @@ def test_a_column_that_is_renamed_and_gets_its_name_back(lake: Lake, catalog: An
         source.append(rows.rename_columns(["id", new]))
     report = import_history(lake, "t", source.location(), format="iceberg")
     assert files_of(report) == [(1, 0, 0), (1, 1, 1), (2, 1, 2)]
-    for one in source.snapshots():
-        expected = source.scan(snapshot_id=one.snapshot_id).to_arrow()
-        assert plain(lake.table("t").read(version=f"snapshot-{one.snapshot_id}")) == plain(expected)
+    for snapshot in source.snapshots():
+        expected = source.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+        assert plain(lake.table("t").read(version=f"snapshot-{snapshot.snapshot_id}")) == plain(expected)
 
 
 def test_a_field_inside_a_column_that_is_added(lake: Lake, catalog: Any) -> None:

@@ -29,16 +29,18 @@ types = pytest.importorskip("pyiceberg.types")
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Any]:
     """A catalog in SQLite, with a namespace."""
-    found = sql.SqlCatalog("local", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    found.create_namespace("db")
-    yield found
-    found.close()
+    sql_catalog = sql.SqlCatalog(
+        "local", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse"
+    )
+    sql_catalog.create_namespace("db")
+    yield sql_catalog
+    sql_catalog.close()
 
 
 def imported(lake: Lake, table: Any, name: str, options: ImportOptions | None = None, **more: Any) -> ImportReport:
     """Import a table from its folder."""
-    found = SourceOptions(**more) if more else None
-    return import_table(lake, name, table.location(), format="iceberg", options=options, source_options=found)
+    source_options = SourceOptions(**more) if more else None
+    return import_table(lake, name, table.location(), format="iceberg", options=options, source_options=source_options)
 
 
 def compare(lake: Lake, table: Any, name: str, plain: Plain, **scan: Any) -> None:
@@ -70,7 +72,7 @@ def test_evolution_and_deletes(lake: Lake, catalog: Any, rows: Rows, plain: Plai
     assert report.taken_count == 0
     assert report.reasons == {"has another column as 'i' (its field id is 14)": 3}
     compare(lake, table, "renamed", plain)
-    names = [one.name for one in table.schema().fields]
+    names = [field.name for field in table.schema().fields]
     later = rows(60, 90).rename_columns(["j" if name == "i" else name for name in first.column_names])
     later = later.append_column("extra", pa.array(["e"] * 30)).append_column("i", pa.array(range(30), pa.int32()))
     table.append(later.select(names))

@@ -73,8 +73,8 @@ def encode(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 def exact(rows: pa.Table, columns: Iterable[str] | None = None) -> list[tuple[Any, ...]]:
     """Rows as tuples that compare exactly: NaN equals itself, -0.0 differs from 0.0; in a stable order."""
     names = list(columns or rows.column_names)
-    found = zip(*(encode(rows[name]) for name in names), strict=True)
-    return sorted((tuple(map(_hashable, row)) for row in found), key=repr)
+    result = zip(*(encode(rows[name]) for name in names), strict=True)
+    return sorted((tuple(map(_hashable, row)) for row in result), key=repr)
 
 
 def _hashable(value: Any) -> Any:
@@ -280,8 +280,8 @@ class Java:
         self, table: str, wheres: Sequence[Mapping[str, Any]], *, column: str = "id", **request: Any
     ) -> list[list[int]]:
         """For each of many filters of one column, the numbers in a BIGINT column of the rows found, sorted."""
-        found = self.call("find", table, wheres=list(wheres), column=column, **request)
-        return [sorted(numbers) for numbers in found]
+        answer = self.call("find", table, wheres=list(wheres), column=column, **request)
+        return [sorted(numbers) for numbers in answer]
 
     def read(
         self,
@@ -292,11 +292,11 @@ class Java:
         **request: Any,
     ) -> pa.Table:
         """Rows, by a filter of Filters.java whose values are the worker's JSON, and of a branch or with options."""
-        found = self.call("read", table, where=where, columns=list(columns) if columns else None, **request)
-        types = [arrow_type(column["type"]) for column in found["columns"]]
-        rows = found["rows"]
+        answer = self.call("read", table, where=where, columns=list(columns) if columns else None, **request)
+        types = [arrow_type(column["type"]) for column in answer["columns"]]
+        rows = answer["rows"]
         arrays = [decode([row[i] for row in rows], type_) for i, type_ in enumerate(types)]
-        return pa.table(arrays, names=[column["name"] for column in found["columns"]])
+        return pa.table(arrays, names=[column["name"] for column in answer["columns"]])
 
 
 @pytest.fixture(scope="session")

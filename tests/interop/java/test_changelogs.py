@@ -24,8 +24,8 @@ Change = tuple[str, int, int | None, str | None]
 
 def followed(java: Java, **options: str) -> list[Change]:
     """What the Java client streams."""
-    found = java.call("follow", "default.t", options=options)
-    return [(kind, *row) for kind, row in zip(found["kinds"], found["rows"], strict=True)]
+    answer = java.call("follow", "default.t", options=options)
+    return [(kind, *row) for kind, row in zip(answer["kinds"], answer["rows"], strict=True)]
 
 
 def told(table: Table) -> list[Change]:
@@ -38,15 +38,15 @@ def net(table: Table) -> dict[int, Any]:
     stream = TableStream(
         table.context, StreamSettings(changes=True, start="from-snapshot", version=1), schema=table.schema
     )
-    there: dict[int, Any] = {}
+    present: dict[int, Any] = {}
     start = stream.first()
     while (end := stream.advance(start, Limits(snapshots=2))) != start:
         batch = stream.plan(start, end)
         for unit in batch.units:
             for part in unit.rows(table.store, batch.plan):
-                apply(there, [(row["_row_kind"], row["id"], row["v"], row["s"]) for row in part.to_pylist()])
+                apply(present, [(row["_row_kind"], row["id"], row["v"], row["s"]) for row in part.to_pylist()])
         start = end
-    return there
+    return present
 
 
 def apply(there: dict[int, Any], changes: list[Change]) -> dict[int, Any]:

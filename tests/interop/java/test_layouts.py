@@ -142,8 +142,8 @@ def test_external_paths_are_shared_by_both(java: Java, lake: Lake, tmp_path: Pat
         if value == 2:
             java.call("compact")
             table.create_tag("kept")
-        found = [java.exact(java.read("default.t")), java.exact(table.read())]
-        assert found == [java.exact(rows)] * 2
+        result = [java.exact(java.read("default.t")), java.exact(table.read())]
+        assert result == [java.exact(rows)] * 2
     table.compact(full=True)
     paths = table.system("files")["file_path"].to_pylist()
     assert sorted(paths) == sorted(file["path"] for file in java.call("files"))
@@ -156,8 +156,8 @@ def test_external_paths_are_shared_by_both(java: Java, lake: Lake, tmp_path: Pat
     table.delete_tag("kept")
     assert table.collect(grace_ms=0).deleted_count == 0
     assert java.call("remove_orphans") == []
-    there = [path for place in places for path in place.rglob("*") if path.is_file()]
-    assert sorted(f"file:{path}" for path in there) == sorted(paths)
+    present = [path for place in places for path in place.rglob("*") if path.is_file()]
+    assert sorted(f"file:{path}" for path in present) == sorted(paths)
     assert not list((tmp_path / "lake").rglob("t/**/*.parquet"))
     assert [finding.sentence for finding in check_lake(lake, deep=True).findings] == []
     java.write("default.t", rows)

@@ -35,15 +35,15 @@ def as_model(found: pa.Table) -> Model:
 
 def positions_of(table: Table, ids: set[int]) -> dict[str, list[int]]:
     """Where the rows of some ids are, deleted ones included: row numbers by name of the data file."""
-    found: dict[str, list[int]] = {}
+    result: dict[str, list[int]] = {}
     for split in table.scan().splits():
         for file in split.files:
             body = bytes(table.store.get(f"{split.folder}/{file.file_name}"))
             stored = pq.read_table(pa.BufferReader(body))["id"].to_pylist()
             positions = [at for at, number in enumerate(stored) if number in ids]
             if positions:
-                found[file.file_name] = positions
-    return found
+                result[file.file_name] = positions
+    return result
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,15 @@ def test_tables_with_a_primary_key(java: Java, lake: Lake, options: dict[str, st
         numbers = sorted(chance.sample(range(200), 60))
         kind = "-D" if step == 3 else "+I"
         java.write("default.t", rows(numbers, step), kind=kind, wait_compaction=step % 3 != 1)
-        found = as_model(java.read("default.t"))
-        assert as_model(table.read()) == found, step
-        assert table.scan().count() == len(found)
-        assert as_model(table.read(where="v >= 2")) == {key: v for key, v in found.items() if v >= 2}
-        assert as_model(table.read(where="id < 50")) == {key: v for key, v in found.items() if key < 50}
-        versions[table.latest().id] = found  # type: ignore[union-attr]
+        result = as_model(java.read("default.t"))
+        assert as_model(table.read()) == result, step
+        assert table.scan().count() == len(result)
+        assert as_model(table.read(where="v >= 2")) == {key: v for key, v in result.items() if v >= 2}
+        assert as_model(table.read(where="id < 50")) == {key: v for key, v in result.items() if key < 50}
+        versions[table.latest().id] = result  # type: ignore[union-attr]
     assert any(split.vectors for split in table.scan().splits())
-    for version, found in versions.items():
-        assert as_model(table.read(version=version)) == found
+    for version, result in versions.items():
+        assert as_model(table.read(version=version)) == result
     newest: Any = table.latest()
     compared = table.diff(min(versions))
     assert set(compared.added["id"].to_pylist()) == set(versions[newest.id]) - set(versions[min(versions)])

@@ -75,9 +75,9 @@ def test_everything_described_is_answered_as_described(filled: Any, clients_pyth
     report = explore(
         clients_python, filled, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "3", "--seed", "1"
     )
-    found = re.search(r"Selected: (\d+)/(\d+)\s+Tested: (\d+)", report)
-    assert found is not None
-    assert len(set(found.groups())) == 1, report
+    match = re.search(r"Selected: (\d+)/(\d+)\s+Tested: (\d+)", report)
+    assert match is not None
+    assert len(set(match.groups())) == 1, report
     # What is not HTTP at all has no line of its own, only a sentence.
     lines = [line for line in filled.log.read_text().splitlines() if line.startswith("{")]
     statuses = [json.loads(line)["status"] for line in lines]

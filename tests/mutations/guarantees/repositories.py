@@ -5,6 +5,7 @@ What races of processes break is in `tests/simulation/test_repo_mutations.py`.
 
 from __future__ import annotations
 
+from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.key_value.port import KeyValue
 from lakebed.repo import directories, fs
@@ -61,6 +62,14 @@ def complete_whatever_became_of_it(original, key_value, puts, *, expected):
 
 
 GUARANTEES = [
+    Guarantee(
+        "A downloaded file has the bytes of its own object, whatever its neighbours are called.",
+        replace(
+            whole_file.name_unfinished, lambda original, target: target.with_name(f".{target.name[:50]}.unfinished")
+        ),
+        "behaviour/repo/test_directories.py::test_files_with_names_alike_keep_their_own_bytes",
+        error=FileNotFoundError,
+    ),
     Guarantee(
         "An empty branch is deleted without what is acknowledged meanwhile.",
         raise_nothing(protocol.WriteAttempts._check_closed),

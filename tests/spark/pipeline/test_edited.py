@@ -74,9 +74,9 @@ def trips(root: Path) -> Table:
 
 def fares(root: Path, version: str | None = None) -> dict[int, int]:
     rows = trips(root).read(version=version)
-    found = dict(zip(rows["id"].to_pylist(), rows["fare"].to_pylist(), strict=True))
-    assert len(found) == rows.num_rows
-    return found
+    result = dict(zip(rows["id"].to_pylist(), rows["fare"].to_pylist(), strict=True))
+    assert len(result) == rows.num_rows
+    return result
 
 
 def names(summary: RunSummary) -> list[str]:
@@ -99,7 +99,9 @@ def test_an_edit_of_what_is_kept_runs_nothing_but_the_expiry(spark: SparkSession
     for day in (1, 17, MONTH):
         assert fares(tmp_path, f"day-{day}") == after[day - 1]
     assert names(run(spark, tmp_path, TEXT.replace("keep: 3", "keep: 5"))) == ["expire"]
-    assert [(one.state, one.steps_done) for one in status(str(tmp_path / "lake"))] == [("complete", 94)] * 2
+    assert [(difference.state, difference.steps_done) for difference in status(str(tmp_path / "lake"))] == [
+        ("complete", 94)
+    ] * 2
 
 
 def test_finished_steps_that_would_run_again_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:

@@ -240,8 +240,8 @@ def test_a_bad_day_is_stopped_by_its_audit_and_nothing_is_published(spark: Spark
         {"id": 2, "delay": 5000, "gone": False},
     )
     assert rows(flights(root)) == AFTER["2013-01-01"]
-    found = status(str(root / "lake"))[0]
-    assert (found.state, found.failed_step, found.error) == ("failed", "audit 2013-01-02", error.message)
+    result = status(str(root / "lake"))[0]
+    assert (result.state, result.failed_step, result.error) == ("failed", "audit 2013-01-02", error.message)
     (root / "2013-01-02.csv").write_text(DAYS["2013-01-02"])
     summary = run(spark, root)
     assert summary.steps_skipped == 5
@@ -345,7 +345,7 @@ def test_metadata_steps_need_no_spark(spark: SparkSession, root: Path) -> None:
     summary = run(None, root, text, progress=NoSpark())  # type: ignore[arg-type]
     assert summary.steps_run == 5
     cleaned = [record.metrics for record in summary.records if record.verb == "collect"]
-    assert [(one["files_deleted"], one["bytes_freed"]) for one in cleaned] == [(1, 4), (0, 0), (1, 4)]
+    assert [(item["files_deleted"], item["bytes_freed"]) for item in cleaned] == [(1, 4), (0, 0), (1, 4)]
     assert not orphan.exists()
     assert flights(root).tag("now").snapshot.id == 3
 

@@ -52,7 +52,7 @@ def test_what_an_audit_in_the_branch_stops_is_not_published(spark: SparkSession,
     assert stopped.value.kind == "audit_failed"
     assert rows("trips") == {(1, 10), (2, 20)}
     assert rows("totals") == {(1, 30)}
-    assert [one.name for one in table("trips").branches()] == ["etl"]
+    assert [branch.name for branch in table("trips").branches()] == ["etl"]
     relaxed = Pipeline.parse(TEXT.replace("<= 3", "<= 4"))
     relaxed.run(spark, variables={"root": str(tmp_path)})
     assert rows("trips") == {(1, 10), (2, 5), (3, 30), (4, 40)}

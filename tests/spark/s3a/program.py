@@ -98,29 +98,29 @@ def run(spark: SparkSession, lake: Lake, checkpoint: str) -> dict[str, Any]:
     """Run all statements."""
     for statement in PREPARED:
         spark.sql(statement)
-    found: dict[str, Any] = {name: [list(row) for row in spark.sql(sql).collect()] for name, sql in QUERIES.items()}
+    result: dict[str, Any] = {name: [list(row) for row in spark.sql(sql).collect()] for name, sql in QUERIES.items()}
     lakebed.spark.write(spark.range(2000, 2010, 1, 2).selectExpr("id", "'w' AS v"), lake.table("db.t"))
-    found["read"] = lakebed.spark.read(spark, lake.table("db.t"), where="v = 'w'").count()
+    result["read"] = lakebed.spark.read(spark, lake.table("db.t"), where="v = 'w'").count()
     for _ in range(2):  # the second time nothing is new
         follow(spark.readStream.table("lake.db.t"), checkpoint)
-    found["texts"] = [str(spark.sql(f"EXPLAIN EXTENDED {sql}").collect()) for sql in (*QUERIES.values(), PREPARED[4])]
-    found["texts"] += [str(spark.sql("SET -v").collect()), str(spark.sql("SET").collect())]
-    found["errors"] = []
+    result["texts"] = [str(spark.sql(f"EXPLAIN EXTENDED {sql}").collect()) for sql in (*QUERIES.values(), PREPARED[4])]
+    result["texts"] += [str(spark.sql("SET -v").collect()), str(spark.sql("SET").collect())]
+    result["errors"] = []
     for statement in FAILED:
         try:
             spark.sql(statement)
         except PySparkException as error:
-            found["errors"].append(str(error))
-    return found
+            result["errors"].append(str(error))
+    return result
 
 
 def main() -> None:
     """Run everything and say what came of it."""
     folder, url, endpoint, class_path = sys.argv[1:]
     spark = started(Path(folder), url, endpoint, class_path)
-    found = run(spark, open_lake(url), f"{url.replace('s3://', 's3a://')}-checkpoint")
+    result = run(spark, open_lake(url), f"{url.replace('s3://', 's3a://')}-checkpoint")
     spark.stop()
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

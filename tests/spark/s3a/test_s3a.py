@@ -50,13 +50,13 @@ def fetched(server: Any, lake: Lake, table: str, folder: Path) -> list[str]:
         region=options["aws_region"],
         endpoint_override=options["aws_endpoint"],
     )
-    found = []
+    result = []
     for number, path in enumerate(sorted(lake.table(table).system("files")["file_path"].to_pylist())):
         with files.open_input_file(f"{root}/{path}") as body:
             file = folder / f"{table}-{number}.parquet"
             file.write_bytes(body.read())
-            found.append(str(file))
-    return found
+            result.append(str(file))
+    return result
 
 
 def by_duckdb(files: list[str], columns: str) -> list[Any]:
@@ -73,16 +73,16 @@ def test_spark_reads_and_writes_the_files_of_a_lake_on_s3(s3_server: Any, tmp_pa
     command = [sys.executable, str(HERE / "program.py"), str(tmp_path), url, s3_server.options["aws_endpoint"], jars]
     done = subprocess.run(command, capture_output=True, env=environment, check=False, text=True)
     assert done.returncode == 0, done.stderr[-5000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    document = json.loads(done.stdout.splitlines()[-1])
     lake = open_lake(url, storage_options=s3_server.options)
 
-    check_rows(found)
+    check_rows(document)
     check_files(s3_server, lake, tmp_path)
     check_requests(s3_server, lake, url.split("/")[2])
-    check_failures(found, lake, s3_server.request_lines())
+    check_failures(document, lake, s3_server.request_lines())
     logs = [path.read_text() for path in (tmp_path / "events").rglob("events_*")]
     assert any("lake.db.t" in log for log in logs)
-    assert not [text for text in (*found["texts"], *found["errors"], *logs, done.stderr) if secret in text]
+    assert not [text for text in (*document["texts"], *document["errors"], *logs, done.stderr) if secret in text]
 
 
 def check_rows(found: dict[str, Any]) -> None:

@@ -24,11 +24,11 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.fixture
 def session(spark: SparkSession, lake: Lake) -> Iterator[SparkSession]:
     """A session whose catalog ``lake`` is the lake."""
-    own = spark.newSession()
+    mine = spark.newSession()
     for name, value in catalog_settings({"lake": lake.url}).items():
         if name.startswith(CATALOGS):
-            own.conf.set(name, value)
-    yield own
+            mine.conf.set(name, value)
+    yield mine
     # The session that made a DataFrame last is the active one, which other tests expect to be theirs.
     spark.createDataFrame([], "id int")
 

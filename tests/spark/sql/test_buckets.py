@@ -46,8 +46,8 @@ def test_buckets_of_keys(sql: Run, rows: pa.Table) -> None:
     """Each type of key, alone and with another column, has the buckets that lakebed computes."""
     keys = [*([name] for name in COLUMNS), ["l", "s"]]
     calls = ", ".join(f"lake.bucket({BUCKET_COUNT}, {', '.join(key)})" for key in keys)
-    found = list(zip(*sql(f"SELECT {calls} FROM rows"), strict=True))
-    for key, buckets in zip(keys, found, strict=True):
+    result = list(zip(*sql(f"SELECT {calls} FROM rows"), strict=True))
+    for key, buckets in zip(keys, result, strict=True):
         types = [COLUMNS[name] for name in key]
         wanted = bucket_of([rows[name] for name in key], types, bucket_count=BUCKET_COUNT).tolist()
         assert sorted(buckets) == sorted(wanted), key

@@ -55,8 +55,8 @@ def test_a_changelog_is_applied_elsewhere(session: SparkSession, sql: Run, lake:
         upsert(df, number)
 
     reading = session.readStream.format("lakebed").options(changes="true", mode="from-snapshot", version="1")
-    found = reading.option("maxRowsPerTrigger", "1").load(lake.table("db.src").url)
-    writer = found.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "follow"))
+    result = reading.option("maxRowsPerTrigger", "1").load(lake.table("db.src").url)
+    writer = result.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "follow"))
     query = writer.trigger(availableNow=True).start()
     try:
         assert query.awaitTermination(SECONDS_MAX)

@@ -35,7 +35,7 @@ def test_every_statement_gives_its_result(sql: Callable[[str], list[tuple[Any, .
 
 def settings(folder: Path) -> dict[str, str]:
     """Of a session with a lake in a folder; it needs no network and little memory."""
-    own = {
+    mine = {
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
@@ -43,7 +43,7 @@ def settings(folder: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
-    return own | catalog_settings({"lake": str(folder / "lake")})
+    return mine | catalog_settings({"lake": str(folder / "lake")})
 
 
 def confs(folder: Path) -> list[str]:
@@ -54,8 +54,8 @@ def confs(folder: Path) -> list[str]:
 @pytest.mark.long
 def test_the_statements_run_in_spark_sql(tmp_path: Path) -> None:
     """The command of Spark, without Python in the driver: rows by tabs, and errors on standard error."""
-    found = list(statements(GUIDE.read_text()))
-    script = "".join(f"SELECT '## {position}';\n{statement};\n" for position, (statement, _) in enumerate(found))
+    result = list(statements(GUIDE.read_text()))
+    script = "".join(f"SELECT '## {position}';\n{statement};\n" for position, (statement, _) in enumerate(result))
     (tmp_path / "guide.sql").write_text(script)
     ignore = ["--hiveconf", "hive.cli.errors.ignore=true"]
     command = [str(HOME / "bin" / "spark-sql"), *confs(tmp_path), *ignore, "-f", str(tmp_path / "guide.sql")]
@@ -66,8 +66,8 @@ def test_the_statements_run_in_spark_sql(tmp_path: Path) -> None:
             answers[int(line[3:])] = []
         elif answers:
             answers[max(answers)].append(" | ".join(line.split("\t")))
-    assert len(answers) == len(found), run.stderr[-5000:]
-    for position, (statement, expected) in enumerate(found):
+    assert len(answers) == len(result), run.stderr[-5000:]
+    for position, (statement, expected) in enumerate(result):
         sentence = sentence_of(expected)
         if sentence is not None:
             assert sentence in run.stderr, statement
@@ -153,14 +153,14 @@ for statement in statements:
 @pytest.mark.long
 def test_the_statements_run_in_spark_connect(tmp_path: Path) -> None:
     """A server that PySpark starts, and a client that knows of the catalog only what the server answers."""
-    found = list(statements(GUIDE.read_text()))
-    given = json.dumps([settings(tmp_path), [statement for statement, _ in found]])
+    result = list(statements(GUIDE.read_text()))
+    given = json.dumps([settings(tmp_path), [statement for statement, _ in result]])
     run = subprocess.run(
         [sys.executable, "-c", _CONNECT], input=given, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     answers = [json.loads(line[3:]) for line in run.stdout.splitlines() if line.startswith("## ")]
-    assert len(answers) == len(found), run.stderr[-5000:]
-    for (statement, expected), answer in zip(found, answers, strict=True):
+    assert len(answers) == len(result), run.stderr[-5000:]
+    for (statement, expected), answer in zip(result, answers, strict=True):
         sentence = sentence_of(expected)
         if sentence is not None:
             assert sentence in answer, statement
@@ -207,15 +207,15 @@ def test_the_statements_run_with_other_minors_of_spark(tmp_path: Path, minor: st
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     install = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--editable", f"{ROOT}[spark]"]
     subprocess.run([*install, f"pyspark=={minor}.*"], check=True)
-    found = list(statements(GUIDE.read_text()))
-    given = json.dumps([str(tmp_path), [statement for statement, _ in found]])
+    result = list(statements(GUIDE.read_text()))
+    given = json.dumps([str(tmp_path), [statement for statement, _ in result]])
     environment = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "SPARK_HOME")}
     run = subprocess.run(
         [python, "-c", _MINOR], input=given, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     *answers, streamed = (json.loads(line[3:]) for line in run.stdout.splitlines() if line.startswith("## "))
-    assert len(answers) == len(found), run.stderr[-5000:]
-    for (statement, expected), answer in zip(found, answers, strict=True):
+    assert len(answers) == len(result), run.stderr[-5000:]
+    for (statement, expected), answer in zip(result, answers, strict=True):
         sentence = sentence_of(expected)
         if any(part in statement for part in refused):
             assert isinstance(answer, str), statement

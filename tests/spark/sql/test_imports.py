@@ -31,8 +31,8 @@ def test_partitions_of_spark(session: SparkSession, sql: Run, lake: Lake, tmp_pa
     assert sorted(sql("SELECT id, x, k, t FROM lake.db.t"), key=repr) == expected
     table = lake.table("db.t")
     for native in (True, False):
-        found = read(session, table, where="k = 1 AND t = 'even'", native=native).select("id", "x", "k", "t")
-        assert sorted(map(tuple, found.collect()), key=repr) == [row for row in expected if row[2:] == (1, "even")]
+        result = read(session, table, where="k = 1 AND t = 'even'", native=native).select("id", "x", "k", "t")
+        assert sorted(map(tuple, result.collect()), key=repr) == [row for row in expected if row[2:] == (1, "even")]
     assert sql("SELECT k, count(*) FROM lake.db.t WHERE k > 0 AND t IS NULL GROUP BY k ORDER BY k") == [
         (1, 17),
         (2, 16),
@@ -64,5 +64,5 @@ def test_a_job_copies_and_rewrites(session: SparkSession, lake: Lake, tmp_path: 
     assert (report.row_count, report.taken_count, report.rewritten_count) == (40, 3, 1)
     table = lake.table("db.t")
     assert report.snapshot == table.latest()
-    found = sorted(zip(*(table.read()[name].to_pylist() for name in ("id", "k")), strict=True))
-    assert found == [(i, i // 10) for i in range(40)]
+    result = sorted(zip(*(table.read()[name].to_pylist() for name in ("id", "k")), strict=True))
+    assert result == [(i, i // 10) for i in range(40)]

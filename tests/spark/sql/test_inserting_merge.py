@@ -56,9 +56,9 @@ def expected() -> dict[int, str]:
 def newest(table: Table) -> dict[int, str]:
     """Every row, once a compaction has seen all."""
     table.compact()
-    found = table.read()
-    assert found.num_rows == len(set(found["id"].to_pylist()))
-    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+    rows = table.read()
+    assert rows.num_rows == len(set(rows["id"].to_pylist()))
+    return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
 
 
 def test_every_row_is_seen(sql: Run, session: SparkSession, table: Table, expected: dict[int, str]) -> None:
@@ -113,8 +113,8 @@ def test_a_row_that_another_writer_adds_refuses_the_statement(
 
     def raced(id: int) -> int:
         now = lake.table("db.t")
-        found = now.latest()
-        if found is not None and found.id == 1:  # the first row does it
+        result = now.latest()
+        if result is not None and result.id == 1:  # the first row does it
             now.write(rows([2], "theirs"))
         return id
 
@@ -143,10 +143,10 @@ def plain(spark: SparkSession, session: SparkSession, lake: Lake) -> Iterator[Sp
         none,
         none,
     )
-    own = SparkSession(spark.sparkContext, made)
+    mine = SparkSession(spark.sparkContext, made)
     for name in ("", ".url", ".python"):
-        own.conf.set(f"{CATALOGS}lake{name}", str(session.conf.get(f"{CATALOGS}lake{name}")))
-    yield own
+        mine.conf.set(f"{CATALOGS}lake{name}", str(session.conf.get(f"{CATALOGS}lake{name}")))
+    yield mine
     spark.createDataFrame([], "id int")
 
 

@@ -101,12 +101,14 @@ class Victim:
         assert (self.folder / "happened").exists()
         rows = sorted(sql("SELECT id, n FROM lake.db.t"))
         assert rows in (BEFORE, sorted(after))
-        assert [one for one in check_lake(self.lake).findings if one.kind != "orphan"] == []
+        assert [finding for finding in check_lake(self.lake).findings if finding.kind != "orphan"] == []
         sql("CALL lake.sys.remove_orphan_files(table => 'db.t', older_than => '2200-01-01')")
         assert check_lake(self.lake).findings == []
         manifests = self.table.context.manifests
         named = {
-            name for one in self.table.snapshots() for name in manifests.live_entries(one)["file_name"].to_pylist()
+            name
+            for snapshot in self.table.snapshots()
+            for name in manifests.live_entries(snapshot)["file_name"].to_pylist()
         }
         folder = Path(str(self.table.url).removeprefix("file://"))
         assert {path.name for path in folder.rglob("*.parquet")} == named

@@ -144,10 +144,10 @@ def test_a_statement_that_lost_a_race(sql: Run, session: SparkSession, lake: Lak
         kinds = {"compact": "another writer replaced them", "delete": "Another writer deleted rows of the file"}
         with pytest.raises(PySparkException, match=kinds.get(race, "Another writer changed rows of the same buckets")):
             sql(statement)
-    found = by_id(table.read())
-    changed = {id for id, row in found.items() if row[0] == "changed"}
+    result = by_id(table.read())
+    changed = {id for id, row in result.items() if row[0] == "changed"}
     assert changed == ({5, 7} if race == "append" else set())
-    assert len(found) == {"compact": 3, "delete": 3, "append": 4, "merge": 4}[race] * ROWS - (race == "delete")
+    assert len(result) == {"compact": 3, "delete": 3, "append": 4, "merge": 4}[race] * ROWS - (race == "delete")
     if race in ("compact", "delete"):  # of two tasks that append, the second one repeats it, and its file stays
         assert table.collect(grace_ms=0).deleted_count == 0
 

@@ -138,12 +138,12 @@ def files(sql: Run, lake: Lake) -> Callable[[], dict[str, bytes]]:
     root = Path(lake.url.removeprefix("file://"))
 
     def read() -> dict[str, bytes]:
-        found = {}
+        result = {}
         for path in root.rglob("*"):
             if path.is_file() and path.name != "tag-index":
                 with suppress(FileNotFoundError):  # of a task that was killed
-                    found[str(path)] = path.read_bytes()
-        return found
+                    result[str(path)] = path.read_bytes()
+        return result
 
     return read
 

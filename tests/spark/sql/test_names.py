@@ -50,8 +50,8 @@ class Judge:
 
     def check(self, what: str) -> None:
         """Compare what SQL and Python read."""
-        found = {(row[2], row[0]): row[1] for row in self.sql(f"SELECT {self.k}, v, {self.p} FROM lake.db.t")}
-        assert found == self.rows, what
+        rows = {(row[2], row[0]): row[1] for row in self.sql(f"SELECT {self.k}, v, {self.p} FROM lake.db.t")}
+        assert rows == self.rows, what
         read = self.lake.table("db.t").read()
         columns = (read[name].to_pylist() for name in (*self.names, "v"))
         assert {(part, key): value for part, key, value in zip(*columns, strict=True)} == self.rows, what

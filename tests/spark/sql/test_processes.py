@@ -34,12 +34,12 @@ WORKER = "lakebed.spark.worker"
 def processes(spark: SparkSession, module: str, *, python: str = sys.executable) -> list[int]:
     """The ids of the JVM's own children that run a module."""
     jvm: Any = spark._jvm
-    found = []
+    result = []
     for child in jvm.java.lang.ProcessHandle.current().children().toArray():
         command = Path(f"/proc/{child.pid()}/cmdline").read_bytes().split(b"\0")
         if module.encode() in command and python.encode() in command:
-            found.append(int(child.pid()))
-    return found
+            result.append(int(child.pid()))
+    return result
 
 
 def script(path: Path, body: str) -> str:
@@ -97,8 +97,8 @@ def test_a_query_waits_for_a_slow_bridge_and_outlives_a_killed_one(
     """Its request is on the way when the process stops."""
     assert sql("SELECT count(*) FROM lake.db.k") == [(2,)]
     (bridge,) = processes(spark, BRIDGE)
-    found: list[list[tuple[Any, ...]]] = []
-    query = threading.Thread(target=lambda: found.append(sql("SELECT v FROM lake.db.k WHERE id = 1")))
+    items: list[list[tuple[Any, ...]]] = []
+    query = threading.Thread(target=lambda: items.append(sql("SELECT v FROM lake.db.k WHERE id = 1")))
     os.kill(bridge, signal.SIGSTOP)
     try:
         query.start()
@@ -106,7 +106,7 @@ def test_a_query_waits_for_a_slow_bridge_and_outlives_a_killed_one(
     finally:
         os.kill(bridge, then)
         query.join()
-    assert found == [[("new",)]]
+    assert items == [[("new",)]]
     assert (bridge in processes(spark, BRIDGE)) == (then is signal.SIGCONT)
 
 

@@ -65,9 +65,9 @@ def test_files_are_replaced_with_all_their_other_rows(sql: Run, table: Table) ->
     expected |= dict.fromkeys((3 * ROWS, 3 * ROWS + 1), ("new", 2))
     assert len(before & files_of(table)) == 2
 
-    found = table.read()
-    assert found.num_rows == len(expected)
-    assert {row["id"]: (row["v"], row["p"]) for row in found.to_pylist()} == expected
+    rows = table.read()
+    assert rows.num_rows == len(expected)
+    assert {row["id"]: (row["v"], row["p"]) for row in rows.to_pylist()} == expected
     kinds = [row["commit_kind"] for row in table.system("snapshots").to_pylist()]
     assert kinds[3:] == ["OVERWRITE"] * 3
 

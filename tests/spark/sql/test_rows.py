@@ -171,7 +171,7 @@ def test_extremes_of_nasty_values_are_those_of_the_rows(sql: Run, lake: Lake) ->
     with duckdb.connect() as judge:
         judge.register("rows", table.read())
         for names in (list(columns), ["ends", "dec"]):  # the second by manifests
-            query = f"SELECT {', '.join(f'count({one}), min({one}), max({one})' for one in names)} FROM"
+            query = f"SELECT {', '.join(f'count({item}), min({item}), max({item})' for item in names)} FROM"
             assert shown(*sql(f"{query} lake.db.t")) == shown(judge.execute(f"{query} rows").fetchone())
 
 

@@ -96,11 +96,11 @@ def event_log(spark: SparkSession, folder: Path) -> Iterator[None]:
 def forms(secret: str) -> list[str]:
     """The secret as text, in hexadecimal digits, and as part of any text in base 64."""
     raw = secret.encode()
-    found = [secret, raw.hex()]
+    result = [secret, raw.hex()]
     for shift in range(3):
         coded = base64.b64encode(b" " * shift + raw).decode()
-        found.append(coded[4 * (shift > 0) : 4 * ((shift + len(raw)) // 3)])
-    return found
+        result.append(coded[4 * (shift > 0) : 4 * ((shift + len(raw)) // 3)])
+    return result
 
 
 def command_lines() -> Iterator[str]:
@@ -192,7 +192,7 @@ def follow(rows: DataFrame, checkpoint: Path, *, to: str = "", upserts: Any = No
 def test_the_guide_on_s3(on_s3: OnS3) -> None:
     """Every statement of the guide gives its result in a bucket too."""
     check_guide(on_s3.sql)
-    assert [one for one in check_lake(on_s3.lake).findings if one.kind != "orphan"] == []
+    assert [finding for finding in check_lake(on_s3.lake).findings if finding.kind != "orphan"] == []
 
 
 MERGE = (
@@ -238,9 +238,9 @@ def test_statements_over_a_network_that_breaks(
             is_done = False
         finally:
             thread.join()
-        found = with_faults.lake.table("db.t").read()
-        rows = dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True))
-        assert found.num_rows == len(rows)
+        result = with_faults.lake.table("db.t").read()
+        rows = dict(zip(result["id"].to_pylist(), result["n"].to_pylist(), strict=True))
+        assert result.num_rows == len(rows)
         assert rows == after or (not is_done and rows == expected), (number, name, fault)
         expected = rows
     with_faults.sql("CALL lake.sys.remove_orphan_files(table => 'db.t', older_than => '2200-01-01')")

@@ -58,8 +58,8 @@ def test_streams_in_sql(session: SparkSession, sql: Run, lake: Lake, tmp_path: P
     count = "SELECT count(*), count(DISTINCT id) FROM lake.db.dst"
 
     def copy(**options: str) -> None:
-        found = session.readStream.options(**options).table("lake.db.src").where("id >= 5")
-        finish(found.writeStream, tmp_path / "copy", "lake.db.dst")
+        result = session.readStream.options(**options).table("lake.db.src").where("id >= 5")
+        finish(result.writeStream, tmp_path / "copy", "lake.db.dst")
 
     copy(maxFilesPerTrigger="4")
     assert sql(count) == [(25, 25)]

@@ -98,8 +98,8 @@ def alter(*changes: str) -> Callable[[Followed], None]:
     """Columns change, then rows come."""
 
     def change(query: Followed) -> None:
-        for one in changes:
-            query.sql(f"ALTER TABLE {one}")
+        for item in changes:
+            query.sql(f"ALTER TABLE {item}")
         query.add(20)
 
     return change

@@ -55,9 +55,9 @@ def test_marked_rows_are_in_no_result(sql: Run, lake: Lake, spark: SparkSession)
     table.delete("id = 3000")
     del expected[3000]
     assert jobs.compact_table(spark, table, full=True).rows_after == len(expected)
-    found = table.read()
-    assert found.num_rows == len(expected)
-    assert dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True)) == expected
+    rows = table.read()
+    assert rows.num_rows == len(expected)
+    assert dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == expected
 
 
 def test_a_primary_key_with_vectors(sql: Run, lake: Lake, spark: SparkSession) -> None:
@@ -92,11 +92,11 @@ def test_a_primary_key_with_vectors(sql: Run, lake: Lake, spark: SparkSession) -
     assert any(split.vectors for split in table.scan().splits())
     changed = jobs.diff_versions(spark, table, 2).collect()
     assert {row.id for row in changed} == {1, 2, 5, 7, 9000}
-    told = sql(
+    rows = sql(
         "SELECT id, v, _change_type, _commit_version FROM lake.db.keyed CHANGES FROM VERSION 2 EXCLUSIVE ORDER BY id, v"
     )
     compacted = table.latest().id  # type: ignore[union-attr]
-    assert told == [
+    assert rows == [
         (1, "one!", "update_postimage", compacted),
         (1, "v1", "update_preimage", compacted),
         (2, "v2", "update_preimage", compacted),

@@ -83,13 +83,13 @@ def test_a_step_is_one_write_with_what_it_finished(key_value: KeyValue) -> None:
     assert len(counted.calls) == 1, "a known record is changed without a read"
     other = Ledger(key_value)
     now = other.tenant("t")
-    assert (now.committed, [one.id for one in now.transactions]) == (1, [2])
+    assert (now.committed, [transaction.id for transaction in now.transactions]) == (1, [2])
     finished = other.finished("t", 1)
     assert finished is not None
     assert finished.manifest == request.manifest
     second = request_of(now)
     ledger.change("t", committing(ledger, second))
-    assert [(one.tenant, one.txn, one.unneeded) for one in other.tasks()] == [("t", 2, (request.manifest.path,))]
+    assert [(task.tenant, task.txn, task.unneeded) for task in other.tasks()] == [("t", 2, (request.manifest.path,))]
 
 
 def test_finished_transactions_are_kept_up_to_a_number() -> None:
@@ -100,7 +100,7 @@ def test_finished_transactions_are_kept_up_to_a_number() -> None:
         request = request_of(record)
         ledger.change("t", committing(ledger, request))
         record = ledger.tenant("t")
-    kept = [one.id for one in ledger.list_finished("t")]
+    kept = [transaction.id for transaction in ledger.list_finished("t")]
     assert kept == list(range(request.txn - DONE_MAX + 1, request.txn + 1))
     assert ledger.change("t", committing(ledger, request)).verdict == "granted"
 
@@ -111,7 +111,7 @@ def test_a_batch_of_independent_tenants_is_one_write(key_value: KeyValue) -> Non
     ledger = Ledger(counted)
     made = [ledger.create(attached(f"t{number}")) for number in range(20)]
     counted.calls.clear()
-    replies = ledger.change_many([(one.tenant, committing(ledger, request_of(one))) for one in made])
+    replies = ledger.change_many([(item.tenant, committing(ledger, request_of(item))) for item in made])
     assert [reply.verdict for reply in replies if isinstance(reply, CommitReply)] == ["granted"] * 20
     assert len(counted.calls) == 1
 
@@ -143,13 +143,13 @@ def test_one_refusal_leaves_the_others(key_value: KeyValue) -> None:
 
 def test_two_processes_decide_from_what_is_there(key_value: KeyValue) -> None:
     """One that knows an older record does not answer from it, whether it would change something or not."""
-    one, two = Ledger(key_value), Ledger(key_value)
-    record = one.create(attached("t"))
+    ledger, two = Ledger(key_value), Ledger(key_value)
+    record = ledger.create(attached("t"))
     two.tenant("t")
     request = request_of(record)
-    assert one.change("t", committing(one, request)).verdict == "granted"
-    following = request_of(one.tenant("t"))
-    assert one.change("t", committing(one, following)).verdict == "granted"
+    assert ledger.change("t", committing(ledger, request)).verdict == "granted"
+    following = request_of(ledger.tenant("t"))
+    assert ledger.change("t", committing(ledger, following)).verdict == "granted"
     assert two.change("t", committing(two, request)).verdict == "granted", "asked again"
     other = ManifestRef(layout.manifest_path("t", 9, 1), "", 1)
     late = msgspec.structs.replace(request_of(record), txn=9, manifest=other)
@@ -170,7 +170,7 @@ def test_a_lost_reply_at_any_call_gives_the_same_answer(key_value: KeyValue, hap
         counted = CountedKeyValue(key_value)
         counted.lost_at, counted.happens = lost_at, happens
         ledger = Ledger(counted)
-        requests = [(one.tenant, committing(ledger, request_of(one))) for one in made]
+        requests = [(item.tenant, committing(ledger, request_of(item))) for item in made]
         try:
             replies = ledger.change_many(requests)
         except (Unavailable, OutcomeUnknown):
@@ -267,8 +267,8 @@ def test_tenants_are_listed_behind_a_name() -> None:
     ledger = Ledger(MemoryKeyValue())
     for tenant in ("b", "a", "ab", "c"):
         ledger.create(attached(tenant))
-    assert [one.tenant for one in ledger.tenants()] == ["a", "ab", "b", "c"]
-    assert [one.tenant for one in ledger.tenants(after="ab")] == ["b", "c"]
+    assert [item.tenant for item in ledger.tenants()] == ["a", "ab", "b", "c"]
+    assert [item.tenant for item in ledger.tenants(after="ab")] == ["b", "c"]
 
 
 def test_a_damaged_record_is_not_guessed() -> None:
@@ -296,7 +296,7 @@ def test_many_processes_over_a_store_that_fails() -> None:
                 try:
                     made = [ledger.tenant(tenant, fresh=True) for tenant in ("t", "u")]
                     ledger.change_many(
-                        [(one.tenant, committing(ledger, request_of(one, lsn=one.committed + 1))) for one in made]
+                        [(item.tenant, committing(ledger, request_of(item, lsn=item.committed + 1))) for item in made]
                     )
                 except (Unavailable, OutcomeUnknown):
                     continue
@@ -307,8 +307,8 @@ def test_many_processes_over_a_store_that_fails() -> None:
         check = Ledger(space)
         for tenant in ("t", "u"):
             record, done = check.tenant(tenant), check.list_finished(tenant)
-            assert [one.id for one in done] == list(range(1, record.committed + 1))
-            assert [one.base for one in done] == list(range(record.committed))
+            assert [item.id for item in done] == list(range(1, record.committed + 1))
+            assert [item.base for item in done] == list(range(record.committed))
 
 
 def test_a_tenant_begins_above_one_that_came_and_went_meanwhile(key_value: KeyValue) -> None:

@@ -130,8 +130,8 @@ def test_ack_and_force_in_every_state(state: TransactionState) -> None:
         assert step.reply.is_accepted is answers[state]
         changes = answers[state] and state in (OPEN, PENDING)
         assert (step.record != record) is changes
-        assert [one.state for one in step.finished] == ([ACKNOWLEDGED] if changes else [])
-        assert [one.kind for one in step.tasks] == ([ACKNOWLEDGED] if changes else [])
+        assert [transaction.state for transaction in step.finished] == ([ACKNOWLEDGED] if changes else [])
+        assert [task.kind for task in step.tasks] == ([ACKNOWLEDGED] if changes else [])
 
 
 @pytest.mark.parametrize("state", [COMMITTED, ACKNOWLEDGED, COLLECTED])
@@ -191,7 +191,7 @@ def test_who_may_not_commit_is_rejected_for_good(mode: AttachmentMode) -> None:
     record = msgspec.structs.replace(record, attachments=(msgspec.structs.replace(record.attachments[0], mode=mode),))
     step = machine.commit(record, request_of(record, txn), finished=None, now_ms=NOW)
     assert step.reply.verdict == "rejected"
-    assert [one.state for one in step.record.transactions] == [PENDING]
+    assert [transaction.state for transaction in step.record.transactions] == [PENDING]
 
 
 def test_an_older_base_is_rejected_for_good() -> None:
@@ -201,7 +201,7 @@ def test_an_older_base_is_rejected_for_good() -> None:
     step = machine.commit(record, request_of(record, txn), finished=None, now_ms=NOW)
     assert step.reply.verdict == "rejected"
     assert step.record.committed == 7
-    assert [one.state for one in step.record.transactions] == [PENDING]
+    assert [transaction.state for transaction in step.record.transactions] == [PENDING]
 
 
 def test_a_timeline_does_not_go_backwards() -> None:
@@ -219,11 +219,17 @@ def test_a_grant_dooms_every_other_open_transaction_and_says_what_died() -> None
     source, target = record.transactions
     step = machine.commit(record, request_of(record, target, has_deadlist=True), finished=None, now_ms=NOW)
     assert step.reply.txn == 3
-    assert [(one.id, one.state) for one in step.record.transactions] == [(source.id, PENDING), (3, OPEN)]
-    assert [(one.id, one.state) for one in step.finished] == [(target.id, COMMITTED)]
-    assert [one.deadlist for one in step.tasks] == [layout.deadlist_path("t", target.id, 1)]
+    assert [(transaction.id, transaction.state) for transaction in step.record.transactions] == [
+        (source.id, PENDING),
+        (3, OPEN),
+    ]
+    assert [(transaction.id, transaction.state) for transaction in step.finished] == [(target.id, COMMITTED)]
+    assert [task.deadlist for task in step.tasks] == [layout.deadlist_path("t", target.id, 1)]
     assert step.record.preferred == "b"
-    assert {one.node: one.mode.value for one in step.record.attachments} == {"a": "stale", "b": "multi"}
+    assert {attachment.node: attachment.mode.value for attachment in step.record.attachments} == {
+        "a": "stale",
+        "b": "multi",
+    }
     assert machine_holds(step.record, step.tasks[0].txn)
     following = machine.commit(
         step.record, request_of(record, step.record.transactions[-1], attempt=2), finished=None, now_ms=NOW
@@ -233,9 +239,9 @@ def test_a_grant_dooms_every_other_open_transaction_and_says_what_died() -> None
 
 def machine_holds(record: TenantRecord, txn: int) -> bool:
     task = records.CollectTask("t", txn, COMMITTED, since_ms=0)
-    held = records.is_held(record, task, now_ms=NOW)
+    pin = records.is_held(record, task, now_ms=NOW)
     assert not records.is_held(record, task, now_ms=NOW + records.HOLD_MS)
-    return held
+    return pin
 
 
 def test_the_source_of_a_relocation_waits_and_then_wins() -> None:
@@ -246,7 +252,10 @@ def test_the_source_of_a_relocation_waits_and_then_wins() -> None:
     assert (waits.reply.verdict, waits.record) == ("wait", record)
     step = machine.commit(record, request_of(record, source), finished=None, now_ms=100)
     assert step.reply.verdict == "granted"
-    states = {one.id: (one.node, one.state, one.base) for one in step.record.transactions}
+    states = {
+        transaction.id: (transaction.node, transaction.state, transaction.base)
+        for transaction in step.record.transactions
+    }
     assert states == {target.id: ("b", PENDING, 0), 3: ("a", OPEN, source.id), 4: ("b", OPEN, source.id)}
     assert step.record.preferred == "a"
     assert step.record.relocation is not None
@@ -258,7 +267,7 @@ def test_a_reader_holds_what_died_since_it_was_told() -> None:
     record, _, txn = in_state(OPEN)
     record = machine.attach_reader(record, NODES["b"], now_ms=0).record
     step = machine.commit(record, request_of(record, txn), finished=None, now_ms=NOW)
-    assert [(one.id, one.txn) for one in step.record.holds] == [("reader:b:2", 0)]
+    assert [(hold.id, hold.txn) for hold in step.record.holds] == [("reader:b:2", 0)]
     assert machine_holds(step.record, txn.id)
 
 
@@ -271,7 +280,7 @@ def test_a_deleted_timeline_has_its_log_dropped() -> None:
     )
     record = machine.commit(record, request, finished=None, now_ms=NOW).record
     step = machine.commit(record, request_of(record, record.transactions[0]), finished=None, now_ms=NOW)
-    assert [one.timelines for one in step.tasks] == [("x",)]
+    assert [task.timelines for task in step.tasks] == [("x",)]
 
 
 # ---- a node's restart
@@ -286,8 +295,10 @@ def test_what_is_resumed_goes_on_and_what_is_not_is_acknowledged() -> None:
     assert step.reply is not None
     assert step.reply.txn == txn.id
     step = machine.restart(record, NODES["a"], None, now_ms=NOW)
-    assert [(one.id, one.state) for one in step.finished] == [(1, ACKNOWLEDGED)]
-    assert [(one.id, one.state, one.generation) for one in step.record.transactions] == [(2, OPEN, 2)]
+    assert [(transaction.id, transaction.state) for transaction in step.finished] == [(1, ACKNOWLEDGED)]
+    assert [
+        (transaction.id, transaction.state, transaction.generation) for transaction in step.record.transactions
+    ] == [(2, OPEN, 2)]
 
 
 def test_a_lost_local_state_acknowledges_nothing() -> None:
@@ -296,7 +307,7 @@ def test_a_lost_local_state_acknowledges_nothing() -> None:
     lost = msgspec.structs.replace(NODES["a"], local_id="another-disk")
     step = machine.restart(record, lost, None, now_ms=NOW)
     assert not step.finished
-    assert [(one.id, one.state, one.local_id) for one in step.record.transactions] == [
+    assert [(transaction.id, transaction.state, transaction.local_id) for transaction in step.record.transactions] == [
         (1, PENDING, "a-disk"),
         (2, OPEN, "another-disk"),
     ]
@@ -308,7 +319,7 @@ def test_a_resumed_transaction_that_was_doomed_is_left_to_its_node() -> None:
     step = machine.restart(record, NODES["a"], Resumed("t", txn.generation, txn.id), now_ms=NOW)
     assert (step.reply, step.record) == (None, record)
     step = machine.restart(record, NODES["a"], None, now_ms=NOW)
-    assert [one.id for one in step.finished] == [txn.id]
+    assert [transaction.id for transaction in step.finished] == [txn.id]
 
 
 # ---- every record within reach
@@ -357,28 +368,28 @@ def events_of(record: TenantRecord, done: dict[int, Transaction], *, nodes: str)
 
 def check_record(record: TenantRecord) -> None:
     """What the machine's description promises of every record."""
-    ids = [one.id for one in record.transactions]
+    ids = [transaction.id for transaction in record.transactions]
     assert ids == sorted(set(ids))
-    assert all(one.id < record.next_txn for one in record.transactions)
-    assert all(one.state in (OPEN, PENDING) for one in record.transactions)
-    assert all(one.base == record.committed for one in record.transactions if one.state is OPEN)
-    nodes = [one.node for one in record.attachments]
+    assert all(transaction.id < record.next_txn for transaction in record.transactions)
+    assert all(transaction.state in (OPEN, PENDING) for transaction in record.transactions)
+    assert all(transaction.base == record.committed for transaction in record.transactions if transaction.state is OPEN)
+    nodes = [item.node for item in record.attachments]
     assert len(nodes) == len(set(nodes))
-    generations = [one.generation for one in record.attachments]
+    generations = [item.generation for item in record.attachments]
     assert len(generations) == len(set(generations))
-    assert all(one < record.next_generation for one in generations)
-    committers = [one for one in record.attachments if one.may_commit]
+    assert all(generation < record.next_generation for generation in generations)
+    committers = [item for item in record.attachments if item.may_commit]
     assert len(committers) <= (1 if record.relocation is None else 2)
     if record.relocation is None:
-        assert all(one.mode is not AttachmentMode.MULTI for one in record.attachments)
+        assert all(item.mode is not AttachmentMode.MULTI for item in record.attachments)
     if record.preferred is not None:
-        assert record.preferred in {one.node for one in committers}
+        assert record.preferred in {committer.node for committer in committers}
     for txn in record.transactions:
         if txn.state is OPEN:
-            own = records.attachment_of(record, txn.node)
-            assert own is not None
-            assert own.may_commit
-            assert own.generation == txn.generation
+            attachment = records.attachment_of(record, txn.node)
+            assert attachment is not None
+            assert attachment.may_commit
+            assert attachment.generation == txn.generation
     if record.is_deleted:
         assert not record.attachments
 
@@ -390,8 +401,8 @@ def check_step(before: TenantRecord, step: records.Step[Any]) -> None:
     assert after.next_txn >= before.next_txn
     assert after.next_generation >= before.next_generation
     assert after.committed >= before.committed
-    left = {one.id: one for one in step.finished}
-    now = {one.id: one for one in after.transactions}
+    left = {transaction.id: transaction for transaction in step.finished}
+    now = {transaction.id: transaction for transaction in after.transactions}
     assert not left.keys() & now.keys()
     for old in before.transactions:
         new = left.get(old.id) or now.get(old.id)
@@ -401,7 +412,7 @@ def check_step(before: TenantRecord, step: records.Step[Any]) -> None:
         assert new.state in {old.state} | via | beyond
     for txn in left.values():
         if txn.state is ACKNOWLEDGED:
-            assert [one.kind for one in step.tasks if one.txn == txn.id] == [ACKNOWLEDGED]
+            assert [task.kind for task in step.tasks if task.txn == txn.id] == [ACKNOWLEDGED]
         else:
             assert (txn.state, txn.id, txn.base) == (COMMITTED, after.committed, before.committed)
     if after.committed != before.committed:
@@ -436,7 +447,7 @@ def test_every_record_within_reach_keeps_its_promises(nodes: str, next_txn_max: 
             key = msgspec.json.encode(after)
             if key not in seen:
                 seen.add(key)
-                todo.append((after, {**done, **{one.id: one for one in step.finished}}))
+                todo.append((after, {**done, **{transaction.id: transaction for transaction in step.finished}}))
     expected = "attach relocate reader detach decommission restart finish cancel hand delete commit ack force"
     assert kinds == set(expected.split())
 

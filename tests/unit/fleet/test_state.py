@@ -119,8 +119,8 @@ def test_a_layer_is_explained_by_the_timelines_that_name_it() -> None:
     )
 
     def why(path: str) -> tuple[str, list[str]]:
-        found = state.explain(path.removeprefix(f"{tenant_folder('t')}/"))
-        return found.sentence, [pin.name for pin in found.pins]
+        result = state.explain(path.removeprefix(f"{tenant_folder('t')}/"))
+        return result.sentence, [pin.name for pin in result.pins]
 
     assert why(layer_path("t", 1, MAIN, "01SHARED"))[1] == [MAIN, "before"]
     assert why(layer_path("t", 1, "p1", "01OLD"))[1] == ["before"]

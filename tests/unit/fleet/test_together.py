@@ -23,31 +23,31 @@ def locked(folder: Path, told: list[str]) -> FolderLocks:
 
 def test_a_folder_has_one_fleet(tmp_path: Path) -> None:
     """The second one is refused with the process of the first; after the first has ended it is not."""
-    told: list[str] = []
-    first = locked(tmp_path, told)
+    messages: list[str] = []
+    first = locked(tmp_path, messages)
     with pytest.raises(Conflict, match=rf"process {os.getpid()}\)") as refused:
-        locked(tmp_path, told)
+        locked(tmp_path, messages)
     assert refused.value.kind == "fleet_runs"
     first.close()
-    locked(tmp_path, told).close()
-    assert told == []
+    locked(tmp_path, messages).close()
+    assert messages == []
 
 
 def test_parts_of_a_killed_fleet_are_waited_for(tmp_path: Path) -> None:
     """A part has the lock as long as it runs: the next fleet says that it waits, and gives up after a time."""
-    told: list[str] = []
-    first = locked(tmp_path, told)
+    messages: list[str] = []
+    first = locked(tmp_path, messages)
     part = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(first.parts,))
     first.close()
     with part:
         with pytest.raises(Unavailable, match=r"do not end: their ids are in") as given_up:
-            locked(tmp_path, told)
+            locked(tmp_path, messages)
         assert given_up.value.kind == "parts_run"
         part.kill()
-    assert len(told) == 1
+    assert len(messages) == 1
     assert PARTS_S < 60
-    locked(tmp_path, told).close()
-    assert len(told) == 1
+    locked(tmp_path, messages).close()
+    assert len(messages) == 1
 
 
 def test_a_process_ends_with_its_input() -> None:

@@ -24,8 +24,8 @@ def file(name: str, low: int, high: int, *, level: int) -> DataFile:
 def kinds(*files: DataFile, buckets: tuple[int, ...] = ()) -> list[tuple[str, str]]:
     """What is found in a version of these files, each in bucket 0 or as given."""
     changes = [
-        BucketChange(EMPTY_ROW, bucket, 9, added=(one,))
-        for one, bucket in zip(files, buckets or (0,) * len(files), strict=True)
+        BucketChange(EMPTY_ROW, bucket, 9, added=(file,))
+        for file, bucket in zip(files, buckets or (0,) * len(files), strict=True)
     ]
     report = CheckReport("memory://x", False)
     check_runs(entries_of_changes(changes), schema=SCHEMA, called="snapshot 1", findings=Findings(report, store="t"))
@@ -43,8 +43,8 @@ def test_runs_that_are_sound() -> None:
 @pytest.mark.parametrize(("low", "high"), [(5, 9), (2, 3), (-9, 1), (1, 5)])
 def test_runs_that_overlap(low: int, high: int) -> None:
     """Two files of one level above 0 that share a key are found, whichever comes first."""
-    (found,) = kinds(file("a", 1, 5, level=5), file("b", low, high, level=5))
-    assert found[0] == "overlap"
+    (result,) = kinds(file("a", 1, 5, level=5), file("b", low, high, level=5))
+    assert result[0] == "overlap"
 
 
 def test_ranges_upside_down() -> None:

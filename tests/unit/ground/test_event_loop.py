@@ -56,10 +56,10 @@ def test_each_thread_gets_its_own_result(loop: EventLoopThread) -> None:
     async def take(items: Sequence[Handed[int, int]]) -> None:
         counts.append(len(items))
         await asyncio.sleep(0.001)
-        for one in reversed(items):
-            if one.item % 7 == 0:
-                one.fail(ValueError(str(one.item)))
-            one.answer(-one.item)
+        for item in reversed(items):
+            if item.item % 7 == 0:
+                item.fail(ValueError(str(item.item)))
+            item.answer(-item.item)
 
     handover = Handover(loop, take)
 
@@ -70,7 +70,7 @@ def test_each_thread_gets_its_own_result(loop: EventLoopThread) -> None:
             return int(str(error))
 
     with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(ask, range(500))) == [one if one % 7 == 0 else -one for one in range(500)]
+        assert list(pool.map(ask, range(500))) == [item if item % 7 == 0 else -item for item in range(500)]
     assert sum(counts) == 500
     assert max(counts) > 1
 
@@ -102,8 +102,8 @@ def test_a_handover_that_is_closed_keeps_no_thread() -> None:
 
         async def take(items: Sequence[Handed[int, int]]) -> None:
             await asyncio.sleep(0)
-            for one in items:
-                one.answer(one.item)
+            for item in items:
+                item.answer(item.item)
 
         handover = Handover(loop, take)
 

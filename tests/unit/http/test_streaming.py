@@ -24,14 +24,14 @@ def test_the_next_piece_is_read_while_one_is_sent() -> None:
             yield b"%d" % number
 
     async def receive() -> list[bytes]:
-        found: list[bytes] = []
+        items: list[bytes] = []
         with ThreadPoolExecutor(1) as pool:
             async for piece in await download(pieces, pool=pool):
-                found.append(bytes(piece))
-                last = min(len(found), len(begun) - 1)
+                items.append(bytes(piece))
+                last = min(len(items), len(begun) - 1)
                 assert await asyncio.to_thread(begun[last].wait, WAIT_S)
                 assert not any(event.is_set() for event in begun[last + 1 :])
-        return found
+        return items
 
     assert asyncio.run(receive()) == [b"0", b"1", b"2", b"3"]
 
@@ -45,20 +45,20 @@ def test_an_error_comes_behind_the_pieces_before_it() -> None:
         raise ValueError("broken")
 
     async def receive(count: int) -> list[bytes]:
-        found: list[bytes] = []
+        items: list[bytes] = []
         problems: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
         with ThreadPoolExecutor(1) as pool:
             chunks = await download(pieces, pool=pool)
             async for piece in chunks:
-                found.append(bytes(piece))
-                if len(found) == count:
+                items.append(bytes(piece))
+                if len(items) == count:
                     await asyncio.to_thread(pool.submit(bool).result, WAIT_S)  # the next piece has been read
                     await asyncio.sleep(0)
                     break
             await chunks.aclose()  # type: ignore[attr-defined]
         assert not problems
-        return found
+        return items
 
     assert asyncio.run(receive(2)) == [b"0", b"1"]
     with pytest.raises(ValueError, match="broken"):

@@ -118,9 +118,9 @@ def test_every_dropped_byte_is_found() -> None:
     body = encode_manifest(SMALL)
     damaged = [body[:at] + body[at + 1 :] for at in range(len(body))]
     damaged += [body[:at] for at in range(len(body))] + [body + b" ", body + body, b"{" + body]
-    for one in damaged:
+    for item in damaged:
         with pytest.raises(Corruption):
-            decode_manifest(one, path="x")
+            decode_manifest(item, path="x")
 
 
 @given(body=st.binary(max_size=300) | st.sampled_from([b"{}", b"null", b'{"checksum":"', b'{"format":2}']))

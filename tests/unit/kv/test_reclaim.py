@@ -73,20 +73,20 @@ def plan(
     min_age_hours: float = 0.0,
 ) -> dict[str, str]:
     """What happens to each object: ``gone``, or why it stays when it is the only one."""
-    found = Found(
-        tuple(one for one in paths if one.path.startswith("sst/")),
-        tuple(one for one in paths if one.path.startswith("wal/")),
-        tuple(one for one in paths if one.path.startswith("manifest/")),
+    result = Found(
+        tuple(path for path in paths if path.path.startswith("sst/")),
+        tuple(path for path in paths if path.path.startswith("wal/")),
+        tuple(path for path in paths if path.path.startswith("manifest/")),
     )
     made = plan_collection(
-        found, manifest=current, pinned=pinned or {}, now_ms=NOW, grace_ms=round(min_age_hours * HOUR), store="db"
+        result, manifest=current, pinned=pinned or {}, now_ms=NOW, grace_ms=round(min_age_hours * HOUR), store="db"
     )
-    gone = {one.path for one in made.doomed}
+    gone = {target.path for target in made.doomed}
     assert len(gone) + sum(made.kept.values()) == len(paths)
-    assert all(one.why for one in made.doomed)
+    assert all(target.why for target in made.doomed)
     if len(paths) == 1 and not gone:
         return {paths[0].path: next(iter(made.kept))}
-    return {one.path: "gone" if one.path in gone else "kept" for one in paths}
+    return {path.path: "gone" if path.path in gone else "kept" for path in paths}
 
 
 def fate(current: Manifest, one: ObjectMeta, **settings: Any) -> str:
@@ -175,10 +175,10 @@ def test_a_missing_pinned_manifest_protects_what_is_older_than_its_checkpoint() 
         ]
         for hours in (100, 101)
     )
-    for one in older:
-        assert fate(current, one, pinned={5: None}) == "older than a checkpoint whose version is missing"
-    for one in newer:
-        assert fate(current, one, pinned={5: None}) == "gone"
+    for item in older:
+        assert fate(current, item, pinned={5: None}) == "older than a checkpoint whose version is missing"
+    for item in newer:
+        assert fate(current, item, pinned={5: None}) == "gone"
     made = plan_collection(Found((), (), ()), manifest=current, pinned={5: None}, now_ms=NOW, grace_ms=0, store="db")
     assert "checkpoint p" in made.warnings[0]
 
@@ -187,7 +187,7 @@ def test_settling_drops_the_dead_and_closes_the_past() -> None:
     """The next manifest has the live checkpoints only, and no older version can be read without one."""
     dead, live = checkpoint(3, expires_at_ms=NOW, pin="dead"), checkpoint(4, expires_at_ms=NOW + 1, pin="live")
     after = with_versions_sealed(manifest(checkpoints=(dead, live), readable_since=1), now_ms=NOW)
-    assert [one.id for one in after.checkpoints] == ["live"]
+    assert [item.id for item in after.checkpoints] == ["live"]
     assert after.readable_since == 11
     assert ids_of_pins(manifest(checkpoints=(dead, live)), now_ms=NOW) == {4}
 
@@ -206,8 +206,8 @@ def test_a_clone_detaches_from_ancestors_that_nothing_names() -> None:
     entries = tuple(ExternalDatabase(f"db-{hours}", "s", f"pin-{hours}", (file_id(hours),)) for hours in (1, 2, 3))
     current = manifest(l0=(file(1),), external_databases=entries)
     pinned: dict[int, Manifest | None] = {5: manifest(5, l0=(file(2),))}
-    assert [one.url for one in detachable(current, pinned)] == ["db-3"]
-    assert [one.url for one in detachable(current, {})] == ["db-2", "db-3"]
+    assert [item.url for item in detachable(current, pinned)] == ["db-3"]
+    assert [item.url for item in detachable(current, {})] == ["db-2", "db-3"]
     assert detachable(current, {**pinned, 6: None}) == ()
     assert detachable(msgspec.structs.replace(current, initialized=False), {}) == ()
 
@@ -223,13 +223,13 @@ def test_a_destroyed_database_is_over_after_its_grace_and_its_checkpoints() -> N
 
 def test_taking_apart_leaves_the_tombstone_and_names_strangers() -> None:
     """All but the newest manifest, later ones and the fences goes; what is not ours is named."""
-    found = Found(
+    result = Found(
         (meta(sst_path(file_id(1))), meta("sst/inner/x")),
         (meta(wal_path(3)), meta(wal_path(4), size_bytes=FENCE_BYTES)),
         (meta(manifest_path(9)), meta(manifest_path(10)), meta(manifest_path(11))),
     )
-    made = plan_taking_apart(found, manifest=manifest(destroyed_at_ms=1), store="db", foreign=["inner/"])
-    assert [one.path for one in made.doomed] == [sst_path(file_id(1)), wal_path(3), manifest_path(9)]
+    made = plan_taking_apart(result, manifest=manifest(destroyed_at_ms=1), store="db", foreign=["inner/"])
+    assert [target.path for target in made.doomed] == [sst_path(file_id(1)), wal_path(3), manifest_path(9)]
     assert made.kept == {"tombstone": 3, "not ours": 2}
     assert [warning.partition(" ")[0] for warning in made.warnings] == ["inner/", "sst/inner/x"]
 

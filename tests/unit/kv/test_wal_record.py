@@ -88,9 +88,9 @@ def test_every_dropped_byte_is_found(body: bytes) -> None:
     """Drop any byte, cut anywhere, add something: `Corruption`."""
     damaged = [body[:at] + body[at + 1 :] for at in range(len(body))]
     damaged += [body[:at] for at in range(len(body))] + [body + b"\0", body + body, b"\0" + body]
-    for one in damaged:
+    for item in damaged:
         with pytest.raises(Corruption):
-            decode_record(one, path="x", id=7)
+            decode_record(item, path="x", id=7)
 
 
 @given(body=st.binary(max_size=200))

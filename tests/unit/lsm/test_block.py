@@ -57,8 +57,8 @@ def test_finding_again_and_in_runs(count: int) -> None:
             ]
             fresh = Block(whole.batch, flags=0, min_sequence=0, max_sequence=0).slice(start, end)
             assert fresh.find(key) == block.find(key) == block.find(key) == expected
-            found, unfinished = block.rows_of(key)
-            assert found == newest
+            result, unfinished = block.rows_of(key)
+            assert result == newest
             assert unfinished == (
                 not (newest and newest[-1].kind != Kind.MERGE) and all(row.key <= key for row in inside)
             )
@@ -73,13 +73,13 @@ def test_what_a_search_makes_is_accounted() -> None:
     gc.collect()  # what other tests left is not freed meanwhile
     tracemalloc.start()
     try:
-        held, before = tracemalloc.get_traced_memory()[0], pool.bytes_allocated()
+        pin, before = tracemalloc.get_traced_memory()[0], pool.bytes_allocated()
         blocks = [stored(rows, flags=PLAIN) for _ in range(20)]
         for block in blocks:
             for row in rows[::100]:
                 assert block.rows_of(row.key) == ([row], False)
-        held = tracemalloc.get_traced_memory()[0] - held + pool.bytes_allocated() - before
+        pin = tracemalloc.get_traced_memory()[0] - pin + pool.bytes_allocated() - before
     finally:
         tracemalloc.stop()
     said = sum(block.size_bytes for block in blocks)
-    assert 2 / 3 * said < held < said, (held, said)
+    assert 2 / 3 * said < pin < said, (pin, said)

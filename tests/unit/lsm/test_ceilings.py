@@ -226,8 +226,8 @@ def test_a_ceiling_bounds_what_a_reader_is_asked_for() -> None:
     reader = parent.files.reader(file.through(5))
     for asked, expected in ((None, 5), (9, 5), (5, 5), (3, 3)):
         assert [row.sequence for row in reader.get(b"a", sequence=asked)] == [expected]
-        found = reader.get_many([b"a"], hashes=hash_keys([b"a"]), sequence=asked)
-        assert [row.sequence for row in found[b"a"]] == [expected]
+        values = reader.get_many([b"a"], hashes=hash_keys([b"a"]), sequence=asked)
+        assert [row.sequence for row in values[b"a"]] == [expected]
     assert [row.sequence for row in parent.files.reader(file).get(b"a")] == [9]
     parent.files.forget(file.id)
     assert parent.files.reader(file.through(5)) is not reader, "the handles of every ceiling are dropped"
@@ -279,7 +279,7 @@ def test_a_file_that_is_taken_over_keeps_its_ceiling() -> None:
     branch.tree.retain_since_sequence = None
     branch.write(b"zz")
     branch.flush()
-    task = CompactionTask(tuple(one.id for one in branch.tree.file_set.l0), (), bottom=True)
+    task = CompactionTask(tuple(item.id for item in branch.tree.file_set.l0), (), bottom=True)
     assert branch.tree._compact(lambda file_set: task, None) == task
     (run,) = branch.tree.file_set.runs
     assert run.files[0] == file.through(4)
@@ -319,10 +319,10 @@ def test_a_view_of_what_is_not_there_is_refused() -> None:
     timeline.tree.retain_since_sequence = 2
     assert timeline.tree.view(sequence=2).sequence == 2
     for sequence in (1, len(KEYS) + 1):
-        with pytest.raises(InvalidRequest) as told:
+        with pytest.raises(InvalidRequest) as refusal:
             timeline.tree.view(sequence=sequence)
-        assert told.value.kind == "sequence_out_of_range"
-        assert (told.value.facts["oldest"], told.value.facts["newest"]) == (2, len(KEYS))
+        assert refusal.value.kind == "sequence_out_of_range"
+        assert (refusal.value.facts["oldest"], refusal.value.facts["newest"]) == (2, len(KEYS))
     timeline.tree.retain_since_sequence = None
     assert timeline.tree.view(sequence=len(KEYS)).sequence == len(KEYS)
     with pytest.raises(InvalidRequest):

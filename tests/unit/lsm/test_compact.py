@@ -60,7 +60,8 @@ class Bench:
         columns = zip(*ordered, strict=True)
         writer.write(
             pa.record_batch(
-                [pa.array(column, one.type) for column, one in zip(columns, ROW_SCHEMA, strict=True)], schema=ROW_SCHEMA
+                [pa.array(column, item.type) for column, item in zip(columns, ROW_SCHEMA, strict=True)],
+                schema=ROW_SCHEMA,
             )
         )
         return writer.finish()
@@ -109,7 +110,7 @@ def tombstone(key: bytes, sequence: int) -> Row:
 
 def all_of(file_set: FileSet) -> CompactionTask:
     """Everything into one run, where files may be taken over."""
-    return CompactionTask(tuple(one.id for one in file_set.l0), tuple(one.id for one in file_set.runs), bottom=True)
+    return CompactionTask(tuple(file.id for file in file_set.l0), tuple(run.id for run in file_set.runs), bottom=True)
 
 
 def check_run(run: Run) -> None:
@@ -150,10 +151,10 @@ def test_reads_are_the_same_before_and_after(seed: int) -> None:
             expected = resolve_row(
                 [row for row in versions.get(key, ()) if row.sequence <= at], now_ms=NOW_MS, operator=operator
             )
-            found = resolve_row(
+            result = resolve_row(
                 [row for row in kept.get(key, ()) if row.sequence <= at], now_ms=NOW_MS, operator=operator
             )
-            assert (found and found.value) == (expected and expected.value), (key, at)
+            assert (result and result.value) == (expected and expected.value), (key, at)
 
 
 def test_outputs_are_cut_between_keys_at_the_size_asked() -> None:
@@ -168,10 +169,10 @@ def test_outputs_are_cut_between_keys_at_the_size_asked() -> None:
     assert run is not None
     assert list(bench.rows(run.files)) == [*others, *reversed(many), *rest]
     check_run(run)
-    plain = [one for one in run.files if not one.first_key <= b"m" * 8 <= one.last_key]
+    plain = [file for file in run.files if not file.first_key <= b"m" * 8 <= file.last_key]
     assert len(plain) > 5
-    assert all(one.size_bytes < 40_000 for one in plain)
-    assert all(one.size_bytes >= 20_000 for one in run.files[:-1])
+    assert all(meta.size_bytes < 40_000 for meta in plain)
+    assert all(file.size_bytes >= 20_000 for file in run.files[:-1])
 
 
 def test_nothing_left_is_no_run() -> None:
@@ -189,7 +190,7 @@ def test_tombstones_stay_above_older_runs() -> None:
     bench = Bench()
     below = Run("r", (bench.file([put(b"k", 1), put(b"l", 2)]),))
     file_set = FileSet((bench.file([tombstone(b"k", 4)]), bench.file([put(b"l", 3, expires_at_ms=1)])), (below,))
-    task = CompactionTask(tuple(one.id for one in file_set.l0), (), bottom=False)
+    task = CompactionTask(tuple(file.id for file in file_set.l0), (), bottom=False)
     run = bench.compact(file_set, task)
     assert run is not None
     assert list(bench.rows(run.files)) == [tombstone(b"k", 4), tombstone(b"l", 3)]
@@ -210,15 +211,15 @@ def test_a_load_in_the_order_of_keys_is_not_rewritten() -> None:
     expected = sorted({keys for meta in file_set.l0 for keys in all_keys(bench, meta)})
     run = bench.compact(file_set, all_of(file_set), run_file_bytes=10_000)
     assert run is not None
-    assert [one.id for one in run.files[:4]] == [one.id for one in large]
-    assert not {one.id for one in run.files[4:]} & {one.id for one in file_set.l0}
+    assert [file.id for file in run.files[:4]] == [item.id for item in large]
+    assert not {file.id for file in run.files[4:]} & {file.id for file in file_set.l0}
     assert [row.key for row in bench.rows(run.files)] == expected
     anew = bench.compact(file_set, run_file_bytes=10_000)
     assert anew is not None
-    assert not {one.id for one in anew.files} & {one.id for one in file_set.l0}
+    assert not {file.id for file in anew.files} & {file.id for file in file_set.l0}
     kept = bench.compact(file_set, all_of(file_set), run_file_bytes=10_000, retain_since_sequence=5)
     assert kept is not None
-    assert not {one.id for one in kept.files} & {one.id for one in file_set.l0}
+    assert not {file.id for file in kept.files} & {file.id for file in file_set.l0}
 
 
 def all_keys(bench: Bench, meta: FileMeta) -> list[bytes]:
@@ -232,7 +233,7 @@ def test_a_file_with_something_to_drop_is_rewritten_at_the_bottom() -> None:
     file_set = FileSet((bench.file([*(put(b"%04d" % n, n + 1) for n in range(300)), tombstone(b"x", 400)]),))
     run = bench.compact(file_set, all_of(file_set), run_file_bytes=1_000)
     assert run is not None
-    assert sum(one.tombstone_count for one in run.files) == 0
+    assert sum(file.tombstone_count for file in run.files) == 0
     above = CompactionTask((file_set.l0[0].id,), (), bottom=False)
     taken = bench.compact(file_set, above, run_file_bytes=1_000)
     assert taken is not None
@@ -245,12 +246,12 @@ def test_progress_counts_rows_and_bytes() -> None:
     file_set = FileSet(
         tuple(bench.file([put(b"%05d" % n, n + 1 + 9_000 * i) for n in range(3_000)]) for i in reversed(range(3)))
     )
-    told: list[tuple[int, int]] = []
-    run = bench.compact(file_set, progress=lambda rows, size_bytes: told.append((rows, size_bytes)))
+    items: list[tuple[int, int]] = []
+    run = bench.compact(file_set, progress=lambda rows, size_bytes: items.append((rows, size_bytes)))
     assert run is not None
-    assert told == sorted(told)
-    assert told[-1][0] == 9_000
-    assert told[-1][1] > run.size_bytes // 2
+    assert items == sorted(items)
+    assert items[-1][0] == 9_000
+    assert items[-1][1] > run.size_bytes // 2
 
 
 def test_a_missing_or_damaged_input_ends_it() -> None:

@@ -283,11 +283,11 @@ class Faltering:
 
 def test_a_put_may_be_tried_again(memory: ObjectStore) -> None:
     """What the store says comes through as it is, and `finish` may be called again."""
-    told = [Unavailable("no answer"), *(OutcomeUnknown("perhaps") for _ in range(4))]
-    files = files_in(Faltering(memory, *told, lands=False))  # type: ignore[arg-type]
+    messages = [Unavailable("no answer"), *(OutcomeUnknown("perhaps") for _ in range(4))]
+    files = files_in(Faltering(memory, *messages, lands=False))  # type: ignore[arg-type]
     writer = files.writer(mint_file_id(environment=ENVIRONMENT))
     writer.write(batch_of([put_of(1)]))
-    for error in (told[0], told[-1]):
+    for error in (messages[0], messages[-1]):
         with pytest.raises(type(error)) as caught:
             writer.finish()
         assert caught.value is error
@@ -350,4 +350,4 @@ def test_our_own_mistakes_are_caught(memory: ObjectStore) -> None:
     for mistake in wrong:
         with pytest.raises(InternalError):
             mistake(files_in(memory))
-    assert [found.path for found in memory.list()] == [f"sst/{meta.id}.sst"]
+    assert [entry.path for entry in memory.list()] == [f"sst/{meta.id}.sst"]

@@ -156,8 +156,8 @@ def test_a_reader_without_the_lock_sees_whole_rows() -> None:
     def read() -> None:
         while memtable.row_count < total:
             sequence = memtable.last_sequence
-            found = [row for batch in memtable.sorted(b"5", b"6", sequence=sequence) for row in batch.to_pylist()]
-            wrong.extend(row for row in found if row["value"] != row["key"] * 2 or row["sequence"] > sequence)
+            rows = [row for batch in memtable.sorted(b"5", b"6", sequence=sequence) for row in batch.to_pylist()]
+            wrong.extend(row for row in rows if row["value"] != row["key"] * 2 or row["sequence"] > sequence)
             for key in list(memtable.keys[-3:]):
                 wrong.extend(row for row in memtable.rows_of(key) if row.value != key * 2)
 
@@ -207,8 +207,8 @@ def test_rows_that_were_taken_back_are_as_never_written(seed: int) -> None:
             assert memtable.rows_of(key, limit) == wanted
             within = [row for row in rows.values() if row.key >= key and row.sequence <= limit]
             if key[-1:] == b"0":
-                found = rows_of(memtable.sorted(key, sequence=limit))
-                assert found == sorted(within, key=lambda row: (row.key, -row.sequence))
+                result = rows_of(memtable.sorted(key, sequence=limit))
+                assert result == sorted(within, key=lambda row: (row.key, -row.sequence))
     assert memtable.last_sequence == 4 + memtable.row_count
     memtable.take_back(0, memtable.row_count)
     assert rows_of(memtable.sorted()) == []

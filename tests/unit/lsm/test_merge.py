@@ -41,9 +41,9 @@ class Counted:
         self._batches = batches
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for one in self._batches:
+        for batch in self._batches:
             self.taken += 1
-            yield one
+            yield batch
 
 
 def test_no_sources_no_windows() -> None:
@@ -84,14 +84,14 @@ def test_bytes_bound_a_window_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def addresses(rows: pa.Table | pa.RecordBatch) -> set[int]:
     """Where the keys of some rows lie in memory."""
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
-    return {one.column(0).buffers()[2].address for one in batches}
+    return {batch.column(0).buffers()[2].address for batch in batches}
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_sources_that_do_not_overlap_are_not_copied(reverse: bool) -> None:
     """Rows of one source, and of sources one behind another, pass through as they lie in memory."""
     first, second = numbered(0, 5_000), numbered(5_000, 9_000)
-    whole = {address for one in [*first, *second] for address in addresses(one)}
+    whole = {address for item in [*first, *second] for address in addresses(item)}
     sources = [first[::-1], second[::-1]] if reverse else [second, first]
     windows = list(merge_windows(sources, reverse=reverse))
     assert sum(window.num_rows for window in windows) == 9_000

@@ -92,7 +92,7 @@ def test_full_takes_everything() -> None:
     many = tuple(file(f"{n:03}") for n in reversed(range(L0_INPUT_COUNT_MAX + 5)))
     first = plan_full(FileSet(many, (run("r"),)))
     assert first is not None
-    assert first.l0_ids == tuple(one.id for one in many[5:])
+    assert first.l0_ids == tuple(item.id for item in many[5:])
     assert (first.run_ids, first.bottom, first.rewrite) == ((), False, False)
 
 
@@ -104,11 +104,11 @@ def test_the_output_stands_where_the_inputs_stood() -> None:
     since = FileSet((file("e"), *L0), before.runs)
     done = task.apply_to(since, run("out"))
     assert done is not None
-    assert [one.id for one in done.l0] == ["e"]
-    assert [one.id for one in done.runs] == ["out", "r", "q"]
+    assert [item.id for item in done.l0] == ["e"]
+    assert [item.id for item in done.runs] == ["out", "r", "q"]
     emptied = task.apply_to(since, None)
     assert emptied is not None
-    assert [one.id for one in emptied.runs] == ["r", "q"]
+    assert [item.id for item in emptied.runs] == ["r", "q"]
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_a_task_below_the_newest_runs_applies_in_place() -> None:
     task = replace(plan_full(file_set), run_ids=("r", "q"), bottom=False)  # type: ignore[type-var]
     done = task.apply_to(file_set, run("out"))
     assert done is not None
-    assert [one.id for one in done.runs] == ["s", "out", "p"]
+    assert [item.id for item in done.runs] == ["s", "out", "p"]

@@ -42,17 +42,17 @@ def kept(
     *rows: Row, bottom: bool = False, since: int | None = None, operator: MergeOperator | None = APPEND
 ) -> list[Row]:
     """What compaction keeps."""
-    found = compact_rows(table(*rows), now_ms=NOW_MS, bottom=bottom, retain_since_sequence=since, operator=operator)
-    assert found.schema.equals(ROW_SCHEMA)
-    return [Row(**row) for row in found.to_pylist()]
+    result = compact_rows(table(*rows), now_ms=NOW_MS, bottom=bottom, retain_since_sequence=since, operator=operator)
+    assert result.schema.equals(ROW_SCHEMA)
+    return [Row(**row) for row in result.to_pylist()]
 
 
 def test_the_end_is_exclusive() -> None:
     """A row is readable before its end, and gone from then on."""
     for now_ms, expected in ((99, b"v"), (100, None), (101, None)):
         assert resolve_rows([put(1, b"v", 100)], now_ms=now_ms, operator=None) == expected
-        found = visible(table(put(1, b"v", 100)), sequence=None, now_ms=now_ms, operator=None)
-        assert found.column("value").to_pylist() == ([] if expected is None else [expected])
+        result = visible(table(put(1, b"v", 100)), sequence=None, now_ms=now_ms, operator=None)
+        assert result.column("value").to_pylist() == ([] if expected is None else [expected])
 
 
 def test_an_older_version_does_not_shine_through() -> None:
@@ -68,9 +68,9 @@ def test_a_combined_row_has_the_newest_sequence() -> None:
     rows = [operand(5, b"c"), operand(4, b"b"), put(3, b"a", 200), put(2)]
     assert resolve_row(rows, now_ms=NOW_MS, operator=APPEND) == put(5, b"abc")
     columns = ("sequence", "expires_at_ms", "value", "key")
-    found = visible(table(*rows), sequence=None, now_ms=NOW_MS, operator=APPEND, columns=columns)
-    assert found.column_names == list(columns)
-    assert found.to_pylist() == [{"sequence": 5, "expires_at_ms": None, "value": b"abc", "key": b"k"}]
+    result = visible(table(*rows), sequence=None, now_ms=NOW_MS, operator=APPEND, columns=columns)
+    assert result.column_names == list(columns)
+    assert result.to_pylist() == [{"sequence": 5, "expires_at_ms": None, "value": b"abc", "key": b"k"}]
     ended = [operand(5, b"c", 100), put(3, b"a", 200)]
     assert resolve_row(ended, now_ms=NOW_MS, operator=APPEND) == put(5, b"a", 200)
     assert resolve_row([operand(5, b"c", 100)], now_ms=NOW_MS, operator=APPEND) is None
@@ -93,8 +93,8 @@ def test_repeated_rows_are_one_row() -> None:
     twice = [operand(2, b"b"), operand(2, b"b"), put(1, b"a"), put(1, b"a")]
     assert resolve_rows(twice, now_ms=NOW_MS, operator=APPEND) == b"ab"
     for rows in ([operand(2, b"b"), put(2, b"ab"), put(1, b"a")], [put(2, b"ab"), operand(2, b"b"), put(1, b"a")]):
-        found = visible(table(*rows), sequence=None, now_ms=NOW_MS, operator=APPEND)
-        assert found.column("value").to_pylist() == [b"ab"]
+        result = visible(table(*rows), sequence=None, now_ms=NOW_MS, operator=APPEND)
+        assert result.column("value").to_pylist() == [b"ab"]
         assert kept(*rows) == [put(2, b"ab")]
         assert kept(*rows, since=0) == [put(2, b"ab"), put(1, b"a")]
         newest_first(rows)

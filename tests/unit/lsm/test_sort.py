@@ -19,9 +19,9 @@ def rows_of(keys: list[bytes], sequences: list[int]) -> pa.RecordBatch:
 def check(keys: list[bytes], sequences: list[int]) -> None:
     """Sorted is what Python's own comparison says."""
     order = sort_rows(rows_of(keys, sequences))
-    found = range(len(keys)) if order is None else order.tolist()
+    result = range(len(keys)) if order is None else order.tolist()
     expected = sorted(range(len(keys)), key=lambda i: (keys[i], -sequences[i]))
-    assert [(keys[i], sequences[i]) for i in found] == [(keys[i], sequences[i]) for i in expected]
+    assert [(keys[i], sequences[i]) for i in result] == [(keys[i], sequences[i]) for i in expected]
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_lower_bound_counts_smaller_keys() -> None:
     for start in range(len(keys)):
         part = KeyColumn(column.slice(start))
         for key in [*keys, b"a\0\0", b"\xff", b"bb"]:
-            assert part.lower_bound(key) == sum(one < key for one in keys[start:])
+            assert part.lower_bound(key) == sum(item < key for item in keys[start:])
     assert KeyColumn(pa.array([], pa.binary())).lower_bound(b"a") == 0

@@ -137,9 +137,9 @@ def test_latest_finds_a_key_wherever_it_is(place: str) -> None:
     world.merge(b"sum", b"c")
     PLACES[place](world)
     for _ in range(2):
-        found = {key: world.tree.latest(key) for key in (b"new", b"old", b"gone", b"ends", b"sum", b"never")}
-        assert found == {b"new": b"1", b"old": b"2", b"gone": None, b"ends": b"3", b"sum": b"abc", b"never": None}
-        assert found == {key: world.tree.view().get(key) for key in found}
+        result = {key: world.tree.latest(key) for key in (b"new", b"old", b"gone", b"ends", b"sum", b"never")}
+        assert result == {b"new": b"1", b"old": b"2", b"gone": None, b"ends": b"3", b"sum": b"abc", b"never": None}
+        assert result == {key: world.tree.view().get(key) for key in result}
     world.clock.advance(1.0)
     assert world.tree.latest(b"ends") is None
 
@@ -435,9 +435,9 @@ def test_compaction_keeps_every_value_and_shows_the_new_set() -> None:
         for key in range(50):
             world.put(b"%03d" % key, b"%d" % number)
         world.flush()
-    told: list[tuple[int, int]] = []
-    assert world.tree.compact_once(lambda rows, size_bytes: told.append((rows, size_bytes)))
-    assert told[-1][0] == 150
+    items: list[tuple[int, int]] = []
+    assert world.tree.compact_once(lambda rows, size_bytes: items.append((rows, size_bytes)))
+    assert items[-1][0] == 150
     assert (world.tree.l0_count, len(world.tree.file_set.runs)) == (0, 1)
     assert world.tree.file_set is world.publisher.file_set
     assert not world.tree.compact_once()

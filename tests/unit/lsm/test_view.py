@@ -144,9 +144,9 @@ def test_many_keys_of_one_file_are_few_requests(place: Place) -> None:
     view = place.view(runs=[run_of(place, 4)])
     wanted = [key_of(number) for number in range(2 * FILE_ROWS - 30, FILE_ROWS - 30, -1)]
     with place.store.count() as requests:
-        found = view.get_many([*wanted, b"absent", wanted[0]])
+        values = view.get_many([*wanted, b"absent", wanted[0]])
         assert requests.total <= 4, "two tails, two runs of blocks"
-    assert found == [None if key.endswith(b"9") else b"v" * 40 for key in wanted] + [None, found[0]]
+    assert values == [None if key.endswith(b"9") else b"v" * 40 for key in wanted] + [None, values[0]]
     assert view.get_many([]) == []
 
 
@@ -182,13 +182,13 @@ def test_a_view_does_not_change(place: Place) -> None:
         memtable.put(key_of(number), b"before")
     view = place.view([memtable], sequence=memtable.last_sequence)
     scan = view.scan()
-    found = [next(scan) for _ in range(5)]
+    result = [next(scan) for _ in range(5)]
     for number in range(3_000):
         memtable.put(key_of(number), b"after")
     later = place.view([memtable], sequence=memtable.last_sequence)
     assert list(later.scan()) == [(key_of(n), b"after") for n in range(3_000)]
     expected = [(key_of(n), b"before") for n in range(0, 3_000, 2)]
-    assert found + list(scan) == expected
+    assert result + list(scan) == expected
     assert list(view.scan(reverse=True)) == expected[::-1]
     assert view.scan_arrow().read_all().column("key").to_pylist() == [key for key, _ in expected]
     assert (view.get(key_of(0)), view.get(key_of(1))) == (b"before", None)

@@ -51,12 +51,10 @@ def test_a_reason_for_json() -> None:
 
 def test_a_sentence_is_short_and_counts_what_it_does_not_show() -> None:
     """A long row is cut, and stays in one line."""
-    found = BadRows(
-        1000, 5, (BadRow("in.csv", 3, "1,a\nb" + "x" * 500, "why"), BadRow("s3a://b/in.csv", None, "2", ""))
-    )
-    assert found.sentence().startswith("5 of 1,000 rows do not fit the schema: in.csv, line 3: 1,a bxxx")
-    assert found.sentence().endswith("… (why); s3a://b/in.csv: 2; and 3 more")
-    assert len(found.sentence()) < 300
+    rows = BadRows(1000, 5, (BadRow("in.csv", 3, "1,a\nb" + "x" * 500, "why"), BadRow("s3a://b/in.csv", None, "2", "")))
+    assert rows.sentence().startswith("5 of 1,000 rows do not fit the schema: in.csv, line 3: 1,a bxxx")
+    assert rows.sentence().endswith("… (why); s3a://b/in.csv: 2; and 3 more")
+    assert len(rows.sentence()) < 300
 
 
 def test_a_path_is_told_from_a_url() -> None:

@@ -97,7 +97,7 @@ def left(plan: Plan, decided: Carry) -> list[str]:
 
 
 def again(decided: Carry) -> list[str]:
-    return [one.identity.step.name for one in decided.again]
+    return [step.identity.step.name for step in decided.again]
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -265,7 +265,7 @@ def test_an_increment_is_known_by_its_bytes(tmp_path: Path) -> None:
     """Under another name the same bytes are the same increment; other bytes or another selection are not."""
     for name, body in {"d1": "id,amount\n1,2\n", "d2": "id,amount\n1,3\n", "d3": "id,amount\n1,2\n"}.items():
         (tmp_path / f"{name}.csv").write_text(body)
-    steps = {one.step.name: one for one in identities(plan_of(root=str(tmp_path)))}
+    steps = {identity.step.name: identity for identity in identities(plan_of(root=str(tmp_path)))}
     inputs = Inputs()
     content = {day: inputs.of(steps[f"merge {day}"]) for day in ("d1", "d2", "d3")}
     assert content["d1"] == content["d3"] != content["d2"]
@@ -273,8 +273,8 @@ def test_an_increment_is_known_by_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "d2.csv").write_text("id,amount\n1,2\n")
     assert inputs.of(steps["merge d2"]) == content["d1"]
     other = {
-        one.step.name: one
-        for one in identities(
+        identity.step.name: identity
+        for identity in identities(
             plan_of(
                 TEXT.replace("into: sales, from: delivery}", "into: sales, from: delivery, where: id > 1}"),
                 root=str(tmp_path),
@@ -285,8 +285,8 @@ def test_an_increment_is_known_by_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "d1.csv").unlink()
     assert inputs.of(steps["merge d1"]) is None
     folder = {
-        one.step.name: one
-        for one in identities(
+        identity.step.name: identity
+        for identity in identities(
             plan_of(TEXT.replace('"${root}/${day}.csv"', '"${root}", format: csv'), root=str(tmp_path))
         )
     }
@@ -347,7 +347,7 @@ def test_a_changed_step_that_was_carried_stands_at_the_next_edit() -> None:
 def test_a_changed_input_that_was_carried_stands_until_it_changes_once_more() -> None:
     """The content that a person accepted counts as merged; the next one does not."""
     whole = done_by(plan_of())
-    records = {n: replace(one, metrics={**one.metrics, "content": "a"}) for n, one in whole.records.items()}
+    records = {n: replace(record, metrics={**record.metrics, "content": "a"}) for n, record in whole.records.items()}
     first, plan = replace(whole, records=records), plan_of(TEXT.replace("keep: 3", "keep: 5"))
     assert again(decide(plan, first, content=lambda one: "b"))[0] == "merge d1"
     kept = decide(plan, first, content=lambda one: "b", carry=("merge *", "tag *"))
@@ -362,12 +362,12 @@ def test_a_changed_input_that_was_carried_stands_until_it_changes_once_more() ->
 def test_the_reasons_name_what_was_changed() -> None:
     """A merge of which only the ingest was edited; a tag whose merge ran again at the same place."""
     after = plan_of(TEXT.replace('from: "${root}/${day}.csv"', 'from: "${root}/new/${day}.csv"'))
-    reasons = {one.identity.step.name: one.reason for one in decide(after, done_by(plan_of())).again}
+    reasons = {step.identity.step.name: step.reason for step in decide(after, done_by(plan_of())).again}
     assert reasons["merge d1"] == "'read d1', which it reads, was changed"
     plan = plan_of()
     second = went_on(plan, decide(plan, done_by(plan), replay=("merge *",), carry=("tag *",)))
-    bare = replace(second, records={n: one for n, one in second.records.items() if not one.carried_from})
-    reasons = {one.identity.step.name: one.reason for one in decide(plan, done_by(plan), bare).again}
+    bare = replace(second, records={n: record for n, record in second.records.items() if not record.carried_from})
+    reasons = {step.identity.step.name: step.reason for step in decide(plan, done_by(plan), bare).again}
     assert reasons["tag d1"] == "'merge d1' was run again after it"
 
 
@@ -413,7 +413,7 @@ def test_a_resumed_run_that_replayed_a_step_asks_for_what_follows() -> None:
     plan, first = plan_of(), done_by(plan_of())
     names = {step.name: step.ordinal for step in plan.steps}
     anew = done_by(plan, "new", first_snapshot=10).records
-    carried = {one.ordinal: one for one in decide(plan, first).records if one.ordinal < names["merge d2"]}
+    carried = {record.ordinal: record for record in decide(plan, first).records if record.ordinal < names["merge d2"]}
     done = carried | {names["merge d2"]: anew[names["merge d2"]]}
     decided = decide(plan, first, done=done)
     assert again(decided) == ["tag d2", "merge d3", "tag d3"]

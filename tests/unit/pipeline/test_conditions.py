@@ -43,8 +43,8 @@ ROWS = pa.table(
 )
 def test_a_row_holds_where_the_condition_is_true(condition: str, rows_held: list[int]) -> None:
     """Neither false nor NULL is true."""
-    found = [row for row in range(4) if all_hold(ROWS.slice(row, 1), every_row=[condition], overall=[])]
-    assert found == rows_held
+    rows = [row for row in range(4) if all_hold(ROWS.slice(row, 1), every_row=[condition], overall=[])]
+    assert rows == rows_held
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,8 @@ def test_the_status_of_a_run_counts_dropped_rows(store: ObjectStore) -> None:
     first, second = (record_of(step) for step in plan.steps)
     ledger.carry(attempt, [replace(first, name="ingest d1", metrics={"rows": 10, "rows_dropped": 2})])
     ledger.record(replace(second, name="ingest d2", metrics={"rows": 10}))
-    assert [one.rows_dropped for one in status(store.root_url, run_id="r1")] == [{"ingest d1": 2}]
-    assert [one.rows_dropped for one in status(store.root_url)] == [None]
+    assert [difference.rows_dropped for difference in status(store.root_url, run_id="r1")] == [{"ingest d1": 2}]
+    assert [difference.rows_dropped for difference in status(store.root_url)] == [None]
 
 
 def test_recording_a_step_is_one_request(store: ObjectStore) -> None:

@@ -293,8 +293,8 @@ def test_a_flag_has_the_name_of_its_tag() -> None:
 def test_a_group_has_its_value_below_the_plot(values: list[str], expected: list[str]) -> None:
     """Whole, also when there are spaces in it; months of one year are short."""
     version = facts_of(lake_of()).tables[0].versions[0]
-    found = _group_ticks([replace(version, group=f"place {value}") for value in values])
-    assert [tick.label for tick in found] == expected
+    result = _group_ticks([replace(version, group=f"place {value}") for value in values])
+    assert [tick.label for tick in result] == expected
 
 
 @pytest.mark.parametrize("count", [1, 12, 31, 400])
@@ -305,11 +305,11 @@ def test_labels_of_tags_never_cover_each_other(count: int) -> None:
     assert html.count('class="pole"') == count
     for css, width in (("narrow", 270), ("middle", 500), ("wide", 860)):
         layer = html.split(f'class="flags {css}"')[1].split("</div>")[0]
-        found = re.findall(r'<span class="(flag(?: wrong)?) row(\d)( end)?" style="left:([\d.]+)%">([^<]*)', layer)
-        assert f"2024-tag-{count // 2}" in [label for *_, label in found]
-        assert f"2024-tag-{count - 1}" in [label for *_, label in found]
+        matches = re.findall(r'<span class="(flag(?: wrong)?) row(\d)( end)?" style="left:([\d.]+)%">([^<]*)', layer)
+        assert f"2024-tag-{count // 2}" in [label for *_, label in matches]
+        assert f"2024-tag-{count - 1}" in [label for *_, label in matches]
         ends = {"0": 0.0, "1": 0.0}
-        for _, row, at_end, left, label in sorted(found, key=lambda one: float(one[3])):
+        for _, row, at_end, left, label in sorted(matches, key=lambda one: float(one[3])):
             size = 14 + 7 * len(label)
             start = float(left) / 100 * width - (size if at_end else 0)
             assert start >= ends[row] - 1, label

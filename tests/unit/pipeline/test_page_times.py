@@ -99,15 +99,15 @@ def test_the_bar_of_an_expiry_stays_as_it_was(lake: Lake) -> None:
 def test_what_an_expiry_freed_is_not_on_the_store_later(lake: Lake) -> None:
     """The plot of the storage falls at each expiry; the highest point is what the store held at the worst time."""
     begin_daily(lake)
-    held = []
+    pin = []
     for number in (1, 2, 3):
         table = merge(lake, 3)
         table.compact(full=True)
-        held.append(sum(data_files(table).values()))
+        pin.append(sum(data_files(table).values()))
         run(lake, EXPIRE, f"clean-{number}")
     merge(lake, 1)
     page = render(facts_of(lake))
-    assert f"the store had at most {max(held) / 1000:.1f} kB" in page
+    assert f"the store had at most {max(pin) / 1000:.1f} kB" in page
     section = page.split("<h2>Storage by version</h2>")[1].split("</section>")[0]
     assert section.count('class="vertical"') == 3
 

@@ -227,10 +227,10 @@ def test_two_dollar_signs_are_one() -> None:
 def test_the_run_id_follows_from_the_plan() -> None:
     """The same definition and values are the same run; another value is another run."""
     pipeline = Pipeline.parse(GOOD)
-    one = pipeline.plan(variables={"day": "2013-01-01"})
-    assert one.default_run_id == pipeline.plan(variables={"day": "2013-01-01"}).default_run_id
-    assert one.default_run_id != pipeline.plan(variables={"day": "2013-01-02"}).default_run_id
-    assert one.default_run_id.startswith("small-")
+    plan = pipeline.plan(variables={"day": "2013-01-01"})
+    assert plan.default_run_id == pipeline.plan(variables={"day": "2013-01-01"}).default_run_id
+    assert plan.default_run_id != pipeline.plan(variables={"day": "2013-01-02"}).default_run_id
+    assert plan.default_run_id.startswith("small-")
 
 
 def test_every_kind_of_step_says_what_it_is() -> None:

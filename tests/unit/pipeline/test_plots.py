@@ -64,10 +64,10 @@ def test_labels_below_a_plot_never_cover_each_other(count: int) -> None:
     html = plot([], label="x", x_max=count, ticks=ticks, format_y=str)
     for css, width in (("narrow", 220), ("middle", 460), ("wide", 840)):
         layer = html.split(f'class="xs {css}"')[1].split("</div>")[0]
-        found = re.findall(r'<span(?: class="(\w+)")? style="left:([\d.]+)%">([^<]*)', layer)
-        assert len(found) >= min(count, width // 110)
+        matches = re.findall(r'<span(?: class="(\w+)")? style="left:([\d.]+)%">([^<]*)', layer)
+        assert len(matches) >= min(count, width // 110)
         end = 0.0
-        for side, left, label in found:
+        for side, left, label in matches:
             assert label in {tick.label for tick in ticks}
             size = 7 * len(label)
             start = float(left) / 100 * width - {"start": 0, "": size / 2, "end": size}[side]

@@ -56,10 +56,10 @@ def test_a_dry_run_deletes_nothing(store: ObjectStore) -> None:
 
 def test_batches_and_progress(store: ObjectStore) -> None:
     """Objects go a thousand a request, in the plan's order, and progress is reported after each."""
-    recorded, told = RecordingStore(store), []
-    Sweeper(recorded, progress=told.append).sweep(plan(*(f"p{n}" for n in range(BATCH_COUNT_MAX + 1))))
-    assert [len(one.call.paths) for one in recorded.trace] == [BATCH_COUNT_MAX, 1]
-    assert told[-1] == Progress(BATCH_COUNT_MAX + 1, BATCH_COUNT_MAX + 1, 2 * (BATCH_COUNT_MAX + 1))
+    recorded, messages = RecordingStore(store), []
+    Sweeper(recorded, progress=messages.append).sweep(plan(*(f"p{n}" for n in range(BATCH_COUNT_MAX + 1))))
+    assert [len(call.call.paths) for call in recorded.trace] == [BATCH_COUNT_MAX, 1]
+    assert messages[-1] == Progress(BATCH_COUNT_MAX + 1, BATCH_COUNT_MAX + 1, 2 * (BATCH_COUNT_MAX + 1))
 
 
 def test_an_error_in_one_batch_is_reported_and_the_rest_goes_on(store: ObjectStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -131,3 +132,33 @@ def test_what_is_not_a_file_of_actions_is_refused(raw: bytes) -> None:
     """Bytes that are no YAML, too many of them, or aliases of aliases."""
     with pytest.raises(InvalidRequest):
         parse_action(raw, file="bad.yaml")
+
+
+HOSTILE = """
+on: {{pre-commit: null}}
+hooks:
+- description: [{lists}]
+  id: a
+  type: webhook
+  properties: {{url: "http://example.com", timeout: {timeout}}}
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("timeout", "more"),
+    [("*a7", ""), ("0x" + "f" * 20_000, ""), ("1s", "0x" + "f" * 20_000 + ": x"), ("1s", "? [*a7, *a7]\n: x")],
+    ids=["lists", "number", "name", "name of lists"],
+)
+def test_a_small_file_takes_little_memory(timeout: str, more: str) -> None:
+    """Lists that name one another are never written out, for an error either, nor a number of any length."""
+    lists = ["&a0 [l,l,l,l,l,l,l,l]", *(f"&a{i} [{','.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 8))]
+    raw = HOSTILE.format(lists=", ".join(lists), timeout=timeout, more=more).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest):
+            parse_action(raw, file="bad.yaml")
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 20 << 20

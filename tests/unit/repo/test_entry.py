@@ -73,8 +73,8 @@ def test_entries_that_differ_in_place_and_time_are_the_same() -> None:
 
 def test_an_entry_without_checksum_is_known_by_its_address() -> None:
     """Where nothing is known of the bytes, another address is another object."""
-    here, there = changed(checksum="", address="s3://b/1"), changed(checksum="", address="s3://b/2")
-    assert _identity(here) != _identity(there)
+    here, present = changed(checksum="", address="s3://b/1"), changed(checksum="", address="s3://b/2")
+    assert _identity(here) != _identity(present)
     assert _identity(here) == _identity(msgspec.structs.replace(here, modified_ms=0))
 
 
@@ -162,8 +162,8 @@ def test_identities_do_not_copy_values() -> None:
     """Reading the identities of large values costs memory for the identities alone."""
     column = pa.array([encode_entry(changed(metadata={"k": "v" * 100_000}))] * 50, pa.binary())
     before = pa.total_allocated_bytes()
-    found = identities(column)
+    result = identities(column)
     assert pa.total_allocated_bytes() == before
-    assert found.nbytes == 50 * IDENTITY_BYTES
-    assert (found == found[0]).all()
-    assert np.asarray(found[0]).tobytes() == column[0].as_py()[:IDENTITY_BYTES]
+    assert result.nbytes == 50 * IDENTITY_BYTES
+    assert (result == result[0]).all()
+    assert np.asarray(result[0]).tobytes() == column[0].as_py()[:IDENTITY_BYTES]

@@ -38,12 +38,12 @@ def logs_of(graph: Graph, *, looks: list[str]) -> Any:
 
     def log(ref: str, *, amount: int | None = None, **filters: Any) -> Iterator[CommitWithId]:
         assert not filters
-        found, todo = {ref}, [ref]
+        result, todo = {ref}, [ref]
         while todo:
-            new = [parent for parent in graph[todo.pop()] if parent not in found]
-            found.update(new)
+            new = [parent for parent in graph[todo.pop()] if parent not in result]
+            result.update(new)
             todo.extend(new)
-        for id in sorted(found, key=lambda id: (generations[id], id), reverse=True)[:amount]:
+        for id in sorted(result, key=lambda id: (generations[id], id), reverse=True)[:amount]:
             looks.append(id)
             commit = Commit(graph[id], MetarangeRef(""), id, "", 0, generations[id])
             yield CommitWithId(id, commit)
@@ -65,7 +65,7 @@ def in_git(graph: Graph, folder: Path) -> Any:
     for number, (id, parents) in enumerate(graph.items()):
         lines += [f"commit refs/heads/{id}", f"mark :{number + 1}", "committer a <a@example.org> 0 +0000"]
         lines += [f"data {len(id)}", id]
-        lines += [f"{'from' if at == 0 else 'merge'} :{int(one[1:]) + 1}" for at, one in enumerate(parents)]
+        lines += [f"{'from' if at == 0 else 'merge'} :{int(parent[1:]) + 1}" for at, parent in enumerate(parents)]
         lines.append("")
     git("init", "-q")
     git("fast-import", "--quiet", stdin="\n".join(lines))
@@ -80,18 +80,18 @@ def test_a_range_of_a_log_is_that_of_git(tmp_path: Path, seed: int) -> None:
     expected = in_git(graph, tmp_path)
     for _ in range(12):
         left, right = rng.sample(list(graph), k=2)
-        found = [one.id for one in log_of_range(logs_of(graph, looks=[]), f"{left}..{right}")]
-        assert len(found) == len(set(found))
-        assert set(found) == expected(left, right)
-        for at, id in enumerate(found):
-            assert not set(graph[id]) & set(found[:at])
+        ids = [commit.id for commit in log_of_range(logs_of(graph, looks=[]), f"{left}..{right}")]
+        assert len(ids) == len(set(ids))
+        assert set(ids) == expected(left, right)
+        for at, id in enumerate(ids):
+            assert not set(graph[id]) & set(ids[:at])
 
 
 def test_a_short_range_of_a_long_history_looks_at_few_commits() -> None:
     """``main~1..main`` costs two commits, whatever lies behind."""
     graph: Graph = {"c0": (), **{f"c{number}": (f"c{number - 1}",) for number in range(1, 1000)}}
     looks: list[str] = []
-    assert [one.id for one in log_of_range(logs_of(graph, looks=looks), "c998..c999")] == ["c999"]
+    assert [commit.id for commit in log_of_range(logs_of(graph, looks=looks), "c998..c999")] == ["c999"]
     assert len(looks) <= 4
 
 
@@ -129,15 +129,15 @@ def test_ranges_of_a_repository() -> None:
         main.merge("dev", message="merged")
 
         def messages(text: str, **filters: Any) -> list[str]:
-            return [one.message for one in some.log(text, **filters)]
+            return [commit.message for commit in some.log(text, **filters)]
 
         assert messages("main~1..main") == ["merged", "on dev"]
         assert messages("main..main~1") == []
         assert messages("main~3..main", first_parent=True) == ["merged", "commit 3", "commit 2"]
         assert messages("main~3..main", prefixes=["b/"]) == ["commit 3"]
         assert messages("main~3..main", amount=2) == messages("main~3..main")[:2]
-        assert [one.path for one in some.diff("main~2..main")] == ["b/3", "d"]
-        assert [one.path for one in some.diff("main~1...dev")] == ["d"]
+        assert [difference.path for difference in some.diff("main~2..main")] == ["b/3", "d"]
+        assert [difference.path for difference in some.diff("main~1...dev")] == ["d"]
         with pytest.raises(NotFound, match="nope"):
             messages("nope..main")
         with pytest.raises(InvalidRequest, match=r"main\.\.dev"):

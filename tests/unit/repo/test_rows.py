@@ -28,12 +28,12 @@ def batches(rows: Mapping[bytes, bytes], size: int) -> Iterator[pa.RecordBatch]:
 
 def pairs(source: Iterator[pa.RecordBatch]) -> list[tuple[bytes, bytes]]:
     """Path and value of every row; none of the batches is empty."""
-    found = []
+    result = []
     for batch in source:
         assert batch.num_rows
         assert batch.schema.equals(ROWS_SCHEMA)
-        found += list(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
-    return found
+        result += list(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+    return result
 
 
 @given(layers=LAYERS, size=st.sampled_from([1, 3, 100]))

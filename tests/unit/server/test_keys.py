@@ -53,11 +53,11 @@ def test_no_record_holds_a_secret(keys: AccessKeys, store: MemoryKeyValue) -> No
     """Of secrets and tokens only salted hashes are stored; equal hashes never, not even of equal secrets."""
     made = [keys.create(role="write"), keys.create(role="write")]
     token = keys.login(made[0].key.id, made[0].secret)
-    for one in (*made, token):
-        assert len(one.secret) == 40
-        assert one.secret.encode() not in stored(store)
-        assert one.secret not in repr(one)
-    assert len({one.key.salt for one in (*made, token)}) == 3
+    for item in (*made, token):
+        assert len(item.secret) == 40
+        assert item.secret.encode() not in stored(store)
+        assert item.secret not in repr(item)
+    assert len({element.key.salt for element in (*made, token)}) == 3
 
 
 def test_what_another_process_revoked_ends_within_the_bound(
@@ -192,10 +192,10 @@ def test_a_rotation_beside_a_verification_wins(
     read = store.get
 
     def rotate_behind_it(key: bytes) -> bytes | None:
-        found = read(key)
+        rows = read(key)
         monkeypatch.undo()
         keys.rotate(made.key.id)
-        return found
+        return rows
 
     monkeypatch.setattr(store, "get", rotate_behind_it)
     keys.verify(b"header", access_key=made.key.id, secret=made.secret)
@@ -324,10 +324,10 @@ def test_a_key_of_a_user_who_is_deleted_at_that_moment_is_not_made(
     load = keys.identity.load
 
     def load_before_deletion() -> Any:
-        found = load()
-        if "ann" in found[1].users:
+        result = load()
+        if "ann" in result[1].users:
             other.delete_user("ann")
-        return found
+        return result
 
     monkeypatch.setattr(keys.identity, "load", load_before_deletion)
     with pytest.raises(NotFound):

@@ -15,8 +15,8 @@ from lakebed.server.routes import ROUTES
 @pytest.fixture(scope="module")
 def described() -> dict[str, Any]:
     """The description, as it is sent."""
-    found: dict[str, Any] = json.loads(json.dumps(description()))
-    return found
+    document: dict[str, Any] = json.loads(json.dumps(description()))
+    return document
 
 
 def test_every_endpoint_is_described(described: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ def test_every_endpoint_is_described(described: dict[str, Any]) -> None:
     assert len(set(names)) == len(names)
     for (_, path), operation in operations.items():
         assert operation["summary"].endswith((".", "?"))
-        inside = {one["name"] for one in operation["parameters"] if one["in"] == "path"}
+        inside = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"}
         assert inside == set(re.findall(r"{(\w+)}", path))
 
 
@@ -51,7 +51,7 @@ def test_no_page_loads_from_elsewhere(described: dict[str, Any]) -> None:
 
 def test_routes_that_many_call_come_first() -> None:
     """The busiest operations are tried before all others."""
-    assert {one.endpoint.name for one in ROUTES["/api/v1"][:8]} >= {
+    assert {item.endpoint.name for item in ROUTES["/api/v1"][:8]} >= {
         "statObject",
         "getObject",
         "headObject",

@@ -194,9 +194,9 @@ def test_nasty_values_are_answered_rightly_or_not_at_all(lake: Lake, aggregated:
             count, *extremes = judge.execute(f"SELECT count({name}), min({name}), max({name}) FROM rows").fetchone()
             assert aggregated(name, "count") == [count], name
             for function, judged in zip(("min", "max"), extremes, strict=True):
-                found = aggregated(name, function)
-                assert (found is not None) == (name in ANSWERED), (name, function)
-                if found is not None:
+                result = aggregated(name, function)
+                assert (result is not None) == (name in ANSWERED), (name, function)
+                if result is not None:
                     kind = NASTY[name][0]
-                    same = type(judged)(found[0])
+                    same = type(judged)(result[0])
                     assert repr(pa.scalar(same, kind)) == repr(pa.scalar(judged, kind)), (name, function)

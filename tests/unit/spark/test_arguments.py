@@ -35,8 +35,8 @@ LONG_MAX = 2**63 - 1
 )
 def test_values_get_their_types(kind: str, value: Any, expected: Any) -> None:
     """Numbers and truths may be written as texts; nothing is rounded on the way."""
-    found = arguments_of("p", [Parameter("x", kind)], {"x": value})["x"]
-    assert (type(found), found) == (type(expected), expected)
+    result = arguments_of("p", [Parameter("x", kind)], {"x": value})["x"]
+    assert (type(result), result) == (type(expected), expected)
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,10 @@ def test_few_rows_are_in_the_reply_and_many_in_a_file(tmp_path: Path) -> None:
         rows = pa.table({"n": pa.array([1, None, 3] * repeats), "at": pa.chunked_array([at] * repeats)})
         reply = Session(tmp_path).store_rows(rows)
         assert (Path(reply).parent == tmp_path) == (repeats > 1)
-        found = rows_of(reply)
-        assert found["n"].to_pylist() == rows["n"].to_pylist()
-        assert found["at"].type == pa.timestamp("us")
-        assert found["at"].cast(pa.int64()).to_pylist() == [1, None, -1] * repeats
+        result = rows_of(reply)
+        assert result["n"].to_pylist() == rows["n"].to_pylist()
+        assert result["at"].type == pa.timestamp("us")
+        assert result["at"].cast(pa.int64()).to_pylist() == [1, None, -1] * repeats
 
 
 def test_comments_of_columns_are_kept_and_shown(ask: Ask, lake: Lake) -> None:
@@ -86,7 +86,7 @@ def test_comments_of_columns_are_kept_and_shown(ask: Ask, lake: Lake) -> None:
     fields[0]["metadata"] = {"comment": "another"}
     fields.append({"name": "n", "type": "long", "nullable": True, "metadata": {"comment": "new"}})
     replaced = ask("replace_table", table="db.t", schema=json.dumps({"type": "struct", "fields": fields}))["ok"]
-    described = {one["name"]: one.get("description") for one in json.loads(replaced["staged"])["fields"]}
+    described = {item["name"]: item.get("description") for item in json.loads(replaced["staged"])["fields"]}
     assert described == {"id": "another", "v": "text", "n": "new"}
 
 
@@ -95,10 +95,10 @@ def test_a_primary_key_is_not_a_property_that_changes(ask: Ask) -> None:
     made = {"schema": columns(id="long", v="string"), "partition_keys": []}
     ask("create_table", table="db.k", properties={"primary-key": "id"}, **made)
     ask("create_table", table="db.t", **made)
-    for table, change, there in (("db.k", "set", "has (id)"), ("db.t", "set", "has none"), ("db.k", "unset", "(id)")):
+    for table, change, present in (("db.k", "set", "has (id)"), ("db.t", "set", "has none"), ("db.k", "unset", "(id)")):
         changes = [{"kind": change, "name": "primary-key", "value": "v"}]
         error = ask("alter_table", table=table, changes=changes)["error"]
-        assert (error["kind"], there in error["message"]) == ("unsupported_change", True), error
+        assert (error["kind"], present in error["message"]) == ("unsupported_change", True), error
 
 
 def test_properties_of_declarative_pipelines_are_kept(ask: Ask, lake: Lake) -> None:
@@ -272,11 +272,11 @@ def test_procedures_describe_themselves_and_return_rows(ask: Ask, lake: Lake) ->
     assert rows_of(done["rows"]).to_pylist() == [{"tag_name": "x", "snapshot_id": 1}]
     assert table.tag("x").lifetime_ms == 7 * 86_400_000
     table.append(pa.table({"id": [2]}))
-    found = []
+    result = []
     for rule in ({}, {"if_not_exists": True}, {"or_replace": True}):
         reply = ask("call", procedure="create_tag", arguments={"table": "db.t", "tag": "x", **rule})
-        found.append(reply["error"]["kind"] if "error" in reply else rows_of(reply["ok"]["rows"]).to_pylist())
-    assert found == ["tag_exists", [{"tag_name": "x", "snapshot_id": 1}], [{"tag_name": "x", "snapshot_id": 2}]]
+        result.append(reply["error"]["kind"] if "error" in reply else rows_of(reply["ok"]["rows"]).to_pylist())
+    assert result == ["tag_exists", [{"tag_name": "x", "snapshot_id": 1}], [{"tag_name": "x", "snapshot_id": 2}]]
     deleted = ask("call", procedure="delete_tag", arguments={"table": "db.t", "tag": "y", "if_exists": True})["ok"]
     assert rows_of(deleted["rows"]).column("hidden_count").to_pylist() == [0]
     error = ask("call", procedure="rename_tag", arguments={"table": "db.t", "tag": "x"})["error"]
@@ -328,8 +328,8 @@ def test_a_column_that_may_be_null_again(ask: Ask, lake: Lake) -> None:
         {"kind": "unset", "name": "comment"},
     ]
     assert "ok" in ask("alter_table", table="db.k", changes=changes)
-    found = lake.table("db.k").schema
-    assert ([field.nullable for field in found.fields], found.comment) == ([False, True], "")
+    result = lake.table("db.k").schema
+    assert ([field.nullable for field in result.fields], result.comment) == ([False, True], "")
     refused = ask("alter_table", table="db.k", changes=[{"kind": "nullable", "name": "id"}])["error"]
     assert "keep NOT NULL" in refused["message"]
 

@@ -46,8 +46,8 @@ def of_floats(tree: Any) -> list[bool | None]:
     where = translated(tree).where
     assert where is not None
     rows = pa.table([[1.0, math.nan, math.inf, None]], names=["x"])
-    found: list[bool | None] = mask_of(where, rows).to_pylist()
-    return found
+    items: list[bool | None] = mask_of(where, rows).to_pylist()
+    return items
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_forms() -> None:
 def test_a_filter_of_a_data_source_may_stand_for_bytes() -> None:
     """Spark hands it U+FFFD in place of a text that is not UTF-8, which is another one."""
     exact = [EqualTo(("s",), "\ufffe"), In(("s",), ("a", "b"))]
-    assert translate([from_filter(one) for one in exact], SCHEMA).inexact == ()
+    assert translate([from_filter(item) for item in exact], SCHEMA).inexact == ()
     for filters in (EqualTo, LessThan, StringStartsWith):
         assert translate([from_filter(filters(("s",), "a\ufffd"))], SCHEMA) == Translation(None, (0,))
     assert translate([from_filter(Not(In(("s",), ("a", "\ufffd"))))], SCHEMA) == Translation(None, (0,))

@@ -41,8 +41,8 @@ def test_the_settings_of_a_catalog(jars: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "4.3.0")
     (jars / "lakebed-spark-4.3.jar").touch()
     monkeypatch.chdir(jars)
-    found = jar.catalog_settings({"lake": "data"}, python="python9")
-    assert found == {
+    settings = jar.catalog_settings({"lake": "data"}, python="python9")
+    assert settings == {
         "spark.jars": str(jars / "lakebed-spark-4.3.jar"),
         "spark.sql.extensions": "org.lakebed.spark.LakebedExtensions",
         "spark.sql.catalog.lake": "org.lakebed.spark.LakebedCatalog",
@@ -58,13 +58,13 @@ def test_settings_of_the_caller_are_added(jars: Path, monkeypatch: pytest.Monkey
     """Another library's jar and extension stay, and so do those of the catalogs."""
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "4.3.0")
     (jars / "lakebed-spark-4.3.jar").touch()
-    own = jar.catalog_settings({"lake": "s3://b/l"}, python="python9")
-    joined = jar.merge_settings(own, {"spark.jars": "a.jar", "spark.sql.extensions": "A", "spark.master": "local"})
+    settings = jar.catalog_settings({"lake": "s3://b/l"}, python="python9")
+    joined = jar.merge_settings(settings, {"spark.jars": "a.jar", "spark.sql.extensions": "A", "spark.master": "local"})
     assert joined["spark.jars"] == f"{jars / 'lakebed-spark-4.3.jar'},a.jar"
     assert joined["spark.sql.extensions"] == "org.lakebed.spark.LakebedExtensions,A"
     assert joined["spark.sql.catalog.lake.python"] == "python9"
     assert joined["spark.master"] == "local"
-    assert jar.merge_settings(own, {"spark.master": "local"}) == {**own, "spark.master": "local"}
+    assert jar.merge_settings(settings, {"spark.master": "local"}) == {**settings, "spark.master": "local"}
 
 
 def built(checkout: Path, *, pyspark: str = "4.3.0", path: Path | None = None) -> str:
@@ -90,9 +90,9 @@ def test_without_a_compiler_all_but_the_catalog_is_built(tmp_path: Path) -> None
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("find", "sed", "mktemp", "java"):
-        found = shutil.which(name)
-        if found is not None:
-            (tools / name).symlink_to(found)
+        result = shutil.which(name)
+        if result is not None:
+            (tools / name).symlink_to(result)
     said = built(tmp_path, path=tools)
     assert re.search(r"not built, since there is no JDK \(javac and jar\) on the PATH; all else\s+works.*JDK 17", said)
 

@@ -67,16 +67,16 @@ def changes(table: Table, *files: WrittenFile, partition: Mapping[str, object] |
 def test_files_become_a_version(made: MakeTable) -> None:
     """Their rows, sizes, times and numbers are stated, and the version reads."""
     table = made(DAYS, parts=["day"])
-    one = file_of(table, "day=a/bucket-0/one.parquet", {"id": [1, 2], "day": ["a", "a"], "x": [0.5, None]})
+    file = file_of(table, "day=a/bucket-0/one.parquet", {"id": [1, 2], "day": ["a", "a"], "x": [0.5, None]})
     null = file_of(table, "day=__DEFAULT_PARTITION__/bucket-0/null.parquet", {"id": [3], "day": [None], "x": [1.0]})
-    found = changes(table, one, null)
-    files = {change.added[0].file_name: change.added[0] for change in found}
+    result = changes(table, file, null)
+    files = {change.added[0].file_name: change.added[0] for change in result}
     assert files["one.parquet"].row_count == 2
-    assert files["one.parquet"].file_size == one.size_bytes
+    assert files["one.parquet"].file_size == file.size_bytes
     assert files["one.parquet"].creation_time_ms == 7
     assert (files["one.parquet"].min_sequence_number, files["one.parquet"].max_sequence_number) == (0, 1)
     assert files["one.parquet"].value_stats.null_counts == (0, 0, 1)
-    commit_changes(table.context, found)
+    commit_changes(table.context, result)
     assert sorted(table.read()["id"].to_pylist()) == [1, 2, 3]
     assert table.scan(where="day = 'a'").to_arrow().num_rows == 2
     assert table.scan(where="day IS NULL").to_arrow()["id"].to_pylist() == [3]
@@ -120,9 +120,9 @@ def test_numbers_of_a_bucket_continue(made: MakeTable) -> None:
     commit_changes(table.context, take_over_files(table, first, table.schema.id, starts_anew=False, partition={}))
     again = file_of(table, "bucket-1/c.parquet", {"id": [1], "day": ["a"], "x": [0.5]}, bucket=1)
     other = file_of(table, "bucket-0/d.parquet", {"id": [1], "day": ["a"], "x": [0.5]}, bucket=0)
-    found = take_over_files(table, [again, other], table.schema.id, starts_anew=False, partition={})
-    assert {change.bucket: change.added[0].min_sequence_number for change in found} == {1: 4, 0: 0}
-    assert {change.total_buckets for change in found} == {2}
+    result = take_over_files(table, [again, other], table.schema.id, starts_anew=False, partition={})
+    assert {change.bucket: change.added[0].min_sequence_number for change in result} == {1: 4, 0: 0}
+    assert {change.total_buckets for change in result} == {2}
     replaced = take_over_files(table, [again], table.schema.id, starts_anew=True, partition={})
     assert replaced[0].added[0].min_sequence_number == 0
 
@@ -187,13 +187,13 @@ def test_a_target_names_ids_at_every_depth_and_no_dictionary_that_java_misreads(
 
     def ids(described: Any) -> list[int]:
         if isinstance(described, list):
-            return [one for part in described for one in ids(part)]
+            return [item for part in described for item in ids(part)]
         if not isinstance(described, dict):
             return []
-        own = described.get("metadata", {}).get("parquet.field.id")
-        rest = [one for name, part in described.items() if name != "metadata" for one in ids(part)]
-        return rest if own is None else [own, *rest]
+        value = described.get("metadata", {}).get("parquet.field.id")
+        rest = [item for name, part in described.items() if name != "metadata" for item in ids(part)]
+        return rest if value is None else [value, *rest]
 
-    found = ids(msgspec.json.decode(target["schema"]))
-    assert len(found) == len(set(found)) == 5 + 3 + 3
+    result = ids(msgspec.json.decode(target["schema"]))
+    assert len(result) == len(set(result)) == 5 + 3 + 3
     assert "secret" not in repr(target)

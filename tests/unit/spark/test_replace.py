@@ -49,8 +49,8 @@ def written(ask: Ask, rows: pa.Table, types: dict[str, str], *, table: str = "db
 def staged(ask: Ask, types: dict[str, str] = COLUMNS) -> str:
     reply = ask("replace_table", table="db.t", schema=columns(**types), partition_keys=["p"])["ok"]
     assert [field["name"] for field in json.loads(reply["schema"])["fields"]] == list(types)
-    found: str = reply["staged"]
-    return found
+    result: str = reply["staged"]
+    return result
 
 
 def replacement(ask: Ask) -> dict[str, Any]:

@@ -95,8 +95,8 @@ def test_columns_that_change_while_tasks_write_keep_their_values(ask: Ask, lake:
     swap(table)
     results = [write_rows(begun, {"k": 3, "a": 30, "b": 3000})]
     assert "ok" in ask("commit", table="db.t", results=results, resolved=resolved)
-    found = {row["k"]: row for row in lake.table("db.t").read().to_pylist()}
-    assert found == {n: {"k": n, "b": n * 10, "a": n * 1000} for n in (1, 2, 3)}
+    rows = {row["k"]: row for row in lake.table("db.t").read().to_pylist()}
+    assert rows == {n: {"k": n, "b": n * 10, "a": n * 1000} for n in (1, 2, 3)}
 
 
 def test_conditions_are_of_the_columns_that_were_analysed(ask: Ask, lake: Lake) -> None:

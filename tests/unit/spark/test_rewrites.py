@@ -103,10 +103,10 @@ def test_a_plan_of_a_rewrite_has_every_row_of_its_files(ask: Ask, table: Table) 
         plan = ask("plan", table="db.t", **body, files=files)["ok"]
         units = rows_of(plan["units"]).to_pylist()
         frames = [base64.b64decode(plan["reader"]), *(unit["pack"] for unit in units)]
-        found = [row for pack in frames[1:] for row in read(frames[0], pack).to_pylist()]
+        rows = [row for pack in frames[1:] for row in read(frames[0], pack).to_pylist()]
         expected = {id: second if id < 20 else third for id in range(10 if files is None else 20, 30)}
-        assert {row["id"]: row["_file"] for row in found} == expected
-        assert len(found) == len(expected)
+        assert {row["id"]: row["_file"] for row in rows} == expected
+        assert len(rows) == len(expected)
 
 
 def read(reader: bytes, pack: bytes) -> pa.Table:
@@ -180,13 +180,13 @@ def of_ids(places: pa.Table, *ids: int) -> pa.Table:
 def test_places_are_those_of_live_rows(ask: Ask, marking: Table) -> None:
     """Deleted rows are left out and still counted; predicates leave rows out; workers read every file."""
     first, second, third = files_of(marking)
-    found = places_of(ask, version_of(ask), [])
+    places = places_of(ask, version_of(ask), [])
     expected = {id: ((first, second, third)[id // 10], id % 10) for id in range(30) if id not in (3, 12)}
-    assert {row["id"]: (row["_file"], row["_pos"]) for row in found.to_pylist()} == expected
-    assert found.num_rows == len(expected)
-    found = places_of(ask, version_of(ask), [ABOVE_14])
-    assert sorted(found["id"].to_pylist()) == list(range(15, 30))
-    assert {row["id"]: row["_pos"] for row in found.to_pylist()} == {id: id % 10 for id in range(15, 30)}
+    assert {row["id"]: (row["_file"], row["_pos"]) for row in places.to_pylist()} == expected
+    assert places.num_rows == len(expected)
+    places = places_of(ask, version_of(ask), [ABOVE_14])
+    assert sorted(places["id"].to_pylist()) == list(range(15, 30))
+    assert {row["id"]: row["_pos"] for row in places.to_pylist()} == {id: id % 10 for id in range(15, 30)}
 
 
 def test_found_rows_are_marked_with_new_ones_in_one_commit(ask: Ask, marking: Table) -> None:
@@ -211,8 +211,8 @@ def test_a_row_that_is_found_twice(ask: Ask, marking: Table) -> None:
     version = version_of(ask)
     places = places_of(ask, version, [])
     five = of_ids(places, 5)
-    one = change(ask, pa.concat_tables([five, five]), [1])
-    error = ask("commit", table="db.t", results=[one], marks=True, basis=version["snapshot"])["error"]
+    item = change(ask, pa.concat_tables([five, five]), [1])
+    error = ask("commit", table="db.t", results=[item], marks=True, basis=version["snapshot"])["error"]
     assert error["kind"] == "row_changed_twice"
     two = [change(ask, of_ids(places, 5, 6), [100]), change(ask, five, [101])]
     error = ask("commit", table="db.t", results=two, marks=True, basis=version["snapshot"])["error"]

@@ -111,15 +111,15 @@ def test_batches_of_a_long_stream_are_carried_or_refused(lake: Lake) -> None:
     keyed = lake.create_table("db.keyed", SCHEMA, primary_keys="k")
     rows = pa.table({"k": [2], "v": [20]}, SCHEMA).to_batches()
     sinks = [
-        StreamWriter(ship(one.store, writes=True), write_task(one), "query", False, {"path": one.url})
-        for one in (table, keyed)
+        StreamWriter(ship(item.store, writes=True), write_task(item), "query", False, {"path": item.url})
+        for item in (table, keyed)
     ]
     add_column(table)
     keyed.set_options({"changelog-producer": "input"})
     for sink in sinks[:1]:
         sink.commit([sink.write(iter(rows))], 0)
     assert rows_of(table) == [(1, 10, None), (2, 20, None), (3, 30, "three")]
-    assert [one.schema_id for one in table.snapshots()] == [0, 1, 1]
+    assert [snapshot.schema_id for snapshot in table.snapshots()] == [0, 1, 1]
     with pytest.raises(Conflict) as refused:
         sinks[1].commit([sinks[1].write(iter(rows))], 0)
     assert refused.value.kind == "schema_changed"

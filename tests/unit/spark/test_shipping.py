@@ -74,8 +74,8 @@ def test_a_task_has_the_deletion_vectors_of_its_files(tmp_path: Path) -> None:
         table.append(pa.table({"id": range(10)}, schema))
         table.delete("id < 4")
         scan = table.scan()
-        (there,) = shipping.locate(table.store, [scan.splits()], files=shipping.split_files)
-        opened = shipping.open_in_task(shipping.ship(table.store), there)
+        (present,) = shipping.locate(table.store, [scan.splits()], files=shipping.split_files)
+        opened = shipping.open_in_task(shipping.ship(table.store), present)
         (rows,) = (read_split_table(opened, split, plan=scan.plan) for split in scan.splits())
         assert rows["id"].to_pylist() == [4, 5, 6, 7, 8, 9]
 

@@ -69,10 +69,10 @@ def test_versions(tmp_path: Path) -> None:
     assert keys_of(source(table)) == list(range(30))
     assert keys_of(source(table, version="2")) == list(range(20))
     assert keys_of(source(table, tag="first")) == list(range(10))
-    found = source(table)
-    schema = found.schema()
+    result = source(table)
+    schema = result.schema()
     table.write(rows(30))
-    assert keys_of(found, schema=schema) == list(range(30))
+    assert keys_of(result, schema=schema) == list(range(30))
     with pytest.raises(NotFound):
         source(table, tag="none").schema()
     with pytest.raises(InvalidRequest, match="version each"):
@@ -85,10 +85,10 @@ def test_a_branch_and_an_empty_table(tmp_path: Path) -> None:
     table.create_branch("dev", tag="first")
     assert keys_of(source(table, branch="dev")) == list(range(10))
     empty = Table.create(open_store(tmp_path / "e", durable=False), name="e", schema=SCHEMA)
-    found = source(empty)
-    schema = found.schema()
+    result = source(empty)
+    schema = result.schema()
     empty.write(rows(0))
-    assert keys_of(found, schema=schema) == []
+    assert keys_of(result, schema=schema) == []
     assert keys_of(source(empty)) == list(range(10))
 
 
@@ -101,9 +101,15 @@ def test_columns_and_rows(tmp_path: Path) -> None:
     filters = [GreaterThan(("k",), 12), EqualTo(("day",), datetime.date(2013, 1, 2)), Not(EqualTo(("k",), 15))]
     assert keys_of(source(table), filters=filters) == [13, 14, 16, 17, 18, 19]
     reader: Any = source(table, tasks="8").reader(source(table).schema())
-    assert sum(len(split.files) for found in reader.partitions() for split in pickle.loads(found.value).splits) == 3
+    assert (
+        sum(len(split.files) for partition in reader.partitions() for split in pickle.loads(partition.value).splits)
+        == 3
+    )
     reader.pushFilters([GreaterThan(("k",), 12)])
-    assert sum(len(split.files) for found in reader.partitions() for split in pickle.loads(found.value).splits) == 2
+    assert (
+        sum(len(split.files) for partition in reader.partitions() for split in pickle.loads(partition.value).splits)
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,8 +134,8 @@ def test_mistakes(tmp_path: Path, options: dict[str, str], message: str) -> None
 
 def test_a_mistake_has_no_frames_of_the_library(tmp_path: Path) -> None:
     """Spark shows the traceback: it has the test and the method of the source."""
-    found = LakebedSource({"path": str(tmp_path / "nothing")})
-    for method in (found.schema, partial(found.reader, StructType()), partial(found.writer, StructType(), False)):
+    source = LakebedSource({"path": str(tmp_path / "nothing")})
+    for method in (source.schema, partial(source.reader, StructType()), partial(source.writer, StructType(), False)):
         with pytest.raises(NotFound) as raised:
             method()
         assert len(raised.traceback) == 2
@@ -221,8 +227,8 @@ def test_a_bucket_has_one_task(tmp_path: Path) -> None:
 def test_an_executor_without_this_lakebed(tmp_path: Path, version: str | None, message: str) -> None:
     """Where lakebed is missing, or another version is, unpickling says so in one sentence and what to install."""
     table = made(tmp_path)
-    found = source(table)
-    schema = found.schema()
+    result = source(table)
+    schema = result.schema()
     fake = tmp_path / "elsewhere"
     fake.mkdir()
     if version is not None:
@@ -237,7 +243,7 @@ def test_an_executor_without_this_lakebed(tmp_path: Path, version: str | None, m
         "pickle.loads(sys.stdin.buffer.read())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(fake)}
-    for shipped in (found, found.reader(schema), found.writer(schema, False)):
+    for shipped in (result, result.reader(schema), result.writer(schema, False)):
         ran = subprocess.run(
             [sys.executable, "-c", program],
             input=cloudpickle.dumps(shipped),

@@ -93,9 +93,9 @@ def test_columns_kinds_and_consumers(tmp_path: Path) -> None:
     """Some columns; changes with their kinds, also of a primary-key table; a consumer holds what was not read."""
     table = made(tmp_path, primary_keys=["id"], options={"bucket": "1"})
     table.upsert(rows(1, 2))
-    found = source(table, changes="true", columns="id", consumer="nightly")
-    assert found.schema().names == ["id", "_row_kind"]
-    reader = reader_of(found)
+    result = source(table, changes="true", columns="id", consumer="nightly")
+    assert result.schema().names == ["id", "_row_kind"]
+    reader = reader_of(result)
     start = reader.initialOffset()
     assert table.system("consumers")["next_snapshot_id"].to_pylist() == [1]
     table.delete(keys=pa.table({"id": [1]}))
@@ -145,10 +145,10 @@ def checkpoint(folder: Path, query: str = "7a31") -> str:
 
 def test_who_commits(tmp_path: Path) -> None:
     """The option, else the query that the checkpoint names; without both a sentence says what to give."""
-    there = checkpoint(tmp_path / "a b")
-    for location in (there, Path(there).as_uri(), f"file:{there}".replace(" ", "%20")):
+    present = checkpoint(tmp_path / "a b")
+    for location in (present, Path(present).as_uri(), f"file:{present}".replace(" ", "%20")):
         assert user_of({"checkpointlocation": location}) == "7a31"
-    assert user_of({"checkpointLocation": there, "TXN-app-id": "mine"}) == "mine"
+    assert user_of({"checkpointLocation": present, "TXN-app-id": "mine"}) == "mine"
     for options in ({}, {"checkpointlocation": str(tmp_path / "none")}, {"checkpointlocation": "hdfs://h/c"}):
         with pytest.raises(InvalidRequest, match="txn-app-id"):
             user_of(options)
@@ -204,8 +204,8 @@ class Query:
             number += 1
 
     def _batch(self, reader: Any, start: Any, end: Any, number: int, killed: tuple[int, str] | None) -> None:
-        found = LakebedSource({"path": str(self.writing.url), "checkpointlocation": str(self.folder)})
-        writer = found.streamWriter(LakebedSource({"path": str(self.writing.url)}).schema(), False)
+        source = LakebedSource({"path": str(self.writing.url), "checkpointlocation": str(self.folder)})
+        writer = source.streamWriter(LakebedSource({"path": str(self.writing.url)}).schema(), False)
         messages = []
         for batch in batches_of(reader, start, end):
             in_task = cloudpickle.loads(cloudpickle.dumps(writer))
@@ -239,7 +239,7 @@ def test_a_query_that_is_killed_anywhere_commits_each_batch_once(tmp_path: Path,
     query.run()
     query.run()
     assert Counter(writing.read()["id"].to_pylist()) == expected
-    commits = [(one.commit_user, one.commit_identifier) for one in writing.snapshots()]
+    commits = [(snapshot.commit_user, snapshot.commit_identifier) for snapshot in writing.snapshots()]
     assert commits == [("7a31", number) for number in range(3)]
     live = set(writing.system("files")["file_path"].to_pylist())
     if point in ("snapshot", "batch logged", "offset logged", "offset not logged"):
@@ -249,14 +249,14 @@ def test_a_query_that_is_killed_anywhere_commits_each_batch_once(tmp_path: Path,
 def test_complete_mode_and_failed_batches(tmp_path: Path) -> None:
     """Each batch replaces all rows; a batch with a bad row or a failed task leaves nothing."""
     table = made(tmp_path)
-    found = LakebedSource({"path": str(table.url), "txn-app-id": "totals"})
+    source = LakebedSource({"path": str(table.url), "txn-app-id": "totals"})
     schema = LakebedSource({"path": str(table.url)}).schema()
     for number, ids in enumerate(((1, 2), (3,))):
-        writer: Any = found.streamWriter(schema, True)
+        writer: Any = source.streamWriter(schema, True)
         writer.commit([writer.write(iter(rows(*ids).to_batches()))], number)
     assert table.read()["id"].to_pylist() == [3]
     files = len(list(tmp_path.rglob("*.parquet")))
-    writer = found.streamWriter(schema, False)
+    writer = source.streamWriter(schema, False)
     wrong = pa.table({"id": ["x"], "v": ["x"]})
     messages = [writer.write(iter(rows(7).to_batches())), writer.write(iter(wrong.to_batches()))]
     with pytest.raises(InvalidRequest, match="'id'"):

@@ -77,11 +77,11 @@ def test_bounds_of_plain_columns(tmp_path: Path) -> None:
     for integers in (True, False):
         footer = written(rows, tmp_path / "f", row_group_size=1, store_decimal_as_integer=integers)
         schema = schema_of(rows.schema)
-        found = bounds(described(footer, schema), schema)
+        result = bounds(described(footer, schema), schema)
         for name in rows.column_names:
             values = [value for value in rows[name].to_pylist() if value is not None]
             expected = (min(values, default=None), max(values, default=None), 4 - len(values))
-            assert found[name] == expected, name
+            assert result[name] == expected, name
 
 
 @pytest.mark.parametrize("writer", ["arrow", "duckdb"])
@@ -102,10 +102,10 @@ def test_no_bound_is_wrong(tmp_path: Path, writer: str) -> None:
         for mode in ("full", "truncate(16)", "truncate(1)"):
             for name, (low, high, nulls) in bounds(described(footer, schema, stats_mode=mode), schema).items():
                 values = stored[name].to_pylist()
-                there = [value for value in values if value is not None]
-                assert nulls in (None, len(values) - len(there))
-                assert low is None or all(low <= value for value in there), (name, mode)
-                assert high is None or all(value <= high for value in there), (name, mode)
+                parts = [value for value in values if value is not None]
+                assert nulls in (None, len(values) - len(parts))
+                assert low is None or all(low <= value for value in parts), (name, mode)
+                assert high is None or all(value <= high for value in parts), (name, mode)
 
 
 def test_columns_without_bounds(tmp_path: Path) -> None:

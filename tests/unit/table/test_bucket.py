@@ -38,10 +38,10 @@ def test_same_as_the_definition() -> None:
     texts = pa.array([None if row % 11 == 0 else "x" * (row % 40) for row in range(count)])
     types = ["BIGINT", "STRING", "INT"]
     columns = [numbers, texts, pa.array(np.arange(count, dtype=np.int32))]
-    found = bucket_of(columns, types, bucket_count=13)
+    bucket = bucket_of(columns, types, bucket_count=13)
     rows = encode_rows(columns, types)
     for index in [0, 1, 7, 11, 77, 39, 32_767, 32_768, 39_999, *range(100, 400)]:
-        assert found[index] == bucket_of_bytes(rows[index].as_py(), 13)
+        assert bucket[index] == bucket_of_bytes(rows[index].as_py(), 13)
 
 
 def test_no_key_is_handled_alone() -> None:
@@ -55,10 +55,10 @@ def test_no_key_is_handled_alone() -> None:
 
     sys.setprofile(count)
     try:
-        found = bucket_of([keys], ["BIGINT"], bucket_count=16)
+        bucket = bucket_of([keys], ["BIGINT"], bucket_count=16)
     finally:
         sys.setprofile(None)
-    assert len(found) == len(keys)
+    assert len(bucket) == len(keys)
     assert 0 < calls < 10_000
 
 

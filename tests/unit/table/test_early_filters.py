@@ -47,16 +47,16 @@ def test_the_whole_filter_applies_to_the_oldest_run(
     """Only where the newest row of a key survives, and all other runs are newer; the part on keys applies to all."""
     schema = new_schema(SCHEMA, primary_keys=["k"], options={"bucket": "1", **options}, time_ms=0)
     files = [[file_of(str(number), *sequences)] for number, sequences in enumerate(runs)]
-    found = early_filters(files, where=WHERE, key_part=KEY_PART, engine=engine_of(schema))
-    assert found == [WHERE if is_whole else KEY_PART, *[KEY_PART] * (len(runs) - 1)]
+    filters = early_filters(files, where=WHERE, key_part=KEY_PART, engine=engine_of(schema))
+    assert filters == [WHERE if is_whole else KEY_PART, *[KEY_PART] * (len(runs) - 1)]
 
 
 def test_a_file_that_may_repeat_a_key_keeps_its_rows() -> None:
     """A client may write a key twice to a level-0 file; its older row would reappear."""
     schema = new_schema(SCHEMA, primary_keys=["k"], options={"bucket": "1"}, time_ms=0)
     repeated = replace(file_of("a", 0, 9, commit_snapshot=-1), level=0)
-    found = early_filters([[repeated]], where=WHERE, key_part=KEY_PART, engine=engine_of(schema))
-    assert found == [KEY_PART]
+    filters = early_filters([[repeated]], where=WHERE, key_part=KEY_PART, engine=engine_of(schema))
+    assert filters == [KEY_PART]
 
 
 def merged(files: list[dict[int, tuple[int, int]]]) -> dict[int, int]:

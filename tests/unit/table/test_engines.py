@@ -57,12 +57,12 @@ def state(table: Table) -> dict[int, tuple[int, int]]:
             for row in batch.to_pylist()
         ],
     ]
-    found = [{row["id"]: (row["v"], row["w"]) for row in rows} for rows in ways]
-    assert found[0] == found[1] == found[2]
-    assert {len(rows) for rows in ways} == {scan.count()} == {len(found[0])}
+    result = [{row["id"]: (row["v"], row["w"]) for row in rows} for rows in ways]
+    assert result[0] == result[1] == result[2]
+    assert {len(rows) for rows in ways} == {scan.count()} == {len(result[0])}
     narrow = table.read(columns=["w"])
-    assert sorted(narrow["w"].to_pylist()) == sorted(w for _, w in found[0].values())
-    return found[0]
+    assert sorted(narrow["w"].to_pylist()) == sorted(w for _, w in result[0].values())
+    return result[0]
 
 
 @pytest.mark.parametrize("engine", ["first-row", "aggregation", "deduplicate"])

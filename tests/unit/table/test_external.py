@@ -87,8 +87,8 @@ def test_marks_are_of_one_table_and_one_place(strategy: str) -> None:
     assert {url.split("/")[3] for url in urls} == {"a", "b"}
     for place in places:
         place.store.put(place.path, b"x")
-        found, path = place_of(store, place.url)
-        assert bytes(found.get(path)) == b"x"
+        result, path = place_of(store, place.url)
+        assert bytes(result.get(path)) == b"x"
         assert place.url.endswith(f"/{place.name}")
     flipped = {"/a/": "/b/", "/b/": "/a/"}
     elsewhere = [

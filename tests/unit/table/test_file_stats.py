@@ -47,8 +47,8 @@ def verdict(entries: pa.Table, text: str, **arguments: object) -> list[bool]:
     """What may match."""
     schema = arguments.pop("schema", SCHEMA)
     schemas = {SCHEMA.id: SCHEMA, schema.id: schema}  # type: ignore[attr-defined]
-    found = may_match(entries, parse_predicate(text), schema=schema, schema_of=schemas.__getitem__, **arguments)  # type: ignore[arg-type]
-    result: list[bool] = found.tolist()
+    outcome = may_match(entries, parse_predicate(text), schema=schema, schema_of=schemas.__getitem__, **arguments)  # type: ignore[arg-type]
+    result: list[bool] = outcome.tolist()
     return result
 
 

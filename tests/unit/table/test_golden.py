@@ -37,11 +37,11 @@ def body(path: Path) -> bytes:
 
 def test_own_snapshot() -> None:
     """A snapshot file of this version opens, and is written the same today."""
-    found = body(OURS / "snapshot-7")
-    snapshot = decode_snapshot(found, path="snapshot-7")
+    result = body(OURS / "snapshot-7")
+    snapshot = decode_snapshot(result, path="snapshot-7")
     assert (snapshot.id, snapshot.commit_identifier, snapshot.watermark) == (7, 2**63 - 1, 5)
     assert snapshot.properties == {"note": "golden ✓"}
-    assert encode_snapshot(snapshot) == found
+    assert encode_snapshot(snapshot) == result
 
 
 def test_own_tags() -> None:
@@ -54,12 +54,12 @@ def test_own_tags() -> None:
 
 def test_own_schema() -> None:
     """A schema file with nested columns opens, and is written the same today."""
-    found = body(OURS / "schema-1")
-    schema = decode_schema(found, path="schema-1")
+    result = body(OURS / "schema-1")
+    schema = decode_schema(result, path="schema-1")
     assert [field.id for field in schema.fields] == [0, 1, 2, 3, 4, 5, 6]
     assert schema.fields[-1].type == "ROW<a@7: INT, b@8: MAP<STRING, DOUBLE>>"
     assert (schema.highest_field_id, schema.trimmed_primary_keys) == (8, ("id",))
-    assert encode_schema(schema) == found
+    assert encode_schema(schema) == result
 
 
 def test_own_manifest() -> None:
@@ -88,30 +88,30 @@ def test_own_index_files() -> None:
     """Index files of vectors and keys, and the manifest that names them, open, and are written the same today."""
     manifest = body(OURS / "index-manifest-0-3")
     entries = decode_index_manifest(manifest, path="i")
-    assert [(one.index_type, one.bucket, one.row_count) for one in entries] == [
+    assert [(entry.index_type, entry.bucket, entry.row_count) for entry in entries] == [
         ("DELETION_VECTORS", 0, 2),
         ("DELETION_VECTORS", 1, 0),
         ("HASH", 0, 3),
     ]
-    assert [(one.data_file, one.cardinality) for one in entries[0].ranges] == [
+    assert [(part.data_file, part.cardinality) for part in entries[0].ranges] == [
         ("data-array.parquet", 5),
         ("data-bits.parquet", 10_000),
     ]
     assert decode_index_manifest(encode_index_manifest(entries), path="i") == entries
     _, columns = decode_columns(manifest, path="i")
     lists = columns["_DELETIONS_VECTORS_RANGES"].to_pylist()
-    assert [None if one is None else len(one) for one in lists] == [2, 0, None]
+    assert [None if item is None else len(item) for item in lists] == [2, 0, None]
     places = {
-        one.data_file: VectorPlace("index-0-0", one.offset, one.length, one.cardinality, entries[0].file_size)
-        for one in entries[0].ranges
+        part.data_file: VectorPlace("index-0-0", part.offset, part.length, part.cardinality, entries[0].file_size)
+        for part in entries[0].ranges
     }
     store = open_store(f"file://{OURS}")
-    found = {name: load_positions(store, place) for name, place in places.items()}
-    assert {name: positions.tolist() for name, positions in found.items()} == {
+    result = {name: load_positions(store, place) for name, place in places.items()}
+    assert {name: positions.tolist() for name, positions in result.items()} == {
         "data-array.parquet": [0, 3, 65_535, 65_536, 2**31 - 1],
         "data-bits.parquet": list(range(0, 20_000, 2)),
     }
-    assert encode_vectors(found)[0] == body(OURS / "index-0-0")
+    assert encode_vectors(result)[0] == body(OURS / "index-0-0")
     assert body(OURS / "index-0-1") == b"\x01"
     assert body(OURS / "index-0-2").hex() == "fffffffb000000007fffffff"
 
@@ -146,7 +146,7 @@ def test_foreign_rows_and_buckets(index: int) -> None:
     for count, bucket in zip(VECTORS["bucket_counts"], vector["buckets"], strict=True):
         assert bucket_of(columns, types, bucket_count=count).tolist() == [bucket]
     decoded = decode_rows(pa.array([bytes.fromhex(vector["row"])]), types)
-    assert all(found.equals(column) for found, column in zip(decoded, columns, strict=True))
+    assert all(result.equals(column) for result, column in zip(decoded, columns, strict=True))
 
 
 @pytest.mark.parametrize("table", ["app", "pk"])
@@ -160,9 +160,9 @@ def test_foreign_metadata(table: str) -> None:
     for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
         for meta in decode_manifest_list(body(root / "manifest" / name), path=name):
             assert meta.added_snapshot is None
-            found = body(root / "manifest" / meta.file_name)
-            assert len(found) == meta.file_size
-            entries = decode_manifest(found, path=meta.file_name, added_snapshot=meta.added_snapshot)
+            result = body(root / "manifest" / meta.file_name)
+            assert len(result) == meta.file_size
+            entries = decode_manifest(result, path=meta.file_name, added_snapshot=meta.added_snapshot)
             assert entries.num_rows == meta.added_file_count + meta.deleted_file_count
             again = decode_manifest(encode_manifest(entries), path="again", added_snapshot=99)
             assert again.equals(entries)

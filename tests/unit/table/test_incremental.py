@@ -25,11 +25,11 @@ def table_of(name: str, schema: pa.Schema, **arguments: object) -> Table:
 def test_counts_and_emptiness() -> None:
     """A difference without rows is empty; its counts are those of its tables."""
     nothing = pa.table({"a": pa.array([], pa.int64())})
-    one = pa.table({"a": [1]})
+    table = pa.table({"a": [1]})
     assert TableDiff(keys=(), added=nothing, removed=nothing, before=nothing, after=nothing).is_empty
-    found = TableDiff(keys=("a",), added=one, removed=nothing, before=one, after=one)
-    assert not found.is_empty
-    assert found.counts == {"added": 1, "removed": 0, "changed": 1}
+    diff = TableDiff(keys=("a",), added=table, removed=nothing, before=table, after=table)
+    assert not diff.is_empty
+    assert diff.counts == {"added": 1, "removed": 0, "changed": 1}
 
 
 def test_nested_columns_are_refused() -> None:
@@ -47,9 +47,9 @@ def test_multiset_difference(before: list[int], after: list[int]) -> None:
     table = table_of("diff", pa.schema([("a", pa.int64())]))
     table.append(pa.table({"a": pa.array([*before, 9], pa.int64())}))
     table.overwrite(pa.table({"a": pa.array([*after, 9], pa.int64())}))
-    found = table.diff(1, 2)
+    difference = table.diff(1, 2)
     for value in range(5):
         surplus = after.count(value) - before.count(value)
-        assert found.added["a"].to_pylist().count(value) == max(0, surplus)
-        assert found.removed["a"].to_pylist().count(value) == max(0, -surplus)
-    assert 9 not in found.added["a"].to_pylist()
+        assert difference.added["a"].to_pylist().count(value) == max(0, surplus)
+        assert difference.removed["a"].to_pylist().count(value) == max(0, -surplus)
+    assert 9 not in difference.added["a"].to_pylist()

@@ -98,10 +98,10 @@ def records_of(entries: pa.Table) -> list[dict[str, Any]]:
 def test_round_trip() -> None:
     """Every field of every kind comes back, nulls and empty lists kept apart."""
     entries = changes(added=(FILE, BARE), deleted=(FILE,))
-    found = decode_manifest(encode_manifest(entries), path="m", added_snapshot=9)
-    assert found.schema.equals(ENTRY_SCHEMA)
-    assert files_of(found) == [FILE, FILE, dataclasses.replace(BARE, commit_snapshot=9)]
-    assert found.column("kind").to_pylist() == [DELETE, ADD, ADD]
+    result = decode_manifest(encode_manifest(entries), path="m", added_snapshot=9)
+    assert result.schema.equals(ENTRY_SCHEMA)
+    assert files_of(result) == [FILE, FILE, dataclasses.replace(BARE, commit_snapshot=9)]
+    assert result.column("kind").to_pylist() == [DELETE, ADD, ADD]
 
 
 def test_many_blocks() -> None:
@@ -109,8 +109,8 @@ def test_many_blocks() -> None:
     entries = pa.concat_tables([changes(added=(FILE, BARE))] * 4000)
     body = encode_manifest(entries)
     assert body.count(avro.read_header(avro.Cursor(body)).sync) > 2
-    found = decode_manifest(body, path="m", added_snapshot=4)
-    assert found.column("file_name").equals(entries.column("file_name"))
+    result = decode_manifest(body, path="m", added_snapshot=4)
+    assert result.column("file_name").equals(entries.column("file_name"))
 
 
 def test_empty() -> None:
@@ -125,8 +125,8 @@ def test_plain_avro() -> None:
     records = records_of(entries)
     assert records[1]["_FILE"]["_EXTRA_FILES"] == ["a", "bb"]
     for codec in ("null", "deflate"):
-        found = decode_manifest(foreign(records, codec=codec), path="m", added_snapshot=9)
-        assert found.equals(decode_manifest(encode_manifest(entries), path="m", added_snapshot=9))
+        result = decode_manifest(foreign(records, codec=codec), path="m", added_snapshot=9)
+        assert result.equals(decode_manifest(encode_manifest(entries), path="m", added_snapshot=9))
 
 
 def test_commit_snapshot_rules() -> None:
@@ -146,8 +146,8 @@ def test_commit_snapshot_rules() -> None:
 def test_missing_optional_fields() -> None:
     """Files of older writers lack optional fields: null. A required field must be there."""
     records = records_of(changes(added=(FILE,)))
-    found = decode_manifest(foreign(records, without=("_WRITE_COLS", "_EXTERNAL_PATH")), path="m", added_snapshot=1)
-    assert files_of(found)[0] == dataclasses.replace(FILE, external_path=None)
+    entries = decode_manifest(foreign(records, without=("_WRITE_COLS", "_EXTERNAL_PATH")), path="m", added_snapshot=1)
+    assert files_of(entries)[0] == dataclasses.replace(FILE, external_path=None)
     with pytest.raises(Corruption, match="_ROW_COUNT"):
         decode_manifest(foreign(records, without=("_ROW_COUNT",)), path="m", added_snapshot=1)
 
@@ -179,12 +179,12 @@ def test_every_flipped_bit_is_found() -> None:
         damaged = bytearray(body)
         damaged[index] ^= 1 << index % 8
         try:
-            found = decode_manifest(bytes(damaged), path="manifest-x", added_snapshot=1)
+            entries = decode_manifest(bytes(damaged), path="manifest-x", added_snapshot=1)
         except (Corruption, UnsupportedFormat) as error:
             unnamed += "manifest-x" not in error.message
             continue
         # The name of lakebed's own header entry, which only says where records begin.
-        assert found.equals(expected)
+        assert entries.equals(expected)
         harmless += 1
     assert unnamed == 0
     assert harmless <= len(avro.LENGTHS_KEY) + 4
@@ -217,9 +217,9 @@ def test_foreign_damage_never_crashes() -> None:
 
 def test_fold() -> None:
     """ADDs that were taken back go; a later ADD comes back; a DELETE of something earlier stays."""
-    one, two, three = (dataclasses.replace(FILE, file_name=name) for name in ("one", "two", "three"))
+    item, two, three = (dataclasses.replace(FILE, file_name=name) for name in ("one", "two", "three"))
     add, drop = (lambda file: changes(added=(file,))), (lambda file: changes(deleted=(file,)))
-    entries = pa.concat_tables([add(one), add(two), drop(one), drop(three), drop(two), add(two)])
+    entries = pa.concat_tables([add(item), add(two), drop(item), drop(three), drop(two), add(two)])
     folded = fold(entries)
     assert list(zip(folded.column("kind").to_pylist(), folded.column("file_name").to_pylist(), strict=True)) == [
         (DELETE, "three"),
@@ -259,9 +259,9 @@ def some_manifests(rng: np.random.Generator, count: int) -> list[pa.Table]:
     """Entries of small manifests: different counts, lengths and nulls."""
 
     def some_file(number: int) -> DataFile:
-        chosen = BARE if rng.random() < 0.5 else FILE
+        choice = BARE if rng.random() < 0.5 else FILE
         text = "ü" * int(rng.integers(0, 200))
-        return dataclasses.replace(chosen, file_name=f"{number}-{text}", file_size=int(rng.integers(0, 2**50)))
+        return dataclasses.replace(choice, file_name=f"{number}-{text}", file_size=int(rng.integers(0, 2**50)))
 
     tables = []
     for number in range(count):

@@ -65,15 +65,15 @@ def test_folders_are_those_of_java() -> None:
             row = encode_rows(
                 [column_of(*(case[name] for name in ("type", "value"))), pa.array([7], pa.int32())], types
             )
-            found = placement.folders(row[0].as_py(), case["bucket"])
+            folders = placement.folders(row[0].as_py(), case["bucket"])
         except (UnsupportedFormat, OverflowError):
             assert is_outside or case["type"].endswith("(9)"), case
             refused += 1
             continue
         assert not is_outside, case
         checked += 1
-        if found[0] != case["folder"]:
-            different.append((case, found))
+        if folders[0] != case["folder"]:
+            different.append((case, folders))
     assert different == []
     assert checked > 600
     assert refused < 130

@@ -87,11 +87,11 @@ def test_depth_is_bounded() -> None:
     with pytest.raises(InvalidRequest, match=f"at most {DEPTH_MAX} parentheses"):
         parse_predicate("(" * 3000 + "x = 1" + ")" * 3000)
     assert found("not " * 10_000 + "x = 1") == [1]
-    one = column("x") == 1
+    item = column("x") == 1
     with pytest.raises(InvalidRequest, match="levels deep; at most 100 levels"):
-        reduce(lambda tree, _: (tree & one) | one, range(200), one)
+        reduce(lambda tree, _: (tree & item) | item, range(200), item)
     with pytest.raises(InvalidRequest, match="levels deep"):
-        reduce(lambda tree, _: Not(tree), range(200), one)
+        reduce(lambda tree, _: Not(tree), range(200), item)
 
 
 def test_length_is_bounded() -> None:

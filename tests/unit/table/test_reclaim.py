@@ -84,9 +84,9 @@ def test_the_interval_test_is_that_of_brute_force() -> None:
     versions = np.array([2, 3, 7], np.int64)
     born, dead = (axis.ravel() for axis in np.meshgrid(np.arange(10), np.arange(10)))
     expected = [any(b <= version < d for version in versions) for b, d in zip(born, dead, strict=True)]
-    found = find_needed_files(born, dead, versions)
-    assert [bool(one) for one, b, d in zip(found, born, dead, strict=True) if b <= d] == [
-        one for one, b, d in zip(expected, born, dead, strict=True) if b <= d
+    needed_files = find_needed_files(born, dead, versions)
+    assert [bool(item) for item, b, d in zip(needed_files, born, dead, strict=True) if b <= d] == [
+        item for item, b, d in zip(expected, born, dead, strict=True) if b <= d
     ]
 
 

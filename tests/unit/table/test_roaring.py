@@ -36,9 +36,9 @@ REFERENCE: dict[str, tuple[list[int], str, bool]] = {
 @pytest.mark.parametrize("name", REFERENCE)
 def test_bytes_of_the_reference_library(name: str) -> None:
     """Arrays, bits and runs, with and without offsets, are read; what has no runs is written byte for byte."""
-    held, text, has_runs = REFERENCE[name]
+    pin, text, has_runs = REFERENCE[name]
     body = bytes.fromhex(text)
-    positions = np.array(sorted(held), np.int64)
+    positions = np.array(sorted(pin), np.int64)
     assert np.array_equal(decode_positions(body), positions)
     if not has_runs:
         assert encode_positions(positions) == body

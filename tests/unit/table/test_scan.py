@@ -171,14 +171,14 @@ def test_partitions_and_statistics_prune_together() -> None:
     def entry(day: int, low: int, high: int) -> BucketChange:
         ends = [encode_row([day, value, 0], ["INT", "BIGINT", "BIGINT"]) for value in (low, high)]
         stats = Stats(ends[0], ends[1], (0, 0, 0))
-        one = file(f"{day}-{low}", 0, 0, value_stats=stats)
-        return BucketChange(encode_row([day], ["INT"]), 0, -1, added=(one,))
+        item = file(f"{day}-{low}", 0, 0, value_stats=stats)
+        return BucketChange(encode_row([day], ["INT"]), 0, -1, added=(item,))
 
     entries = entries_of_changes([entry(day, low, low + 9) for day in (1, 2, 3) for low in (0, 10, 20)])
 
     def left(where: Predicate) -> list[str]:
-        found = prune_files(entries, where=where, schema=PARTITIONED, schema_of=lambda _: PARTITIONED)
-        return sorted(found["file_name"].to_pylist())
+        files = prune_files(entries, where=where, schema=PARTITIONED, schema_of=lambda _: PARTITIONED)
+        return sorted(files["file_name"].to_pylist())
 
     every = ["0", "10", "20"]
     assert left(column("dt") == 2) == [f"2-{low}" for low in every]

@@ -92,23 +92,23 @@ def split_of(store: ObjectStore, kind: str, *, row_count: int = ROW_COUNT) -> tu
     """A split that is merged, needs no merge, or has deleted rows; and its rows."""
     rows = columns_of(range(row_count))
     files = (put(store, "old", rows, first=0),)
-    found = dict(zip(zip(*rows.select(["k", "j"]).to_pydict().values(), strict=True),
+    result = dict(zip(zip(*rows.select(["k", "j"]).to_pydict().values(), strict=True),
                      zip(*rows.select(["v", "w"]).to_pydict().values(), strict=True), strict=True))  # fmt: skip
     vectors = {}
     if kind == "merged":
         new = columns_of(NEW_ROWS, value="new")
         files = (files[0], replace(put(store, "new", new, first=row_count), level=0))
-        found |= {(number * 2, f"a{number % 5}"): ("new", number * 6) for number in NEW_ROWS}
+        result |= {(number * 2, f"a{number % 5}"): ("new", number * 6) for number in NEW_ROWS}
     if kind == "deleted":
         gone = np.arange(0, row_count, 3)
         body, (at,) = encode_vectors({"old": gone})
         store.put("index/vectors", body)
         vectors = {"old": VectorPlace("index/vectors", at.offset, at.length, at.cardinality, len(body))}
         for number in gone.tolist():
-            del found[number * 2, f"a{number % 5}"]
+            del result[number * 2, f"a{number % 5}"]
     count = sum(file.row_count for file in files)
     split = Split(EMPTY_ROW, {}, 0, "bucket-0", files, needs_merge=kind == "merged", schema_id=0, row_count=count)
-    return replace(split, vectors=vectors), found
+    return replace(split, vectors=vectors), result
 
 
 def plan_of(where: str, columns: tuple[str, ...] = ("k", "j", "v", "w")) -> ReadPlan:
@@ -155,14 +155,14 @@ def test_a_key_costs_few_bytes_of_a_large_file(monkeypatch: pytest.MonkeyPatch, 
         assert read_split_table(store, split, plan=plan_of("k = 12000")).num_rows == 1
     assert (whole.get, whole.bytes_read) == (1, size)
     monkeypatch.setattr(source_file, "KEY_READ_BYTES_MAX", size - 1)
-    with store.count() as found:
+    with store.count() as requests:
         assert read_split_table(store, split, plan=plan_of("k = 12000")).num_rows == 1
     with store.count() as absent:
         assert read_split_table(store, split, plan=plan_of("k = 12001")).num_rows == 0
-    assert (found.head, found.get) == (1, 3)
-    assert found.bytes_read < size * 0.45 + FOOTER_BYTES
+    assert (requests.head, requests.get) == (1, 3)
+    assert requests.bytes_read < size * 0.45 + FOOTER_BYTES
     assert (absent.head, absent.get) == (1, 2)
-    assert absent.bytes_read < found.bytes_read
+    assert absent.bytes_read < requests.bytes_read
     everything = plan_of("k >= 0")
     with store.count() as all_rows:
         assert sum(batch.num_rows for batch in read_split(store, split, plan=everything)) == 90_000
@@ -180,9 +180,9 @@ def test_the_key_of_a_large_row_group_is_read_in_the_window(
     read = source_file.OpenDataFile.read
 
     def noted(self: source_file.OpenDataFile, **arguments: Any) -> pa.Table:
-        found = read(self, **arguments)
-        decoded.append(found.num_rows)
-        return found
+        result = read(self, **arguments)
+        decoded.append(result.num_rows)
+        return result
 
     monkeypatch.setattr(source_file.OpenDataFile, "read", noted)
     plan = plan_of("k = 4500")

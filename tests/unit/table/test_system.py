@@ -145,9 +145,9 @@ def test_the_audit_log_shows_the_kind_of_each_row(table: Table) -> None:
     """The column rowkind, then the table's columns; deleted keys too, until a compaction drops them; of any version."""
     fill(table)
     table.delete("id = 2")
-    found = table.system("$audit_log")
-    assert found.column_names == ["rowkind", "day", "id", "name"]
-    kinds = {row["id"]: row["rowkind"] for row in found.to_pylist()}
+    result = table.system("$audit_log")
+    assert result.column_names == ["rowkind", "day", "id", "name"]
+    kinds = {row["id"]: row["rowkind"] for row in result.to_pylist()}
     assert kinds == {1: "+I", 2: "-D", 3: "+I"}
     assert table.system("audit_log", version="v1", columns=["rowkind", "id"]).num_rows == 2
     table.compact(full=True)

@@ -100,8 +100,8 @@ def test_a_delay_lets_late_commits_in() -> None:
 )
 def test_names_follow_the_period(period: str, name: str) -> None:
     """A period's tag is named after its start, and never by digits alone."""
-    found = plan({"tag.automatic-creation": "process-time", "tag.creation-period": period}, [snapshot(1, 0)]).create
-    assert found == ((name, 1),)
+    result = plan({"tag.automatic-creation": "process-time", "tag.creation-period": period}, [snapshot(1, 0)]).create
+    assert result == ((name, 1),)
     check_tag_name(name)
 
 
@@ -109,8 +109,8 @@ def test_missed_periods_are_completed_when_asked() -> None:
     """After three missed days all of them get their tags; several may point at one snapshot."""
     options = {"tag.automatic-creation": "process-time", "tag.automatic-completion": "true"}
     snapshots = [snapshot(1, NOON - 4 * DAY_MS), snapshot(2, NOON - 2 * DAY_MS)]
-    found = plan(options, snapshots, tags=(automatic("2013-01-28"),)).create
-    assert found == (("2013-01-29", 1), ("2013-01-30", 2), ("2013-01-31", 2))
+    result = plan(options, snapshots, tags=(automatic("2013-01-28"),)).create
+    assert result == (("2013-01-29", 1), ("2013-01-30", 2), ("2013-01-31", 2))
     del options["tag.automatic-completion"]
     assert plan(options, snapshots, tags=(automatic("2013-01-28"),)).create == (("2013-01-31", 2),)
 
@@ -142,9 +142,9 @@ def test_retention_counts_automatic_tags_only() -> None:
     """A person's tags are neither counted nor dropped, however old."""
     options = {"tag.automatic-creation": "process-time", "tag.num-retained-max": "2"}
     tags = (Tag("2000-01-01", snapshot(1, 0)), automatic("2013-01-29"), automatic("2013-01-30"))
-    found = plan(options, [snapshot(9, NOON - DAY_MS)], tags=tags)
-    assert found.create == (("2013-01-31", 9),)
-    assert found.drop == ("2013-01-29",)
+    result = plan(options, [snapshot(9, NOON - DAY_MS)], tags=tags)
+    assert result.create == (("2013-01-31", 9),)
+    assert result.drop == ("2013-01-29",)
 
 
 def test_the_proposals_names_are_aliases() -> None:

@@ -46,10 +46,10 @@ def updated(
     result = vector_update(changes, entries=entries, gone=gone, schema=schema, layout=layout, load=load)
     if result is None:
         result = VectorUpdate(tuple(entries), ())
-    found = [(one.data_file, STORED[one.data_file]) for entry in result.kept for one in entry.ranges]
-    found += [(name, list(positions)) for _, _, vectors in result.written for name, positions in vectors.items()]
-    assert len(dict(found)) == len(found), "a file has one vector"
-    return dict(found)
+    pairs = [(part.data_file, STORED[part.data_file]) for entry in result.kept for part in entry.ranges]
+    pairs += [(name, list(positions)) for _, _, vectors in result.written for name, positions in vectors.items()]
+    assert len(dict(pairs)) == len(pairs), "a file has one vector"
+    return dict(pairs)
 
 
 @pytest.mark.parametrize("file_size", [100, INDEX_FILE_BYTES, 2 * INDEX_FILE_BYTES])

@@ -157,15 +157,15 @@ def test_a_large_batch_is_encoded_as_several_files(store: ObjectStore, bucket: s
         time_ms=0,
     )
     settings = replace(WriteSettings.of(schema), worker_count_max=2)
-    one = TableWriter(
+    writer = TableWriter(
         store,
         schema=schema,
         settings=settings,
         environment=Environment(),
         index=lambda: BucketIndex(None),
     )
-    one.write(pa.table({"id": np.arange(count)}))
-    (change,) = one.finish()
+    writer.write(pa.table({"id": np.arange(count)}))
+    (change,) = writer.finish()
     assert [file.row_count for file in change.added] == [count // 2, count - count // 2]
     parts = [pq.read_table(pa.BufferReader(store.get(f"bucket-0/{file.file_name}"))) for file in change.added]
     assert np.array_equal(pa.concat_tables(parts)["id"].to_numpy(), np.arange(count))

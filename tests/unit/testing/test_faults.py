@@ -105,14 +105,14 @@ def test_wrappers_nest_and_are_stores() -> None:
     list(store.list("a"))
     view.delete(["x", "y"])
     view.copy("x", "z") if [*view.list()] else None
-    assert [str(one) for one in store.trace] == [
+    assert [str(call) for call in store.trace] == [
         "0 put! a/b/x: ok",
         "1 put! a/b/x: object_exists",
         "2 list a: ok",
         "3 delete a/b/x (+1): ok",
         "4 list a/b: ok",
     ]
-    assert [one.index for one in store.changes()] == [0, 1, 3]
+    assert [change.index for change in store.changes()] == [0, 1, 3]
 
 
 def test_a_listing_through_a_wrapper_has_its_pages() -> None:
@@ -144,8 +144,8 @@ def test_power_loss_takes_what_was_not_durable() -> None:
     for seed in range(50):
         store.put("v", b"0123456789", durable=False)
         store.power_loss(random.Random(seed))
-        found = [meta.size_bytes for meta in store.list() if meta.path == "v"]
-        fates.add("lost" if not found else "kept" if found == [10] else "cut")
+        size_bytes = [meta.size_bytes for meta in store.list() if meta.path == "v"]
+        fates.add("lost" if not size_bytes else "kept" if size_bytes == [10] else "cut")
         store.delete(["v"])
     assert fates == {"lost", "kept", "cut"}
 
@@ -240,22 +240,22 @@ def test_a_deadlock_is_reported_with_its_seed() -> None:
     """Two actors that take two locks in opposite orders stand still in some seed, and it is said."""
     for seed in range(100):
         scheduler = Scheduler(seed)
-        one, two = scheduler.environment().runtime.lock(), scheduler.environment().runtime.lock()
+        item, two = scheduler.environment().runtime.lock(), scheduler.environment().runtime.lock()
 
         def take(first: Any, second: Any) -> None:
             with first, second:
                 pass
 
-        scheduler.spawn("a", lambda one=one, two=two: take(one, two))
-        scheduler.spawn("b", lambda one=one, two=two: take(two, one))
+        scheduler.spawn("a", lambda one=item, two=two: take(one, two))
+        scheduler.spawn("b", lambda one=item, two=two: take(two, one))
         try:
             scheduler.run()
         except Deadlock as deadlock:
-            found = (seed, str(deadlock))
+            result = (seed, str(deadlock))
             break
     else:
         pytest.fail("no seed met the deadlock")
-    assert f"seed {found[0]}" in found[1]
+    assert f"seed {result[0]}" in result[1]
 
 
 def test_an_endless_run_ends() -> None:

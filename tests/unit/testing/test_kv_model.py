@@ -74,11 +74,11 @@ def test_stale_reads_are_noticed() -> None:
 
 def test_a_forgotten_own_write_is_noticed() -> None:
     """What a handle wrote before, durable or not, it reads."""
-    own = put(2, b"a", durable=False)
+    entry = put(2, b"a", durable=False)
     history = line_of(put(1, b"a"))
-    history.check_read(b"a", value_of(2, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
+    history.check_read(b"a", value_of(2, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[entry], before={2})
     with pytest.raises(PromiseBroken, match="had been written before"):
-        history.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
+        history.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[entry], before={2})
 
 
 def test_a_torn_view_is_noticed() -> None:

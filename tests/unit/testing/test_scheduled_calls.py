@@ -99,7 +99,7 @@ def test_a_crashed_server_answers_nothing() -> None:
     """The reply of a server that crashes in the middle of a call is lost; the caller lives."""
     scheduler = Scheduler(1)
     calls, part = scheduler.calls(), Server(scheduler)
-    told: list[str] = []
+    messages: list[str] = []
 
     def add() -> None:
         scheduler.crash("server")
@@ -108,11 +108,11 @@ def test_a_crashed_server_answers_nothing() -> None:
     def ask() -> None:
         with pytest.raises(OutcomeUnknown, match="the reply to add was lost"):
             calls.call("add", add, server="server")
-        told.append("lost")
+        messages.append("lost")
 
     scheduler.spawn("client", ask)
     scheduler.run()
-    assert (part.given, told) == ([], ["lost"])
+    assert (part.given, messages) == ([], ["lost"])
 
 
 def test_an_error_of_the_server_reaches_the_caller() -> None:

@@ -128,7 +128,7 @@ class Client:
 
     def pick(self, *, writable: bool = False) -> str:
         """Any timeline."""
-        ids = [one for one in self.known if not (writable and one in self.read_only)]
+        ids = [item for item in self.known if not (writable and item in self.read_only)]
         return self.rng.choice(ids)
 
     def append(self) -> None:
@@ -167,22 +167,22 @@ class Client:
         port = self.world.node(self._route().node or "")
         if self.rng.random() < 0.4 and self.known[id]:
             lsn = max(0, self.known[id] - self.rng.randrange(6))
-            found = port.get(self.tenant, by_id(id), key, lsn=lsn)
-            if found.lsn != lsn:
-                raise PromiseBroken(f"I10: asked at {lsn} and answered at {found.lsn}")
+            value = port.get(self.tenant, by_id(id), key, lsn=lsn)
+            if value.lsn != lsn:
+                raise PromiseBroken(f"I10: asked at {lsn} and answered at {value.lsn}")
         else:
-            found = port.get(self.tenant, by_id(id), key, at_least=self.known[id])
-            if found.lsn < self.known[id]:
-                raise PromiseBroken(f"I10: asked at least at {self.known[id]} and answered at {found.lsn}")
-        self.world.oracle.check_value(timeline, key, found.lsn, found.value, what="get")
+            value = port.get(self.tenant, by_id(id), key, at_least=self.known[id])
+            if value.lsn < self.known[id]:
+                raise PromiseBroken(f"I10: asked at least at {self.known[id]} and answered at {value.lsn}")
+        self.world.oracle.check_value(timeline, key, value.lsn, value.value, what="get")
         self.world.counts["reads"] += 1
 
     def read_anywhere(self) -> None:
         """Read at any node that has the tenant, also one that only follows it."""
         port = self.world.node(self.rng.choice(self.world.node_names))
         key = self.rng.choice(self.world.keys)
-        found = port.get(self.tenant, by_id(self.main), key)
-        self.world.oracle.check_value(log_key(self.tenant, self.main), key, found.lsn, found.value, what="get anywhere")
+        value = port.get(self.tenant, by_id(self.main), key)
+        self.world.oracle.check_value(log_key(self.tenant, self.main), key, value.lsn, value.value, what="get anywhere")
         self.world.counts["reads anywhere"] += 1
 
     def scan(self) -> None:
@@ -192,7 +192,7 @@ class Client:
         batches = list(port.scan(self.tenant, by_id(id), at_least=self.known[id]))
         metadata = batches[0].schema.metadata or {}
         lsn = int(metadata[b"lsn"])
-        rows = {key: value for one in batches for key, value in zip(*map(_listed, one.columns), strict=True)}
+        rows = {key: value for batch in batches for key, value in zip(*map(_listed, batch.columns), strict=True)}
         self.world.oracle.check(log_key(self.tenant, id), lsn, rows, what="scan")
         self.world.counts["scans"] += 1
 
@@ -200,7 +200,7 @@ class Client:
         """Change the set of timelines; the same request until there is an answer, or give up."""
         for _ in range(TRIES_MAX):
             try:
-                told = self.control.change_timeline(self.tenant, change)
+                messages = self.control.change_timeline(self.tenant, change)
             except (OutcomeUnknown, Unavailable):
                 self.world.environment.clock.sleep(0.1)
                 continue
@@ -208,7 +208,7 @@ class Client:
             if change.kind in ("restore", "delete") and change.id:
                 self.world.tell_change(log_key(self.tenant, change.id), is_deleted=change.kind == "delete")
             if change.kind in ("branch", "pin", "restore"):
-                self._told(change, told.id, told.branch_lsn)
+                self._told(change, messages.id, messages.branch_lsn)
             return True
         self.world.counts[f"{change.kind} given up"] += 1
         return False
@@ -276,7 +276,7 @@ class Client:
 
     def delete(self, among: Sequence[str] | None = None) -> None:
         """Delete a timeline other than the first."""
-        ids = [one for one in self.known if one != self.main] if among is None else among
+        ids = [item for item in self.known if item != self.main] if among is None else among
         if not ids:
             return
         id = self.rng.choice(ids)
@@ -287,7 +287,7 @@ class Client:
 
     def detach(self) -> None:
         """Make a branch independent of its parent."""
-        ids = [one for one in self.known if one != self.main and one not in self.read_only]
+        ids = [item for item in self.known if item != self.main and item not in self.read_only]
         if ids:
             id = self.rng.choice(ids)
             self.change(TimelineChange("detach", self.names[id], id=self._id_or_name(id, self.names[id])))

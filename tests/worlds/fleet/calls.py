@@ -141,11 +141,11 @@ class ControlCalls(_Calls, ControlPort, OperatorPort):
         return self._ask(f"attached {report.node}", lambda plane: plane.attached(report))
 
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
-        asked = ",".join(f"{one.tenant}/{one.txn}" for one in requests)
+        asked = ",".join(f"{request.tenant}/{request.txn}" for request in requests)
         return self._ask(f"commit {asked}", lambda plane: plane.commit(requests))
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
-        asked = ",".join(f"{one.tenant}/{one.txn}" for one in requests)
+        asked = ",".join(f"{request.tenant}/{request.txn}" for request in requests)
         return self._ask(f"ack {asked}", lambda plane: plane.ack(requests))
 
     def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:

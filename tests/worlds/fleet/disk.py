@@ -55,11 +55,11 @@ class Disk:
     def lose_power(self, rng: random.Random) -> None:
         """Cut the power."""
         for path, was in sorted(self._was.items()):
-            found = rng.choice([*was, self.files.get(path)])
-            if found is None:
+            choice = rng.choice([*was, self.files.get(path)])
+            if choice is None:
                 self.files.pop(path, None)
             else:
-                self.files[path] = found
+                self.files[path] = choice
         self._was.clear()
 
 

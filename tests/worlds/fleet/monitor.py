@@ -105,8 +105,8 @@ class FleetMonitor(StoreWrapper):
         except PromiseBroken as violation:
             self.violations.append(violation)
         except LakebedError as error:
-            found = PromiseBroken(f"{by} left what cannot be read: {type(error).__name__} {error}")
-            self.violations.append(found)
+            promise_broken = PromiseBroken(f"{by} left what cannot be read: {type(error).__name__} {error}")
+            self.violations.append(promise_broken)
 
     def lost(self, paths: Sequence[str]) -> None:
         """Objects were lost with the power: durable ones never are, and only those are committed."""
@@ -203,7 +203,7 @@ class FleetMonitor(StoreWrapper):
         tenant = record.tenant
         self.lives[tenant] += 1
         next_txn, next_generation = self.floors.get(tenant, (1, 1))
-        begun = [(one.id, one.generation) for one in record.transactions]
+        begun = [(transaction.id, transaction.generation) for transaction in record.transactions]
         numbers = [*begun, (record.next_txn, record.next_generation)]
         if any(txn < next_txn or generation < next_generation for txn, generation in numbers):
             raise PromiseBroken(f"I9: {tenant} is created anew and uses numbers again: {numbers}")
@@ -241,27 +241,33 @@ class FleetMonitor(StoreWrapper):
                 raise PromiseBroken(f"I8: {path} is being written when its transaction is acknowledged")
 
     def _moves(self, before: TenantRecord | None, after: TenantRecord) -> None:
-        for one in after.transactions:
-            self._move(after.tenant, one)
-            if one.state in FINISHED:
-                raise PromiseBroken(f"{one} is finished and still in the record")
+        for transaction in after.transactions:
+            self._move(after.tenant, transaction)
+            if transaction.state in FINISHED:
+                raise PromiseBroken(f"{transaction} is finished and still in the record")
         if before is None:
             return
-        old_open = [one for one in before.transactions if one.state is TransactionState.OPEN]
-        for one in old_open:
-            now = next((new for new in after.transactions if new.id == one.id), None)
-            attached = [(own.node, own.generation) for own in before.attachments if own.may_commit]
-            still = [(own.node, own.generation) for own in after.attachments if own.may_commit]
-            owner = (one.node, one.generation)
+        old_open = [item for item in before.transactions if item.state is TransactionState.OPEN]
+        for transaction in old_open:
+            now = next((new for new in after.transactions if new.id == transaction.id), None)
+            attached = [
+                (attachment.node, attachment.generation) for attachment in before.attachments if attachment.may_commit
+            ]
+            still = [
+                (attachment.node, attachment.generation) for attachment in after.attachments if attachment.may_commit
+            ]
+            owner = (transaction.node, transaction.generation)
             if (
                 now is not None
                 and now.state is TransactionState.REJECT_PENDING
                 and owner in attached
                 and owner in still
                 and after.committed == before.committed
-                and one.base == after.committed
+                and transaction.base == after.committed
             ):
-                raise PromiseBroken(f"L1: {one} was rejected, though its attachment may commit and nothing was granted")
+                raise PromiseBroken(
+                    f"L1: {transaction} was rejected, though its attachment may commit and nothing was granted"
+                )
 
     def _move(self, tenant: str, transaction: Transaction) -> None:
         key = (tenant, transaction.id)
@@ -327,17 +333,17 @@ class FleetMonitor(StoreWrapper):
     @staticmethod
     def _check_mirror(record: TenantRecord, manifest: Manifest) -> None:
         """The ledger says of timelines what the manifest says."""
-        said = {name: (one.lsn, one.cutoff) for name, one in record.timelines.items()}
-        written = {one.id: (one.lsn, one.cutoff) for one in manifest.timelines}
-        names = {one.name: one.id for one in manifest.timelines}
+        said = {name: (timeline.lsn, timeline.cutoff) for name, timeline in record.timelines.items()}
+        written = {timeline.id: (timeline.lsn, timeline.cutoff) for timeline in manifest.timelines}
+        names = {timeline.name: timeline.id for timeline in manifest.timelines}
         if said != written or dict(record.names) != names:
             raise PromiseBroken(f"{record.tenant}: the ledger has {said} {record.names}, manifest {written} {names}")
 
     def _check_promised(self, tenant: str, manifest: Manifest) -> None:
         """I6: what a caller was told of is there."""
-        there = {one.id for one in manifest.timelines}
+        ids = {timeline.id for timeline in manifest.timelines}
         for id, (name, expires_ms) in self.promised.get(tenant, {}).items():
-            if id not in there and (expires_ms is None or expires_ms > self._now_ms()):
+            if id not in ids and (expires_ms is None or expires_ms > self._now_ms()):
                 raise PromiseBroken(f"I6: {name} ({id}) of {tenant} was acknowledged and is not in {manifest.txn}")
 
     def rows(self, path: str, meta: Any) -> list[LoggedRow]:

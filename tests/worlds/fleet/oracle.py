@@ -49,9 +49,9 @@ class Oracle:
         """A client was told of its append. Raises `PromiseBroken` when the log does not have it there."""
         first = last_lsn - len(rows) + 1
         known = self.rows.get(timeline, {})
-        there = [known.get(lsn) for lsn in range(first, last_lsn + 1)]
-        if there != list(rows) and timeline not in self.lost:
-            raise PromiseBroken(f"{timeline} acknowledged {list(rows)} at {first}, and has {there}")
+        present = [known.get(lsn) for lsn in range(first, last_lsn + 1)]
+        if present != list(rows) and timeline not in self.lost:
+            raise PromiseBroken(f"{timeline} acknowledged {list(rows)} at {first}, and has {present}")
 
     def last(self, timeline: str) -> int:
         """The LSN of the last row, or that at which the timeline begins."""
@@ -94,7 +94,7 @@ class Oracle:
 
     def check_value(self, timeline: str, key: bytes, lsn: int, value: bytes | None, *, what: str) -> None:
         """Judge one value. Raises `PromiseBroken`."""
-        values = [one.get(key) for one in self._histories(timeline, lsn)]
+        values = [history.get(key) for history in self._histories(timeline, lsn)]
         expected = values[0]
         if value not in values:
             raise PromiseBroken(f"I10: {what}: {key!r} of {timeline} at {lsn} is {value!r} instead of {expected!r}")
@@ -104,12 +104,12 @@ class Oracle:
         if timeline not in self.lost:
             return [self.content(timeline, lsn)]
         now = self.rows[timeline]
-        found = []
+        result = []
         for rows in (now, *self.lost[timeline]):
             self.rows[timeline] = rows
             if max(rows, default=0) >= lsn:
-                found.append(self.content(timeline, lsn))
+                result.append(self.content(timeline, lsn))
         self.rows[timeline] = now
-        if not found:
+        if not result:
             raise PromiseBroken(f"{timeline} is read at {lsn}, and no history of it has had that LSN")
-        return found
+        return result

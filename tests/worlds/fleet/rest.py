@@ -46,15 +46,15 @@ class Rest:
         for _, event in Ledger(world.ledger.inner).events(limit=1_000):
             if event.kind in world.forbidden_events:
                 raise PromiseBroken(f"repair 13: {event}")
-        over = {one.node for one in Ledger(world.ledger.inner).nodes() if one.is_decommissioned}
+        over = {node.node for node in Ledger(world.ledger.inner).nodes() if node.is_decommissioned}
         for name in world.node_names:
             if name not in over | world.gone:
                 self._start(name)
         if not self.parts:
             self._start("spare")
         records = world.monitor.records
-        there = [one for one in world.tenants if one in records and not records[one].is_deleted]
-        sound = [one for one in there if not self._is_forked(one)]
+        tenants = [item for item in world.tenants if item in records and not records[item].is_deleted]
+        sound = [item for item in tenants if not self._is_forked(item)]
         for tenant in sound:
             self._append(tenant)
         self._until(lambda: self._all_committed(sound), "L1")
@@ -128,16 +128,18 @@ class Rest:
                 self.control.decommission(name)
         local_ids = {self.world.locals[name].id for name in self.parts}
         for record in list(self.world.monitor.records.values()):
-            for one in record.transactions:
-                if one.state is TransactionState.REJECT_PENDING and one.local_id not in local_ids:
-                    self.control.force_ack(record.tenant, one.id)
+            for transaction in record.transactions:
+                if transaction.state is TransactionState.REJECT_PENDING and transaction.local_id not in local_ids:
+                    self.control.force_ack(record.tenant, transaction.id)
                     self.world.counts["forced"] += 1
 
     def _all_collected(self) -> str:
         for record in self.world.monitor.records.values():
             if record.is_deleted:
                 return f"{record.tenant} is not removed"
-            pending = [one for one in record.transactions if one.state is not TransactionState.OPEN]
+            pending = [
+                transaction for transaction in record.transactions if transaction.state is not TransactionState.OPEN
+            ]
             if pending or record.relocation is not None or len(record.transactions) > len(record.attachments):
                 return f"{record.tenant} has {record.transactions}, {record.attachments}, {record.relocation}"
         tasks = list(Ledger(self.world.ledger.inner).tasks())
@@ -167,15 +169,15 @@ class Rest:
         """I11: every object is referenced, or in the prefix of an open transaction; `fleet collect` agrees."""
         monitor = self.world.monitor
         named = {path for paths in monitor.references.values() for path in paths}
-        there = {meta.path for meta in self.world.power.list()}
-        if missing := named - there:
+        present = {meta.path for meta in self.world.power.list()}
+        if missing := named - present:
             raise PromiseBroken(f"I2: at rest {sorted(missing)[:3]} are missing")
         prefixes = tuple(
-            f"{record.tenant}.tenant/{one.id:016}/"
+            f"{record.tenant}.tenant/{transaction.id:016}/"
             for record in monitor.records.values()
-            for one in record.transactions
+            for transaction in record.transactions
         )
-        if left := [path for path in sorted(there - named) if not path.startswith(prefixes)]:
+        if left := [path for path in sorted(present - named) if not path.startswith(prefixes)]:
             raise PromiseBroken(f"I11: at rest nothing names {left[:3]}")
         collector = OrphanCollector(
             Ledger(self.world.ledger.inner),
@@ -189,7 +191,7 @@ class Rest:
         strange = set(report.found) - {Reason.REFERENCED, Reason.UNFINISHED}
         if strange:
             raise PromiseBroken(f"I11: after all collections there is {strange}: {report}")
-        self.world.counts["objects at rest"] += sum(one.object_count for one in report.found.values())
+        self.world.counts["objects at rest"] += sum(item.object_count for item in report.found.values())
 
 
 class JudgedFleet(FleetWorld):

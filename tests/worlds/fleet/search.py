@@ -75,7 +75,7 @@ class Fleet:
             yield "append", s._replace(log_last=s.log_last + 1)
         through = {s.view.lsn}
         if not self.rules.prunes_to_committed:
-            through |= {one.view.lsn for one in s.processes if one is not None}
+            through |= {process.view.lsn for process in s.processes if process is not None}
         for lsn in through:
             if lsn > s.log_first:
                 yield f"prune to {lsn}", s._replace(log_first=lsn)
@@ -89,10 +89,10 @@ class Fleet:
     def _doomed(s: State, *, but: int | None = None, only: int | None = None) -> State:
         return s._replace(
             txns=tuple(
-                one._replace(state=REJECT_PENDING)
-                if one.state == OPEN and index != but and only in (None, one.node)
-                else one
-                for index, one in enumerate(s.txns)
+                transaction._replace(state=REJECT_PENDING)
+                if transaction.state == OPEN and index != but and only in (None, transaction.node)
+                else transaction
+                for index, transaction in enumerate(s.txns)
             )
         )
 
@@ -124,8 +124,9 @@ class Fleet:
             return
         owned = [
             index
-            for index, one in enumerate(s.txns)
-            if (one.node, one.generation) == (node, generation) and one.state in (OPEN, REJECT_PENDING)
+            for index, transaction in enumerate(s.txns)
+            if (transaction.node, transaction.generation) == (node, generation)
+            and transaction.state in (OPEN, REJECT_PENDING)
         ]
         if not owned:
             return
@@ -162,8 +163,8 @@ class Fleet:
             following = len(s.txns)
             s = s._replace(txns=(*s.txns, Transaction(OPEN, request.txn, request.node, request.generation)))
         done = txn._replace(state=COMMITTED, view=request.view, dead=request.dead, next=following)
-        told = s.acknowledged if request.view.pin is None else request.view.pin
-        return self._set(s, request.txn, done)._replace(last=request.txn, view=request.view, acknowledged=told)
+        messages = s.acknowledged if request.view.pin is None else request.view.pin
+        return self._set(s, request.txn, done)._replace(last=request.txn, view=request.view, acknowledged=messages)
 
     @staticmethod
     def _set(s: State, index: int, txn: Transaction) -> State:
@@ -229,11 +230,11 @@ class Fleet:
             yield f"{name} put", self._with(landed, index, left)
             return
         view = p.view
-        replaced = frozenset(one for one in view.layers if layer.low <= one.low and one.high <= layer.high)
+        replaced = frozenset(item for item in view.layers if layer.low <= item.low and item.high <= layer.high)
         died = replaced - (view.pinned if self.rules.pins_keep_layers else NONE)
         cutoff = max(view.cutoff, layer.since)
         grown = view._replace(lsn=max(view.lsn, layer.high), cutoff=cutoff, layers=(view.layers - replaced) | {layer})
-        at_once = NONE if self.rules.deadlists_own else frozenset(one for one in died if one.txn == p.txn)
+        at_once = NONE if self.rules.deadlists_own else frozenset(item for item in died if item.txn == p.txn)
         left = left._replace(view=grown, dead=p.dead | (died - at_once), noted=p.noted - {layer})
         landed = landed._replace(store=landed.store - at_once)
         yield f"{name} put", self._with(landed, index, left)
@@ -247,10 +248,10 @@ class Fleet:
             return
         lowest = max(1, p.view.cutoff if self.rules.pins_above_cutoff else 1)
         for lsn in range(lowest, p.base_lsn + 1):
-            pinned = frozenset(one for one in p.view.layers if one.low < lsn)
-            told = s if self.rules.pins_by_commit else s._replace(acknowledged=lsn)
+            pinned = frozenset(layer for layer in p.view.layers if layer.low < lsn)
+            messages = s if self.rules.pins_by_commit else s._replace(acknowledged=lsn)
             view = p.view._replace(pin=lsn, pinned=pinned)
-            yield f"{name} pin at {lsn}", self._with(told, index, p._replace(view=view))
+            yield f"{name} pin at {lsn}", self._with(messages, index, p._replace(view=view))
 
     def _ask(self, s: State, index: int, p: Process, name: str) -> Iterator[Step]:
         dead = p.dead | (p.noted if self.rules.notes_paths else NONE)
@@ -296,7 +297,7 @@ class Fleet:
         was = p.was if p.mode == DOWN else p.mode
         mode = RUN if was == ASKED and not self.rules.repeats_request else was
         frozen = mode == ASKED
-        store = s.store if frozen else frozenset(one for one in s.store if one.txn != p.txn or one in known)
+        store = s.store if frozen else frozenset(write for write in s.store if write.txn != p.txn or write in known)
         dead = p.dead | p.noted if self.rules.notes_paths and not frozen else p.dead
         fresh = p._replace(mode=mode, dead=dead, noted=NONE, serial=p.serial + 1)
         return self._with(s._replace(store=store), index, fresh)
@@ -317,20 +318,20 @@ class Fleet:
     # ---- collector
 
     def _under_way(self, s: State, txn: int) -> bool:
-        return any(one.txn == txn for one in s.late) or any(
-            one is not None and one.flying is not None and one.flying.txn == txn for one in s.processes
+        return any(write.txn == txn for write in s.late) or any(
+            process is not None and process.flying is not None and process.flying.txn == txn for process in s.processes
         )
 
     def _collector(self, s: State) -> Iterator[Step]:
         for index, txn in enumerate(s.txns):
             if txn.state == COMMITTED and txn.lists == 0:
-                settled = not self.rules.settles_committed or not any(one in s.late for one in txn.dead)
-                held = s.reader is not None and s.reader[0] < index and self.rules.honours_holds
-                if settled and not held:
+                settled = not self.rules.settles_committed or not any(item in s.late for item in txn.dead)
+                pin = s.reader is not None and s.reader[0] < index and self.rules.honours_holds
+                if settled and not pin:
                     done = self._set(s, index, txn._replace(lists=1))
                     yield f"collect the dead of {index}", done._replace(store=s.store - txn.dead)
             if txn.state == ACKNOWLEDGED:
-                rest = frozenset(one for one in s.store if one.txn != index)
+                rest = frozenset(write for write in s.store if write.txn != index)
                 if txn.lists == 0:
                     listed = txn._replace(lists=1, state=ACKNOWLEDGED if self.rules.lists_twice else COLLECTED)
                     yield f"list {index}", self._set(s, index, listed)._replace(store=rest)
@@ -345,9 +346,9 @@ class Fleet:
         forced = self._acknowledged(s, index)
         if not self.rules.forces_dead_only:
             return forced
-        owned = {number for number, one in enumerate(s.txns) if one.node == txn.node}
-        left = tuple(one if one is None or one.node != txn.node else None for one in s.processes)
-        return forced._replace(late=frozenset(one for one in s.late if one.txn not in owned), processes=left)
+        owned = {number for number, transaction in enumerate(s.txns) if transaction.node == txn.node}
+        left = tuple(process if process is None or process.node != txn.node else None for process in s.processes)
+        return forced._replace(late=frozenset(write for write in s.late if write.txn not in owned), processes=left)
 
     def _reader(self, s: State) -> Iterator[Step]:
         if s.reader is None:
@@ -384,9 +385,9 @@ class Fleet:
             return f"I5: the log begins behind {s.log_first}, {s.view.lsn} is committed"
         if not all(is_readable(s.view.layers, lsn) for lsn in range(s.view.cutoff, s.view.lsn + 1)):
             return f"I5: an LSN of {s.view.cutoff}..{s.view.lsn} cannot be read"
-        told = s.acknowledged
-        if told is not None and (s.view.pin != told or not is_readable(s.view.pinned, told)):
-            return f"I6: the acknowledged pin at {told} is not in the committed manifest, or not readable"
+        messages = s.acknowledged
+        if messages is not None and (s.view.pin != messages or not is_readable(s.view.pinned, messages)):
+            return f"I6: the acknowledged pin at {messages} is not in the committed manifest, or not readable"
         if s.reader is not None and not s.reader[1].refs <= s.store:
             return "I10: a reader with a hold misses an object"
         return self._broken_transaction(s, refs)
@@ -400,10 +401,10 @@ class Fleet:
                 if txn.lists == 0:
                     to_collect |= txn.dead
             elif txn.state == ACKNOWLEDGED and any(
-                one is not None and one.flying is not None and one.flying.txn == index for one in s.processes
+                item is not None and item.flying is not None and item.flying.txn == index for item in s.processes
             ):
                 return f"I8: a node writes in transaction {index}, which is acknowledged"
-            elif txn.state == COLLECTED and (any(one.txn == index for one in s.store | s.late)):
+            elif txn.state == COLLECTED and (any(write.txn == index for write in s.store | s.late)):
                 return f"I8: transaction {index} is collected, and an object of it is there or on its way"
         for process in s.processes:
             if process is not None and process.mode in (RUN, ASKED):
@@ -411,7 +412,7 @@ class Fleet:
                 may = (txn.node, txn.generation) in s.attached and txn.base == s.last and txn.state == OPEN
                 if may and not process.view.refs <= s.store:
                     return f"I3: the open transaction {process.txn} misses {sorted(process.view.refs - s.store)}"
-        leaked = [one for one in s.store if s.txns[one.txn].state == COMMITTED and one not in refs | to_collect]
+        leaked = [write for write in s.store if s.txns[write.txn].state == COMMITTED and write not in refs | to_collect]
         return f"I11: {sorted(leaked)} will never be deleted" if leaked else None
 
 
@@ -441,16 +442,16 @@ def search(rules: Rules | None = None, bounds: Bounds | None = None) -> Found:
 def _forget(s: State, rules: Rules) -> State:
     """The state without what has no effect any more."""
     if rules.state_is_checked and s.requests:
-        open_ones = frozenset(one for one in s.requests if s.txns[one.txn].state == OPEN)
+        open_ones = frozenset(request for request in s.requests if s.txns[request.txn].state == OPEN)
         if len(open_ones) != len(s.requests):
             s = s._replace(requests=open_ones)
-    needed = {s.last, *(one.base for one in s.txns if one.state != COMMITTED)}
-    needed |= {one.txn for one in s.processes if one is not None}
-    if any(one.view is not None and index not in needed for index, one in enumerate(s.txns)):
+    needed = {s.last, *(transaction.base for transaction in s.txns if transaction.state != COMMITTED)}
+    needed |= {process.txn for process in s.processes if process is not None}
+    if any(transaction.view is not None and index not in needed for index, transaction in enumerate(s.txns)):
         s = s._replace(
             txns=tuple(
-                one if one.view is None or index in needed else one._replace(view=None)
-                for index, one in enumerate(s.txns)
+                transaction if transaction.view is None or index in needed else transaction._replace(view=None)
+                for index, transaction in enumerate(s.txns)
             )
         )
     return s

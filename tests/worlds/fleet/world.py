@@ -374,7 +374,9 @@ class FleetWorld(World):
 
     def all_timelines(self) -> dict[str, None]:
         """Log keys of all timelines that were asked for, or that a record names."""
-        named = {log_key(one.tenant, id): None for one in self.monitor.records.values() for id in one.timelines}
+        named = {
+            log_key(record.tenant, id): None for record in self.monitor.records.values() for id in record.timelines
+        }
         return {**self.timelines, **named}
 
     def main_of(self, tenant: str) -> str:

@@ -166,8 +166,8 @@ def crew(
         if owner is None:
             return
         for number, verbs in enumerate(threads):
-            own = random.Random(rng.random())
-            world.scheduler.spawn(f"{name}/{number}", partial(use, world, owner, own, verbs, count))
+            mine = random.Random(rng.random())
+            world.scheduler.spawn(f"{name}/{number}", partial(use, world, owner, mine, verbs, count))
 
     world.process(name, live)
 
@@ -208,7 +208,7 @@ def checkpointer(world: DatabaseWorld, folder: str, name: str, *, count: int = 5
     """Makes checkpoints, prolongs and deletes them, and pins old versions."""
 
     def once(rng: random.Random) -> None:
-        mine = [one for one in world.promises.values() if one.folder == folder]
+        mine = [item for item in world.promises.values() if item.folder == folder]
         draw = rng.random()
         admin = world.admin(folder)
         if draw < 0.4 or not mine:
@@ -271,7 +271,11 @@ def meddler(world: DatabaseWorld, folder: str) -> None:
         wait_for(world, folder)
         for _ in range(6):
             manifest = world.known(folder).manifest
-            others = [one for one in manifest.checkpoints if one.owner.kind != "user"] if manifest is not None else []
+            others = (
+                [checkpoint for checkpoint in manifest.checkpoints if checkpoint.owner.kind != "user"]
+                if manifest is not None
+                else []
+            )
             if others:
                 world.expecting(partial(world.admin(folder).delete_checkpoint, rng.choice(others).id), NotFound)
             for _ in range(20):
@@ -289,7 +293,11 @@ def corrupter(world: DatabaseWorld, folder: str) -> None:
             world.scheduler.switch("not yet")
         newest = world.known(folder).newest_id
         known = world.known(folder)
-        pinned = sorted({one.manifest_id for one in known.manifest.checkpoints} - {newest}) if known.manifest else []
+        pinned = (
+            sorted({checkpoint.manifest_id for checkpoint in known.manifest.checkpoints} - {newest})
+            if known.manifest
+            else []
+        )
         if pinned:
             world.corrupt(folder, rng.choice(pinned))
 
@@ -319,25 +327,29 @@ def reader(
             world.expecting(follower.close)
 
     def find(rng: random.Random) -> Follower | None:
-        found: list[Follower] = []
+        items: list[Follower] = []
         if world.known(folder).manifest is None:
             return None
-        live = [one.id for one in world.promises.values() if one.folder == folder and one.expires_at_ms is None]
+        live = [
+            promise.id
+            for promise in world.promises.values()
+            if promise.folder == folder and promise.expires_at_ms is None
+        ]
         if fixed and not live:
             return None
         checkpoint = rng.choice(live) if fixed else None
         world.expecting(
-            lambda: found.append(Follower(world, folder, name, checkpoint=checkpoint, follow_latest=follow_latest)),
+            lambda: items.append(Follower(world, folder, name, checkpoint=checkpoint, follow_latest=follow_latest)),
             NotFound,
         )
-        return found[0] if found else None
+        return items[0] if items else None
 
     world.process(name, live)
 
 
 def cloner(world: DatabaseWorld, parent: str, target: str, name: str, *, fixed: bool = False, lives: int = 1) -> None:
     """Clones a database, now and then with copies of its files; tries again after errors and crashes."""
-    chosen: list[str | None] = []  # a retry asks for the same
+    items: list[str | None] = []  # a retry asks for the same
     copy = world.rng.random() < 0.2
 
     def live(_life: str, rng: random.Random) -> None:
@@ -347,10 +359,12 @@ def cloner(world: DatabaseWorld, parent: str, target: str, name: str, *, fixed: 
                 return
 
     def once(rng: random.Random) -> None:
-        live = [one for one in world.promises.values() if one.folder == parent and one.expires_at_ms is None]
-        if not chosen:
-            chosen.append(rng.choice(live).id if fixed and live else None)
-        source = chosen[0]
+        live = [
+            promise for promise in world.promises.values() if promise.folder == parent and promise.expires_at_ms is None
+        ]
+        if not items:
+            items.append(rng.choice(live).id if fixed and live else None)
+        source = items[0]
         index = None if source is None else world.monitor.index_of(parent, source)
         if source is not None and index is None:
             return  # another process deleted it
@@ -368,7 +382,7 @@ def restorer(world: DatabaseWorld, folder: str, name: str, *, count: int = 2, li
     """Brings back what a checkpoint holds."""
 
     def once(rng: random.Random) -> None:
-        live = [one for one in world.promises.values() if one.folder == folder and one.expires_at_ms is None]
+        live = [item for item in world.promises.values() if item.folder == folder and item.expires_at_ms is None]
         if not live:
             world.scheduler.switch("nothing to restore")
             return
@@ -397,7 +411,7 @@ def destroyer(world: DatabaseWorld, folder: str, name: str, *, soft: bool, lives
     def once() -> None:
         world.admin(folder).destroy(soft=soft, take_over=True)
         known = world.known(folder)
-        if all(one.destroyed_at_ms is None for one in known.manifests.values()):
+        if all(manifest.destroyed_at_ms is None for manifest in known.manifests.values()):
             raise PromiseBroken(f"{folder} was said to be destroyed, and is not")
         world.counts["destroyed"] += 1
 

@@ -122,7 +122,7 @@ class FaultyDatabases:
     def clone_pins(self, name: str) -> dict[str, str]:
         """Live checkpoints of clones: id by the clone's URL."""
         live = live_checkpoints(self.newest(name), self.clock.now_ms())
-        return {one.id: str(one.owner.url) for one in live if one.owner.kind == "clone"}
+        return {checkpoint.id: str(checkpoint.owner.url) for checkpoint in live if checkpoint.owner.kind == "clone"}
 
     def objects(self, name: str = "") -> dict[str, bytes]:
         """Everything in a folder."""
@@ -135,8 +135,8 @@ class FaultyDatabases:
 
     def put_back(self, saved: Saved) -> None:
         """Make the memory hold just these objects, with their times; the clock stays where it is."""
-        there = [meta.path for meta in self.root.list("")]
-        self.root.delete([path for path in there if path not in saved.objects])
+        paths = [meta.path for meta in self.root.list("")]
+        self.root.delete([path for path in paths if path not in saved.objects])
         for path, (body, modified_ms) in saved.objects.items():
             self._store_clock.held_ms = modified_ms
             self.root.put(path, body, durable=False)
@@ -154,16 +154,16 @@ class FaultyDatabases:
         """Objects of a database that nothing needs: files, logs, manifests of no live version, and strangers."""
         log = ManifestLog(self.place(name))
         newest = log.latest()
-        pins = {one.manifest_id for one in live_checkpoints(newest, self.clock.now_ms())}
+        pins = {checkpoint.manifest_id for checkpoint in live_checkpoints(newest, self.clock.now_ms())}
         versions = [newest, *(log.load(pin) for pin in sorted(pins) if pin != newest.manifest_id)]
         named = set().union(*(file_ids(version) for version in versions))
-        found = []
+        result = []
         for path, body in self.objects(name).items():
             manifest_id, wal_id, file_id = parse_manifest(path), parse_wal(path), parse_sst(path)
             if manifest_id is not None:
                 needed = manifest_id == newest.manifest_id or manifest_id in pins
             elif wal_id is not None:
-                tails = ((one.replay_after_wal_id, one.wal_id_last_seen) for one in versions)
+                tails = ((item.replay_after_wal_id, item.wal_id_last_seen) for item in versions)
                 needed = len(body) == FENCE_BYTES or wal_id > newest.replay_after_wal_id
                 needed = needed or any(after < wal_id <= last for after, last in tails)
             elif file_id is not None:
@@ -171,8 +171,8 @@ class FaultyDatabases:
             else:
                 needed = path == "lease.json" or parse_boundary(path) is not None
             if not needed:
-                found.append(path)
-        return found
+                result.append(path)
+        return result
 
 
 @dataclass(frozen=True)
@@ -188,15 +188,15 @@ class FaultPoint:
 
 def fault_points(trace: list[Call]) -> list[FaultPoint]:
     """Every fault that means something at every call of a verb."""
-    found = []
+    result = []
     for index, call in enumerate(trace):
         faults = [Fault.ERROR_BEFORE, Fault.CRASH_BEFORE]
         if call.changes:
             faults += [Fault.LOST_REPLY, Fault.CRASH_AFTER, Fault.LATE, Fault.CRASH_LATE]
         for fault in faults:
             for land_first in (True, False) if fault in (Fault.LATE, Fault.CRASH_LATE) else (True,):
-                found.append(FaultPoint(index, call, fault, land_first))
-    return found
+                result.append(FaultPoint(index, call, fault, land_first))
+    return result
 
 
 def check_every_fault(
@@ -217,7 +217,7 @@ def check_every_fault(
     recording = RecordingStore(databases.root)
     verb(databases.place(name, through=recording))
     check()
-    calls = [one.call for one in recording.trace]
+    calls = [call.call for call in recording.trace]
     assert calls
     todo = fault_points(calls)
     visited = set()

@@ -165,8 +165,10 @@ class Owner:
     def _floor(self) -> int:
         """Count of events that a read must see now: what the log held at opening, and what we were told of."""
         landed = self.history.landed
-        told = (landed[one.id] + 1 for one in self.writes if one.outcome == "acknowledged" and one.id in landed)
-        return max(told, default=self._opened_after)
+        messages = (
+            landed[write.id] + 1 for write in self.writes if write.outcome == "acknowledged" and write.id in landed
+        )
+        return max(messages, default=self._opened_after)
 
     def _check(self, key: bytes, value: bytes | None, floor: int, now_ms: int, before: set[int], what: str) -> None:
         self.history.check_read(
@@ -182,7 +184,7 @@ class Owner:
         self.world.counts[what] += 1
 
     def _before(self) -> set[int]:
-        return {one.id for one in self.writes if one.outcome == "acknowledged"}
+        return {write.id for write in self.writes if write.outcome == "acknowledged"}
 
     def get(self, key: bytes) -> None:
         """A plain get: never older than what this handle wrote or found."""
@@ -275,7 +277,7 @@ class Owner:
 
     def flush(self, *, memtable: bool = False) -> None:
         """Everything that was acknowledged before is durable."""
-        before = [one for one in self.writes if one.outcome == "acknowledged"]
+        before = [item for item in self.writes if item.outcome == "acknowledged"]
         self.database.flush(memtable=memtable)
         for write in before:
             self.history.check_acknowledged(write)
@@ -283,12 +285,12 @@ class Owner:
 
     def checkpoint(self, scope: CheckpointScope, *, lifetime: timedelta | None = None) -> str:
         """A checkpoint that includes what its scope says."""
-        told = [one for one in self.writes if one.outcome == "acknowledged"]
+        writes = [item for item in self.writes if item.outcome == "acknowledged"]
         if scope is CheckpointScope.DURABLE:
-            told = [one for one in told if one.durable]
+            writes = [item for item in writes if item.durable]
         result = self.database.create_checkpoint(CheckpointOptions(lifetime=lifetime), scope=scope)
         index = self.world.known(self.folder).contents[result.manifest_id]
-        for write in told:
+        for write in writes:
             self.history.check_acknowledged(write)
             if self.history.landed.get(write.id, -1) >= index:
                 raise PromiseBroken(f"checkpoint {result.id} of {self.folder} misses write {write.id}, made before it")
@@ -297,7 +299,7 @@ class Owner:
 
     def close(self) -> None:
         """Close: whatever was acknowledged is durable then."""
-        before = [one for one in self.writes if one.outcome == "acknowledged"]
+        before = [item for item in self.writes if item.outcome == "acknowledged"]
         self.database.close()
         for write in before:
             self.history.check_acknowledged(write)
@@ -416,7 +418,7 @@ def slowly(
 def ask_checkpoint(world: DatabaseWorld, folder: str, rng: random.Random) -> None:
     """Ask from outside for a checkpoint: of the latest, or of another one's version."""
     floor, now_ms = len(world.known(folder).history.events), world.now_ms()
-    live = [one for one in world.promises.values() if one.folder == folder]
+    live = [item for item in world.promises.values() if item.folder == folder]
     lifetime = timedelta(milliseconds=rng.choice((30, 200))) if rng.random() < 0.4 else None
     if live and rng.random() < 0.4:
         source = rng.choice(live)

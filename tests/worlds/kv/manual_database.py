@@ -110,7 +110,7 @@ class ManualDatabase:
 
     def reader_pins(self) -> list[Checkpoint]:
         """Live checkpoints of readers, oldest first."""
-        return [one for one in self.admin.list_checkpoints() if one.owner.kind == "reader"]
+        return [checkpoint for checkpoint in self.admin.list_checkpoints() if checkpoint.owner.kind == "reader"]
 
     def reader(self, checkpoint: str | None = None, **settings: Any) -> DatabaseReader:
         """A reader without a thread and without a cache; `settings` of `ReaderOptions`."""
@@ -122,6 +122,6 @@ class ManualDatabase:
 
     def numbers(self, readable: Any) -> list[int]:
         """Numbers that can be read from a reader, snapshot or database, sorted; looks at their values too."""
-        found = list(readable.scan())
-        assert all(value_of(number_of(key)) == value for key, value in found)
-        return [number_of(key) for key, _ in found]
+        scan = list(readable.scan())
+        assert all(value_of(number_of(key)) == value for key, value in scan)
+        return [number_of(key) for key, _ in scan]

@@ -134,8 +134,8 @@ def apply_change(state: Rows, change: Change, now_ms: int) -> None:
 
 def visible(state: Rows, now_ms: int) -> dict[bytes, bytes]:
     """What can be read at a time, in the order of the keys."""
-    found = {key: state[key].value_at(now_ms) for key in sorted(state)}
-    return {key: value for key, value in found.items() if value is not None}
+    result = {key: state[key].value_at(now_ms) for key in sorted(state)}
+    return {key: value for key, value in result.items() if value is not None}
 
 
 class DatabaseHistory:
@@ -211,11 +211,11 @@ class DatabaseHistory:
 
     def admissible(self, key: bytes, *, floor: int, now_ms: int, until_ms: int) -> set[bytes | None]:
         """Every value that a key has had since the first `floor` events, at any time between two."""
-        found: set[bytes | None] = set()
+        items: set[bytes | None] = set()
         for state in self.states[floor:]:
             row = state.get(key, ABSENT)
-            found |= {row.value_at(now_ms), row.value_at(until_ms)}
-        return found
+            items |= {row.value_at(now_ms), row.value_at(until_ms)}
+        return items
 
     def check_read(
         self,
@@ -236,11 +236,13 @@ class DatabaseHistory:
             own: writes through the same handle; those that are not durable yet may be visible.
             before: numbers of those that had been acknowledged before the read: they must be visible.
         """
-        pending = [one for one in own if one.id not in self.landed and any(change.key == key for change in one.changes)]
-        numbers = {one.id for one in pending}
+        pending = [
+            item for item in own if item.id not in self.landed and any(change.key == key for change in item.changes)
+        ]
+        numbers = {item.id for item in pending}
         if value is not None and not numbers.isdisjoint(writes_in(value)):
             return
-        if value is None and any(is_deleted_by(one, key) for one in pending):
+        if value is None and any(is_deleted_by(item, key) for item in pending):
             return
         may_be = self.admissible(key, floor=floor, now_ms=now_ms, until_ms=until_ms)
         if value not in may_be:
@@ -249,7 +251,9 @@ class DatabaseHistory:
             )
         # Tombstones bear no number, so it is not known when they became durable; what came later may hide the others.
         newest = max(writes_in(value), default=0) if value is not None else 0
-        missed = [one.id for one in pending if one.id in before and one.id > newest and not is_deleted_by(one, key)]
+        missed = [
+            item.id for item in pending if item.id in before and item.id > newest and not is_deleted_by(item, key)
+        ]
         if missed:
             raise PromiseBroken(
                 f"{self.url}: {what} of {key!r} gave {value!r}, although {missed} had been written before"
@@ -337,7 +341,10 @@ def is_later(event: Event, tick: int) -> bool:
 
 def is_deleted_by(write: Write, key: bytes) -> bool:
     """Whether a write leaves a tombstone on a key, or lets it expire."""
-    return any(one.key == key and (one.kind is Kind.DELETE or one.expires_at_ms is not None) for one in write.changes)
+    return any(
+        change.key == key and (change.kind is Kind.DELETE or change.expires_at_ms is not None)
+        for change in write.changes
+    )
 
 
 def lone_tombstones(writes: Sequence[Write], by: str) -> set[bytes]:
@@ -357,8 +364,8 @@ def matches(state: Rows, seen: Observation, doubtful: Set[bytes] = frozenset()) 
         doubtful: keys that may have been deleted in the reader's own memory.
     """
     for key in set(state) | set(seen.content) if seen.is_whole else seen.content:
-        row, found = state.get(key, ABSENT), seen.content.get(key)
-        is_deleted = found is None and key in doubtful
-        if not is_deleted and found not in (row.value_at(seen.now_ms), row.value_at(seen.until_ms)):
+        row, value = state.get(key, ABSENT), seen.content.get(key)
+        is_deleted = value is None and key in doubtful
+        if not is_deleted and value not in (row.value_at(seen.now_ms), row.value_at(seen.until_ms)):
             return False
     return True

@@ -194,8 +194,8 @@ class StoreMonitor(StoreWrapper):
         database.contents[manifest_id] = (
             len(database.history.events) if database.is_logless else database.history.index_at(seen)
         )
-        known = {one.id for one in before.checkpoints} if before is not None else set()
-        fresh = [one for one in manifest.checkpoints if one.id not in known and one.is_live(self.now_ms())]
+        known = {item.id for item in before.checkpoints} if before is not None else set()
+        fresh = [item for item in manifest.checkpoints if item.id not in known and item.is_live(self.now_ms())]
         for checkpoint in fresh:
             self._is_whole(database, checkpoint)
 
@@ -218,7 +218,7 @@ class StoreMonitor(StoreWrapper):
             database.history.last_sequence = manifest.last_sequence
             database.history.add(Event(self.tick(), None, (), log_id), now_ms=self.now_ms(), content={})
             return
-        old = {one.id: one for one in before.checkpoints}
+        old = {item.id: item for item in before.checkpoints}
         for checkpoint in manifest.checkpoints:
             was = old.get(checkpoint.id)
             if before.destroyed_at_ms is not None and was != checkpoint:
@@ -231,10 +231,10 @@ class StoreMonitor(StoreWrapper):
         rows = [row for file in manifest.file_set.files() for row in self._file_rows(database, manifest, file)]
         if database.is_logless:
             self._learn_from_files(database, manifest)
-        found = resolved(rows, self.now_ms())
+        result = resolved(rows, self.now_ms())
         history = database.history
         index = len(history.events) if database.is_logless else history.index_at(manifest.replay_after_wal_id)
-        if before is None and (found or manifest.external_databases):
+        if before is None and (result or manifest.external_databases):
             history.add(
                 Event(self.tick(), None, (), manifest.replay_after_wal_id),
                 now_ms=self.now_ms(),
@@ -244,10 +244,10 @@ class StoreMonitor(StoreWrapper):
             database.log[manifest.replay_after_wal_id] = None
             return
         expected = visible(history.states[index], self.now_ms())
-        if found == expected:
+        if result == expected:
             return
         for folder, content in self.restoring:
-            if folder == database.folder and found == visible(content, self.now_ms()):
+            if folder == database.folder and result == visible(content, self.now_ms()):
                 if index != len(history.events):
                     raise PromiseBroken(f"{folder}: a restore was published although the log had gone on")
                 event = Event(self.tick(), None, (), manifest.replay_after_wal_id)
@@ -255,7 +255,7 @@ class StoreMonitor(StoreWrapper):
                 return
         raise PromiseBroken(
             f"{database.folder}: manifest {manifest.manifest_id} replays from {manifest.replay_after_wal_id} on, and "
-            f"its files hold {found} instead of {expected}"
+            f"its files hold {result} instead of {expected}"
         )
 
     def _learn_from_files(self, database: ObservedDatabase, manifest: Manifest) -> None:

@@ -147,9 +147,9 @@ class DatabaseWorld(World):
             # It may have expired and been dropped before its maker heard of it; its last lifetime counts.
             made = next(
                 (
-                    one.checkpoint(checkpoint_id)
-                    for one in reversed(known.manifests.values())
-                    if one.checkpoint(checkpoint_id)
+                    item.checkpoint(checkpoint_id)
+                    for item in reversed(known.manifests.values())
+                    if item.checkpoint(checkpoint_id)
                 ),
                 None,
             )
@@ -257,9 +257,9 @@ class DatabaseWorld(World):
                     continue
                 if checkpoint.expires_at_ms is not None and not is_calm:
                     continue
-                found = self._clone_of(checkpoint)
-                clone = None if found is None else found.manifest
-                if clone is None or checkpoint.id not in {one.pin for one in clone.external_databases}:
+                result = self._clone_of(checkpoint)
+                clone = None if result is None else result.manifest
+                if clone is None or checkpoint.id not in {database.pin for database in clone.external_databases}:
                     raise PromiseBroken(f"{checkpoint.owner} does not know of its pin {checkpoint.id} in {folder}")
 
     def _clone_of(self, checkpoint: Checkpoint) -> ObservedDatabase | None:
@@ -284,7 +284,7 @@ class DatabaseWorld(World):
                 clone = self._clone_of(checkpoint)
                 if clone is not None and clone.is_destroyed and not clone.is_waiting:
                     raise PromiseBroken(f"{checkpoint.owner} was destroyed, and its pin in {known.folder} stays")
-        waiting = tuple(f"{one.folder}/" for one in self.monitor.databases.values() if one.is_waiting)
+        waiting = tuple(f"{database.folder}/" for database in self.monitor.databases.values() if database.is_waiting)
         strays = {path for path in self.monitor.strays() if not path.startswith(waiting)}
         if strays:
             raise PromiseBroken(f"after all collections {sorted(strays)[:5]} are left, and nothing needs them")

@@ -74,7 +74,7 @@ def crew(
     def live(life: str, rng: random.Random) -> None:
         process = Process(world, life, branches=branches)
         for number, weights in enumerate(threads):
-            own = random.Random(rng.random())
-            world.scheduler.spawn(f"{life}/{number}", partial(use, process, own, weights, count))
+            mine = random.Random(rng.random())
+            world.scheduler.spawn(f"{life}/{number}", partial(use, process, mine, weights, count))
 
     world.process(name, live, lives=lives)

@@ -167,8 +167,8 @@ class LibraryClient(RepositoryClient):
 
     @told()
     def put_many(self, branch: str, bodies: Mapping[str, bytes]) -> None:
-        one = self.repository.branch(branch)
-        one.stage_many([(path, upload(context_of(self.repository), body)) for path, body in bodies.items()])
+        item = self.repository.branch(branch)
+        item.stage_many([(path, upload(context_of(self.repository), body)) for path, body in bodies.items()])
 
     @told()
     def delete(self, branch: str, paths: list[str]) -> None:
@@ -195,11 +195,11 @@ class LibraryClient(RepositoryClient):
 
     @told()
     def reset(self, branch: str, *, prefix: str | None = None, hard: bool = False) -> None:
-        one = self.repository.branch(branch)
+        item = self.repository.branch(branch)
         if hard:
-            one.hard_reset(one.commit_id, force=True)
+            item.hard_reset(item.commit_id, force=True)
         else:
-            one.reset(prefix=prefix)
+            item.reset(prefix=prefix)
 
     @told()
     def create_branch(self, name: str, source: str) -> None:
@@ -219,8 +219,8 @@ class LibraryClient(RepositoryClient):
 
     @told()
     def names(self, kind: str, prefix: str) -> dict[str, str]:
-        found = self.repository.tags if kind == "tag" else self.repository.branches
-        return {one.name: one.commit_id for one in found(prefix=prefix)}
+        tags = self.repository.tags if kind == "tag" else self.repository.branches
+        return {item.name: item.commit_id for item in tags(prefix=prefix)}
 
     @told()
     def head(self, branch: str) -> str:
@@ -229,10 +229,10 @@ class LibraryClient(RepositoryClient):
     @told()
     def show(self, ref: str, prefix: str, *, bodies: bool = False) -> dict[str, str]:
         here = self.repository.ref(ref)
-        found = {one.path: one.entry.checksum for one in here.list(prefix) if one.entry is not None}
+        checksums = {entry.path: entry.entry.checksum for entry in here.list(prefix) if entry.entry is not None}
         if bodies:
-            found = {path: checksum_of(bytes(here.get(path))) for path in found}
-        return found
+            checksums = {path: checksum_of(bytes(here.get(path))) for path in checksums}
+        return checksums
 
 
 def check_sound(repository: Repository, *, tidy: bool = True) -> int:
@@ -250,7 +250,7 @@ def check_sound(repository: Repository, *, tidy: bool = True) -> int:
             repository.collect(EVERYTHING)
     report = CheckReport(home.name, deep=True)
     check_repository(home, Findings(report, store=home.name))
-    bad = [one for one in report.findings if one.severity != "info" or (tidy and one.kind == "orphan")]
+    bad = [finding for finding in report.findings if finding.severity != "info" or (tidy and finding.kind == "orphan")]
     if bad:
         raise PromiseBroken(f"{len(bad)} findings: {bad[:5]}")
     with home.key_value.snapshot() as snapshot:

@@ -147,7 +147,7 @@ class Process:
             name = "reset" + (
                 " of a path" if verb.path is not None else " of a prefix" if verb.prefix is not None else ""
             )
-            path, prefix = (None if one is None else one.encode() for one in (verb.path, verb.prefix))
+            path, prefix = (None if item is None else item.encode() for item in (verb.path, verb.prefix))
             return judged.Reset(name=name, path=path, prefix=prefix, **call)
         if isinstance(verb, HardReset):
             return judged.HardReset(name="hard reset", ref=verb.ref, force=verb.force, **call)
@@ -258,10 +258,10 @@ class Process:
         def read(home: RepositoryContext) -> list[Entry | None]:
             return [StatMany(ref=branch, paths=[path]).run(home).get(path)]
 
-        found = self.perform(verb, read)
-        if found is None:
+        outcome = self.perform(verb, read)
+        if outcome is None:
             return
-        [entry] = found
+        [entry] = outcome
         value, key = None if entry is None else encode_entry(entry), path.encode()
         verb.must_have_been(
             self.world.monitor.known,
@@ -275,9 +275,9 @@ class Process:
         """Read every path at one moment."""
         branch, paths = self._branch(rng), sorted(self.world.paths)
         verb = self._verb("get many", branch)
-        found = self.perform(verb, lambda home: StatMany(ref=branch, paths=paths).run(home))
-        if found is not None:
-            state = {path.encode(): encode_entry(entry) for path, entry in found.items()}
+        outcome = self.perform(verb, lambda home: StatMany(ref=branch, paths=paths).run(home))
+        if outcome is not None:
+            state = {path.encode(): encode_entry(entry) for path, entry in outcome.items()}
             verb.must_have_been(
                 self.world.monitor.known,
                 f"the branch is {shown(state)}",
@@ -306,18 +306,18 @@ class Process:
         def read(home: RepositoryContext) -> list[ListedLine]:
             asked = ListObjects(ref=branch, prefix=prefix, after=after, delimiter=delimiter)
             return [
-                (one.path, None if one.entry is None else encode_entry(one.entry)[:IDENTITY_BYTES])
-                for one in asked.rows(home, amount=amount)
+                (row.path, None if row.entry is None else encode_entry(row.entry)[:IDENTITY_BYTES])
+                for row in asked.rows(home, amount=amount)
             ]
 
-        found = self.perform(verb, read)
-        if found is not None:
+        outcome = self.perform(verb, read)
+        if outcome is not None:
             verb.must_have_been(
                 self.world.monitor.known,
-                f"{prefix!r} after {after!r} lists {found}",
+                f"{prefix!r} after {after!r} lists {outcome}",
                 lambda one: (
                     one.state is not None
-                    and listing(one.state, prefix=prefix.encode(), after=after, delimiter=delimiter)[:amount] == found
+                    and listing(one.state, prefix=prefix.encode(), after=after, delimiter=delimiter)[:amount] == outcome
                 ),
             )
 
@@ -327,16 +327,16 @@ class Process:
         verb = self._verb("uncommitted", branch)
 
         def read(home: RepositoryContext) -> dict[bytes, Any]:
-            return {one.path.encode(): one.kind for one in diff_uncommitted(home, branch)}
+            return {entry.path.encode(): entry.kind for entry in diff_uncommitted(home, branch)}
 
-        found = self.perform(verb, read)
+        outcome = self.perform(verb, read)
         known = self.world.monitor.known
-        if found is not None:
+        if outcome is not None:
             verb.must_have_been(
                 known,
-                f"{found} is uncommitted",
+                f"{outcome} is uncommitted",
                 lambda one: (
-                    one.state is not None and difference(known.ledger.content(one.head or ""), one.state) == found
+                    one.state is not None and difference(known.ledger.content(one.head or ""), one.state) == outcome
                 ),
             )
 
@@ -348,17 +348,17 @@ class Process:
         def read(home: RepositoryContext) -> dict[bytes, bytes]:
             with at_reference(home, left) as view:
                 return {
-                    one.path.encode(): encode_entry(one.entry)[:IDENTITY_BYTES]
-                    for one in view.list()
-                    if one.entry is not None
+                    entry.path.encode(): encode_entry(entry.entry)[:IDENTITY_BYTES]
+                    for entry in view.list()
+                    if entry.entry is not None
                 }
 
-        found = self.perform(self._verb("read commit"), read)
-        if found is not None and found != identified(ledger.content(left)):
-            raise PromiseBroken(f"the commit {left} reads {found}")
+        outcome = self.perform(self._verb("read commit"), read)
+        if outcome is not None and outcome != identified(ledger.content(left)):
+            raise PromiseBroken(f"the commit {left} reads {outcome}")
 
         def compare(home: RepositoryContext) -> dict[bytes, Any]:
-            return {one.path.encode(): one.kind for one in diff_refs(home, left, right, kind="two_dot")}
+            return {entry.path.encode(): entry.kind for entry in diff_refs(home, left, right, kind="two_dot")}
 
         differs = self.perform(self._verb("diff of commits"), compare)
         if differs is not None and differs != difference(ledger.content(left), ledger.content(right)):

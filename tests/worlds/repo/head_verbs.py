@@ -62,7 +62,7 @@ class JudgedMove(JudgedVerb):
 
     def acknowledged(self, result: Any, known: Known) -> None:
         """The new head is the one it was told; another call may have made the same commit in the same millisecond."""
-        heads = [one.head for one in self.moments(known)]
+        heads = [moment.head for moment in self.moments(known)]
         if result.id not in heads[1:]:
             self.must_have_happened()
         if result.id not in heads:
@@ -88,7 +88,9 @@ class JudgedMove(JudgedVerb):
             self.must_have_been(
                 known,
                 f"conflicts at {paths}",
-                lambda one: any([path.decode() for path in found] == paths for found in self.conflicts(one, known)),
+                lambda one: any(
+                    [path.decode() for path in conflict] == paths for conflict in self.conflicts(one, known)
+                ),
             )
         elif error.kind == "commit_expired" and not known.ever_expired:
             raise PromiseBroken(f"{self} was told of an expired commit, and none ever was")
@@ -273,8 +275,8 @@ class Picking(JudgedMove):
                 yield Target(state, state)
 
     def _outcome(self, moment: Moment, known: Known) -> tuple[State, list[bytes]]:
-        one, other = known.ledger.content(self.parent), known.ledger.content(self.commit)
-        base, source = (other, one) if self.undo else (one, other)
+        item, other = known.ledger.content(self.parent), known.ledger.content(self.commit)
+        base, source = (other, item) if self.undo else (item, other)
         return merged(base, source, known.ledger.content(moment.head or ""), strategy=self.strategy)
 
     def changes_nothing(self, moment: Moment, known: Known) -> bool:
@@ -309,16 +311,16 @@ class Rebasing(JudgedMove):
         for onto in known.meanings(self.onto, self.started):
             if not ledger.merge_bases(onto, moment.head or ""):
                 continue
-            state, found = ledger.content(onto), list[bytes]()
-            for one in ledger.own_commits(moment.head or "", onto):
-                parents = ledger.commits[one].parents
+            state, result = ledger.content(onto), list[bytes]()
+            for own_commit in ledger.own_commits(moment.head or "", onto):
+                parents = ledger.commits[own_commit].parents
                 was = ledger.content(parents[0]) if parents else {}
-                after, conflicts = merged(was, ledger.content(one), state, strategy=self.strategy)
+                after, conflicts = merged(was, ledger.content(own_commit), state, strategy=self.strategy)
                 if conflicts and self.strategy is None:
-                    found = conflicts
+                    result = conflicts
                     break
                 state = after
-            yield state, found
+            yield state, result
 
     def acknowledged(self, result: Any, known: Known) -> None:
         """The branch was at the new head."""
@@ -332,8 +334,8 @@ class Rebasing(JudgedMove):
     def conflicts(self, moment: Moment, known: Known) -> Iterator[list[bytes]]:
         """Of the first commit that meets one."""
         if moment.head is not None:
-            for _, found in self._outcomes(moment, known):
-                yield found
+            for _, result in self._outcomes(moment, known):
+                yield result
 
 
 @dataclass(eq=False, kw_only=True)
@@ -359,7 +361,7 @@ class Importing(JudgedMove):
 
     def acknowledged(self, result: Any, known: Known) -> None:
         """It is completed, by any process, or it ended otherwise."""
-        made = {one.head for one in known.histories[self.branch].moments}
+        made = {moment.head for moment in known.histories[self.branch].moments}
         if result.state == "completed" and result.commit_id not in made:
             raise PromiseBroken(f"{self} says it made {result.commit_id}, which the branch never had")
 

@@ -60,12 +60,12 @@ def shown(state: State | None) -> str:
 
 def difference(left: Mapping[Text, Content], right: Mapping[Text, Content]) -> dict[Text, DiffKind]:
     """What happened to each path from left to right."""
-    found: dict[Text, DiffKind] = {}
+    result: dict[Text, DiffKind] = {}
     for path in sorted(left.keys() | right.keys()):
         before, after = left.get(path), right.get(path)
         if not same(before, after):
-            found[path] = DiffKind.ADDED if before is None else DiffKind.REMOVED if after is None else DiffKind.CHANGED
-    return found
+            result[path] = DiffKind.ADDED if before is None else DiffKind.REMOVED if after is None else DiffKind.CHANGED
+    return result
 
 
 def applied(state: Mapping[Text, Content], changes: Mapping[Text, Content | None]) -> dict[Text, Content]:
@@ -169,8 +169,8 @@ class History:
         if any(since.tick < tick <= until.tick and path.startswith(prefix) for tick, prefix in self.cleared):
             return True
         then = since.state.get(path)
-        meanwhile = (one for one in self.since(since.tick) if one.tick <= until.tick)
-        return any(one.state is None or one.state.get(path) != then for one in meanwhile)
+        meanwhile = (item for item in self.since(since.tick) if item.tick <= until.tick)
+        return any(item.state is None or item.state.get(path) != then for item in meanwhile)
 
     def deletions(self) -> Iterator[tuple[Moment, Moment]]:
         """Each time the branch was deleted, newest first: the last moment with it, the first without."""
@@ -181,21 +181,21 @@ class History:
 
 def ancestors(nodes: Iterable[Node], parents_of: Callable[[Node], Iterable[Node]]) -> set[Node]:
     """Commits and everything before them."""
-    found: set[Node] = set()
+    items: set[Node] = set()
     waiting = list(nodes)
     while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting += parents_of(one)
-    return found
+        item = waiting.pop()
+        if item not in items:
+            items.add(item)
+            waiting += parents_of(item)
+    return items
 
 
 def merge_bases(left: Node, right: Node, parents_of: Callable[[Node], Iterable[Node]]) -> set[Node]:
     """The common ancestors that are ancestors of no other one."""
     ours, theirs = ancestors([left], parents_of), ancestors([right], parents_of)
     common = ours & theirs
-    older = ancestors([parent for one in common for parent in parents_of(one)], parents_of)
+    older = ancestors([parent for item in common for parent in parents_of(item)], parents_of)
     return common - older
 
 
@@ -212,10 +212,10 @@ class Ledger:
 
     def ancestors(self, ids: Iterable[str]) -> set[str]:
         """Commits and everything before them."""
-        return ancestors([one for one in ids if one in self.commits], self._parents)
+        return ancestors([item for item in ids if item in self.commits], self._parents)
 
     def _parents(self, id: str) -> list[str]:
-        return [one for one in self.commits[id].parents if one in self.commits]
+        return [parent for parent in self.commits[id].parents if parent in self.commits]
 
     def merge_bases(self, left: str, right: str) -> list[str]:
         """The common ancestors that are ancestors of no other one."""
@@ -225,7 +225,7 @@ class Ledger:
 
     def own_commits(self, head: str, onto: str) -> list[str]:
         """What a head descends from and `onto` does not, without merges: parents before children, as git replays it."""
-        own = self.ancestors([head]) - self.ancestors([onto])
-        plain = [id for id in own if len(self.commits[id].parents) < 2]
+        ancestors = self.ancestors([head]) - self.ancestors([onto])
+        plain = [id for id in ancestors if len(self.commits[id].parents) < 2]
         newest_first = sorted(plain, key=lambda id: (-self.commits[id].generation, -self.commits[id].created_at_ms, id))
         return newest_first[::-1]

@@ -40,15 +40,15 @@ class Known(NamedTuple):
 
     def meanings(self, reference: str, since: int) -> set[str]:
         """Commits that a reference may have led to since a tick."""
-        found: set[str] = set()
+        items: set[str] = set()
         if reference in self.histories:
-            found |= {one.head for one in self.histories[reference].since(since) if one.head is not None}
+            items |= {item.head for item in self.histories[reference].since(since) if item.head is not None}
         named = self.tags.get(reference, [])
         ends = [tick for tick, _ in named[1:]]
-        found |= {id for (_, id), end in zip(named, [*ends, 1 << 60], strict=False) if id is not None and end > since}
+        items |= {id for (_, id), end in zip(named, [*ends, 1 << 60], strict=False) if id is not None and end > since}
         if reference in self.ledger.commits:
-            found.add(reference)
-        return found
+            items.add(reference)
+        return items
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class JudgedVerb:
 
     def must_have_been(self, known: Known, what: str, is_so: Callable[[Moment], bool]) -> None:
         """Raise unless something held at some moment of its time."""
-        if not any(is_so(one) for one in self.moments(known)):
-            states = "; ".join(shown(one.state) for one in self.moments(known)[-4:])
+        if not any(is_so(moment) for moment in self.moments(known)):
+            states = "; ".join(shown(moment.state) for moment in self.moments(known)[-4:])
             raise PromiseBroken(f"{self} was told: {what}, which never was so: {states}")
 
 

@@ -113,17 +113,17 @@ class RepositoryMonitor:
         """What a metarange holds; read once, when it is named first."""
         if ref.file is None:
             return _Held({}, frozenset(), frozenset())
-        found = self._held.get(ref.file.id)
-        if found is None:
+        result = self._held.get(ref.file.id)
+        if result is None:
             metarange = self._committed.open(ref)
-            files = {metarange_path(ref.file.id), *(range_path(one.file.id) for one in metarange.ranges())}
+            files = {metarange_path(ref.file.id), *(range_path(part.file.id) for part in metarange.ranges())}
             state = {
                 path: value
                 for batch in metarange.rows()
                 for path, value in zip(*(column.to_pylist() for column in batch.columns), strict=True)
             }
-            found = self._held[ref.file.id] = _Held(state, frozenset(files), _addresses(state.values()))
-        return found
+            result = self._held[ref.file.id] = _Held(state, frozenset(files), _addresses(state.values()))
+        return result
 
     def _base(self, record: Branch) -> _Held:
         return self.held(record.compacted or self.ledger.commits[record.commit_id].metarange)
@@ -151,8 +151,8 @@ class RepositoryMonitor:
         except PromiseBroken as violation:
             self.violations.append(violation)
         except LakebedError as error:
-            found = f"{verb} left what cannot be read: {type(error).__name__} {error}"
-            self.violations.append(PromiseBroken(found))
+            result = f"{verb} left what cannot be read: {type(error).__name__} {error}"
+            self.violations.append(PromiseBroken(result))
 
     def _changed(self, verb: JudgedVerb | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         touched: set[str] = set()
@@ -276,12 +276,12 @@ class RepositoryMonitor:
         for name in named:
             record = self.branches.get(name)
             if record is not None:
-                for held in (self._base(record), self.held(self.ledger.commits[record.commit_id].metarange)):
-                    self._must_be_there(held.files | held.addresses, f"the branch {name}")
+                for pin in (self._base(record), self.held(self.ledger.commits[record.commit_id].metarange)):
+                    self._must_be_there(pin.files | pin.addresses, f"the branch {name}")
         for name, tag in self.live_tags.items():
             if self.keys.tag(name) in puts:
-                held = self.held(self.ledger.commits[tag.commit_id].metarange)
-                self._must_be_there(held.files | held.addresses, f"the tag {name}")
+                pin = self.held(self.ledger.commits[tag.commit_id].metarange)
+                self._must_be_there(pin.files | pin.addresses, f"the tag {name}")
         for token in touched:
             rows = self.rows.get(token, {})
             fresh = [row for path, row in rows.items() if self.keys.token(token) + path in puts]
@@ -311,31 +311,31 @@ class RepositoryMonitor:
 
     def needed(self) -> dict[str, str]:
         """Every object that has to be there now, and what needs it."""
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for name, record in self.branches.items():
             if record.compacted is not None:
-                held = self.held(record.compacted)
-                found.update(dict.fromkeys(held.files | held.addresses, f"what is compacted on {name}"))
+                pin = self.held(record.compacted)
+                result.update(dict.fromkeys(pin.files | pin.addresses, f"what is compacted on {name}"))
             for token in _tokens(record):
                 rows = self.rows.get(token.id, {}).values()
-                found.update(dict.fromkeys(_addresses(rows), f"what is staged on {name}"))
-        for begun_ms, held in self.superseded:
+                result.update(dict.fromkeys(_addresses(rows), f"what is staged on {name}"))
+        for begun_ms, pin in self.superseded:
             if self.now_ms() - begun_ms < self.grace_ms:
-                found.update(dict.fromkeys(held.files | held.addresses, "a reader of what was replaced lately"))
+                result.update(dict.fromkeys(pin.files | pin.addresses, "a reader of what was replaced lately"))
         heads = [record.commit_id for record in self.branches.values()]
         heads += [tag.commit_id for tag in self.live_tags.values()]
         young_ms = None if self.retention_days is None else self.now_ms() - self.retention_days * DAY_MS
         for id in self._reached():
-            held = self.held(self.ledger.commits[id].metarange)
-            found.update(dict.fromkeys(held.files, f"the commit {id[:8]}, which can be reached"))
+            pin = self.held(self.ledger.commits[id].metarange)
+            result.update(dict.fromkeys(pin.files, f"the commit {id[:8]}, which can be reached"))
             stored_at_ms = self.ledger.commits[id].stored_at_ms
             is_active = young_ms is None or stored_at_ms is None or stored_at_ms > young_ms
             if is_active and id not in self.expired and id not in heads:
-                found.update(dict.fromkeys(held.addresses, f"the commit {id[:8]}, which is kept"))
+                result.update(dict.fromkeys(pin.addresses, f"the commit {id[:8]}, which is kept"))
         for id in [*heads, *sorted(self.undeletable())]:
-            held = self.held(self.ledger.commits[id].metarange)
-            found.update(dict.fromkeys(held.files | held.addresses, f"the head {id[:8]}"))
-        return found
+            pin = self.held(self.ledger.commits[id].metarange)
+            result.update(dict.fromkeys(pin.files | pin.addresses, f"the head {id[:8]}"))
+        return result
 
     def strays(self) -> list[str]:
         """Objects that nothing needs, once everything that waits is over."""
@@ -379,8 +379,8 @@ def _tokens(record: Branch) -> tuple[StagingToken, ...]:
 
 def _addresses(values: Iterable[bytes]) -> frozenset[str]:
     """Addresses of ours."""
-    found = (decode_entry(value, where="the monitor").address for value in values if value != TOMBSTONE)
-    return frozenset(address for address in found if address_ulid(address) is not None)
+    addresses = (decode_entry(value, where="the monitor").address for value in values if value != TOMBSTONE)
+    return frozenset(address for address in addresses if address_ulid(address) is not None)
 
 
 class MonitoredStore(StoreWrapper):

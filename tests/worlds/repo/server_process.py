@@ -95,9 +95,9 @@ class ServerProcess:
             lines.append(self.process.stdout.readline())
         if not lines[-1]:
             raise PromiseBroken(f"the server ended with {self.process.wait()}: {self.errors.read_text()[-3000:]}")
-        told = json.loads(b"".join(lines))
-        if told["secret_access_key"] is not None:
-            self.keys = (told["access_key_id"], told["secret_access_key"])
+        document = json.loads(b"".join(lines))
+        if document["secret_access_key"] is not None:
+            self.keys = (document["access_key_id"], document["secret_access_key"])
         return self
 
     def send(self, number: signal.Signals) -> None:
@@ -258,16 +258,16 @@ class HttpClient(RepositoryClient):
         return str(self.ask("GET", f"/branches/{branch}").json()["commit_id"])
 
     def show(self, ref: str, prefix: str, *, bodies: bool = False) -> dict[str, str]:
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         after, more = "", True
         while more:
             page = self.ask("GET", f"/refs/{quote(ref)}/objects/ls", prefix=prefix, after=after, amount=1000).json()
-            found |= {row["path"]: row["checksum"] for row in page["results"]}
+            result |= {row["path"]: row["checksum"] for row in page["results"]}
             after, more = page["pagination"]["next_offset"], page["pagination"]["has_more"]
         if bodies:
-            for path in found:
-                found[path] = checksum_of(self.ask("GET", f"/refs/{quote(ref)}/objects", path=path).data)
-        return found
+            for path in result:
+                result[path] = checksum_of(self.ask("GET", f"/refs/{quote(ref)}/objects", path=path).data)
+        return result
 
 
 class ImportWorkload(Workload):
@@ -314,9 +314,9 @@ class ImportWorkload(Workload):
                 raise Unclear("another import is running") from error
             raise
         while True:
-            told = self._patiently(lambda: self._client.ask("GET", IMPORT, id=started).json())
-            if told["completed"]:
+            reply = self._patiently(lambda: self._client.ask("GET", IMPORT, id=started).json())
+            if reply["completed"]:
                 return
-            if "error" in told:
-                raise Unclear(f"the import failed: {told['error']}")
+            if "error" in reply:
+                raise Unclear(f"the import failed: {reply['error']}")
             pause(0.02)

@@ -75,7 +75,7 @@ class Workload:
         self.prefix = f"{name}/"
         self.rng = random.Random(f"{name} {seed}")
         self._file = said / f"workload.{name}"
-        self.state: Expected = {one: {} for one in self.references}
+        self.state: Expected = {reference: {} for reference in self.references}
         self.number = 0
         self.counts: dict[str, int] = {}
         self.patience_s = _PATIENCE_S
@@ -107,7 +107,7 @@ class Workload:
 
     def observe(self) -> Expected:
         """What is there."""
-        return {one: self.client.show(one, self.prefix) for one in self.references}
+        return {reference: self.client.show(reference, self.prefix) for reference in self.references}
 
     def next_step(self) -> Step:
         """What to do now."""
@@ -155,10 +155,11 @@ class Workload:
         seen = self._patiently(self.observe)
         if seen != self.state:
             raise PromiseBroken(f"{self.name}: {difference(seen, self.state)}")
-        for one in self.references if bodies else ():
-            read = self._patiently(partial(self.client.show, one, self.prefix, bodies=True))
-            if read != self.state[one]:
-                raise PromiseBroken(f"{self.name}: bytes at {one}: {difference({one: read}, {one: self.state[one]})}")
+        for reference in self.references if bodies else ():
+            read = self._patiently(partial(self.client.show, reference, self.prefix, bodies=True))
+            if read != self.state[reference]:
+                changes = difference({reference: read}, {reference: self.state[reference]})
+                raise PromiseBroken(f"{self.name}: bytes at {reference}: {changes}")
 
     def _patiently(self, look: Callable[[], Any]) -> Any:
         """Read, and try again until a server answers."""
@@ -180,7 +181,7 @@ class Workload:
         """A write on a branch, seen at `shown`."""
         client, before = self.client, self.state[shown]
         kinds = ("put", "put", "put", "put if absent", "put many", "delete", "delete many", "clear")
-        kind = self.rng.choice([one for one in kinds if client.puts_many or one != "put many"])
+        kind = self.rng.choice([item for item in kinds if client.puts_many or item != "put many"])
         paths = self._paths(1 if kind in ("put", "put if absent", "delete") else 4)
         bodies = {path: body_of(path, self.number) for path in paths}
         refusals = set(_LOST_RACES)
@@ -218,10 +219,10 @@ def difference(seen: Expected, *wanted: Expected) -> str:
     words = []
     for want in wanted:
         for ref in seen.keys() | want.keys():
-            here, there = seen.get(ref, {}), want.get(ref, {})
-            lost = sorted(there.keys() - here.keys())[:5]
-            more = sorted(here.keys() - there.keys())[:5]
-            other = sorted(path for path in here.keys() & there.keys() if here[path] != there[path])[:5]
+            here, value = seen.get(ref, {}), want.get(ref, {})
+            lost = sorted(value.keys() - here.keys())[:5]
+            more = sorted(here.keys() - value.keys())[:5]
+            other = sorted(path for path in here.keys() & value.keys() if here[path] != value[path])[:5]
             if lost or more or other:
                 words.append(f"at {ref} lost {lost}, invented {more}, other {other}")
     return "; or ".join(words)
@@ -240,9 +241,9 @@ class MainBranchWorkload(Workload):
 
     def _commit(self) -> None:
         id = self.client.commit("main", f"{self.name} {self.number}")
-        held = self._patiently(lambda: self.client.show(id, self.prefix))
-        if held != self.state["main"]:
-            raise PromiseBroken(f"{self.name}: commit {id}: {difference({'main': held}, self.state)}")
+        reply = self._patiently(lambda: self.client.show(id, self.prefix))
+        if reply != self.state["main"]:
+            raise PromiseBroken(f"{self.name}: commit {id}: {difference({'main': reply}, self.state)}")
 
 
 class OwnBranchWorkload(Workload):
@@ -258,9 +259,9 @@ class OwnBranchWorkload(Workload):
 
     def prepare(self) -> None:
         """Make its branch, and the trunk."""
-        for one in (self.trunk, self.branch):
+        for item in (self.trunk, self.branch):
             try:
-                self._patiently(partial(self.client.create_branch, one, "main~0"))
+                self._patiently(partial(self.client.create_branch, item, "main~0"))
             except Refused as error:
                 if error.args[0] != "branch_exists":
                     raise
@@ -321,23 +322,23 @@ class NamesWorkload(Workload):
             # Folder by folder, one of them where time is short: a server may not live long enough for all of them.
             folders = sorted({path.rpartition("/")[0] + "/" for path in paths})
             for folder in folders if bodies or not folders else [self.rng.choice(folders)]:
-                found = self._patiently(partial(self.client.show, name, folder))
+                reply = self._patiently(partial(self.client.show, name, folder))
                 read = self._patiently(partial(self.client.show, name, folder, bodies=True))
-                if found != read:
-                    raise PromiseBroken(f"{self.name}: tag {name}: {difference({name: read}, {name: found})}")
+                if reply != read:
+                    raise PromiseBroken(f"{self.name}: tag {name}: {difference({name: read}, {name: reply})}")
 
     def next_step(self) -> Step:
         """Make or delete one."""
         kind = self.rng.choice(self.references)
-        there = self.state[kind]
-        if there and self.rng.random() < len(there) / 12:
-            name = self.rng.choice(sorted(there))
+        present = self.state[kind]
+        if present and self.rng.random() < len(present) / 12:
+            name = self.rng.choice(sorted(present))
             delete = self.client.delete_tag if kind == "tag" else self.client.delete_branch
-            after = {one: id for one, id in there.items() if one != name}
+            after = {item: id for item, id in present.items() if item != name}
             return Step(f"delete {kind}", {**self.state, kind: after}, lambda: delete(name), set(_LOST_RACES))
         name, id = f"{self.name}-{self.number}", self._patiently(lambda: self.client.head("main"))
         create = self.client.create_tag if kind == "tag" else self.client.create_branch
-        after = {**there, name: id}
+        after = {**present, name: id}
         refusals = {*_LOST_RACES, "commit_expired"}
         return Step(f"create {kind}", {**self.state, kind: after}, lambda: create(name, id), refusals)
 
@@ -354,12 +355,12 @@ class MaintenanceWorkload(Workload):
     def next_step(self) -> Step:
         """One step of any of them."""
         repository = self._repository
-        branches = [one.name for one in repository.branches()]
+        branches = [item.name for item in repository.branches()]
         branch = self.rng.choice(branches)
 
         def collect() -> None:
             report = repository.collect(EVERYTHING)
-            bad = [one for one in report.warnings if "older than the rules" not in one]
+            bad = [warning for warning in report.warnings if "older than the rules" not in warning]
             if bad:
                 raise PromiseBroken(f"a collection: {bad}")
 

@@ -236,11 +236,11 @@ class RepositoryWorld(World):
             now = history.now
             if now.state is None or now.head is None:
                 continue
-            found = self._read(home, name)
-            if not alike(found, now.state):
-                raise PromiseBroken(f"{name} reads {shown(found)} instead of {shown(now.state)}")
+            result = self._read(home, name)
+            if not alike(result, now.state):
+                raise PromiseBroken(f"{name} reads {shown(result)} instead of {shown(now.state)}")
             head = monitor.ledger.content(now.head)
-            differs = {one.path.encode(): one.kind for one in diff_uncommitted(home, name)}
+            differs = {entry.path.encode(): entry.kind for entry in diff_uncommitted(home, name)}
             if differs != difference(head, now.state):
                 raise PromiseBroken(
                     f"{name} differs from its head by {differs} instead of {difference(head, now.state)}"
@@ -248,9 +248,9 @@ class RepositoryWorld(World):
             self._check_bytes(home, now.state)
             self._check_bytes(home, head)
         for id in sorted(monitor.ledger.ancestors(record.commit_id for record in monitor.branches.values())):
-            found, expected = self._read(home, id), monitor.ledger.content(id)
-            if identified(found) != identified(expected):
-                raise PromiseBroken(f"the commit {id} reads {shown(found)} instead of {shown(expected)}")
+            result, expected = self._read(home, id), monitor.ledger.content(id)
+            if identified(result) != identified(expected):
+                raise PromiseBroken(f"the commit {id} reads {shown(result)} instead of {shown(expected)}")
             self.counts["commits read again"] += 1
 
     def _read(self, home: RepositoryContext, reference: str) -> State:
@@ -267,13 +267,13 @@ class RepositoryWorld(World):
     def _check_fsck(self) -> None:
         report = CheckReport(self.memory.root_url, True)
         check_repository(self.quiet_home(), Findings(report, store=self.memory.root_url))
-        errors = [f"{one.path} {one.sentence}" for one in report.findings if one.severity == "error"]
+        errors = [f"{finding.path} {finding.sentence}" for finding in report.findings if finding.severity == "error"]
         if errors:
             raise PromiseBroken(f"the check finds: {errors[0]}")
 
     def _check_imports(self) -> None:
         """Each import has happened once at most, however often it was run."""
-        heads = {one.head for history in self.monitor.histories.values() for one in history.moments}
+        heads = {moment.head for history in self.monitor.histories.values() for moment in history.moments}
         messages = Counter(
             commit.message
             for id, commit in self.monitor.ledger.commits.items()

@@ -157,9 +157,9 @@ def _compared(rng: random.Random, at: str, kind: Kind) -> Both:
 def _listed(rng: random.Random, at: str, kind: Kind) -> Both:
     # Spark distinguishes the zeros in some forms of IN, and DuckDB does not.
     values = [value for value in kind.values if not (isinstance(value, float) and value == 0)]
-    chosen = [kind.literal(rng.choice((*values, *values, None))) for _ in range(rng.choice((1, 2, 3, 14)))]
+    literals = [kind.literal(rng.choice((*values, *values, None))) for _ in range(rng.choice((1, 2, 3, 14)))]
     word = rng.choice(("IN", "IN", "NOT IN"))
-    return Both(*(f"{at} {word} ({', '.join(one[side] for one in chosen)})" for side in (0, 1)))
+    return Both(*(f"{at} {word} ({', '.join(item[side] for item in literals)})" for side in (0, 1)))
 
 
 def _between(rng: random.Random, at: str, kind: Kind) -> Both:
@@ -210,7 +210,7 @@ def _leaf(rng: random.Random, column: Column, prefix: str) -> Both:
 def _subquery(rng: random.Random, columns: Sequence[Column], prefix: str) -> Both:
     """A condition with the rows of the view `src`, which has the same columns."""
     column = rng.choice(
-        [one for one in columns if not one.kind.is_nested and one.kind.spark not in ("FLOAT", "DOUBLE")]
+        [item for item in columns if not item.kind.is_nested and item.kind.spark not in ("FLOAT", "DOUBLE")]
     )
     name = column.name
     return _same(rng.choice((

@@ -65,12 +65,12 @@ class Functions:
     def options(self, columns: Sequence[Column]) -> dict[str, str]:
         """Return the options of a new table."""
         named = {column.number: column.name for column in columns}
-        found = {f"fields.{named[number]}.aggregate-function": name for number, name in self.names.items()
+        names = {f"fields.{named[number]}.aggregate-function": name for number, name in self.names.items()
             if name not in (NEWEST, SEQUENCE)}  # fmt: skip
         grouped = [named[number] for number in self.names if number != self.sequence]
         if self.sequence is not None:
-            found[f"fields.{named[self.sequence]}.sequence-group"] = ",".join(grouped)
-        return found
+            names[f"fields.{named[self.sequence]}.sequence-group"] = ",".join(grouped)
+        return names
 
     def has_option(self, column: Column) -> bool:
         """Whether an option of the table names a column."""
@@ -82,7 +82,7 @@ class Functions:
         name = self.names.get(column.number, NEWEST)
         if self.sequence is None or column.number not in self.names:
             return _EXPRESSIONS[name].format(c=column.name)
-        (sequence,) = (one.name for one in columns if one.number == self.sequence)
+        (sequence,) = (item.name for item in columns if item.number == self.sequence)
         form = _GROUPED_SUM if name == "sum" else _GROUPED
         return form.format(c=column.name, s=sequence)
 

@@ -32,9 +32,9 @@ def sentence_of(results: list[str]) -> str | None:
 
 def check_guide(sql: Callable[[str], list[tuple[Any, ...]]]) -> None:
     """Run all statements: rows in the order that the guide shows; of an error, the beginning of its sentence."""
-    found = list(statements(GUIDE.read_text()))
-    assert len(found) > 50
-    for statement, expected in found:
+    result = list(statements(GUIDE.read_text()))
+    assert len(result) > 50
+    for statement, expected in result:
         sentence = sentence_of(expected)
         if sentence is not None:
             with pytest.raises(PySparkException) as raised:

@@ -37,15 +37,17 @@ class Rows:
     def _under(self, rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
         had = {column.number: column.name for column in self.columns}
         arrays = [
-            rows[had[one.number]].cast(one.kind.arrow) if one.number in had else pa.nulls(rows.num_rows, one.kind.arrow)
-            for one in columns
+            rows[had[item.number]].cast(item.kind.arrow)
+            if item.number in had
+            else pa.nulls(rows.num_rows, item.kind.arrow)
+            for item in columns
         ]
         return table_of(columns, arrays)
 
 
 def table_of(columns: Sequence[Column], arrays: Sequence[Any]) -> pa.Table:
     """Return columns as a table."""
-    return pa.table(list(arrays), schema=pa.schema([(one.name, one.kind.arrow) for one in columns]))
+    return pa.table(list(arrays), schema=pa.schema([(column.name, column.kind.arrow) for column in columns]))
 
 
 @dataclass
@@ -89,8 +91,8 @@ class Judge:
         for statement in statements:
             self.connection.execute(statement)
         names = ", ".join(column.name for column in columns)
-        found = self.connection.sql(f"SELECT {names} FROM t").to_arrow_table()
-        return table_of(columns, [found[one.name].cast(one.kind.arrow) for one in columns])
+        result = self.connection.sql(f"SELECT {names} FROM t").to_arrow_table()
+        return table_of(columns, [result[item.name].cast(item.kind.arrow) for item in columns])
 
     def asked(self, columns: Sequence[Column], rows: pa.Table, query: str, src: pa.Table) -> pa.Table:
         """Return the result of a query of the table `t`."""

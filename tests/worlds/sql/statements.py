@@ -53,12 +53,12 @@ def insert(world: SqlWorld) -> None:
     elif form == "table":
         world.run(f"INSERT INTO {name} SELECT * FROM src")
     else:
-        chosen = [one for one in names if one in world.keys or rng.random() < 0.6]
-        rng.shuffle(chosen)
-        listed = ", ".join(chosen)
+        choice = [item for item in names if item in world.keys or rng.random() < 0.6]
+        rng.shuffle(choice)
+        listed = ", ".join(choice)
         head = f"INSERT INTO {name} BY NAME" if form == "by name" else f"INSERT INTO {name} ({listed})"
         world.run(f"{head} SELECT {listed} FROM src")
-        nulls = [src[one.name] if one.name in chosen else pa.nulls(src.num_rows, one.kind.arrow) for one in columns]
+        nulls = [src[item.name] if item.name in choice else pa.nulls(src.num_rows, item.kind.arrow) for item in columns]
         src = pa.table(nulls, schema=src.schema)
     world.settle(branch, world.upserted(line, src))
 
@@ -84,7 +84,9 @@ def overwrite(world: SqlWorld) -> None:
         src = src.set_column(place, src.schema.field(place), pa.array([value] * src.num_rows, pa.string()))
         if world.shape.is_keyed and src.num_rows:  # Spark takes no maps of DuckDB's results without rows
             src = world.judge.asked(line.columns, src, "SELECT DISTINCT ON (k) * FROM t ORDER BY ALL", src)
-            src = pa.table([src[one.name].cast(one.kind.arrow) for one in line.columns], schema=line.rows.newest.schema)
+            src = pa.table(
+                [src[item.name].cast(item.kind.arrow) for item in line.columns], schema=line.rows.newest.schema
+            )
             world.session.createDataFrame(src).createOrReplaceTempView("src")
     elif form == "dynamic":
         gone = Both("", "EXISTS (SELECT 1 FROM src WHERE src.p IS NOT DISTINCT FROM t.p)")
@@ -151,7 +153,7 @@ def _value(world: SqlWorld, line: Line, column: Column, source: str | None) -> B
     rng, kind = world.rng, column.kind
     if source is not None and rng.random() < 0.6:
         return Both(f"{source}.{column.name}", f"{source}.{column.name}")
-    same = [one for one in line.columns if one.kind == kind and one.name != column.name]
+    same = [item for item in line.columns if item.kind == kind and item.name != column.name]
     prefix = "t." if source else ""
     if same and rng.random() < 0.5:
         other = prefix + rng.choice(same).name
@@ -170,7 +172,7 @@ def _set(world: SqlWorld, line: Line, source: str | None = None) -> Both:
     parts = []
     for column in rng.sample(allowed, min(len(allowed), rng.randint(1, 2))):
         value = _value(world, line, column, source)
-        parts.append(Both(*(f"{column.name} = {one}" for one in value)))
+        parts.append(Both(*(f"{column.name} = {item}" for item in value)))
     return Both(*(", ".join(part[side] for part in parts) for side in (0, 1)))
 
 
@@ -208,18 +210,18 @@ def merge(world: SqlWorld) -> None:
     def clause(kind: str, action: Both, prefix: str) -> None:
         condition = Both("", "")
         if rng.random() < 0.5:
-            found = random_condition(rng, columns, prefix=prefix, depth=1)
-            condition = Both(*(f" AND ({one})" for one in found))
+            result = random_condition(rng, columns, prefix=prefix, depth=1)
+            condition = Both(*(f" AND ({item})" for item in result))
             clauses.append(Both(*(f"WHEN {kind}{condition[side]} THEN {action[side]}" for side in (0, 1))))
-        elif not any(one.spark.startswith(f"WHEN {kind} THEN") for one in clauses):
+        elif not any(item.spark.startswith(f"WHEN {kind} THEN") for item in clauses):
             clauses.append(Both(*(f"WHEN {kind} THEN {action[side]}" for side in (0, 1))))
 
     def ordered(kind: str, prefix: str, source: str | None) -> None:
         for _ in range(rng.randint(0, 2)):
             action = Both("DELETE", "DELETE")
             if rng.random() < 0.6:
-                action = Both(*(f"UPDATE SET {one}" for one in _set(world, line, source)))
-            if not any(one.spark.startswith(f"WHEN {kind} THEN") for one in clauses):
+                action = Both(*(f"UPDATE SET {item}" for item in _set(world, line, source)))
+            if not any(item.spark.startswith(f"WHEN {kind} THEN") for item in clauses):
                 clause(kind, action, prefix)
 
     inserts_only = rng.random() < 0.3
@@ -227,19 +229,19 @@ def merge(world: SqlWorld) -> None:
         ordered("MATCHED", rng.choice(("t.", "src.")), "src")
     for _ in range(rng.randint(1, 2) if inserts_only else rng.random() < 0.7):
         whole = f"INSERT ({names}) VALUES ({values})"
-        if any(one.spark.startswith("WHEN NOT MATCHED THEN") for one in clauses):
+        if any(item.spark.startswith("WHEN NOT MATCHED THEN") for item in clauses):
             break  # a clause without a condition is the last one
         clause("NOT MATCHED", Both(rng.choice(("INSERT *", whole)), whole), "src.")
     if not inserts_only and rng.random() < 0.4:
         ordered("NOT MATCHED BY SOURCE", "t.", None)
     if not clauses:
         return
-    inserts_only = all(one.spark.startswith(("WHEN NOT MATCHED THEN", "WHEN NOT MATCHED AND")) for one in clauses)
+    inserts_only = all(item.spark.startswith(("WHEN NOT MATCHED THEN", "WHEN NOT MATCHED AND")) for item in clauses)
     world.counts["inserting merge"] += inserts_only
     on = " AND ".join(f"t.{key} = src.{key}" for key in world.keys)
     if not world.shape.is_keyed and rng.random() < 0.3:
         on += " AND t.k > 3"
-    tail = Both(*(" ".join(one[side] for one in clauses) for side in (0, 1)))
+    tail = Both(*(" ".join(item[side] for item in clauses) for side in (0, 1)))
     statement = f"MERGE INTO {world.name_of(branch)} t USING src ON {on} {tail.spark}"
     if world.shape.engine == "deduplicate" or inserts_only:  # other engines insert as well
         world.run(statement)
@@ -273,7 +275,7 @@ def alter(world: SqlWorld) -> None:
         column = world.column(fresh, KINDS[rng.choice(sorted(KINDS))])
         where = rng.choice(("", "FIRST", f"AFTER {rng.choice(columns).name}"))
         world.run(f"ALTER TABLE {name} ADD COLUMN {fresh} {column.kind.spark} {where}")
-        names = [one.name for one in columns]
+        names = [item.name for item in columns]
         place = len(columns) if not where else 0 if where == "FIRST" else names.index(where.split()[1]) + 1
         columns.insert(place, column)
     elif form == "drop" and len(free) > 1:
@@ -286,7 +288,7 @@ def alter(world: SqlWorld) -> None:
         columns.remove(gone)
     elif form == "rename" and free:
         old = rng.choice(free)
-        fresh = next(f"r{place}" for place in range(99) if f"r{place}" not in {one.name for one in columns})
+        fresh = next(f"r{place}" for place in range(99) if f"r{place}" not in {item.name for item in columns})
         world.run(f"ALTER TABLE {name} RENAME COLUMN {old.name} TO {fresh}")
         columns[columns.index(old)] = Column(old.number, fresh, old.kind)
     elif form == "widen":
@@ -316,12 +318,12 @@ def replace_table(world: SqlWorld) -> None:
     if world.shape.is_keyed:
         return
     src = world.give(line.columns)
-    kept = [one for one in line.columns if one.name in world.keys or world.rng.random() < 0.6]
+    kept = [column for column in line.columns if column.name in world.keys or world.rng.random() < 0.6]
     partitioned = "PARTITIONED BY (p) " if world.shape.is_partitioned else ""
-    names = ", ".join(one.name for one in kept)
+    names = ", ".join(item.name for item in kept)
     source = world.rng.choice(("src", NAME))
     query = f"SELECT {names}, CAST(length(CAST(k AS STRING)) AS INT) AS made FROM {source}"
-    if any(one.name == "made" for one in kept):
+    if any(item.name == "made" for item in kept):
         query = f"SELECT {names} FROM {source}"
     world.run(f"CREATE OR REPLACE TABLE {NAME} {partitioned}AS {query}")
     columns = list(kept)
@@ -329,7 +331,9 @@ def replace_table(world: SqlWorld) -> None:
         columns.append(world.column("made", KINDS["INT"]))
     base = line.rows.newest if source == NAME else src
     made = world.judge.asked(line.columns, base, query.replace(source, "t").replace("STRING", "VARCHAR"), src)
-    rows = pa.table([made[one.name].cast(one.kind.arrow) for one in columns], names=[one.name for one in columns])
+    rows = pa.table(
+        [made[column.name].cast(column.kind.arrow) for column in columns], names=[column.name for column in columns]
+    )
     line.rows = Rows(tuple(columns), rows, rows)
     line.schema_changes += 1
     world.settle("main", rows, visible=rows)
@@ -391,7 +395,7 @@ def rollback(world: SqlWorld) -> None:
     """To a version or tag, or the same as the newest version."""
     line, rng = world.main, world.rng
     targets = {str(version): (version, rows) for version, rows in line.versions.items()}
-    targets |= {f"tag.{name}": found for name, found in world.tags.items()}
+    targets |= {f"tag.{name}": tag for name, tag in world.tags.items()}
     if not targets:
         return
     name = rng.choice(sorted(targets))
@@ -408,9 +412,9 @@ def rollback(world: SqlWorld) -> None:
         if version == newest:
             world.check("main")
             return
-        line.versions = {one: kept for one, kept in line.versions.items() if one <= version}
-        line.times_ms = {one: at for one, at in line.times_ms.items() if one <= version}
-        world.tags = {one: found for one, found in world.tags.items() if found[0] <= version}
+        line.versions = {item: kept for item, kept in line.versions.items() if item <= version}
+        line.times_ms = {item: at for item, at in line.times_ms.items() if item <= version}
+        world.tags = {item: tag for item, tag in world.tags.items() if tag[0] <= version}
     world.check_files(drops=True)
     then = rows.under(line.columns)
     world.settle("main", then.newest, visible=then.visible, most=10**6)

@@ -128,7 +128,7 @@ class SqlWorld:
             columns.append(self.column(name, kind))
             self.functions.names[columns[-1].number] = function
         if self.shape.is_grouped:
-            self.functions.sequence = next(one.number for one in columns if one.name == "s")
+            self.functions.sequence = next(item.number for item in columns if item.name == "s")
         elif self.shape.engine == "aggregation":
             for column in columns[len(keys) : len(keys) + len(kinds)]:
                 self.functions.names[column.number] = random_function(rng, column.kind)
@@ -140,7 +140,7 @@ class SqlWorld:
         if rng.random() < 0.3:
             properties["metadata.stats-mode"] = rng.choice(("none", "counts", "full", "truncate(1)"))
         required = self.keys if self.shape.is_keyed else ()
-        defined = (f"{one.name} {one.kind.spark}{' NOT NULL' * (one.name in required)}" for one in columns)
+        defined = (f"{item.name} {item.kind.spark}{' NOT NULL' * (item.name in required)}" for item in columns)
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         partitioned = "PARTITIONED BY (p) " if self.shape.is_partitioned else ""
         options = f"TBLPROPERTIES ({listed})" if listed else ""
@@ -165,8 +165,8 @@ class SqlWorld:
 
     def table(self, branch: str = "main") -> Table:
         """The table as Python opens it."""
-        found = self.lake.table("db.t")
-        return found if branch == "main" else branch_of(found, branch)
+        result = self.lake.table("db.t")
+        return result if branch == "main" else branch_of(result, branch)
 
     def run(self, statement: str) -> pa.Table:
         """Run a statement in Spark."""
@@ -186,7 +186,7 @@ class SqlWorld:
                 if not (self.shape.is_keyed and column.name in self.keys):
                     choices = (None, *choices)
                 values.append(rng.choice(choices))
-            key = tuple(value for one, value in zip(columns, values, strict=True) if one.name in self.keys)
+            key = tuple(value for item, value in zip(columns, values, strict=True) if item.name in self.keys)
             rows[key if unique else number] = values
         arrays = [column.kind.array([row[place] for row in rows.values()]) for place, column in enumerate(columns)]
         return table_of(columns, arrays)
@@ -210,8 +210,8 @@ class SqlWorld:
             statements = [f"{insert} ANTI JOIN t ON {same}"]
         elif self.shape.is_keyed and self.shape.engine != "deduplicate":
             values = ", ".join(
-                f"src.{one.name}" if one.name in self.keys else self.functions.expression(one, columns)
-                for one in columns
+                f"src.{column.name}" if column.name in self.keys else self.functions.expression(column, columns)
+                for column in columns
             )
             statements = [
                 f"CREATE OR REPLACE TABLE u AS SELECT {values} FROM t JOIN src ON {same}",
@@ -236,12 +236,12 @@ class SqlWorld:
         line = self.lines[branch]
         shown = line.rows.visible if visible is None and self.shape.hides_new else visible
         line.rows = Rows(line.columns, newest, newest if shown is None else shown)
-        found = self.table(branch).latest()
-        found_id = 0 if found is None else found.id
+        result = self.table(branch).latest()
+        found_id = 0 if result is None else result.id
         assert line.latest_id <= found_id <= line.latest_id + most, (line.latest_id, found_id)
-        if found is not None and found_id > line.latest_id:
+        if result is not None and found_id > line.latest_id:
             line.versions[found_id] = line.rows
-            line.times_ms[found_id] = found.time_ms
+            line.times_ms[found_id] = result.time_ms
         self.check(branch)
 
     # ---- comparing
@@ -261,9 +261,9 @@ class SqlWorld:
         """The newest rows, by SQL and by Python, and a query."""
         line = self.lines[branch]
         expected = line.rows.visible
-        found = self.run(f"SELECT * FROM {self.name_of(branch)}")
-        assert found.column_names == [column.name for column in line.columns]
-        self.same(found, expected)
+        result = self.run(f"SELECT * FROM {self.name_of(branch)}")
+        assert result.column_names == [column.name for column in line.columns]
+        self.same(result, expected)
         scan = self.table(branch).scan()
         self.same(scan.to_arrow(), expected)
         assert scan.count() == expected.num_rows
@@ -273,12 +273,12 @@ class SqlWorld:
         """A random query of the newest rows."""
         line, rng = self.lines[branch], self.rng
         rows, name = line.rows.visible, self.name_of(branch)
-        names = ", ".join(rng.sample([one.name for one in line.columns], rng.randint(1, len(line.columns))))
+        names = ", ".join(rng.sample([column.name for column in line.columns], rng.randint(1, len(line.columns))))
         where = random_condition(rng, line.columns)
         src = self.random_rows(line.columns, unique=True)
         dice = rng.random()
         if dice < 0.4:
-            self._asked(line, name, src, Both(*(f"SELECT {names} FROM t WHERE {one}" for one in where)))
+            self._asked(line, name, src, Both(*(f"SELECT {names} FROM t WHERE {item}" for item in where)))
         elif dice < 0.6:
             self._asked(line, name, src, self._aggregate(line, where))
         elif dice < 0.75:
@@ -286,7 +286,7 @@ class SqlWorld:
             where = random_condition(rng, line.columns, prefix="t.", subqueries=True)
             on = random_condition(rng, line.columns[:1], prefix="src.")
             joined = rng.choice(("JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"))
-            forms = Both(*(f"SELECT t.* FROM t {joined} src ON t.k = src.k AND {one} WHERE " for one in on))
+            forms = Both(*(f"SELECT t.* FROM t {joined} src ON t.k = src.k AND {item} WHERE " for item in on))
             if rng.random() < 0.5:
                 forms = Both(*["SELECT t.* FROM t WHERE "] * 2)
             duck = forms.duck.replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI") + where.duck
@@ -297,9 +297,9 @@ class SqlWorld:
             self._asked(line, name, src, Both(grouped, grouped))
         else:
             limit = rng.choice((0, 1, 3, 10))
-            found = self.run(f"SELECT {names} FROM {name} LIMIT {limit}")
-            assert found.num_rows == min(limit, rows.num_rows)
-            assert not Counter(canonical(found)) - Counter(canonical(rows.select(found.column_names)))
+            result = self.run(f"SELECT {names} FROM {name} LIMIT {limit}")
+            assert result.num_rows == min(limit, rows.num_rows)
+            assert not Counter(canonical(result)) - Counter(canonical(rows.select(result.column_names)))
 
     def _aggregate(self, line: Line, where: Both) -> Both:
         rng = self.rng
@@ -311,13 +311,13 @@ class SqlWorld:
         asked = f"SELECT {', '.join(parts)} FROM t"
         if rng.random() < 0.6:
             return Both(asked, asked)
-        return Both(*(f"{asked} WHERE {one}" for one in where))
+        return Both(*(f"{asked} WHERE {item}" for item in where))
 
     def _asked(self, line: Line, name: str, src: pa.Table, query: Both) -> None:
-        found = self.run(query.spark.replace("FROM t", f"FROM {name} t", 1))
+        result = self.run(query.spark.replace("FROM t", f"FROM {name} t", 1))
         expected = self.judge.asked(line.columns, line.rows.visible, query.duck, src)
-        assert found.num_columns == expected.num_columns
-        self.same(found, expected.cast(found.schema), zeros="min(" not in query.duck and "max(" not in query.duck)
+        assert result.num_columns == expected.num_columns
+        self.same(result, expected.cast(result.schema), zeros="min(" not in query.duck and "max(" not in query.duck)
 
     def check_files(self, *, drops: bool = False) -> None:
         """Check the lake: all that versions need is there, and no statement left a file that no version names.
@@ -325,34 +325,34 @@ class SqlWorld:
         `drops`: the last statement dropped versions and leaves their files.
         """
         findings = check_lake(self.lake).findings
-        orphans = {one.path for one in findings if one.kind == "orphan"}
+        orphans = {finding.path for finding in findings if finding.kind == "orphan"}
         if drops:
             self.left |= orphans
-        wrong = [one for one in findings if one.kind != "orphan" or one.path not in self.left]
+        wrong = [finding for finding in findings if finding.kind != "orphan" or finding.path not in self.left]
         assert not wrong, wrong
 
     def travel(self) -> None:
         """Every version that is kept, by Python, and some by SQL."""
         for branch, line in self.lines.items():
             table = self.table(branch)
-            assert [one.id for one in table.snapshots()] == sorted(line.versions)
+            assert [snapshot.id for snapshot in table.snapshots()] == sorted(line.versions)
             for version, rows in line.versions.items():
                 self.same(table.scan(version=version).to_arrow(), rows.visible)
         for name, (_, rows) in self.tags.items():
             self.same(self.table().scan(version=name).to_arrow(), rows.visible)
         branch = self.rng.choice(sorted(self.lines))
         line = self.lines[branch]
-        targets: list[tuple[str, Rows]] = [(f"VERSION AS OF {one}", rows) for one, rows in line.versions.items()]
+        targets: list[tuple[str, Rows]] = [(f"VERSION AS OF {item}", rows) for item, rows in line.versions.items()]
         if branch == "main":
             targets += [(f"VERSION AS OF '{name}'", rows) for name, (_, rows) in self.tags.items()]
             targets += [(f"VERSION AS OF '{name}'", self.lines[name].versions[self.lines[name].latest_id])
                 for name in self.lines if name != "main" and self.lines[name].versions]  # fmt: skip
         for time_ms in set(line.times_ms.values()):
-            newest = max(one for one, at in line.times_ms.items() if at <= time_ms)
+            newest = max(item for item, at in line.times_ms.items() if at <= time_ms)
             targets.append((f"TIMESTAMP AS OF timestamp_millis({time_ms})", line.versions[newest]))
         for clause, rows in self.rng.sample(targets, min(2, len(targets))):
-            found = self.run(f"SELECT * FROM {self.name_of(branch)} {clause}")
-            self.same(found, rows.visible)
+            result = self.run(f"SELECT * FROM {self.name_of(branch)} {clause}")
+            self.same(result, rows.visible)
 
 
 def refused(world: SqlWorld, statement: str, *messages: str) -> str | None:

@@ -53,16 +53,16 @@ class Extras:
 
     def named_by(self, table: Table, snapshot: Snapshot) -> dict[str, frozenset[str]]:
         """The paths that the snapshot's new index manifest and changelog list name, by the names of those."""
-        found = {}
+        result = {}
         if self.index_files:
             paths = frozenset(table.context.layout.index(name) for name in self.index_files)
-            found[str(snapshot.index_manifest)] = paths
+            result[str(snapshot.index_manifest)] = paths
         if self.changelog:
             manifest = str(snapshot.changelog_manifest_list).replace("-list", "")
-            found[str(snapshot.changelog_manifest_list)] = frozenset(
+            result[str(snapshot.changelog_manifest_list)] = frozenset(
                 (table.context.layout.manifest(manifest), _changelog_path(table, *self.changelog))
             )
-        return found
+        return result
 
 
 def without_fields(body: bytes, names: Iterable[str]) -> bytes:
@@ -74,7 +74,7 @@ def without_fields(body: bytes, names: Iterable[str]) -> bytes:
 
 def _stripped(schema: Any, names: frozenset[str]) -> Any:
     if isinstance(schema, list):
-        return [_stripped(one, names) for one in schema]
+        return [_stripped(item, names) for item in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {key: value for key, value in schema.items() if not key.startswith("__fastavro")}

@@ -49,12 +49,12 @@ def foreign_expire(table: Table, *, retain_max: int) -> None:
     store, layout = table.store, table.context.layout
     ids = _ids(store, layout)
     first = max(ids[-1] - retain_max + 1, ids[0])
-    first = next(one for one in ids if one >= first)
-    gone = [one for one in ids if one < first]
-    doomed = [_snapshot(store, layout, one) for one in gone]
+    first = next(item for item in ids if item >= first)
+    gone = [item for item in ids if item < first]
+    doomed = [_snapshot(store, layout, item) for item in gone]
     store_paths = _named(table, doomed) - _named(table, _versions(table, without=gone))
     store.delete(sorted(store_paths))
-    store.delete([layout.snapshot(one) for one in gone])
+    store.delete([layout.snapshot(item) for item in gone])
     store.put(layout.earliest_hint, str(first).encode())
 
 
@@ -97,17 +97,17 @@ def _rewritten(store: ObjectStore, path: str) -> bytes:
 
 
 def _ids(store: ObjectStore, layout: Layout) -> list[int]:
-    found = (parse_snapshot(meta.path) for meta in list(store.list(layout.snapshot_folder)))
-    return sorted(one for one in found if one is not None)
+    result = (parse_snapshot(meta.path) for meta in list(store.list(layout.snapshot_folder)))
+    return sorted(item for item in result if item is not None)
 
 
 def _tags(store: ObjectStore, layout: Layout) -> list[tuple[str, Snapshot]]:
-    found = []
+    result = []
     for meta in list(store.list(layout.tag_folder)):
         name = parse_tag(meta.path)
         if name is not None:
-            found.append((name, decode_snapshot(store.get(meta.path), path=meta.path)))
-    return found
+            result.append((name, decode_snapshot(store.get(meta.path), path=meta.path)))
+    return result
 
 
 def _snapshot(store: ObjectStore, layout: Layout, snapshot_id: int) -> Snapshot:
@@ -120,20 +120,20 @@ def _versions(table: Table, *, without: Iterable[int]) -> list[Snapshot]:
     store, gone = table.store, frozenset(without)
     folders = store.list_with_delimiter("branch").folders
     layouts = [Layout(), *(Layout(branch=folder.rpartition("branch-")[2]) for folder in folders)]
-    found = []
+    result = []
     for layout in layouts:
         skipped = gone if layout.root == table.context.layout.root else frozenset()
-        found += [_snapshot(store, layout, one) for one in _ids(store, layout) if one not in skipped]
-        found += [snapshot for _, snapshot in _tags(store, layout)]
-    return found
+        result += [_snapshot(store, layout, item) for item in _ids(store, layout) if item not in skipped]
+        result += [snapshot for _, snapshot in _tags(store, layout)]
+    return result
 
 
 def _named(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     names = ReferencedFiles(table.context)
-    found: set[str] = set()
+    items: set[str] = set()
     for snapshot in snapshots:
         try:
-            found |= set(names.of(snapshot).to_pylist())
+            items |= set(names.of(snapshot).to_pylist())
         except NotFound:
             continue  # a version that lost its files: another client does not look
-    return found
+    return items

@@ -47,7 +47,7 @@ class ForeignWorld(TableWorld):
         else:
             kept = target
         foreign_rollback(self.table, target)
-        self.main.snapshots = {one: files for one, files in self.main.snapshots.items() if one <= kept}
+        self.main.snapshots = {snapshot: files for snapshot, files in self.main.snapshots.items() if snapshot <= kept}
         self.main.tags = {name: tag for name, tag in self.main.tags.items() if tag[0] <= kept}
         self.main.last_id = kept
         self.excused |= before - self.needed()
@@ -60,7 +60,7 @@ class ForeignWorld(TableWorld):
         foreign_expire(self.table, retain_max=kept)
         ids = sorted(self.main.snapshots)
         least = max(ids[-1] - kept + 1, ids[0])
-        self.main.snapshots = {one: files for one, files in self.main.snapshots.items() if one >= least}
+        self.main.snapshots = {snapshot: files for snapshot, files in self.main.snapshots.items() if snapshot >= least}
         self.excused |= before - self.needed()
         self._note("java expires", f"keep {kept}")
 

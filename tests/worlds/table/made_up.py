@@ -68,10 +68,10 @@ class TableModel(Generic[Content]):
 
     def forget_after(self, snapshot_id: int) -> None:
         """Drop every version and tag above an id: the part of a rollback that deletes."""
-        self.snapshots = {number: held for number, held in self.snapshots.items() if number <= snapshot_id}
+        self.snapshots = {number: snapshot for number, snapshot in self.snapshots.items() if number <= snapshot_id}
         self.tags = {name: tag for name, tag in self.tags.items() if tag[0] <= snapshot_id}
 
     def keep(self, snapshot_ids: set[int], tags: set[str]) -> None:
         """Drop the versions and tags that are not among those."""
-        self.snapshots = {number: held for number, held in self.snapshots.items() if number in snapshot_ids}
+        self.snapshots = {number: snapshot for number, snapshot in self.snapshots.items() if number in snapshot_ids}
         self.tags = {name: tag for name, tag in self.tags.items() if name in tags}

@@ -69,7 +69,7 @@ class LineModel(TableModel[frozenset[str]]):
 
     def needed_without(self, tag: str) -> set[str]:
         """Files that some version other than one tag needs."""
-        return replace(self, tags={name: one for name, one in self.tags.items() if name != tag}).needed()
+        return replace(self, tags={name: item for name, item in self.tags.items() if name != tag}).needed()
 
 
 class _Inline:
@@ -238,7 +238,7 @@ class TableWorld:
         stated = {meta.path: meta.size_bytes for meta in self.store.list("") if not meta.path.endswith(".index")}
         for name, paths in self._named_by.items():
             of_index = any(path.startswith("index/") for path in paths)
-            for path in (f"manifest/{name}",) if of_index else (one for one in paths if one.startswith("manifest/")):
+            for path in (f"manifest/{name}",) if of_index else (item for item in paths if item.startswith("manifest/")):
                 stated[path] = 0
         stated |= {path: 0 for path in stated if path.startswith(("index/", "statistics/"))}
         return {
@@ -278,7 +278,7 @@ class TableWorld:
 
     def _paths(self, table: Table, snapshot: Snapshot) -> set[str]:
         files = self._files(table, snapshot)
-        return {path for one, (_, file) in files.items() for path in _with_extras(one, file)}
+        return {path for item, (_, file) in files.items() for path in _with_extras(item, file)}
 
     def _files(self, table: Table, snapshot: Snapshot | None) -> dict[str, tuple[bytes, DataFile]]:
         if snapshot is None:
@@ -314,7 +314,7 @@ class TableWorld:
             partition, file, path = self._new_file()
             changes.append(BucketChange(partition, 0, 1, added=(file,)))
             added |= _with_extras(path, file)
-        return changes, added, {one for path in gone for one in _with_extras(path, live[path][1])}
+        return changes, added, {item for path in gone for item in _with_extras(path, live[path][1])}
 
     def commit(self) -> None:
         """Add one or two files, delete up to two."""
@@ -361,15 +361,15 @@ class TableWorld:
 
     def _extras(self) -> Extras:
         number = self._name()
-        found = Extras(
+        result = Extras(
             index_files=(f"index-{number}-0", f"index-{number}-1") if self.rng.random() < 0.5 else (),
             statistics=f"stats-{number}" if self.rng.random() < 0.4 else None,
             changelog=(_ROW_OF["a"], f"changelog-{number}.parquet") if self.rng.random() < 0.5 else None,
         )
-        self.counts["index files"] += bool(found.index_files)
-        self.counts["statistics"] += bool(found.statistics)
-        self.counts["changelogs"] += bool(found.changelog)
-        return found
+        self.counts["index files"] += bool(result.index_files)
+        self.counts["statistics"] += bool(result.statistics)
+        self.counts["changelogs"] += bool(result.changelog)
+        return result
 
     def tag(self) -> None:
         """Tag a random snapshot, or what another tag holds; now and then with a lifetime."""

@@ -12,7 +12,6 @@ from lakebed.lake.adapters.port import Collection, StoreAdapter, StoreSummary
 from lakebed.lake.stores import Stores, read_repositories, root_of
 from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
 from lakebed.repo.outside.namespace import METADATA_FOLDER, namespace_folder
-from lakebed.repo.transport.transport import context_of
 
 
 class RepositoryAdapter(StoreAdapter):
@@ -39,7 +38,8 @@ class RepositoryAdapter(StoreAdapter):
         with read_repositories(lake) as opened:
             if opened is None:
                 return 0
-            return sum(meta.size_bytes for meta in context_of(opened.repository(name)).store.list(""))
+            context = lakebed.lake.repositories.context_of(opened.repository(name))
+            return sum(meta.size_bytes for meta in context.store.list(""))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Cost: 1 read a commit."""

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import yaml
 
 from lakebed.errors import InvalidRequest
+from lakebed.texts import format_value
 
 ACTIONS_PREFIX: Final = "_lakefs_actions/"
 ACTION_FILES_MAX: Final = 100
@@ -145,7 +146,7 @@ def _parse_events(given: Any) -> dict[str, tuple[str, ...]]:
     for event, settings in given.items():
         if event not in get_args(ActionEvent):
             raise _invalid(
-                f"the event {str(event)[:50]!r} is not served; these are: {', '.join(get_args(ActionEvent))}"
+                f"the event {format_value(event)[:50]} is not served; these are: {', '.join(get_args(ActionEvent))}"
             )
         branches: Any = None
         if settings is not None:
@@ -247,19 +248,19 @@ def _parse_timeout(given: Any, *, hook: str) -> int:
     """Milliseconds of a duration as Go writes it, such as ``1m30s``."""
     if given is None or given == "":
         return TIMEOUT_MS_MAX
-    text = str(given)
+    # Only a text is shown: lists that name one another may be longer, written out, than any memory.
+    text = given if isinstance(given, str) else ""
     pieces = _DURATION.findall(text)
-    is_whole = isinstance(given, str) and "".join(number + unit for number, unit in pieces) == text
     total_ms = round(sum(float(number) * _UNITS_MS[unit] for number, unit in pieces))
-    if not is_whole or not 0 < total_ms <= TIMEOUT_MS_MAX:
-        raise _invalid(f"the timeout {text[:50]!r} of the hook {hook} is no time of up to a minute, such as 30s")
+    if "".join(number + unit for number, unit in pieces) != text or not 0 < total_ms <= TIMEOUT_MS_MAX:
+        raise _invalid(f"the timeout {text[:50]!r} of the hook {hook} is no time of up to a minute, such as '30s'")
     return total_ms
 
 
 def _check_names(given: Mapping[Any, Any], known: set[str], *, where: str) -> None:
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise _invalid(f"{where} has {str(unknown[0])[:50]!r}, which means nothing here")
+        raise _invalid(f"{where} has {format_value(unknown[0])[:50]}, which means nothing here")
 
 
 def _invalid(sentence: str) -> InvalidRequest:

@@ -26,9 +26,9 @@ Blocked = Literal["staging_write", "commit", "delete"]
 _SETTING: Final = "protected_branches"
 _TRIES_MAX: Final = 8
 _VERBS: Final[dict[Blocked, str]] = {
-    "staging_write": "written directly",
-    "commit": "committed to directly",
-    "delete": "deleted",
+    "staging_write": "write to",
+    "commit": "commit to",
+    "delete": "delete",
 }
 
 
@@ -82,8 +82,8 @@ def check_rules(rules: Collection[ProtectionRule], branch: str, what: Blocked, *
     for rule in rules:
         if what in rule.blocked and fnmatchcase(branch, rule.pattern):
             raise InvalidRequest(
-                f"Branch {branch} of repository {repository} is protected (by the pattern {rule.pattern!r}) and "
-                f"cannot be {_VERBS[what]}: work on another branch and merge it.",
+                f"Branch {branch} of repository {repository} is protected by the pattern {rule.pattern!r}, and "
+                f"you cannot {_VERBS[what]} protected branches: work on another branch and merge it.",
                 kind="protected_branch",
                 branch=branch,
                 pattern=rule.pattern,

@@ -71,9 +71,15 @@ def namespace_of(call: RepositoryCall) -> tuple[IcebergCatalog, str]:
 
 
 def table_of(call: RepositoryCall) -> tuple[IcebergCatalog, str, str]:
-    """The catalog, and the names of namespace and table in the path. Raises as `namespace_of`."""
-    catalog, namespace = namespace_of(call)
-    table = name_of(call, "table")
+    """The catalog, and the names of namespace and table in the path.
+
+    Raises `InvalidRequest` (``forbidden``) if the key may not see the table; `NotFound`: as of a table for a namespace
+    of two levels, because clients ask for ``db.table`` and ``snapshots`` first where they mean a metadata table.
+    """
+    catalog, namespace, table = catalog_of(call), name_of(call, "namespace"), name_of(call, "table")
+    if _SEPARATOR in namespace:
+        check_table(caller_of(call), *namespace.split(_SEPARATOR, 1))
+        raise table_not_found(namespace.replace(_SEPARATOR, "."), table)
     check_table(caller_of(call), namespace, table)
     call.subject = f"{namespace}.{table}"
     return catalog, namespace, table

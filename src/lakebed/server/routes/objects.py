@@ -341,7 +341,7 @@ async def list_objects(call: RepositoryCall) -> Response:
     page = call.page()
 
     def results(lines: Sequence[Listed]) -> list[ObjectStats]:
-        if any(line.entry is not None and not call.may_read(line.path) for line in lines):
+        if not call.reads_all:
             # Who has an address can make another object of the bytes: an unreadable object is listed without.
             return [
                 prefix_stats(line.path)
@@ -363,7 +363,7 @@ async def list_objects(call: RepositoryCall) -> Response:
 
     def read() -> Response:
         def body_of(view: View) -> bytes:
-            if not delimiter and not presign:
+            if not delimiter and not presign and call.reads_all:  # kept rows have addresses
                 body = _committed_page(call, context, view, page, with_metadata=with_metadata)
                 if body is not None:
                     return body

@@ -140,7 +140,7 @@ def test_lost_replies_of_changes_and_creation(fleet: FleetInProcess) -> None:
     assert branch.get(b"k") == b"1"
     fleet.lose["change_timeline"] = [OutcomeUnknown("lost")]
     branch.drop()
-    assert [one.name for one in tenant.timelines()] == ["main"]
+    assert [timeline.name for timeline in tenant.timelines()] == ["main"]
     with pytest.raises(AlreadyExists):
         fleet.tenant("lossy").create()
 
@@ -305,7 +305,7 @@ def test_bad_input_is_refused_and_changes_nothing(orders: Tenant, write: object,
         write(orders.main)  # type: ignore[operator]
     assert refused.value.kind == kind
     assert orders.main.lsn() == 0
-    assert [one.name for one in orders.timelines()] == ["main"]
+    assert [timeline.name for timeline in orders.timelines()] == ["main"]
 
 
 def test_rows_with_lifetimes_and_merges_are_refused(orders: Tenant) -> None:
@@ -341,17 +341,17 @@ def test_what_a_pin_holds_is_in_no_plan(fleet: FleetInProcess) -> None:
     orders.create()
     orders.main.put(b"k", b"1")
     orders.pin("before")
-    held = {meta.path for meta in fleet.storage.list("orders.tenant") if meta.path.endswith(".sst")}
+    paths = {meta.path for meta in fleet.storage.list("orders.tenant") if meta.path.endswith(".sst")}
     for value in (b"2", b"3"):
         orders.main.put(b"k", value)
         orders.main.checkpoint()
     fleet.nodes[fleet.node_of("orders")].compact("orders", "main")
     orders.main.checkpoint()
-    planned = {one.path for one in orders.plan_collection().doomed}
+    planned = {target.path for target in orders.plan_collection().doomed}
     assert [path for path in planned if path.endswith(".sst")]
-    assert held
-    assert not planned & held
-    for path in held:
+    assert paths
+    assert not planned & paths
+    for path in paths:
         assert "before" in {pin.name for pin in orders.why(path.partition("/")[2]).pins}
     assert orders.at("before").get(b"k") == b"1"
 
@@ -400,7 +400,7 @@ def test_branches_restore_and_detach(orders: Tenant) -> None:
     assert main.put(b"k", b"again") == 3
     assert orders.timeline("broken").get(b"k") == b"5"
     orders.create_timeline("empty").put(b"x", b"y")
-    assert sorted(one.name for one in orders.timelines()) == ["broken", "empty", "experiment", "main"]
+    assert sorted(timeline.name for timeline in orders.timelines()) == ["broken", "empty", "experiment", "main"]
     orders.timeline("empty").drop()
     with pytest.raises(NotFound):
         orders.timeline("empty")

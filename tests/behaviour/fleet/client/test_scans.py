@@ -30,8 +30,8 @@ class CutFleet(FleetInProcess):
         self.between: list[Any] = []
 
     def port(self, url: str) -> Any:
-        found = super().port(url)
-        inner = found.scan
+        result = super().port(url)
+        inner = result.scan
 
         def scan(*arguments: Any, **named: Any) -> Iterator[pa.RecordBatch]:
             pieces_max = self.cuts.pop(0) if self.cuts else None
@@ -45,8 +45,8 @@ class CutFleet(FleetInProcess):
                     if self.between:
                         self.between.pop(0)()
 
-        found.scan = scan
-        return found
+        result.scan = scan
+        return result
 
 
 @pytest.fixture
@@ -83,12 +83,12 @@ def test_a_scan_that_takes_longer_than_a_deadline_meets_interruptions_as_delays(
     """The deadline moves with each row: a reader that takes a minute a piece sees none of the interruptions."""
     main = tenant_with_rows(fleet, Policy(retain_rows=1000)).main
     fleet.cuts = [1] * 5
-    found = []
+    result = []
     for row in main.scan():
-        found.append(row)
-        if len(found) % PIECE_ROWS == 0:
+        result.append(row)
+        if len(result) % PIECE_ROWS == 0:
             fleet.wait(60)
-    assert len(found) == 50
+    assert len(result) == 50
     assert not fleet.cuts
 
 

@@ -34,7 +34,7 @@ def layers(world: World, tenant: str, txn: int, count: int) -> list[str]:
 
 
 def paths(world: World, folder: str = "t.tenant") -> list[str]:
-    return [one.path for one in world.store.list(folder)]
+    return [entry.path for entry in world.store.list(folder)]
 
 
 def test_a_committed_transaction_costs_one_get_and_a_delete_a_thousand() -> None:
@@ -113,7 +113,7 @@ def test_a_rejected_transaction_is_listed_twice_and_not_before_it_is_acknowledge
     layers(world, "t", 1, 1)
     world.wait(SETTLE_S + 0.3)
     assert paths(world, layout.txn_folder("t", 1)) == []
-    states = {one.id: one.state for one in world.control.transactions("t").finished}
+    states = {transaction.id: transaction.state for transaction in world.control.transactions("t").finished}
     assert states[1] is TransactionState.GARBAGE_COLLECTED
     with world.store.count() as counts:
         world.wait(5)
@@ -183,8 +183,8 @@ def test_a_failure_at_any_request_of_a_collection_is_continued(fault: Fault) -> 
         faulty.land()  # a delete that was under way: what it names is gone, or is deleted again
         record = world.control.tenant("t")
         assert record.manifest is not None
-        assert paths(world) == sorted(one for one in (record.deadlist, record.manifest.path) if one is not None)
-        assert record.tenant not in {one.tenant for one in world.ledger.tasks()}
+        assert paths(world) == sorted(item for item in (record.deadlist, record.manifest.path) if item is not None)
+        assert record.tenant not in {task.tenant for task in world.ledger.tasks()}
         if faulty.call_count <= at:
             break
     assert at > 4
@@ -246,8 +246,8 @@ def removed(world: World, land: Callable[[], object]) -> None:
         world.control.delete_tenant("t")
         world.wait(0.5)
         with suppress(NotFound):  # it had no transaction left, and is removed
-            for one in world.control.tenant("t").transactions:
-                world.control.force_ack("t", one.id)
+            for transaction in world.control.tenant("t").transactions:
+                world.control.force_ack("t", transaction.id)
         world.wait(2 * SETTLE_S + 2)
     with pytest.raises(NotFound):
         world.control.tenant("t")
@@ -370,15 +370,15 @@ def test_a_tenant_created_again_has_a_log_of_its_own() -> None:
         for node in world.nodes.values():
             node.is_down = not node.held.get("t")
         world.wait(1)
-        for one in world.control.tenant("t").transactions:
-            world.control.force_ack("t", one.id)
+        for transaction in world.control.tenant("t").transactions:
+            world.control.force_ack("t", transaction.id)
         world.wait(SETTLE_S + 2)
         for node in world.nodes.values():
             node.is_down = len(names) == 2  # the third one is never attached
         world.wait(3)
         names.append(dict(world.control.create_tenant("t").names))
     assert names[0] == {"main": "main"}
-    assert len({one["main"] for one in names}) == len(names)
+    assert len({name["main"] for name in names}) == len(names)
 
 
 def test_the_log_is_pruned_to_the_committed_lsn_only() -> None:
@@ -411,7 +411,7 @@ def test_a_decommissioned_node_is_acknowledged_for_after_the_wait() -> None:
     assert world.node_of("t") is not old
     assert world.control.transactions("t").unfinished[0].node == old.name
     world.wait(4)
-    assert old.name not in [one.node for one in world.control.transactions("t").unfinished]
+    assert old.name not in [transaction.node for transaction in world.control.transactions("t").unfinished]
     world.wait(SETTLE_S + 1)
     assert paths(world) == []
 
@@ -427,5 +427,5 @@ def test_force_ack_is_for_a_rejected_transaction_only() -> None:
     assert world.control.force_ack("t", 1).is_accepted
     assert not world.control.force_ack("t", 77).is_accepted
     world.wait(SETTLE_S + 1)
-    states = {one.id: one.state for one in world.control.transactions("t").finished}
+    states = {transaction.id: transaction.state for transaction in world.control.transactions("t").finished}
     assert states == {1: TransactionState.GARBAGE_COLLECTED}

@@ -10,7 +10,7 @@ from worlds.memory_key_value import MemoryKeyValue
 
 
 def states(world: World) -> dict[str, str]:
-    return {one.node: one.state for one in world.control.nodes()}
+    return {node.node: node.state for node in world.control.nodes()}
 
 
 def fleet(*names: str, **options: int) -> World:
@@ -101,17 +101,17 @@ def test_a_failover_is_one_write_a_tenant_and_few_writes_in_all(tenant_count: in
     world = fleet("a", "b", "c")
     for number in range(tenant_count):
         world.control.create_tenant(f"t{number:03}")
-    before = {one.tenant: one for one in world.control.tenants()}
+    before = {element.tenant: element for element in world.control.tenants()}
     world.nodes["a"].is_down = True
-    lost = {tenant for tenant, one in before.items() if one.preferred == "a"}
+    lost = {tenant for tenant, element in before.items() if element.preferred == "a"}
     world.wait(2.5)
-    after = {one.tenant: one for one in world.control.tenants()}
-    for tenant, one in after.items():
-        assert one.preferred in ("b", "c")
-        assert one.next_generation == before[tenant].next_generation + (tenant in lost)
-        assert one.next_txn == before[tenant].next_txn + (tenant in lost)
-        assert world.nodes[one.preferred].held[tenant].generation == one.next_generation - 1
-    spread = [sum(1 for one in after.values() if one.preferred == name) for name in "bc"]
+    after = {element.tenant: element for element in world.control.tenants()}
+    for tenant, item in after.items():
+        assert item.preferred in ("b", "c")
+        assert item.next_generation == before[tenant].next_generation + (tenant in lost)
+        assert item.next_txn == before[tenant].next_txn + (tenant in lost)
+        assert world.nodes[item.preferred].held[tenant].generation == item.next_generation - 1
+    spread = [sum(1 for element in after.values() if element.preferred == name) for name in "bc"]
     assert max(spread) - min(spread) <= 1 + tenant_count // 20
 
 

@@ -42,7 +42,7 @@ def test_a_node_is_told_what_the_control_plane_before_had_decided(what: str) -> 
     world.add("a", "b")
     world.control.create_tenant("t")
     node = world.node_of("t")
-    target = next(one for one in world.nodes.values() if one is not node)
+    target = next(item for item in world.nodes.values() if item is not node)
     if what == "generation":
         world.ledger.change("t", lambda record: machine.attach(record, node.record(), now_ms=0))
     else:
@@ -108,8 +108,8 @@ def test_a_record_is_bounded_where_a_node_never_acknowledges() -> None:
     node.broken.add("t")
     world.wait(UNFINISHED_COUNT_MAX)
     assert len(world.control.tenant("t").transactions) == UNFINISHED_COUNT_MAX
-    for one in world.control.tenant("t").transactions[:-1]:
-        node.ack("t", one.id, one.generation)
+    for transaction in world.control.tenant("t").transactions[:-1]:
+        node.ack("t", transaction.id, transaction.generation)
     last = world.control.tenant("t").next_txn
     world.wait(world.options.scan_interval_ms / 1000 + 1)
     assert world.control.tenant("t").next_txn > last

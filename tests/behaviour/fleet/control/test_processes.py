@@ -76,19 +76,19 @@ def test_two_at_once_on_postgresql(tmp_path: Path, postgresql: Any) -> None:
     url = postgresql.make_database()
     processes = [ControlProcess(str(tmp_path), ledger=url) for _ in range(2)]
     urls = [process.url for process in processes]
-    one = Committer(HttpControl(urls, retry_s=20), "a")
-    one.register()
+    item = Committer(HttpControl(urls, retry_s=20), "a")
+    item.register()
     for number in range(4):
-        one.create(f"t{number}")
+        item.create(f"t{number}")
     # The same node asks twice, through another control plane: each request is granted once, and again.
-    two = Committer(HttpControl(urls[::-1], retry_s=20), "a", txns=dict(one.txns), granted={t: [] for t in one.txns})
-    ends = [running(one.run), running(two.run)]
-    wait_for_grants(one, two)
+    two = Committer(HttpControl(urls[::-1], retry_s=20), "a", txns=dict(item.txns), granted={t: [] for t in item.txns})
+    ends = [running(item.run), running(two.run)]
+    wait_for_grants(item, two)
     processes[0].kill()
-    wait_for_grants(one, two)
+    wait_for_grants(item, two)
     for end in ends:
         end()
-    for committer in (one, two):
+    for committer in (item, two):
         committer.check()
     assert processes[1].stop() == 0
 
@@ -113,14 +113,14 @@ def test_postgresql_crashes_while_it_grants(tmp_path: Path, postgresql: Any) -> 
 
 def wait_for_grants(*committers: Committer, count: int = 2) -> None:
     """Return when each tenant of each committer was granted as many commits more."""
-    before = [{tenant: len(granted) for tenant, granted in one.granted.items()} for one in committers]
+    before = [{tenant: len(granted) for tenant, granted in committer.granted.items()} for committer in committers]
 
     def are_there() -> bool:
-        for one in committers:
-            assert one.problems == []
+        for committer in committers:
+            assert committer.problems == []
         return all(
-            len(one.granted[tenant]) >= then + count
-            for one, counts in zip(committers, before, strict=True)
+            len(item.granted[tenant]) >= then + count
+            for item, counts in zip(committers, before, strict=True)
             for tenant, then in counts.items()
         )
 

@@ -65,7 +65,7 @@ def test_a_source_that_must_commit_dooms_the_target_which_is_attached_again() ->
     again = target.held["t"]
     assert again.generation > doomed.generation
     assert again.base == world.control.tenant("t").committed
-    states = {one.id: one.state for one in world.control.tenant("t").transactions}
+    states = {transaction.id: transaction.state for transaction in world.control.tenant("t").transactions}
     assert states[doomed.txn or 0] is TransactionState.REJECT_PENDING
     assert world.control.commit([source.request("t", lsn=31)])[0].verdict == "wait"
     target.lags["t"] = 0
@@ -154,18 +154,18 @@ def test_a_drain_moves_all_tenants_one_by_one_and_back() -> None:
     for number in range(8):
         world.control.create_tenant(f"t{number}")
     node = world.node_of("t")
-    home = {one.tenant for one in world.control.tenants() if one.preferred == node.name}
+    home = {tenant.tenant for tenant in world.control.tenants() if tenant.preferred == node.name}
     world.control.drain(node.name)
     for _ in range(200):
         world.wait(0.1)
-        assert sum(1 for one in world.control.tenants() if one.relocation is not None) <= 1
+        assert sum(1 for tenant in world.control.tenants() if tenant.relocation is not None) <= 1
     assert node.held == {}
     world.control.create_tenant("new")
     assert world.node_of("new") is not node
     world.control.drain(node.name, undo=True)
     world.wait(20)
-    assert {one.tenant for one in world.control.tenants() if one.preferred == node.name} == home
-    assert all(one.home is None for one in world.control.tenants())
+    assert {tenant.tenant for tenant in world.control.tenants() if tenant.preferred == node.name} == home
+    assert all(tenant.home is None for tenant in world.control.tenants())
 
 
 def test_a_new_control_plane_continues_a_drain() -> None:
@@ -218,7 +218,7 @@ def test_a_restarted_node_keeps_its_tenants_with_new_transactions() -> None:
     assert node.held["t"].txn == 2
     assert world.control.tenant("t").transactions[0].id == 2
     node.restart(local_id="another")
-    assert [one.id for one in world.control.tenant("t").transactions] == [2, 3]
+    assert [transaction.id for transaction in world.control.tenant("t").transactions] == [2, 3]
     assert node.commit("t").verdict == "granted"
 
 
@@ -230,7 +230,7 @@ def test_a_node_that_was_failed_over_restarts_empty_and_is_acknowledged() -> Non
     world.wait(2.5)
     node.restart()
     assert node.held == {}
-    assert [one.node for one in world.control.tenant("t").transactions] == [world.node_of("t").name]
+    assert [transaction.node for transaction in world.control.tenant("t").transactions] == [world.node_of("t").name]
 
 
 def test_a_node_without_attachment_is_refused_and_told_again() -> None:
@@ -278,14 +278,14 @@ def test_a_new_control_plane_continues_the_way_back() -> None:
     for number in range(5):
         world.control.create_tenant(f"t{number}")
     node = world.node_of("t")
-    home = {one.tenant for one in world.control.tenants() if one.preferred == node.name}
+    home = {tenant.tenant for tenant in world.control.tenants() if tenant.preferred == node.name}
     world.control.drain(node.name)
     world.wait(20)
     world.control.drain(node.name, undo=True)
     world.start()
     world.wait(40)
-    assert {one.tenant for one in world.control.tenants() if one.preferred == node.name} == home
-    assert all(one.home is None for one in world.control.tenants())
+    assert {tenant.tenant for tenant in world.control.tenants() if tenant.preferred == node.name} == home
+    assert all(tenant.home is None for tenant in world.control.tenants())
 
 
 def test_a_node_that_is_drained_is_reported_once() -> None:

@@ -47,18 +47,22 @@ def prepared() -> World:
 
 def rejected(world: World) -> Any:
     """The transaction that is rejected and not acknowledged."""
-    return next(one for one in world.control.tenant("rejected").transactions if one.state == "reject_pending")
+    return next(
+        transaction
+        for transaction in world.control.tenant("rejected").transactions
+        if transaction.state == "reject_pending"
+    )
 
 
 def other(world: World, tenant: str) -> str:
     """A node that does not have a tenant."""
-    held = {one.node for one in world.control.tenant(tenant).attachments}
-    return next(name for name in sorted(world.nodes) if name not in held)
+    nodes = {attachment.node for attachment in world.control.tenant(tenant).attachments}
+    return next(name for name in sorted(world.nodes) if name not in nodes)
 
 
 def acknowledged(world: World) -> Any:
-    one = known(world, "rejected", lambda: rejected(world))
-    return world.control.ack([AckRequest("rejected", one.id, one.node, one.generation)])
+    item = known(world, "rejected", lambda: rejected(world))
+    return world.control.ack([AckRequest("rejected", item.id, item.node, item.generation)])
 
 
 def known(world: World, name: str, find: Callable[[], Any]) -> Any:
@@ -137,8 +141,8 @@ def test_a_verb_that_is_asked_again(name: str, later_s: float) -> None:
     before = ledger_of(world)
     second = outcome(lambda: verb.ask(world))
     if verb.renews:
-        assert [one.tenant for one in second] == [one.tenant for one in first]
-        assert all(one.generation > old.generation for one, old in zip(second, first, strict=True))
+        assert [item.tenant for item in second] == [item.tenant for item in first]
+        assert all(item.generation > old.generation for item, old in zip(second, first, strict=True))
         return
     if name == "register":  # its time is the last one
         before[layout.node_key("a")] = ledger_of(world)[layout.node_key("a")]

@@ -115,7 +115,7 @@ def test_every_call_answers_as_in_one_process(fleet: Fleet, control: HttpControl
     assert home.commit("t", lsn=3).txn == 2
     assert control.manifest("t").timelines[0].lsn == 3
     assert control.route("t").node == home.name
-    assert [one.id for one in control.transactions("t").finished] == [1]
+    assert [transaction.id for transaction in control.transactions("t").finished] == [1]
     assert control.set_policy("t", Policy(retain_rows=8)).policy == Policy(retain_rows=8)
     assert control.change_timeline("t", TimelineChange("branch", "x", id="i")).name == "x"
     away = other if home is node else node
@@ -130,14 +130,17 @@ def test_every_call_answers_as_in_one_process(fleet: Fleet, control: HttpControl
     control.drain(away.name, undo=True)
     wait_for(lambda: control.route("t").node == away.name)
     control.decommission(home.name)
-    assert {one.node: one.state for one in control.nodes()} == {home.name: "decommissioned", away.name: "alive"}
+    assert {attachment.node: attachment.state for attachment in control.nodes()} == {
+        home.name: "decommissioned",
+        away.name: "alive",
+    }
     assert not control.force_ack("t", 1).is_accepted
     wanted = {"relocated", "node_decommissioned"}
     wait_for(lambda: wanted <= {event.kind for _, event in control.events()})
     assert control.address().ledger == "kv"
     for number in range(3):
         control.create_tenant(f"more-{number}")
-    assert [one.tenant for one in control.tenants()] == ["more-0", "more-1", "more-2", "t"]
+    assert [tenant.tenant for tenant in control.tenants()] == ["more-0", "more-1", "more-2", "t"]
     control.delete_tenant("t")
     assert control.tenant("t").is_deleted
 
@@ -255,9 +258,9 @@ def test_a_call_is_repeated_while_no_process_answers() -> None:
 
 def test_its_description_has_every_route(server: RunningServer[TokenCaller, ControlCall]) -> None:
     """Paths of the three interfaces, each with its errors."""
-    found: dict[str, Any] = urllib3.request("GET", url_of(server) + "/openapi.json").json()
+    document: dict[str, Any] = urllib3.request("GET", url_of(server) + "/openapi.json").json()
     for path in ("/upcall/v1/commit", "/upcall/v1/heartbeat", "/control/v1/node", "/v1/tenant/{tenant}/route"):
-        assert path in found["paths"]
+        assert path in document["paths"]
 
 
 def test_a_control_plane_that_hangs_delays_no_heartbeat(

@@ -213,8 +213,8 @@ def test_a_seal_among_appends_loses_none_that_was_acknowledged(log: Log) -> None
     refusals: set[str] = set()
 
     def work(number: int) -> None:
-        for turn in range(50):
-            value = b"%d %02d" % (number, turn)
+        for element in range(50):
+            value = b"%d %02d" % (number, element)
             try:
                 acknowledged[append(log, value)] = value
             except Conflict as error:
@@ -225,8 +225,8 @@ def test_a_seal_among_appends_loses_none_that_was_acknowledged(log: Log) -> None
         working = [pool.submit(work, number) for number in range(4)]
         log.wait(TIMELINE, 0, timeout_s=30)
         last = pool.submit(log.seal, TIMELINE).result()
-        for one in working:
-            one.result()
+        for item in working:
+            item.result()
     assert refusals <= {"timeline_sealed"}
     assert dict(all_values(log)) == acknowledged
     assert sorted(acknowledged) == list(range(1, last + 1))
@@ -241,7 +241,7 @@ def test_what_is_sealed_or_dropped_stays_so_after_reopening(opened: Opener, kind
         append(shared or log, b"a", timeline=timeline)
     log.seal(TIMELINE)
     log.drop("tenant/gone")
-    handles = [one for one in (log, shared) if one is not None]
+    handles = [item for item in (log, shared) if item is not None]
     if kind != "memory":
         log.close()
         handles = [opened(), *handles[1:]]
@@ -303,20 +303,20 @@ def test_many_appenders_lose_and_reorder_nothing(log: Log) -> None:
     acknowledged: dict[str, dict[int, bytes]] = {TIMELINE: {}, "tenant/other": {}}
 
     def work(number: int) -> None:
-        for turn in range(25):
-            timeline = (TIMELINE, "tenant/other")[turn % 2]
-            value = b"%d %02d" % (number, turn)
+        for item in range(25):
+            timeline = (TIMELINE, "tenant/other")[item % 2]
+            value = b"%d %02d" % (number, item)
             acknowledged[timeline][append(log, value, timeline=timeline)] = value
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     for timeline, expected in acknowledged.items():
-        found = all_values(log, timeline)
-        assert [lsn for lsn, _ in found] == list(range(1, len(expected) + 1))
-        assert dict(found) == expected
+        values = all_values(log, timeline)
+        assert [lsn for lsn, _ in values] == list(range(1, len(expected) + 1))
+        assert dict(values) == expected
         for number in range(8):
-            own = [value for _, value in found if value is not None and value.startswith(b"%d " % number)]
-            assert own == sorted(own)
+            parts = [value for _, value in values if value is not None and value.startswith(b"%d " % number)]
+            assert parts == sorted(parts)
 
 
 def test_the_same_append_many_times_at_once(log: Log) -> None:

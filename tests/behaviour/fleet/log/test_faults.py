@@ -191,20 +191,20 @@ def test_one_write_id_twice_in_a_group() -> None:
 def test_two_processes_share_a_store() -> None:
     """Two logs over one shared store see each other's appends, prunes and drops; expectations hold between them."""
     space = MemorySpace()
-    one = logged(MemoryKeyValue(space), is_shared=True)
+    item = logged(MemoryKeyValue(space), is_shared=True)
     other = logged(MemoryKeyValue(space), is_shared=True)
-    one.create(TIMELINE)
+    item.create(TIMELINE)
     for number in range(6):
-        assert append((one, other)[number % 2], b"%d" % number, expected=number) == number + 1
+        assert append((item, other)[number % 2], b"%d" % number, expected=number) == number + 1
     same = write_id()
-    assert append(one, b"6", write_id=same) == 7
+    assert append(item, b"6", write_id=same) == 7
     assert append(other, b"6", write_id=same) == 7
     assert [lsn for lsn, _ in all_values(other)] == list(range(1, 8))
     other.prune(TIMELINE, 3)
-    assert one.bounds(TIMELINE) == LogBounds(4, 7)
-    assert append(one, b"7") == 8
+    assert item.bounds(TIMELINE) == LogBounds(4, 7)
+    assert append(item, b"7") == 8
     other.drop(TIMELINE)
-    for log in (one, other):
+    for log in (item, other):
         with pytest.raises(NotFound):
             append(log, b"8")
 
@@ -317,11 +317,11 @@ def test_a_caller_that_gives_up_delays_no_other() -> None:
     row = rows_of([b"k"], [b"given up"])
     gone = Append(TIMELINE, Silent(), rows=row, write_id=write_id(), expected=None)
     log.submit(gone)
-    found: list[int] = []
-    waiting = threading.Thread(target=lambda: found.append(append(log, b"a")), daemon=True)
+    items: list[int] = []
+    waiting = threading.Thread(target=lambda: items.append(append(log, b"a")), daemon=True)
     waiting.start()
     wait_until(lambda: log.waiting_count == 2)
     log.abandon(gone)
     waiting.join(HANG_S)
-    assert found == [1]
+    assert items == [1]
     assert values_of(log) == [(1, b"a")]

@@ -193,13 +193,13 @@ def test_a_notice_that_is_lost_before_another_one_is_noticed(nats_cluster: NatsC
         log.create(TIMELINE)
         log.create(second)
         log.wait(TIMELINE, 0, timeout_s=0.1)
-        tell, lost = log.jetstream.on_tail, []
+        item, lost = log.jetstream.on_tail, []
 
         def lossy(subject: str, sequence: int, headers: dict[str, str]) -> None:
             if subject.endswith("main"):
                 lost.append(sequence)
             else:
-                tell(subject, sequence, headers)
+                item(subject, sequence, headers)
 
         log.jetstream.on_tail = lossy
         waiting = pool.submit(log.wait_many, {TIMELINE: 0}, timeout_s=12)
@@ -227,7 +227,7 @@ def test_an_append_waits_for_others_until_its_deadline(nats_cluster: NatsCluster
         with ThreadPoolExecutor(3) as others:
             waiting = [others.submit(append, log, b"other") for _ in range(3)]
             try:
-                errors = [one.exception(timeout=10) for one in waiting]
+                errors = [item.exception(timeout=10) for item in waiting]
             finally:
                 release.set()
         assert [type(error) for error in errors] == [Unavailable] * 3
@@ -314,9 +314,9 @@ def test_a_lost_reply_is_settled(nats_cluster: NatsCluster, arrives: bool, has_i
 
         log.jetstream.publish = lossy  # type: ignore[method-assign]
         lsns = [append(log, b"%d" % number) for number in range(5)]
-        found = all_values(log)
-        assert [dict(found)[lsn] for lsn in lsns] == [b"%d" % number for number in range(5)]
-        assert len(found) == 5 + sum(value == b"other" for _, value in found)
+        values = all_values(log)
+        assert [dict(values)[lsn] for lsn in lsns] == [b"%d" % number for number in range(5)]
+        assert len(values) == 5 + sum(value == b"other" for _, value in values)
 
 
 def test_the_last_record_stays(nats_cluster: NatsCluster) -> None:

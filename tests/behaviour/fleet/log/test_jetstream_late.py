@@ -78,19 +78,19 @@ def test_a_message_that_arrives_after_its_call(
     with closing(opened(url, streams=1, retry_s=0.2)) as log, closing(opened(url, streams=1)) as other:
         log.create(TIMELINE)
         append(log, b"first")
-        held = Held(log, has_ids=has_ids)
+        pin = Held(log, has_ids=has_ids)
 
         def again() -> int:
             return log.append(TIMELINE, rows, write_id=same, expected=expected)
 
-        held.is_cut = True
+        pin.is_cut = True
         with pytest.raises(OutcomeUnknown):
             again()
-        held.is_cut = False
+        pin.is_cut = False
         lsn: int | None = None
         for step in order.split():
             if step == "arrive":
-                held.arrive()
+                pin.arrive()
             elif step == "other":
                 append(other, b"other")
             elif expected is not None and order.startswith("other"):
@@ -98,12 +98,12 @@ def test_a_message_that_arrives_after_its_call(
                     again()
             else:
                 lsn = again()
-        found = all_values(log)
-        values = [value for _, value in found]
+        result = all_values(log)
+        values = [value for _, value in result]
         assert values.count(b"other") == order.count("other")
         assert values.count(b"own") == (lsn is not None)
-        assert lsn is None or dict(found)[lsn] == b"own"
-        assert append(log, b"last") == len(found) + 1
+        assert lsn is None or dict(result)[lsn] == b"own"
+        assert append(log, b"last") == len(result) + 1
 
 
 def test_a_replica_that_stands_still_holds_up_no_reader(nats_cluster: NatsCluster) -> None:

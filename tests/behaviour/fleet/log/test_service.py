@@ -196,8 +196,8 @@ def test_what_is_not_a_request_is_refused(tmp_path: Path) -> None:
             assert (reply.status, method, path) == (status, method, path)
             assert reply.json()["message"]
         damaged = msgspec.msgpack.encode([AppendItem(TIMELINE, rows[:-1] + b"x"), AppendItem("no", rows)])
-        found = ask("POST", "/append", damaged).json()
-        assert [one["kind"] for one in found] == ["invalid_body", "invalid_timeline_name"]
+        document = ask("POST", "/append", damaged).json()
+        assert [item["kind"] for item in document] == ["invalid_body", "invalid_timeline_name"]
         assert log.bounds(TIMELINE).last == 0
         assert ask("POST", "/append", good).json() == [{"lsn": 1}]
 

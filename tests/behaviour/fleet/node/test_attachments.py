@@ -41,9 +41,9 @@ def test_a_reader_follows_commits_and_the_log() -> None:
             a.commit_once(TENANT)
         puts = counts.put
         fleet.check(reader)
-        one = next(one for one in fleet.record.attachments if one.node == "r")
+        match = next(attachment for attachment in fleet.record.attachments if attachment.node == "r")
         location = Location(
-            TENANT, one.generation, one.mode, base=fleet.record.committed, manifest=fleet.record.manifest
+            TENANT, match.generation, match.mode, base=fleet.record.committed, manifest=fleet.record.manifest
         )
         reader.put_location(location)
         fleet.work("r")
@@ -97,10 +97,10 @@ def test_a_relocation_keeps_rows_in_memory() -> None:
     fleet.plane.scan_once()
     fleet.plane.reconcile_once()
     fleet.work("b")
-    held = b.locations()[0]
-    assert held.mode is AttachmentMode.MULTI
-    assert held.txn != doomed
-    assert held.base == fleet.record.committed
+    locations = b.locations()[0]
+    assert locations.mode is AttachmentMode.MULTI
+    assert locations.txn != doomed
+    assert locations.base == fleet.record.committed
     fleet.check(b, every=7)
     assert all(after >= 85 for after in reads)  # nothing is read again
     assert b.commit_once(TENANT)
@@ -185,7 +185,7 @@ def test_another_history_stops_the_timeline() -> None:
         rows = rows_of([b"other-%d" % number for number in range(10)], [b"x"] * 10)
         for _ in range(3 if longer else 1):
             other.append(log_key(TENANT, MAIN), rows, write_id=new_uuid(fleet.rng))
-        own = fleet.log
+        log = fleet.log
         a._context.log = other
         a._tenants[TENANT].timelines[MAIN]._log = other
         with pytest.raises(Corruption) as forked:
@@ -195,7 +195,7 @@ def test_another_history_stops_the_timeline() -> None:
             a.get(TENANT, MAIN, b"key-0001", at_least=21)
         assert fleet.scan(a, MAIN, None) == before
         assert a.commit_once(TENANT)  # what was ingested is committed
-        fleet.log = own
+        fleet.log = log
         fleet.check(fleet.node("b"))
 
 
@@ -244,7 +244,7 @@ def test_memtables_share_a_budget() -> None:
         fleet.clock.advance(0.1)
         fleet.work("a")
         assert a.utilization().unflushed_bytes <= options.memtable_bytes_max
-    infos = {one.name: one for one in a.timelines(TENANT)}
+    infos = {timeline.name: timeline for timeline in a.timelines(TENANT)}
     assert infos["x"].size_bytes > 0 == infos["y"].size_bytes
     for name in ("x", "y"):
         fleet.check(a, name, every=211)
@@ -274,7 +274,7 @@ def test_restore_detach_and_expiry() -> None:
     a.change(TENANT, TimelineChange(kind="detach", name=MAIN))
     manifest = fleet.manifest()
     assert manifest is not None
-    index = next(one for one in manifest.timelines if one.id == "restored")
+    index = next(timeline for timeline in manifest.timelines if timeline.id == "restored")
     assert index.parent is None
     assert all(origin.endswith("/restored") for origin in index.origins)
     assert fleet.scan(a, "restored", None) == fleet.oracle.state("restored", 55)
@@ -285,7 +285,7 @@ def test_restore_detach_and_expiry() -> None:
     with pytest.raises(Unavailable):
         a.get(TENANT, "p", b"k", at_least=51)
     fleet.work("a")
-    assert any(one.name == "p" for one in a.timelines(TENANT))
+    assert any(timeline.name == "p" for timeline in a.timelines(TENANT))
     fleet.clock.advance(6)
     fleet.work("a")
     with pytest.raises(NotFound):
@@ -315,9 +315,9 @@ def test_a_delayed_request_does_not_make_a_timeline_again(kind: str) -> None:
     b = fleet.node("b")
     with pytest.raises(NotFound, match="made before and deleted since"):
         b.change(TENANT, make)
-    assert [one.name for one in b.timelines(TENANT)] == [MAIN]
+    assert [timeline.name for timeline in b.timelines(TENANT)] == [MAIN]
     b.change(TENANT, replace(make, id="id-anew"))
-    assert sorted(one.name for one in b.timelines(TENANT)) == [MAIN, "short"]
+    assert sorted(timeline.name for timeline in b.timelines(TENANT)) == [MAIN, "short"]
     fleet.end()
 
 
@@ -381,7 +381,7 @@ def test_stale_and_repeated_locations() -> None:
     assert a.locations() == []
     with pytest.raises(Conflict):
         a.put_location(second)
-    assert not any(one.node == "a" for one in fleet.record.transactions)
+    assert not any(transaction.node == "a" for transaction in fleet.record.transactions)
     fleet.end()
 
 
@@ -405,7 +405,7 @@ def test_heartbeats_tell_what_matters() -> None:
     a.heartbeat_once()
     assert a.ingest_once(TENANT)
     assert heard[0].loads == ()
-    assert [(one.tenant, one.lag_rows) for one in heard[1].loads] == [(TENANT, 10)]
+    assert [(load.tenant, load.lag_rows) for load in heard[1].loads] == [(TENANT, 10)]
 
 
 def test_rows_in_memory_that_do_not_follow_the_base_are_read_again() -> None:
@@ -461,7 +461,7 @@ def test_a_stale_attachment_does_not_commit_again() -> None:
     a.put_location(before)
     fleet.work("a")
     fleet.check(a)
-    assert [held.mode for held in a.locations()] == [AttachmentMode.STALE]
+    assert [location.mode for location in a.locations()] == [AttachmentMode.STALE]
     fleet.end()
 
 

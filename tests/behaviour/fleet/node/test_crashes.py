@@ -45,7 +45,7 @@ def finish(fleet: Fleet, *, how: str, store: FaultyStore | None) -> None:
     fleet.crash("a")
     name = "a" if how == "restart" else "b"
     node = fleet.node(name, attach=how != "restart")
-    if not any(one.tenant == TENANT for one in node.locations()):
+    if not any(location.tenant == TENANT for location in node.locations()):
         node.put_location(fleet.attach(name))
     fleet.check(node, every=19)
     if store is not None:
@@ -188,7 +188,7 @@ def test_rejection_is_remembered() -> None:
     written = {meta.path for meta in fleet.storage.list()}
     fleet.check(a)
     fleet.work("a")
-    assert [one.id for one in fleet.record.transactions if one.node == "a"] == []
+    assert [transaction.id for transaction in fleet.record.transactions if transaction.node == "a"] == []
     assert not a.flush_once(TENANT)
     assert not a.commit_once(TENANT)
     assert {meta.path for meta in fleet.storage.list()} == written
@@ -226,7 +226,7 @@ def test_a_rejection_is_written_down_before_it_is_acknowledged() -> None:
     assert a.locations() == []
     fleet.control.before = lambda call: None
     a.heartbeat_once()
-    assert not any(one.node == "a" for one in fleet.record.transactions)
+    assert not any(transaction.node == "a" for transaction in fleet.record.transactions)
     fleet.end()
 
 
@@ -338,13 +338,15 @@ def test_a_folder_survives_the_process(tmp_path: Any) -> None:
     fleet.locals["a"] = twin
     node = fleet.node("a", attach=False)
     assert twin.is_held
-    assert [one.txn for one in twin.tenants()] == [1]
+    assert [tenant.txn for tenant in twin.tenants()] == [1]
     fleet.check(node)
     node.checkpoint(TENANT)
     (tmp_path / "a" / "tenants" / f"{TENANT}.json").write_bytes(b"\x00garbage")
     fleet.crash("a")
     node = fleet.node("a", attach=False)
-    assert [one.txn for one in node.locations()] == [3]  # what cannot be read is not resumed: a new transaction
+    assert [location.txn for location in node.locations()] == [
+        3
+    ]  # what cannot be read is not resumed: a new transaction
     fleet.check(node)
     fleet.end()
 

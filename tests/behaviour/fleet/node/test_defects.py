@@ -190,10 +190,10 @@ def test_a_tenant_that_goes_while_the_log_is_watched(fleet: Fleet) -> None:
     inner = fleet.log.wait_many
 
     def wait_many(after: dict[str, int], *, timeout_s: float) -> dict[str, int]:
-        generation = next(one.generation for one in node.locations() if one.tenant == OTHER)
+        generation = next(location.generation for location in node.locations() if location.tenant == OTHER)
         node.put_location(Location(OTHER, generation, None))
         fleet.work("a")
-        assert [one.tenant for one in node.locations()] == [TENANT]
+        assert [location.tenant for location in node.locations()] == [TENANT]
         return {**inner(after, timeout_s=timeout_s), log_key(OTHER, MAIN): 0}
 
     node.watches_in_background = True
@@ -240,8 +240,8 @@ def test_workers_do_not_wait_for_the_same_tenant() -> None:
     append_to(fleet, TENANT, rows=25, size=2_000)
     node.ingest_once(TENANT)
     node.ingest_once(OTHER)
-    turn = node._tenants[TENANT]._turn
-    with turn:
+    item = node._tenants[TENANT]._turn
+    with item:
         waiting = [threading.Thread(target=node.work_once, daemon=True) for _ in range(3)]
         for thread in waiting:
             thread.start()
@@ -269,7 +269,7 @@ def test_an_attach_during_the_acknowledgement_of_a_detach(fleet: Fleet) -> None:
     node.put_location(Location(TENANT, generation, None))
     fleet.work("a")
     assert back
-    assert [one.generation for one in node.locations() if one.tenant == TENANT] == [back[0].generation]
+    assert [location.generation for location in node.locations() if location.tenant == TENANT] == [back[0].generation]
     node.put_location(back[0])
     fleet.check(node)
     node.checkpoint(TENANT)
@@ -282,7 +282,7 @@ def test_a_detach_before_the_first_step_is_read_as_not_attached(fleet: Fleet) ->
     fleet.control.before = failing(lambda: Unavailable("away"))
     node.put_location(Location(TENANT, node.locations()[0].generation, None))
     fleet.work("a")
-    assert TENANT in [one.tenant for one in node.locations()]
+    assert TENANT in [location.tenant for location in node.locations()]
     assert node.is_ready(TENANT, MAIN, 0)  # an answer needs no wait: it is this refusal
     with pytest.raises(Unavailable) as refused:
         node.get(TENANT, MAIN, b"k")
@@ -310,11 +310,11 @@ def test_rows_that_come_during_a_commit_are_committed_at_their_age(late: str) ->
         assert inner is not None
 
         def is_flushed(timeline: Timeline) -> bool:
-            found = inner(timeline)
-            if found and fleet.oracle.last(MAIN) == 5:  # the rows come right after this look
+            result = inner(timeline)
+            if result and fleet.oracle.last(MAIN) == 5:  # the rows come right after this look
                 fleet.append(rows=5)
                 node.ingest_once(TENANT)
-            return bool(found)
+            return bool(result)
 
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr(Timeline, "is_flushed", property(is_flushed))
@@ -443,7 +443,7 @@ def test_a_local_state_of_another_fleet_is_left_behind() -> None:
     for _ in range(20):
         second.clock.advance(10)
         second.work("a")
-    assert [one.tenant for one in node.locations()] == [TENANT]
+    assert [location.tenant for location in node.locations()] == [TENANT]
     assert node.utilization().problems == {}
     second.end()
 
@@ -454,7 +454,7 @@ def test_uncommitted_bytes_are_read_while_a_transaction_is_given_up() -> None:
     node = fleet.node("a")
     fleet.work("a")
     attached = node._tenants[TENANT]
-    held = attached.transaction
+    pin = attached.transaction
 
     class Fleeting:
         """A set of timelines whose transaction goes after one look."""
@@ -467,7 +467,7 @@ def test_uncommitted_bytes_are_read_while_a_transaction_is_given_up() -> None:
         @property
         def transaction(self) -> object:
             self.looks += 1
-            return held if self.looks == 1 else None
+            return pin if self.looks == 1 else None
 
     attached._set = Fleeting()  # type: ignore[assignment]
     assert attached.uncommitted_bytes == 0

@@ -65,8 +65,8 @@ def served(folder: Path | None = None) -> Iterator[tuple[Fleet, str]]:
 @pytest.fixture(scope="module")
 def service() -> Iterator[tuple[Fleet, str]]:
     """One for all requests."""
-    with served() as found:
-        yield found
+    with served() as result:
+        yield result
 
 
 NAMES = st.sampled_from([TENANT, MAIN, "branch", "pin", "other", "@main", "main@1", "..", "a/b", "x" * 200, "\0", "ü"])
@@ -92,9 +92,9 @@ def values_of(schema: dict[str, Any], depth: int = 0) -> st.SearchStrategy[Any]:
     if "enum" in schema:
         right: st.SearchStrategy[Any] = st.sampled_from(schema["enum"])
     elif "anyOf" in schema:
-        right = st.one_of(*(values_of(one, depth) for one in schema["anyOf"]))
+        right = st.one_of(*(values_of(item, depth) for item in schema["anyOf"]))
     elif schema.get("type") == "object" and "properties" in schema and depth < 4:
-        fields = {name: values_of(one, depth + 1) for name, one in schema["properties"].items()}
+        fields = {name: values_of(item, depth + 1) for name, item in schema["properties"].items()}
         required = {name: fields[name] for name in schema.get("required", ())}
         right = st.fixed_dictionaries(required, optional={k: v for k, v in fields.items() if k not in required})
     elif schema.get("type") == "array":
@@ -113,7 +113,9 @@ def values_of(schema: dict[str, Any], depth: int = 0) -> st.SearchStrategy[Any]:
 def requests(draw: st.DrawFn) -> tuple[str, str, bytes]:
     """A method, a path with its query, and a body."""
     path, methods = draw(st.sampled_from(sorted(DOCUMENT["paths"].items())))
-    method, operation = draw(st.sampled_from(sorted(one for one in methods.items() if one[0] != "parameters")))
+    method, operation = draw(
+        st.sampled_from(sorted(element for element in methods.items() if element[0] != "parameters"))
+    )
     for part in ("tenant", "timeline"):
         known = TENANT if part == "tenant" else draw(st.sampled_from([MAIN, "branch", "pin"]))
         if operation["operationId"] == "putLocation":
@@ -122,10 +124,10 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes]:
         name = draw(st.one_of(st.just(known), st.just(known), names))
         path = path.replace("{" + part + "}", quote(name, safe=""))
     query: dict[str, str] = {}
-    for one in operation.get("parameters", ()):
-        if one.get("in") == "query" and draw(st.integers(0, 3)):
-            number = one["schema"].get("type") == "integer"
-            query[one["name"]] = str(draw(st.one_of(NUMBERS, NAMES) if number else KEYS))
+    for item in operation.get("parameters", ()):
+        if item.get("in") == "query" and draw(st.integers(0, 3)):
+            number = item["schema"].get("type") == "integer"
+            query[item["name"]] = str(draw(st.one_of(NUMBERS, NAMES) if number else KEYS))
     body = b""
     content = operation.get("requestBody", {}).get("content", {})
     if "application/json" in content:

@@ -75,8 +75,8 @@ def test_reads_are_those_of_the_node(running: Running) -> None:
     for key in keys:
         assert client.get(TENANT, MAIN, key).value == state.get(key)
     batches = list(client.scan(TENANT, MAIN, b"key-0010", b"key-0030", lsn=last))
-    found = {k: v for b in batches for k, v in zip(b.column(0).to_pylist(), b.column(1).to_pylist(), strict=True)}
-    assert found == {key: value for key, value in state.items() if b"key-0010" <= key < b"key-0030"}
+    result = {k: v for b in batches for k, v in zip(b.column(0).to_pylist(), b.column(1).to_pylist(), strict=True)}
+    assert result == {key: value for key, value in state.items() if b"key-0010" <= key < b"key-0030"}
     assert batches[0].schema.metadata == {b"lsn": b"%d" % last}
     nothing = list(client.scan(TENANT, MAIN, b"x", b"y"))
     assert [batch.num_rows for batch in nothing] == [0]
@@ -92,15 +92,15 @@ def test_keys_that_are_longer_than_a_url(running: Running, size: int) -> None:
     key = b"k" * size
     rows = rows_of([key, key[:-1] + b"j"], [b"long", b"before"])
     last = fleet.log.append(log_key(TENANT, MAIN), rows, write_id=new_uuid(fleet.rng))
-    found = client.get(TENANT, MAIN, key, at_least=last)
-    assert (found.value, found.lsn) == (b"long", last)
+    value = client.get(TENANT, MAIN, key, at_least=last)
+    assert (value.value, value.lsn) == (b"long", last)
     assert client.get(TENANT, MAIN, key, lsn=last - 2).value is None
     assert client.get_many(TENANT, MAIN, [key, key[:-1]]) == [b"long", None]
     for start, end in ((key, None), (key, key[:-1] + b"l"), (key[:-2], key), (None, key[:-1] + b"k")):
         batches = list(client.scan(TENANT, MAIN, start, end))
         assert batches[0].schema.metadata == {b"lsn": b"%d" % last}
-        expected = [one for one in (key[:-1] + b"j", key) if (start or b"") <= one and (end is None or one < end)]
-        assert [one for batch in batches for one in batch.column(0).to_pylist()][-2:] == expected
+        expected = [item for item in (key[:-1] + b"j", key) if (start or b"") <= item and (end is None or item < end)]
+        assert [row for batch in batches for row in batch.column(0).to_pylist()][-2:] == expected
 
 
 def test_changes_over_http(running: Running) -> None:
@@ -114,10 +114,10 @@ def test_changes_over_http(running: Running) -> None:
     info = client.change(TENANT, branch)
     assert (info.id, info.branch_lsn, info.parent) == ("id-b", last, MAIN)
     assert client.change(TENANT, branch) == info
-    assert [one.name for one in client.timelines(TENANT)] == [MAIN, "b"]
+    assert [timeline.name for timeline in client.timelines(TENANT)] == [MAIN, "b"]
     client.compact(TENANT, MAIN)
-    held = client.locations()
-    assert [(one.tenant, one.generation) for one in held] == [(TENANT, 1)]
+    locations = client.locations()
+    assert [(item.tenant, item.generation) for item in locations] == [(TENANT, 1)]
     client.put_location(Location(TENANT, 1, None))
     running.fleet.work("a")
     assert client.locations() == []
@@ -209,15 +209,15 @@ def test_a_slow_read_ends_while_others_are_answered() -> None:
         thread.start()
         node = HttpNode(f"http://127.0.0.1:{slow.server_port}", read_s=0.2)
         problems: list[LakebedError] = []
-        found: Found | None = None
-        while found is None and len(problems) < 9:
+        value: Found | None = None
+        while value is None and len(problems) < 9:
             try:
-                found = node.get("t", "main", b"slow")
+                value = node.get("t", "main", b"slow")
             except Unavailable as problem:
                 problems.append(problem)
                 with suppress(Unavailable):
                     node.get("t", "main", b"quick")
-        assert found == Found(b"value", 7)
+        assert value == Found(b"value", 7)
         assert problems
         slow.shutdown()
         thread.join()
@@ -274,7 +274,7 @@ def test_numbers_that_cannot_be_are_refused(running: Running) -> None:
             name,
             reply.data,
         )
-    held = running.client().locations()
-    assert [one.generation for one in held] == [1]
+    locations = running.client().locations()
+    assert [item.generation for item in locations] == [1]
     running.client().put_location(Location(TENANT, 2, None))
-    assert [one.generation for one in running.client().locations()] == [2]
+    assert [location.generation for location in running.client().locations()] == [2]

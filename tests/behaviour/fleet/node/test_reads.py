@@ -57,7 +57,7 @@ def test_random_steps(seed: int) -> None:
             case 6:
                 node.commit_once(TENANT)
             case 7 if len(timelines) + len(pins) < 6:
-                infos = {one.name: one for one in node.timelines(TENANT)}
+                infos = {element.name: element for element in node.timelines(TENANT)}
                 committed = infos[timeline].committed_lsn
                 lsn = rng.randrange(infos[timeline].cutoff, committed + 1)
                 kind = rng.choice(("branch", "pin"))
@@ -71,17 +71,17 @@ def test_random_steps(seed: int) -> None:
                 fleet.crash(name)
                 name = rng.choice((name, "a", "b"))
                 node = fleet.node(name, attach=name not in fleet.locals or rng.random() < 0.5)
-                if not any(one.tenant == TENANT for one in node.locations()):
+                if not any(location.tenant == TENANT for location in node.locations()):
                     node.put_location(fleet.attach(name))
         if step % 10 == 9:
-            for one in (*timelines, *pins):
-                fleet.check(node, one, every=7)
-    for one in (*timelines, *pins):
-        fleet.check(node, one)
+            for item in (*timelines, *pins):
+                fleet.check(node, item, every=7)
+    for item in (*timelines, *pins):
+        fleet.check(node, item)
     node.checkpoint(TENANT)
     fleet.check_references()
-    for one in (*timelines, *pins):
-        fleet.check(node, one, every=5)
+    for item in (*timelines, *pins):
+        fleet.check(node, item, every=5)
     fleet.end()
 
 
@@ -129,9 +129,11 @@ def test_a_scan_continues_when_its_tenant_goes(ending: str) -> None:
     fleet.work("a")
     batches += scanned
     assert len(batches) > 1
-    found = {k: v for one in batches for k, v in zip(one.column(0).to_pylist(), one.column(1).to_pylist(), strict=True)}
-    assert found == fleet.oracle.state(MAIN, last)
-    assert {one.schema.metadata[b"lsn"] for one in batches} == {b"%d" % last}
+    result = {
+        k: v for batch in batches for k, v in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+    }
+    assert result == fleet.oracle.state(MAIN, last)
+    assert {batch.schema.metadata[b"lsn"] for batch in batches} == {b"%d" % last}
 
 
 def test_a_pin_is_read_at_its_lsn_alone() -> None:

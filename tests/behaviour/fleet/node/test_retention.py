@@ -37,7 +37,7 @@ def merged(fleet: Fleet, node: Node, timeline: str = MAIN) -> int:
     """Drop every version that may be dropped; the cutoff. Each LSN from there on is read as it was, no older one is."""
     node.flush_once(TENANT)
     node.compact(TENANT, timeline)
-    cutoff = next(one.cutoff for one in node.timelines(TENANT) if one.name == timeline)
+    cutoff = next(item.cutoff for item in node.timelines(TENANT) if item.name == timeline)
     fleet.check(node, timeline, every=7)
     if cutoff:
         with pytest.raises(InvalidRequest) as below:
@@ -110,7 +110,7 @@ def test_pins_and_branches_keep_their_versions() -> None:
     fleet.collect()
     for kind in ("pin", "branch"):
         fleet.check(node, kind)
-    assert [one.cutoff for one in node.timelines(TENANT) if one.name != MAIN] == [12, 0]
+    assert [timeline.cutoff for timeline in node.timelines(TENANT) if timeline.name != MAIN] == [12, 0]
     other = fleet.node("b")
     for kind in ("pin", "branch"):
         fleet.check(other, kind)
@@ -175,8 +175,10 @@ def test_a_scan_that_runs_holds_its_state() -> None:
     fleet.collect()
     assert node.timelines(TENANT)[0].cutoff == last
     batches += scanned
-    found = {k: v for one in batches for k, v in zip(one.column(0).to_pylist(), one.column(1).to_pylist(), strict=True)}
-    assert found == fleet.oracle.state(MAIN, last)
+    result = {
+        k: v for batch in batches for k, v in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+    }
+    assert result == fleet.oracle.state(MAIN, last)
     node.compact(TENANT, MAIN)
     assert node.timelines(TENANT)[0].cutoff == fleet.oracle.last(MAIN) - ROWS
     fleet.end()

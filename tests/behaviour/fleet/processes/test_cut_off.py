@@ -80,8 +80,8 @@ class Network:
     def check_quiet(self) -> None:
         """The node reads every row that it has ingested, whatever it is cut off from."""
         batches = list(self.inside.scan(QUIET, MAIN))
-        found = {k: v for b in batches for k, v in zip(b.column(0).to_pylist(), b.column(1).to_pylist(), strict=True)}
-        assert found == self.quiet
+        result = {k: v for b in batches for k, v in zip(b.column(0).to_pylist(), b.column(1).to_pylist(), strict=True)}
+        assert result == self.quiet
 
     def wait_for_progress(self) -> None:
         """Return when every tenant has taken writes and reads since the call."""
@@ -138,14 +138,14 @@ def network(server: Any, folder: Path, *, seed: int = 0) -> Iterator[Network]:
         inside = HttpNode(ends["node"], read_s=10)
         running.callback(inside.close)
         running.callback(lambda: [link.break_with(None) for link in links.values()])
-        found = Network(storage, lake, fleet, node, inside, links, Storm(fleet, count=2, seed=seed))
-        fill(found)
-        yield found
-        found.repair()
-        found.wait_for_progress()
-        found.storm.stop()
-        found.storm.check_all(seed=seed)
-        assert dict(fleet.tenant(QUIET).main.scan()) == found.quiet
+        result = Network(storage, lake, fleet, node, inside, links, Storm(fleet, count=2, seed=seed))
+        fill(result)
+        yield result
+        result.repair()
+        result.wait_for_progress()
+        result.storm.stop()
+        result.storm.check_all(seed=seed)
+        assert dict(fleet.tenant(QUIET).main.scan()) == result.quiet
 
         def is_whole() -> bool:
             report = lake.collect_tenants(dry_run=True, grace=timedelta(0))
@@ -171,24 +171,29 @@ def fill(found: Network) -> None:
 def test_a_node_without_its_control_plane(s3_server: Any, tmp_path: Path, fault: Fault) -> None:
     """Its tenants are attached elsewhere; it reads on; what it uploads is never visible, and goes on its return."""
     with network(s3_server, tmp_path) as fleet:
-        own = next(one for one in fleet.fleet.operator.tenant(QUIET).transactions if one.node == CUT)
+        match = next(
+            transaction for transaction in fleet.fleet.operator.tenant(QUIET).transactions if transaction.node == CUT
+        )
         fleet.links["control"].break_with(fault)
         fleet.links["node"].break_with(fault)
         wait_until(lambda: all(fleet.preferred(name) == OTHER for name in (QUIET, fleet.storm.known[0].tenant)))
         fleet.check_quiet()
         fleet.wait_for_progress()
-        folder = txn_folder(QUIET, own.id)
+        folder = txn_folder(QUIET, match.id)
         assert list(fleet.storage.list(folder)) == []
         assert fleet.node.flush_once(QUIET)  # it does not know that its transaction was doomed
         fleet.check_quiet()
         uploaded = [meta.path for meta in fleet.storage.list(folder)]
         assert uploaded
         fleet.fleet.tenant(QUIET).main.checkpoint()
-        assert not any(own.id in (one.id, one.base) for one in fleet.fleet.operator.transactions(QUIET).finished)
+        assert not any(
+            match.id in (transaction.id, transaction.base)
+            for transaction in fleet.fleet.operator.transactions(QUIET).finished
+        )
         assert [meta.path for meta in fleet.storage.list(folder)] == uploaded  # it may write there still
         fleet.repair()
         wait_until(lambda: not list(fleet.storage.list(folder)))
-        assert all(one.node != CUT for one in fleet.fleet.operator.tenant(QUIET).transactions)
+        assert all(transaction.node != CUT for transaction in fleet.fleet.operator.tenant(QUIET).transactions)
 
 
 @pytest.mark.parametrize("fault", [pytest.param(Fault.SILENT, marks=pytest.mark.long), Fault.REPLIES_LOST])

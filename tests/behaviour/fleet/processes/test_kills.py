@@ -62,15 +62,15 @@ class Scene:
 
     def node(self) -> str:
         """Where the tenant is."""
-        found: list[str] = []
+        lines: list[str] = []
 
         def is_somewhere() -> bool:
             name = self.asked(lambda: self.operator.tenant(TENANT).preferred)
-            found[:] = [name] if name is not None else []
-            return bool(found)
+            lines[:] = [name] if name is not None else []
+            return bool(lines)
 
         wait_until(is_somewhere)
-        return found[0]
+        return lines[0]
 
     def asked(self, call: Callable[[], Any]) -> Any:
         """The answer of a process; None while it does not answer."""
@@ -81,15 +81,15 @@ class Scene:
 
     def transactions(self) -> list[Transaction]:
         """All of the tenant that are known; none while the control plane is away."""
-        found = self.asked(lambda: self.operator.transactions(TENANT))
-        return [] if found is None else [*found.unfinished, *found.finished]
+        result = self.asked(lambda: self.operator.transactions(TENANT))
+        return [] if result is None else [*result.unfinished, *result.finished]
 
     def has_rows_in_memory(self, node: str) -> bool:
         """Whether a node has ingested what is in no layer."""
         port = HttpNode(self.local.part(node).url, read_s=5)
         try:
-            found = self.asked(port.utilization)
-            return found is not None and found.unflushed_bytes > 0
+            result = self.asked(port.utilization)
+            return result is not None and result.unflushed_bytes > 0
         finally:
             port.close()
 
@@ -114,8 +114,10 @@ class Scene:
 
     def is_up(self, node: str) -> bool:
         """Whether a node answers the control plane."""
-        found = self.asked(self.operator.nodes) or []
-        return any((one.node, one.state) == (node, "alive") for one in found) and self.is_running(node)
+        result = self.asked(self.operator.nodes) or []
+        return any((attachment.node, attachment.state) == (node, "alive") for attachment in result) and self.is_running(
+            node
+        )
 
     def is_running(self, part: str) -> bool:
         """Whether the process of a part has not ended."""
@@ -124,7 +126,7 @@ class Scene:
 
     def relocate(self, source: str) -> str:
         """Begin a relocation to a node that is stopped, so that it does not end; the node."""
-        nodes = [one.name for one in self.local.parts if one.name.startswith("node") and one.name != source]
+        nodes = [part.name for part in self.local.parts if part.name.startswith("node") and part.name != source]
         while True:
             wait_until(lambda: any(self.is_up(name) for name in nodes))
             target = next(name for name in nodes if self.is_up(name))
@@ -154,13 +156,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         storm.stop()
         storm.check_all()
         store = open_store(str(folder / "lake"))
-        seen = [one for one in scene.transactions() if one.state is not TransactionState.OPEN]
-        rejected = [one.id for one in seen if one.state is not TransactionState.COMMITTED]
+        seen = [transaction for transaction in scene.transactions() if transaction.state is not TransactionState.OPEN]
+        rejected = [item.id for item in seen if item.state is not TransactionState.COMMITTED]
         assert rejected
 
         def is_clean() -> bool:
             now = scene.transactions()
-            return bool(now) and not any(one.state in REJECTED for one in now)
+            return bool(now) and not any(item.state in REJECTED for item in now)
 
         wait_until(is_clean, timeout_s=90)
         for txn in rejected:
@@ -249,7 +251,7 @@ def test_kills_in_the_middle(scene: Scene) -> None:
     scene.wait_for_progress()
 
     def is_collected() -> bool:
-        return any(one.state is TransactionState.REJECT_ACKNOWLEDGED for one in scene.transactions())
+        return any(transaction.state is TransactionState.REJECT_ACKNOWLEDGED for transaction in scene.transactions())
 
     if not is_collected():
         local.kill(scene.node())

@@ -40,9 +40,9 @@ def storming(tmp_path: Path, *, tenants: int = 4, seed: int = 0) -> Iterator[tup
 
 def node_of(storm: Storm, number: int = 0) -> str:
     """The node of a tenant, as the control plane says."""
-    found = storm.fleet.operator.tenant(storm.known[number].tenant).preferred
-    assert found is not None
-    return found
+    result = storm.fleet.operator.tenant(storm.known[number].tenant).preferred
+    assert result is not None
+    return result
 
 
 def send(local: LocalFleet, part: str, number: int) -> None:
@@ -81,13 +81,13 @@ def test_every_process_ends_when_it_is_asked_to(tmp_path: Path) -> None:
             tenant = fleet.create_tenant("orders")
             tenant.main.write([(b"%d" % number, b"v") for number in range(100)])
             tenant.main.get(b"1")
-            idle = next(one.node for one in fleet.operator.nodes() if not one.tenant_count)
+            idle = next(node.node for node in fleet.operator.nodes() if not node.tenant_count)
             fleet.operator.decommission(idle)
             killed = local.kill(idle)
-            told: list[str] = []
+            messages: list[str] = []
             local.part(idle).restart_s = 0
-            wait_until(lambda: told.extend(local.watch_once()) or "was decommissioned" in "".join(told))
-            assert told[-1] == f"{idle} was decommissioned, and is not started again."
+            wait_until(lambda: messages.extend(local.watch_once()) or "was decommissioned" in "".join(messages))
+            assert messages[-1] == f"{idle} was decommissioned, and is not started again."
             assert list(local.watch_once()) == []
             assert local.part(idle).pid != killed
         pids = [part.pid for part in local.parts]
@@ -97,10 +97,10 @@ def test_every_process_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     (version,) = lake.history("orders")[-1:]
     assert version.facts["lsn"] == 100
-    with LocalFleet(settings, say=told.append) as local, lake.fleet() as fleet:
+    with LocalFleet(settings, say=messages.append) as local, lake.fleet() as fleet:
         assert len(list(fleet.tenant("orders").main.scan())) == 100
-        assert told[-1] == f"{idle} was decommissioned: node-3 is started in its place."
-        assert sorted(one.name for one in local.parts) == sorted({"log", "control", *expected, "node-3"} - {idle})
+        assert messages[-1] == f"{idle} was decommissioned: node-3 is started in its place."
+        assert sorted(item.name for item in local.parts) == sorted({"log", "control", *expected, "node-3"} - {idle})
 
 
 @pytest.mark.long

@@ -54,8 +54,8 @@ def started(process: subprocess.Popen[str]) -> dict[str, Any]:
     for line in process.stdout:
         text += line
         if line == "}\n":
-            found: dict[str, Any] = json.loads(text)
-            return found
+            document: dict[str, Any] = json.loads(text)
+            return document
     raise AssertionError(process.communicate()[1])
 
 
@@ -84,8 +84,8 @@ def test_its_processes_end_with_it_and_the_next_start_works(tmp_path: Path, up: 
     wait_until(lambda: living(shown) == [stopped])
     second = up()
     assert second.stderr is not None
-    told = second.stderr.readline() + second.stderr.readline()
-    assert "was killed: waiting until its processes have ended" in told
+    messages = second.stderr.readline() + second.stderr.readline()
+    assert "was killed: waiting until its processes have ended" in messages
     os.kill(stopped, signal.SIGCONT)
     again = started(second)
     wait_until(lambda: living(shown) == [])  # the system keeps what has ended until its parent has asked

@@ -84,10 +84,10 @@ def test_ranges_are_half_open_and_prefixes_end_where_they_should(db: Database, f
     assert scanned(None, b"ab") == [b"a"]
     assert scanned(b"", b"ab") == [b"a"]
     assert scanned(b"b", b"b") == scanned(b"c", b"a") == scanned(None, b"") == []
-    for prefix, found in {b"ab": keys[1:3], b"b\xff": keys[4:6], b"\xff": keys[7:], b"": keys, b"x": []}.items():
-        assert [key for key, _ in db.scan_prefix(prefix)] == found
-        assert [key for key, _ in db.scan_prefix(prefix, reverse=True)] == found[::-1]
-        assert db.scan_arrow(prefix=prefix).read_all()["key"].to_pylist() == found
+    for prefix, result in {b"ab": keys[1:3], b"b\xff": keys[4:6], b"\xff": keys[7:], b"": keys, b"x": []}.items():
+        assert [key for key, _ in db.scan_prefix(prefix)] == result
+        assert [key for key, _ in db.scan_prefix(prefix, reverse=True)] == result[::-1]
+        assert db.scan_arrow(prefix=prefix).read_all()["key"].to_pylist() == result
 
 
 def test_scan_arrow_has_sequence_and_end_on_request(db: Database) -> None:
@@ -158,7 +158,7 @@ def test_checkpoints_stay_while_scans_stand_on_them(db: Database, place: Databas
 
     def pins() -> int:
         checkpoints = ManifestLog(place).latest().checkpoints
-        return sum(one.owner.kind == "writer" for one in checkpoints)
+        return sum(checkpoint.owner.kind == "writer" for checkpoint in checkpoints)
 
     fill(db, count=100)
     db.flush(memtable=True)
@@ -283,9 +283,9 @@ def test_a_wrong_call_is_told_in_one_sentence(
 ) -> None:
     """InvalidRequest with a kind and a sentence that says what to do; nothing is written."""
     db = open_at(place)
-    with pytest.raises(InvalidRequest, match=sentence) as told:
+    with pytest.raises(InvalidRequest, match=sentence) as refusal:
         call(db)
-    assert told.value.kind == kind
+    assert refusal.value.kind == kind
     assert db.stats().last_sequence == 0
 
 
@@ -300,9 +300,9 @@ def test_a_batch_tells_its_rows_that_cannot_be() -> None:
         (b"ab", [b"1", b"2"], "wrong_type"),
         ([b"a", bytes(KEY_BYTES_MAX + 1)], [b"1", b"2"], "oversized_key"),
     ):
-        with pytest.raises(InvalidRequest) as told:
+        with pytest.raises(InvalidRequest) as refusal:
             batch.put_many(keys, values)
-        assert told.value.kind == kind
+        assert refusal.value.kind == kind
     batch.put_many([], [])
     assert len(batch) == 0
     large = bytes(BATCH_BYTES_MAX // 4)
@@ -384,9 +384,9 @@ def test_places_that_hold_no_database(place: DatabaseLocation, open_at: Callable
     db.put(b"a", b"1")
     db.close()
     db.admin.destroy(soft=True)
-    with pytest.raises(InvalidRequest, match="destroyed") as told:
+    with pytest.raises(InvalidRequest, match="destroyed") as refusal:
         open_at(place)
-    assert told.value.kind == "invalid_db_state"
+    assert refusal.value.kind == "invalid_db_state"
     assert open_at(place, after_destroy=True).get(b"a") is None
 
 

@@ -44,7 +44,7 @@ def in_log(place: DatabaseLocation) -> list[tuple[int, list[bytes]]]:
     """Keys in each log object with rows."""
     wal = WalLog(place)
     records = [wal.read(wal_id) for wal_id in wal.ids()]
-    return [(one.id, one.rows.column("key").to_pylist()) for one in records if one.rows is not None]
+    return [(record.id, record.rows.column("key").to_pylist()) for record in records if record.rows is not None]
 
 
 def wal_faults(fault: Fault, *indexes: int) -> Callable[[int, Call], Fault | None]:
@@ -287,11 +287,11 @@ def test_a_condition_does_not_rest_on_rows_that_were_taken_back(place: DatabaseL
 def test_threads_beside_rows_that_cannot_be_encoded(place: DatabaseLocation, open_at: Opener) -> None:
     """Each thread finds the writes that were reported done, and none that were reported not done."""
     db = open_at(place, background=True, l0_sst_bytes=20_000)
-    told: list[dict[bytes, bytes]] = [{} for _ in range(4)]
+    numbers: list[dict[bytes, bytes]] = [{} for _ in range(4)]
     kinds: set[str] = set()
 
     def work(number: int) -> None:
-        rng, mine = random.Random(number), told[number]
+        rng, mine = random.Random(number), numbers[number]
         for step in range(80):
             key, value = b"%d %d" % (number, rng.randrange(6)), b"%d" % step
             verb = rng.randrange(8)
@@ -309,11 +309,11 @@ def test_threads_beside_rows_that_cannot_be_encoded(place: DatabaseLocation, ope
             except (InternalError, Conflict) as error:
                 kinds.add(error.kind)
 
-    with running(*(partial(work, number) for number in range(len(told)))):
+    with running(*(partial(work, number) for number in range(len(numbers)))):
         pass
     assert "unencodable_rows" in kinds
     assert kinds <= {"unencodable_rows", "write_taken_back", "history_gone", "unexpected_value"}
-    rows = {key: value for mine in told for key, value in mine.items()}
+    rows = {key: value for mine in numbers for key, value in mine.items()}
     assert dict(db.scan()) == rows
     db.close()
     assert dict(open_at(place).scan()) == rows
@@ -341,9 +341,9 @@ def test_a_new_owner_ends_the_old_one(place: DatabaseLocation, open_at: Opener) 
     old.put(b"pending", b"1", await_durable=False)
     new = open_at(place, take_over=True)
     new.put(b"k", b"new")
-    with pytest.raises(Fenced) as told:
+    with pytest.raises(Fenced) as refusal:
         old.get(b"k", linearizable=True)
-    assert told.value.facts["new_epoch"] == 2
+    assert refusal.value.facts["new_epoch"] == 2
     writes: list[Callable[[], Any]] = [
         lambda: old.put(b"x", b"1"),
         lambda: old.put(b"x", b"1", await_durable=False),
@@ -370,9 +370,9 @@ def test_a_fenced_write_finds_out_by_itself(place: DatabaseLocation, open_at: Op
     """The first to notice is the append: the write that meets the fence is not acknowledged, nor found later."""
     old = open_at(place)
     new = open_at(place, take_over=True)
-    with pytest.raises(Fenced) as told:
+    with pytest.raises(Fenced) as refusal:
         old.put(b"k", b"1")
-    assert told.value.facts["new_epoch"] == 2
+    assert refusal.value.facts["new_epoch"] == 2
     old.close()  # whoever wrote was told: nothing is left to say
     new.close()
     assert open_at(place).get(b"k") is None
@@ -478,10 +478,10 @@ def test_a_crash_at_any_store_call_loses_nothing_acknowledged(
 
     def run(store: ObjectStore, healthy: DatabaseLocation) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
         asked: dict[bytes, bytes] = {}
-        told: dict[bytes, bytes] = {}
+        errors: dict[bytes, bytes] = {}
         with suppress(Crashed):
-            scenario(Database.open(through(healthy, store), options=options), asked, told)
-        return asked, told
+            scenario(Database.open(through(healthy, store), options=options), asked, errors)
+        return asked, errors
 
     recorded = DatabaseLocation.at(
         f"memory://crash-record-{fault.name}-{wal_enabled}-{left_max}", environment=environment
@@ -495,19 +495,19 @@ def test_a_crash_at_any_store_call_loses_nothing_acknowledged(
             f"memory://crash-{fault.name}-{wal_enabled}-{left_max}-{index}", environment=environment
         )
         store = FaultyStore(place.store, faults={index: fault})
-        asked, told = run(store, place)
+        asked, messages = run(store, place)
         # A call whose answer is an error (the probe's) passes it on, and the run goes on.
         assert store.is_crashed or recording.trace[index].outcome != "ok"
         store.land()
         with Database.open(place, options=options, take_over=True) as db:
-            found = dict(db.scan())
-        assert found.get(b"x") == found.get(b"y"), f"half a batch after a crash at call {index}"
-        for key, value in told.items():
+            scan = dict(db.scan())
+        assert scan.get(b"x") == scan.get(b"y"), f"half a batch after a crash at call {index}"
+        for key, value in messages.items():
             if key not in (b"x", b"y"):
-                assert found.get(key) == value, f"{key!r} was acknowledged before the crash at call {index}"
-        if b"x" in told:
-            assert int(found[b"x"]) >= int(told[b"x"])
-        assert set(found) <= set(asked) | {b"x", b"y"}
+                assert scan.get(key) == value, f"{key!r} was acknowledged before the crash at call {index}"
+        if b"x" in messages:
+            assert int(scan[b"x"]) >= int(messages[b"x"])
+        assert set(scan) <= set(asked) | {b"x", b"y"}
     tell(f"{fault.name}, log {wal_enabled}: crashed at each of {call_count} store calls")
 
 

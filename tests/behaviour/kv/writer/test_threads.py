@@ -57,9 +57,9 @@ class Bank:
         """Add one to a counter by compare-and-set, again and again until it succeeds."""
         for _ in range(CHANGES):
             while True:
-                there = self.db.get(b"hits")
+                value = self.db.get(b"hits")
                 try:
-                    self.db.set_if(b"hits", b"%d" % (amount(there) + 1), expected=there, await_durable=False)
+                    self.db.set_if(b"hits", b"%d" % (amount(value) + 1), expected=value, await_durable=False)
                     break
                 except Conflict:
                     self.counts["tried again"] += 1

@@ -94,11 +94,11 @@ def test_write_skew_is_allowed_under_snapshot_and_refused_under_serializable(db:
     for isolation, passes in (("snapshot", True), ("serializable", False)):
         db.put(b"a", b"1")
         db.put(b"b", b"1")
-        one, two = db.transaction(isolation), db.transaction(isolation)  # type: ignore[arg-type]
-        assert one.get(b"a") == two.get(b"b") == b"1"
-        one.put(b"b", b"0")
+        item, two = db.transaction(isolation), db.transaction(isolation)  # type: ignore[arg-type]
+        assert item.get(b"a") == two.get(b"b") == b"1"
+        item.put(b"b", b"0")
         two.put(b"a", b"0")
-        one.commit()
+        item.commit()
         if passes:
             two.commit()
         else:
@@ -255,7 +255,7 @@ def test_forgotten_transactions_hold_no_history(place: DatabaseLocation, open_at
     db = open_at(place)
 
     def memtables() -> int:
-        return sum(isinstance(one, Memtable) for one in gc.get_objects())
+        return sum(isinstance(candidate, Memtable) for candidate in gc.get_objects())
 
     gc.collect()  # memtables of other tests go now, not while these are counted
     before = memtables()

@@ -139,19 +139,19 @@ def test_operators_that_do_not_fit(place: DatabaseLocation, open_at: Callable[..
     batch = WriteBatch()
     batch.merge(b"k", b"x")
     for call in (lambda: db.merge(b"k", b"x"), lambda: db.write(batch), lambda: db.transaction().merge(b"k", b"x")):
-        with pytest.raises(InvalidRequest, match="has no merge operator") as told:
+        with pytest.raises(InvalidRequest, match="has no merge operator") as refusal:
             call()
-        assert told.value.kind == "no_merge_operator"
+        assert refusal.value.kind == "no_merge_operator"
     db.close()
     db = open_at(place, merge_operator="add_int64")
     for wrong in (lambda: db.merge(b"k", b"x"), lambda: db.write(batch), lambda: db.transaction().merge(b"k", b"x")):
-        with pytest.raises(InvalidRequest, match="8 bytes") as told:
+        with pytest.raises(InvalidRequest, match="8 bytes") as refusal:
             wrong()
-        assert told.value.kind == "wrong_operand"
+        assert refusal.value.kind == "wrong_operand"
     db.close()
-    with pytest.raises(InvalidRequest, match="merges with 'add_int64'") as told:
+    with pytest.raises(InvalidRequest, match="merges with 'add_int64'") as refusal:
         open_at(place, merge_operator="append")
-    assert told.value.kind == "merge_operator_mismatch"
+    assert refusal.value.kind == "merge_operator_mismatch"
     with pytest.raises(InvalidRequest, match="No merge operator 'nobody'"):
         open_at(place, merge_operator="nobody")
 

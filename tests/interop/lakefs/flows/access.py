@@ -45,7 +45,7 @@ def a_token_is_as_good_as_a_secret(lake):
     main.object("a").upload(b"1")
     main.object("b").upload(b"2", pre_sign=True)
     assert main.commit("by a token").get_commit().committer == lake.access_key
-    assert [one.path for one in main.objects()] == ["a", "b"]
+    assert [entry.path for entry in main.objects()] == ["a", "b"]
     assert main.object("b").reader().read() == b"2"
     wrong = lakefs.Client(host=lake.endpoint, access_token=token.token[:-2] + "xx")
     with refused(401, kind=NotAuthorizedException):
@@ -65,7 +65,7 @@ def who_may_read_cannot_write(lake):
     client, _ = _key(lake, "read")
     main = _branch(made, client)
     assert main.object("a").reader().read() == b"1"
-    assert [one.path for one in main.objects()] == ["a"]
+    assert [entry.path for entry in main.objects()] == ["a"]
     assert len(list(main.log())) == 2
     repository = lakefs.Repository(made.id, client=client)
     for change in (
@@ -88,7 +88,7 @@ def who_may_read_cannot_write(lake):
         with refused(403):
             change()
     assert [branch.id for branch in made.branches()] == ["main"]
-    assert [one.path for one in mine.objects()] == ["a"]
+    assert [entry.path for entry in mine.objects()] == ["a"]
 
 
 def who_may_write_cannot_administrate(lake):
@@ -111,7 +111,7 @@ def a_key_may_be_for_some_repositories(lake):
     _branch(mine, client).object("a").upload(b"1")
     with refused(403, others.id):
         _branch(others, client).object("a").upload(b"1", pre_sign=False)
-    assert [one.id for one in lakefs.repositories(client)] == [mine.id]
+    assert [repository.id for repository in lakefs.repositories(client)] == [mine.id]
 
 
 def a_revoked_key_ends(lake):

@@ -97,8 +97,8 @@ def a_tag_stays_where_it_is(lake):
     made.tag("v1").create("main", exist_ok=True)
     assert made.tag("v1").get_commit().id == first.id
     made.tag("v0").create("main~1")
-    assert [one.id for one in made.tags()] == ["v0", "v1"]
-    assert [one.id for one in made.tags(prefix="v", after="v0")] == ["v1"]
+    assert [item.id for item in made.tags()] == ["v0", "v1"]
+    assert [item.id for item in made.tags(prefix="v", after="v0")] == ["v1"]
     with refused(404, kind=NotFoundException):
         made.tag("v2").create("nowhere")
     tag.delete()
@@ -122,7 +122,7 @@ def what_is_uncommitted_can_be_given_up(lake):
     assert [change.path for change in main.uncommitted()] == ["b/1", "kept"]
     main.reset_changes()
     assert list(main.uncommitted()) == []
-    assert [one.path for one in main.objects()] == ["kept"]
+    assert [entry.path for entry in main.objects()] == ["kept"]
     assert main.object("kept").reader().read() == b"1"
 
 

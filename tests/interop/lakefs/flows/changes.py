@@ -26,15 +26,15 @@ def _text(reference, path):
 def a_merge_takes_what_one_side_changed(lake):
     """The merge has both as parents, its own message and metadata; the source stays."""
     _, main, dev = _with_two_branches(lake)
-    there = _put(dev, "on dev", b="2")
+    present = _put(dev, "on dev", b="2")
     here = _put(main, "on main", c="3")
     merged = dev.merge_into(main, message="together", metadata={"by": "test"})
     commit = main.get_commit()
     assert commit.id == merged
     assert (commit.message, commit.metadata["by"]) == ("together", "test")
-    assert commit.parents == [here.id, there.id]
-    assert [one.path for one in main.objects()] == ["a", "b", "c"]
-    assert dev.head.id == there.id
+    assert commit.parents == [here.id, present.id]
+    assert [entry.path for entry in main.objects()] == ["a", "b", "c"]
+    assert dev.head.id == present.id
     assert dev.merge_into(main, allow_empty=True)
 
 
@@ -52,7 +52,7 @@ def a_dirty_destination_is_refused(lake):
     main.object("c").upload("3")
     with refused(400, kind=BadRequestException):
         dev.merge_into(main)
-    assert [one.path for one in main.uncommitted()] == ["c"]
+    assert [change.path for change in main.uncommitted()] == ["c"]
 
 
 def a_conflict_moves_nothing(lake):
@@ -86,7 +86,7 @@ def a_squash_leaves_the_source_out_of_the_history(lake):
     before = main.head.id
     dev.merge_into(main, squash_merge=True, message="squashed")
     assert main.get_commit().parents == [before]
-    assert [one.path for one in main.objects()] == ["a", "b", "c"]
+    assert [entry.path for entry in main.objects()] == ["a", "b", "c"]
     assert "on dev" not in [commit.message for commit in main.log()]
 
 
@@ -94,10 +94,10 @@ def the_merge_base_is_told(lake):
     """Where two references parted."""
     made, main, dev = _with_two_branches(lake)
     base = main.head.id
-    there, here = _put(dev, "on dev", b="2"), _put(main, "on main", c="3")
-    found = lake.client.sdk_client.refs_api.find_merge_base(made.id, "dev", "main")
-    assert (found.source_commit_id, found.destination_commit_id) == (there.id, here.id)
-    assert found.base_commit_id == base
+    present, here = _put(dev, "on dev", b="2"), _put(main, "on main", c="3")
+    merge_base = lake.client.sdk_client.refs_api.find_merge_base(made.id, "dev", "main")
+    assert (merge_base.source_commit_id, merge_base.destination_commit_id) == (present.id, here.id)
+    assert merge_base.base_commit_id == base
 
 
 def a_tag_or_commit_is_merged_too(lake):
@@ -120,7 +120,7 @@ def a_commit_is_taken_back(lake):
     undone = main.revert(bad)
     assert undone.id == main.head.id
     assert "Revert" in undone.message
-    assert [one.path for one in main.objects()] == ["a", "c"]
+    assert [entry.path for entry in main.objects()] == ["a", "c"]
     assert _text(main, "a") == "1"
     with refused(404, kind=NotFoundException):
         main.revert("nowhere")
@@ -162,7 +162,7 @@ def a_merge_is_taken_back_to_a_parent(lake):
     with refused(409, "parent"):
         main.revert(merged)
     main.revert(merged, parent_number=1)
-    assert [one.path for one in main.objects()] == ["a", "c"]
+    assert [entry.path for entry in main.objects()] == ["a", "c"]
     with refused(400):
         main.revert(merged, parent_number=3)
 
@@ -175,7 +175,7 @@ def a_commit_is_picked(lake):
     picked = main.cherry_pick(wanted)
     assert picked.message == "this"
     assert picked.id == main.head.id
-    assert [one.path for one in main.objects()] == ["a", "c"]
+    assert [entry.path for entry in main.objects()] == ["a", "c"]
     _put(main, "differently", d="main")
     other = _put(dev, "conflicting", d="dev")
     with refused(409, kind=ConflictException):
@@ -197,4 +197,4 @@ def a_merge_is_picked_against_a_parent(lake):
     with refused(400, "parent"):
         start.cherry_pick(merged)
     start.cherry_pick(merged, parent_number=1)
-    assert [one.path for one in start.objects()] == ["a", "b"]
+    assert [entry.path for entry in start.objects()] == ["a", "b"]

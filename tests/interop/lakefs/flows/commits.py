@@ -103,11 +103,11 @@ def versions_differ_by_two_and_three_dots(lake):
     dev.commit("on dev")
     main.object("on-main").upload(b"4")
     main.commit("on main")
-    found = {(one.type, one.path, one.size_bytes) for one in main.diff(dev)}
-    assert found == {("added", "added", 3), ("changed", "changed", 2), ("removed", "removed", 1)}
-    two = [(one.type, one.path) for one in main.diff(dev, type="two_dot")]
+    pairs = {(difference.type, difference.path, difference.size_bytes) for difference in main.diff(dev)}
+    assert pairs == {("added", "added", 3), ("changed", "changed", 2), ("removed", "removed", 1)}
+    two = [(difference.type, difference.path) for difference in main.diff(dev, type="two_dot")]
     assert two == [("added", "added"), ("changed", "changed"), ("removed", "on-main"), ("removed", "removed")]
-    assert [one.path for one in main.diff("dev", after="added", max_amount=1)] == ["changed"]
+    assert [difference.path for difference in main.diff("dev", after="added", max_amount=1)] == ["changed"]
     with refused(404, "nowhere", kind=NotFoundException):
         list(main.diff("nowhere"))
 
@@ -119,20 +119,20 @@ def differences_fold_into_prefixes(lake):
     dev = made.branch("dev").create("main")
     for path in ("a/1", "a/2", "b/x/1", "c"):
         dev.object(path).upload(b"1")
-    assert [(one.type, one.path) for one in dev.uncommitted()] == [
+    assert [(change.type, change.path) for change in dev.uncommitted()] == [
         ("added", path) for path in ("a/1", "a/2", "b/x/1", "c")
     ]
     folded = list(dev.uncommitted(delimiter="/"))
-    assert [(one.path_type, one.path) for one in folded] == [
+    assert [(entry.path_type, entry.path) for entry in folded] == [
         ("common_prefix", "a/"), ("common_prefix", "b/"), ("object", "c")
     ]  # fmt: skip
-    assert [one.path for one in dev.uncommitted(prefix="a/", max_amount=1)] == ["a/1"]
+    assert [change.path for change in dev.uncommitted(prefix="a/", max_amount=1)] == ["a/1"]
     dev.commit("all")
     assert list(dev.uncommitted()) == []
-    assert [(one.path_type, one.path) for one in main.diff(dev, delimiter="/")] == [
+    assert [(difference.path_type, difference.path) for difference in main.diff(dev, delimiter="/")] == [
         ("common_prefix", "a/"), ("common_prefix", "b/"), ("object", "c")
     ]  # fmt: skip
-    assert [one.path for one in main.diff(dev, prefix="b/", delimiter="/")] == ["b/x/"]
+    assert [difference.path for difference in main.diff(dev, prefix="b/", delimiter="/")] == ["b/x/"]
 
 
 def a_commit_is_found_by_every_reference(lake):
@@ -156,8 +156,8 @@ def paths_of_a_commit_can_be_chosen(lake):
     place = f"/api/v1/repositories/{made.id}/branches/main/commits"
     status, _, _ = lake.ask("POST", place, {"message": "some", "paths": ["a/"]})
     assert status == 201
-    assert [one.path for one in main.uncommitted()] == ["b"]
-    assert [one.path for one in made.ref("main@").objects()] == ["a/1", "a/2"]
+    assert [change.path for change in main.uncommitted()] == ["b"]
+    assert [entry.path for entry in made.ref("main@").objects()] == ["a/1", "a/2"]
 
 
 def a_metarange_is_not_committed(lake):

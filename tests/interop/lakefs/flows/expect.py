@@ -9,17 +9,17 @@ from lakefs.exceptions import ServerException
 @contextmanager
 def refused(status, *words, kind=Exception):
     """The block must end in an error of this status, whose sentence holds these words."""
-    found = None
+    result = None
     try:
         yield
     except (ServerException, lakefs_sdk.ApiException) as error:
-        found = error
-    assert found is not None, f"nothing was refused; {status} was expected"
-    got = getattr(found, "status_code", None) or found.status
-    assert got == status, f"{got} instead of {status}: {found}"
-    assert isinstance(found, kind), f"{type(found)} instead of {kind}"
+        result = error
+    assert result is not None, f"nothing was refused; {status} was expected"
+    got = getattr(result, "status_code", None) or result.status
+    assert got == status, f"{got} instead of {status}: {result}"
+    assert isinstance(result, kind), f"{type(result)} instead of {kind}"
     for word in words:
-        assert word in str(found), f"{word!r} is not in {found}"
+        assert word in str(result), f"{word!r} is not in {result}"
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def files_are_put_and_got(lake):
         (here / "tree" / "one").write_bytes(b"1")
         (here / "tree" / "inner" / "two").write_bytes(b"22")
         fs.put(str(here / "tree") + "/", f"{root}/tree/", recursive=True)
-        assert [one.path for one in made.branch("main").objects()] == ["tree/inner/two", "tree/one"]
+        assert [entry.path for entry in made.branch("main").objects()] == ["tree/inner/two", "tree/one"]
         fs.get(f"{root}/tree/", str(here / "back") + "/", recursive=True)
         assert (here / "back" / "inner" / "two").read_bytes() == b"22"
         fs.get_file(f"{root}/tree/one", str(here / "single"))
@@ -81,8 +81,8 @@ def folders_are_listed(lake):
     assert _names(fs.ls(f"{root}/", detail=False), root) == ["a.txt", "folder/", "other/"]
     assert _names(fs.ls(f"{root}/folder", detail=False), root) == ["folder/b.txt", "folder/c.csv", "folder/deep/"]
     assert _names(fs.ls(f"{root}/folder/", detail=False), root) == ["folder/b.txt", "folder/c.csv", "folder/deep/"]
-    found = fs.info(f"{root}/a.txt")
-    assert (found["type"], found["size"], found["name"]) == ("file", 5, f"{root}/a.txt")
+    result = fs.info(f"{root}/a.txt")
+    assert (result["type"], result["size"], result["name"]) == ("file", 5, f"{root}/a.txt")
     assert fs.info(f"{root}/folder")["type"] == "directory"
     assert fs.exists(f"{root}/a.txt")
     assert fs.exists(f"{root}/folder")
@@ -199,7 +199,7 @@ def a_transaction_is_one_merge(lake):
         transaction.tag(first, "v1")
         assert transaction.rev_parse(first).message == "first"
         assert list(main.objects()) == []
-    assert [one.path for one in main.objects()] == ["a", "b"]
+    assert [entry.path for entry in main.objects()] == ["a", "b"]
     assert [branch.id for branch in made.branches(show_hidden=True)] == ["main"]
     assert {"first", "second"} <= {commit.message for commit in main.log()}
     assert made.tag("v1").get_commit().metadata["by"] == "test"

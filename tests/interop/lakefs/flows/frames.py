@@ -20,7 +20,7 @@ def _open(lake):
 
 def _frame(start=0, count=1_000):
     numbers = range(start, start + count)
-    return pd.DataFrame({"number": list(numbers), "name": [f"flight {one}" for one in numbers]})
+    return pd.DataFrame({"number": list(numbers), "name": [f"flight {number}" for number in numbers]})
 
 
 def pandas_reads_and_writes(lake):
@@ -67,10 +67,10 @@ def duckdb_queries(lake):
             pq.write_table(pa.Table.from_pandas(_frame(number * 1_000)), file)
     with duckdb.connect() as connection:
         connection.register_filesystem(fs)
-        found = connection.execute(f"SELECT count(*), sum(number) FROM '{root}/parts/*.parquet'").fetchall()
-        assert found == [(3_000, sum(range(3_000)))]
-        found = connection.execute(f"SELECT name FROM '{root}/parts/1.parquet' WHERE number = 1500").fetchall()
-        assert found == [("flight 1500",)]
+        result = connection.execute(f"SELECT count(*), sum(number) FROM '{root}/parts/*.parquet'").fetchall()
+        assert result == [(3_000, sum(range(3_000)))]
+        result = connection.execute(f"SELECT name FROM '{root}/parts/1.parquet' WHERE number = 1500").fetchall()
+        assert result == [("flight 1500",)]
         connection.execute(f"COPY (SELECT 42 AS answer) TO '{root}/answer.parquet' (FORMAT parquet)")
     with fs.open(f"{root}/answer.parquet", "rb") as file:
         assert pq.read_table(file).to_pylist() == [{"answer": 42}]
@@ -85,10 +85,10 @@ def pyarrow_reads_datasets(lake):
         table, path, filesystem=fs, format="parquet", partitioning=["day"], existing_data_behavior="overwrite_or_ignore"
     )
     made.branch("main").commit("a dataset")
-    found = ds.dataset(path, filesystem=fs, format="parquet", partitioning=["day"])
-    assert len(found.files) == 3
-    assert found.to_table().num_rows == 5
-    assert sorted(found.to_table(filter=ds.field("day") == 2)["value"].to_pylist()) == [20, 21]
+    result = ds.dataset(path, filesystem=fs, format="parquet", partitioning=["day"])
+    assert len(result.files) == 3
+    assert result.to_table().num_rows == 5
+    assert sorted(result.to_table(filter=ds.field("day") == 2)["value"].to_pylist()) == [20, 21]
 
 
 def frames_are_written_in_a_transaction(lake):

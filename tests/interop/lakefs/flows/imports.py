@@ -29,7 +29,7 @@ def a_prefix_and_an_object_are_imported(lake):
     commit = main.get_commit()
     assert (commit.message, commit.metadata["from"]) == ("imported", "outside")
     assert commit.meta_range_id == status.metarange_id
-    assert [one.path for one in main.objects()] == ["all/0000", "all/0001", "all/0002", "before", "single"]
+    assert [entry.path for entry in main.objects()] == ["all/0000", "all/0001", "all/0002", "before", "single"]
     assert main.object("all/0002").reader().read() == b"object 2"
     assert main.object("single").stat().size_bytes == 8
     assert manager.status().completed
@@ -88,4 +88,4 @@ def what_cannot_be_imported_is_said(lake):
     main.object("uncommitted").upload(b"1")
     with raises(ImportManagerException):
         main.import_data().prefix(prefix, "a/").run(SOON)
-    assert [one.path for one in main.objects()] == ["uncommitted"]
+    assert [entry.path for entry in main.objects()] == ["uncommitted"]

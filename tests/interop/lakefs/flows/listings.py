@@ -8,13 +8,13 @@ def prefixes_are_folded(lake):
     main = lake.repository().branch("main")
     for path in ("a", "b/1", "b/2", "b/c/3", "b-", "d/e"):
         main.object(path).upload(path)
-    found = [(one.path, type(one).__name__) for one in main.objects(delimiter="/")]
-    assert found == [("a", "ObjectInfo"), ("b-", "ObjectInfo"), ("b/", "CommonPrefix"), ("d/", "CommonPrefix")]
-    assert [one.path for one in main.objects(prefix="b/", delimiter="/")] == ["b/1", "b/2", "b/c/"]
-    assert [one.path for one in main.objects(prefix="b")] == ["b-", "b/1", "b/2", "b/c/3"]
-    assert [one.path for one in main.objects(prefix="none/")] == []
-    assert [one.path for one in main.objects(delimiter="/", after="b/")] == ["d/"]
-    assert [one.path for one in main.objects(delimiter="/", max_amount=1, after="a")] == ["b-"]
+    pairs = [(entry.path, type(entry).__name__) for entry in main.objects(delimiter="/")]
+    assert pairs == [("a", "ObjectInfo"), ("b-", "ObjectInfo"), ("b/", "CommonPrefix"), ("d/", "CommonPrefix")]
+    assert [entry.path for entry in main.objects(prefix="b/", delimiter="/")] == ["b/1", "b/2", "b/c/"]
+    assert [entry.path for entry in main.objects(prefix="b")] == ["b-", "b/1", "b/2", "b/c/3"]
+    assert [entry.path for entry in main.objects(prefix="none/")] == []
+    assert [entry.path for entry in main.objects(delimiter="/", after="b/")] == ["d/"]
+    assert [entry.path for entry in main.objects(delimiter="/", max_amount=1, after="a")] == ["b-"]
 
 
 def a_page_says_where_the_next_begins(lake):
@@ -39,5 +39,5 @@ def listings_are_of_versions(lake):
     first = main.commit("first")
     main.object("a").delete()
     main.object("b").upload(b"1")
-    assert [one.path for one in first.objects()] == ["a"]
-    assert [one.path for one in main.objects()] == ["b"]
+    assert [entry.path for entry in first.objects()] == ["a"]
+    assert [entry.path for entry in main.objects()] == ["b"]

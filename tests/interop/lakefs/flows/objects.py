@@ -20,11 +20,11 @@ def an_object_is_written_and_read(lake):
     assert main.object("bytes").reader().read() == b"\x00\xffdata"
     assert main.object("text").reader(mode="r").read() == "Grüße\r\n"
     assert main.object("empty").reader().read() == b""
-    found = main.object("bytes").stat()
-    assert (found.path, found.size_bytes) == ("bytes", 6)
-    assert found.checksum == hashlib.md5(b"\x00\xffdata").hexdigest()
-    assert found.content_type == "application/octet-stream"
-    assert abs(found.mtime - time.time()) < 60
+    entry = main.object("bytes").stat()
+    assert (entry.path, entry.size_bytes) == ("bytes", 6)
+    assert entry.checksum == hashlib.md5(b"\x00\xffdata").hexdigest()
+    assert entry.content_type == "application/octet-stream"
+    assert abs(entry.mtime - time.time()) < 60
     assert main.object("text").stat().content_type == "text/plain; charset=utf-8"
     assert main.object("empty").stat().size_bytes == 0
     main.object("bytes").upload(b"again")
@@ -37,10 +37,10 @@ def metadata_of_users_goes_with_an_object(lake):
     for number, pre_sign in enumerate((False, True)):
         given = {"source": "radar", "number": str(number)}
         main.object(f"{number}").upload(b"1", pre_sign=pre_sign, metadata=given, content_type="text/csv")
-        found = main.object(f"{number}").stat()
-        assert (found.metadata, found.content_type) == (given, "text/csv")
-    assert [one.metadata["number"] for one in main.objects()] == ["0", "1"]
-    assert [one.metadata for one in main.objects(user_metadata=False)] == [None, None]
+        entry = main.object(f"{number}").stat()
+        assert (entry.metadata, entry.content_type) == (given, "text/csv")
+    assert [item.metadata["number"] for item in main.objects()] == ["0", "1"]
+    assert [item.metadata for item in main.objects(user_metadata=False)] == [None, None]
 
 
 def an_upload_may_go_past_the_server(lake):
@@ -48,9 +48,9 @@ def an_upload_may_go_past_the_server(lake):
     main = lake.repository().branch("main")
     body = os.urandom(300_000)
     main.object("signed").upload(body, pre_sign=True, content_type="image/png")
-    found = main.object("signed").stat()
-    assert (found.size_bytes, found.content_type) == (len(body), "image/png")
-    assert found.checksum == hashlib.md5(body).hexdigest()
+    entry = main.object("signed").stat()
+    assert (entry.size_bytes, entry.content_type) == (len(body), "image/png")
+    assert entry.checksum == hashlib.md5(body).hexdigest()
     for pre_sign in (True, False, None):
         with main.object("signed").reader(pre_sign=pre_sign) as reader:
             assert reader.read(10) == body[:10]
@@ -157,10 +157,10 @@ def a_body_in_chunks_is_an_object(lake):
     pieces = (b"%d," % number * 1000 for number in range(600))
     reply = lake.http.request("POST", lake.endpoint + place, body=pieces, headers=headers, chunked=True)
     assert reply.status == 201, reply.data
-    found = made.branch("main").object("chunks").stat()
+    entry = made.branch("main").object("chunks").stat()
     expected = b"".join(b"%d," % number * 1000 for number in range(600))
-    assert (found.size_bytes, found.content_type) == (len(expected), "text/csv")
-    assert found.metadata == {"source": "radar"}
+    assert (entry.size_bytes, entry.content_type) == (len(expected), "text/csv")
+    assert entry.metadata == {"source": "radar"}
     assert made.branch("main").object("chunks").reader().read() == expected
 
 
@@ -170,8 +170,8 @@ def a_form_is_an_upload_too(lake):
     path = os.path.join(lake.folder, f"form-{uuid.uuid4().hex}")
     with open(path, "wb") as file:
         file.write(b"in a form\r\n" * 1000)
-    found = lake.client.sdk_client.objects_api.upload_object(made.id, "main", "form", content=path)
-    assert found.size_bytes == 11_000
+    result = lake.client.sdk_client.objects_api.upload_object(made.id, "main", "form", content=path)
+    assert result.size_bytes == 11_000
     assert made.branch("main").object("form").reader().read() == b"in a form\r\n" * 1000
 
 
@@ -264,7 +264,7 @@ def an_object_is_deleted(lake):
     main.object("a").delete()
     main.object("never").delete()
     assert not main.object("a").exists()
-    assert [(one.type, one.path) for one in main.uncommitted()] == [("removed", "a")]
+    assert [(change.type, change.path) for change in main.uncommitted()] == [("removed", "a")]
     assert first.object("a").reader().read() == b"1"
     main.commit("gone")
     assert list(main.objects()) == []
@@ -276,7 +276,7 @@ def many_objects_are_deleted_at_once(lake):
     for path in ("a", "b", "c"):
         main.object(path).upload(b"1")
     main.delete_objects(["a", main.object("b"), *(f"missing/{number}" for number in range(998))])
-    assert [one.path for one in main.objects()] == ["c"]
+    assert [entry.path for entry in main.objects()] == ["c"]
     with refused(400, "1000"):
         main.delete_objects([f"missing/{number}" for number in range(1001)])
     main.delete_objects("c")
@@ -291,9 +291,9 @@ def an_object_is_copied(lake):
     main.object("a").upload(b"12345", content_type="text/plain", metadata={"k": "v"})
     copied = main.object("a").copy("dev", "copies/a")
     assert copied.reader().read() == b"12345"
-    found = dev.object("copies/a").stat()
-    assert (found.content_type, found.metadata) == ("text/plain", {"k": "v"})
-    assert found.checksum == main.object("a").stat().checksum
+    entry = dev.object("copies/a").stat()
+    assert (entry.content_type, entry.metadata) == ("text/plain", {"k": "v"})
+    assert entry.checksum == main.object("a").stat().checksum
     first = main.commit("first")
     main.object("a").delete()
     first.object("a").copy("main", "back")

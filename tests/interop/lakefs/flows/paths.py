@@ -39,15 +39,15 @@ def odd_paths_are_paths(lake):
     main = made.branch("main")
     for number, path in enumerate(ODD):
         main.object(path).upload(f"{number}")
-    assert [one.path for one in main.objects()] == sorted(ODD, key=str.encode)
+    assert [entry.path for entry in main.objects()] == sorted(ODD, key=str.encode)
     for number, path in enumerate(ODD):
         assert main.object(path).exists(), path
         assert main.object(path).stat().path == path
         assert main.object(path).reader(mode="r").read() == f"{number}"
-        assert [one.path for one in main.objects(prefix=path, max_amount=1)] == [path]
+        assert [entry.path for entry in main.objects(prefix=path, max_amount=1)] == [path]
         assert main.object(path).copy("main", f"copy/{path}").reader(mode="r").read() == f"{number}"
     main.commit("all")
-    assert sorted(one.path for one in made.ref("main~1").diff("main")) == sorted(
+    assert sorted(difference.path for difference in made.ref("main~1").diff("main")) == sorted(
         [*ODD, *(f"copy/{path}" for path in ODD)]
     )
     main.object(ODD[0]).upload("changed")
@@ -81,8 +81,10 @@ def paths_that_cannot_be_are_refused(lake):
     main.object("a").upload(b"1")
     with refused(400):
         main.object("a").copy("main", "a/../b")
-    found = lake.client.sdk_client.objects_api.delete_objects(made.id, "main", lakefs_sdk.PathList(paths=["../a", "a"]))
-    assert [(one.status_code, one.path) for one in found.errors] == [(400, "../a")]
+    objects = lake.client.sdk_client.objects_api.delete_objects(
+        made.id, "main", lakefs_sdk.PathList(paths=["../a", "a"])
+    )
+    assert [(error.status_code, error.path) for error in objects.errors] == [(400, "../a")]
     assert list(main.objects()) == []
 
 

@@ -64,9 +64,9 @@ def repositories_are_listed_in_pages(lake):
     """All of them come, by prefix and behind a name."""
     prefix = lake.name()
     names = [lake.repository(f"{prefix}-{letter}").id for letter in "dbac"]
-    assert [one.id for one in lakefs.repositories(lake.client, prefix=prefix)] == sorted(names)
+    assert [repository.id for repository in lakefs.repositories(lake.client, prefix=prefix)] == sorted(names)
     after = lakefs.repositories(lake.client, prefix=prefix, after=f"{prefix}-b")
-    assert [one.id for one in after] == [f"{prefix}-c", f"{prefix}-d"]
+    assert [item.id for item in after] == [f"{prefix}-c", f"{prefix}-d"]
     page = lake.client.sdk_client.repositories_api.list_repositories(prefix=prefix, amount=2)
     assert page.pagination.has_more
     assert page.pagination.next_offset == f"{prefix}-b"
@@ -87,8 +87,8 @@ def rules_of_protection_are_changed_by_one_at_a_time(lake):
     """A second writer that has read the same rules is refused, so it loses no rule."""
     made, api = lake.repository(), lake.client.sdk_client.repositories_api
     tags = [api.get_branch_protection_rules_with_http_info(made.id).headers["etag"] for _ in range(2)]
-    one, other = ([lakefs_sdk.BranchProtectionRule(pattern=pattern)] for pattern in ("one-*", "other-*"))
-    api.set_branch_protection_rules(made.id, one, if_match=tags[0])
+    item, other = ([lakefs_sdk.BranchProtectionRule(pattern=pattern)] for pattern in ("one-*", "other-*"))
+    api.set_branch_protection_rules(made.id, item, if_match=tags[0])
     with refused(412):
         api.set_branch_protection_rules(made.id, other, if_match=tags[1])
     assert [rule.pattern for rule in api.get_branch_protection_rules(made.id)] == ["one-*"]

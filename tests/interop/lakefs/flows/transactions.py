@@ -16,11 +16,11 @@ def a_transaction_is_one_merge(lake):
         with transaction.object("written").writer() as writer:
             writer.write(b"3")
         transaction.commit_message = "many changes, renamed"
-        assert [one.path for one in main.objects()] == ["old"]
-        assert [one.path for one in transaction.objects()] == ["new", "written"]
+        assert [entry.path for entry in main.objects()] == ["old"]
+        assert [entry.path for entry in transaction.objects()] == ["new", "written"]
         assert [branch.id for branch in made.branches()] == ["main"]
         assert len(list(made.branches(show_hidden=True))) == 2
-    assert [one.path for one in main.objects()] == ["new", "written"]
+    assert [entry.path for entry in main.objects()] == ["new", "written"]
     assert [branch.id for branch in made.branches(show_hidden=True)] == ["main"]
     log = list(main.log())
     assert log[0].message.startswith("Merge transaction")

@@ -99,7 +99,7 @@ def a_policy_limits_a_user(lake):
     assert not _reads(mine, "private/1")
     mine.object("in/2").upload(b"2", pre_sign=False)
     mine.object("in/3").upload(b"3", pre_sign=True)
-    assert {one.path for one in mine.objects(prefix="in/")} == {"in/1", "in/2", "in/3"}
+    assert {entry.path for entry in mine.objects(prefix="in/")} == {"in/1", "in/2", "in/3"}
     assert mine.commit("mine").get_commit().committer == name
     for path in ("public/2", "private/2", "in"):
         for presign in (False, True):

@@ -30,21 +30,21 @@ def _filled(lake, count):
 def more_than_a_page_is_listed(lake):
     """1,500 objects are listed, uncommitted and committed; pages follow each other without a gap; then all go."""
     made, main, paths = _filled(lake, COUNT)
-    assert [one.path for one in main.objects()] == paths
-    assert [one.path for one in main.objects(amount=1000)] == paths
-    assert [one.path for one in main.uncommitted(amount=1000)] == paths
-    assert [one.path for one in main.objects(prefix="3/")] == [path for path in paths if path.startswith("3/")]
-    assert [one.path for one in main.objects(after=paths[300])] == paths[301:]
-    assert [one.path for one in main.objects(delimiter="/")] == [f"{number}/" for number in range(5)]
+    assert [entry.path for entry in main.objects()] == paths
+    assert [entry.path for entry in main.objects(amount=1000)] == paths
+    assert [change.path for change in main.uncommitted(amount=1000)] == paths
+    assert [entry.path for entry in main.objects(prefix="3/")] == [path for path in paths if path.startswith("3/")]
+    assert [entry.path for entry in main.objects(after=paths[300])] == paths[301:]
+    assert [entry.path for entry in main.objects(delimiter="/")] == [f"{number}/" for number in range(5)]
     main.commit("all")
-    assert [one.path for one in main.objects(amount=1000)] == paths
+    assert [entry.path for entry in main.objects(amount=1000)] == paths
     for start in range(0, COUNT, 1000):
         main.delete_objects(paths[start : start + 1000])
     assert list(main.objects()) == []
     assert sum(1 for _ in main.uncommitted(amount=1000)) == COUNT
     dev = made.branch("dev").create("main")
     main.commit("none")
-    assert [one.type for one in dev.diff(main, amount=1000)] == ["removed"] * COUNT
+    assert [difference.type for difference in dev.diff(main, amount=1000)] == ["removed"] * COUNT
 
 
 def a_tree_of_more_than_a_thousand_is_removed(lake):
@@ -52,7 +52,7 @@ def a_tree_of_more_than_a_thousand_is_removed(lake):
     made, main, paths = _filled(lake, 1_300)
     fs = LakeFSFileSystem(host=lake.endpoint, username=lake.access_key, password=lake.secret, skip_instance_cache=True)
     fs.rm(f"{made.id}/main/3/", recursive=True)
-    assert [one.path for one in main.objects(amount=1000)] == [path for path in paths if not path.startswith("3/")]
+    assert [entry.path for entry in main.objects(amount=1000)] == [path for path in paths if not path.startswith("3/")]
     fs.rm(f"{made.id}/main/", recursive=True)
     assert list(main.objects()) == []
 
@@ -67,9 +67,9 @@ def a_large_object_goes_through(lake):
         body.write(piece[8:])
     data = body.getvalue()
     main.object("large").upload(data, pre_sign=False)
-    found = main.object("large").stat()
-    assert (found.size_bytes, found.checksum) == (100 * MB, hashlib.md5(data).hexdigest())
+    entry = main.object("large").stat()
+    assert (entry.size_bytes, entry.checksum) == (100 * MB, hashlib.md5(data).hexdigest())
     with main.object("large").reader(pre_sign=False) as reader:
-        assert hashlib.md5(reader.read()).hexdigest() == found.checksum
+        assert hashlib.md5(reader.read()).hexdigest() == entry.checksum
         reader.seek(50 * MB)
         assert reader.read(8) == (50).to_bytes(8, "big")

@@ -27,14 +27,14 @@ def test_appends_that_wait_travel_together() -> None:
     is_full = threading.Semaphore(0)
 
     def send(waiting: Sequence[Waiting]) -> None:
-        sent.append([one.item.expected or 0 for one in waiting])
+        sent.append([candidate.item.expected or 0 for candidate in waiting])
         is_full.release()
         may_go.wait(HANG_S)
-        for one in waiting:
-            if one.item.expected == 13:
-                one.error = Conflict("no")
+        for element in waiting:
+            if element.item.expected == 13:
+                element.error = Conflict("no")
             else:
-                one.lsn = 100 + (one.item.expected or 0)
+                element.lsn = 100 + (element.item.expected or 0)
 
     batches = AppendBatches(send, environment=Environment())
 
@@ -53,9 +53,9 @@ def test_appends_that_wait_travel_together() -> None:
             wait_until(lambda: batches.waiting_count == 30)
         finally:
             may_go.set()
-        found = [one.result(HANG_S) for one in (*first, *rest)]
-    assert found == [-1 if number == 13 else 100 + number for number in range(32)]
-    assert [len(one) for one in sent] == [1, 1, 30]
+        results = [element.result(HANG_S) for element in (*first, *rest)]
+    assert results == [-1 if number == 13 else 100 + number for number in range(32)]
+    assert [len(element) for element in sent] == [1, 1, 30]
 
 
 def test_large_appends_do_not_travel_together() -> None:
@@ -64,13 +64,13 @@ def test_large_appends_do_not_travel_together() -> None:
 
     def send(waiting: Sequence[Waiting]) -> None:
         sent.append(len(waiting))
-        for one in waiting:
-            one.lsn = 1
+        for element in waiting:
+            element.lsn = 1
 
     batches = AppendBatches(send, environment=Environment())
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda number: batches.append(item(number, size=9 << 20)), range(16)))
-    assert found == [1] * 16
+        result = list(pool.map(lambda number: batches.append(item(number, size=9 << 20)), range(16)))
+    assert result == [1] * 16
     assert set(sent) == {1}
 
 
@@ -82,8 +82,8 @@ def test_a_request_that_fails_is_the_error_of_those_without_a_result() -> None:
         if fails:
             fails.clear()
             raise Unavailable("no answer")
-        for one in waiting:
-            one.lsn = 7
+        for element in waiting:
+            element.lsn = 7
 
     batches = AppendBatches(send, environment=Environment())
     with pytest.raises(Unavailable):

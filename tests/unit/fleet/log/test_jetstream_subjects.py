@@ -14,12 +14,12 @@ WRITE_ID = "00000000-0000-4000-8000-000000000001"
 def messages(*sizes: int) -> list[Message]:
     """The beginning of a timeline, and records of so many rows."""
     mark = begin(TIMELINE, after=0)
-    found = [Message(1, {}, encode_beginning(TIMELINE, after=0, write_id=WRITE_ID))]
+    result = [Message(1, {}, encode_beginning(TIMELINE, after=0, write_id=WRITE_ID))]
     for size in sizes:
         body = encode_log_record(rows_of([b"k"] * size, [b"v"] * size), before=mark, write_id=WRITE_ID)
-        found.append(Message(10 * len(found), {}, body))
+        result.append(Message(10 * len(result), {}, body))
         mark = mark_of(body)
-    return found
+    return result
 
 
 def test_records_end_at_a_hole() -> None:

@@ -52,12 +52,12 @@ def test_a_record_is_what_was_encoded() -> None:
     """Rows, LSNs, write id and the link to the record before it come back; a value of None is a delete."""
     rows = rows_of([b"a", b"b", b"a"], [b"1", None, b""])
     body = encode_log_record(rows, before=LogMark(lsn=41, checksum="00000000000000ff"), write_id=WRITE_ID)
-    found = decode_log_record(body, timeline=TIMELINE)
-    assert (found.first_lsn, found.last_lsn, found.write_id) == (42, 44, WRITE_ID)
-    assert found.previous == "00000000000000ff"
-    assert found.columns() == ([b"a", b"b", b"a"], [b"1", None, b""])
-    assert found.rows.column(1).to_pylist() == [42, 43, 44]
-    assert found.size_bytes == len(body)
+    log_record = decode_log_record(body, timeline=TIMELINE)
+    assert (log_record.first_lsn, log_record.last_lsn, log_record.write_id) == (42, 44, WRITE_ID)
+    assert log_record.previous == "00000000000000ff"
+    assert log_record.columns() == ([b"a", b"b", b"a"], [b"1", None, b""])
+    assert log_record.rows.column(1).to_pylist() == [42, 43, 44]
+    assert log_record.size_bytes == len(body)
 
 
 def test_the_checksum_is_the_documented_one() -> None:
@@ -97,9 +97,9 @@ def test_a_history_is_followed_and_another_one_is_not() -> None:
         (LogMark(lsn=5), history(1, after=6)),
         (LogMark(lsn=records[1].mark.lsn, checksum=records[0].mark.checksum), records[2:]),
     ]
-    for mark, found in forked:
+    for mark, result in forked:
         with pytest.raises(Corruption) as error:
-            check_chain(TIMELINE, mark, found)
+            check_chain(TIMELINE, mark, result)
         assert error.value.kind == "log_forked"
 
 
@@ -112,9 +112,9 @@ def test_a_branch_begins_after_its_parent() -> None:
 
 def test_a_beginning_says_where_a_timeline_begins() -> None:
     """A record without rows stands for the position behind which the first rows come."""
-    found = decode_log_record(encode_beginning(TIMELINE, after=7, write_id=WRITE_ID), timeline=TIMELINE)
-    assert found.mark == begin(TIMELINE, after=7)
-    assert (found.first_lsn, found.rows.num_rows) == (8, 0)
+    log_record = decode_log_record(encode_beginning(TIMELINE, after=7, write_id=WRITE_ID), timeline=TIMELINE)
+    assert log_record.mark == begin(TIMELINE, after=7)
+    assert (log_record.first_lsn, log_record.rows.num_rows) == (8, 0)
 
 
 @pytest.mark.parametrize("end", [End.SEALED, End.DROPPED])

@@ -56,14 +56,14 @@ class Rows:
 
     def read(self, metarange: Metarange, start: bytes | None = None, end: bytes | None = None) -> dict[bytes, bytes]:
         """All rows, checked to be sorted."""
-        found: dict[bytes, bytes] = {}
+        result: dict[bytes, bytes] = {}
         before = b""
         for batch in metarange.rows(start, end):
             for path, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-                assert not found or before < path
-                found[path] = value
+                assert not result or before < path
+                result[path] = value
                 before = path
-        return found
+        return result
 
 
 @pytest.fixture

@@ -39,16 +39,16 @@ def test_scattered_updates_touch_a_range_each(
     committed = opened_on(repository_store, options=RangeOptions(entry_count_min=60, raggedness=200))
     base = rows.write(committed, rows.values(range(100_000)))
     assert base.range_count > 350
-    chosen = sorted(random.Random(11).sample(range(100_000), 100))
+    choice = sorted(random.Random(11).sample(range(100_000), 100))
     committed.open(base).ranges()
     with committed.count() as counts, repository_store.count() as requests:
-        result = applied(committed, base, rows.values(chosen, tag=1))
+        result = applied(committed, base, rows.values(choice, tag=1))
     assert (result.added, result.changed, result.removed) == (0, 100, 0)
     assert 80 < counts.ranges_read <= 101
     assert counts.ranges_written <= 101
     assert requests.get == counts.ranges_read
     assert requests.put == counts.ranges_written + 1
-    assert rows.read(committed.open(result.ref)) == {**rows.values(range(100_000)), **rows.values(chosen, tag=1)}
+    assert rows.read(committed.open(result.ref)) == {**rows.values(range(100_000)), **rows.values(choice, tag=1)}
 
 
 def test_cleared_ranges_are_dropped_unread(
@@ -208,7 +208,7 @@ def test_faults_and_crashes_leave_whole_metaranges(seed: int, rows: Any, opened_
         assert rows.read(opened_on(inner).open(ref)) == expected
         assert inner.head(metarange_path(ref.file.id)).size_bytes == ref.file.size_bytes
     assert len({ref.id for ref in returned}) <= 1
-    assert {one.path for one in inner.list("metaranges")} >= {metarange_path(ref.file.id) for ref in returned}
+    assert {entry.path for entry in inner.list("metaranges")} >= {metarange_path(ref.file.id) for ref in returned}
     for ref in [base, *returned]:
-        for one in opened_on(inner).open(ref).ranges():
-            assert inner.head(range_path(one.file.id)).size_bytes == one.file.size_bytes
+        for part in opened_on(inner).open(ref).ranges():
+            assert inner.head(range_path(part.file.id)).size_bytes == part.file.size_bytes

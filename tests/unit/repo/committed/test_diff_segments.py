@@ -53,16 +53,16 @@ def test_segments_are_the_finest_cuts(lists: list[list[RangeMeta]]) -> None:
     segments = list(cut_segments(lists))
     assert all(before.last < behind.first for before, behind in pairwise(segments))
     for number, ranges in enumerate(lists):
-        assert [one for segment in segments for one in segment.ranges[number]] == ranges
+        assert [part for segment in segments for part in segment.ranges[number]] == ranges
     for segment in segments:
-        assert segment.ids == tuple(tuple(one.id for one in ranges) for ranges in segment.ranges)
-        held = [one.file for ranges in segment.ranges for one in ranges]
-        assert segment.first == min(file.first_key for file in held)
-        assert segment.last == max(file.last_key for file in held)
+        assert segment.ids == tuple(tuple(part.id for part in ranges) for ranges in segment.ranges)
+        files = [part.file for ranges in segment.ranges for part in ranges]
+        assert segment.first == min(file.first_key for file in files)
+        assert segment.last == max(file.last_key for file in files)
         for cut in range(int(segment.first) + 1, int(segment.last) + 1):  # before this number
             at = b"%04d" % cut
-            straddled = any(file.first_key < at <= file.last_key for file in held)
-            assert straddled or not any(file.first_key >= at for file in held)
+            straddled = any(file.first_key < at <= file.last_key for file in files)
+            assert straddled or not any(file.first_key >= at for file in files)
 
 
 def test_a_range_in_common_is_a_segment_alone() -> None:
@@ -107,11 +107,11 @@ def test_windows_hold_the_same_stretch_of_every_source(sources: list[list[int]],
     batches = [
         [rows_of(some[at : at + step], some[at : at + step]) for at in range(0, len(some), step)] for some in paths
     ]
-    found = list(side_by_side(batches, first_row_count=row_count))
+    result = list(side_by_side(batches, first_row_count=row_count))
     for number, some in enumerate(paths):
-        assert [path for window in found for path in window[number].column(0).to_pylist()] == some
+        assert [path for window in result for path in window[number].column(0).to_pylist()] == some
     spans = []
-    for window in found:
+    for window in result:
         values = [path for rows in window for path in rows.column(0).to_pylist()]
         assert values
         spans.append((min(values), max(values)))

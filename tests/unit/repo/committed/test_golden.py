@@ -40,7 +40,7 @@ def test_own_metarange(golden: Any, opened_on: Callable[..., Committed], rows: A
     assert rows.read(metarange) == values
     assert [metarange.get(path) for path in values] == metarange.get_many(list(values)) == list(values.values())
     assert metarange.get(b"data/part-0605") is None
-    assert [one.ends_open for one in metarange.ranges()] == [False] * (ref.range_count - 1) + [True]
+    assert [part.ends_open for part in metarange.ranges()] == [False] * (ref.range_count - 1) + [True]
     assert ref.range_count > 4
 
 
@@ -59,5 +59,5 @@ def test_own_names(golden: Any, rows: Any, committed: Committed, opened_on: Call
     assert again.id == ref.id
     assert again.size_bytes == ref.size_bytes
     golden_ranges = opened_on(open_store(str(GOLDEN))).open(ref).ranges()
-    assert [one.id for one in committed.open(again).ranges()] == [one.id for one in golden_ranges]
+    assert [part.id for part in committed.open(again).ranges()] == [golden_part.id for golden_part in golden_ranges]
     assert EMPTY_METARANGE_ID == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -200,7 +200,7 @@ def test_only_the_segment_in_which_all_differ_is_read(committed: Committed) -> N
     base = many(1_000)
     source, destination = {**base, b"f/000500": Y}, {**base, b"f/000501": Z}
     refs = [write_state(committed, state) for state in (base, source, destination)]
-    shared = set.intersection(*({one.id for one in committed.open(ref).ranges()} for ref in refs))
+    shared = set.intersection(*({part.id for part in committed.open(ref).ranges()} for ref in refs))
     assert len(shared) == refs[0].range_count - 1
     with committed.count() as counts:
         outcome = merge_metaranges(committed, base=refs[0], source=refs[1], destination=refs[2])

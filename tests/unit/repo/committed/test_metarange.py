@@ -66,7 +66,7 @@ def test_many_paths_ask_each_range_once(rows: Any, opened_on: Callable[..., Comm
         committed = opened_on(repository_store)
         metarange = committed.open(ref)
         ranges = metarange.ranges()
-        asked = {one.id for path in paths for one in ranges if one.file.first_key <= path <= one.file.last_key}
+        asked = {part.id for path in paths for part in ranges if part.file.first_key <= path <= part.file.last_key}
         with committed.count() as counts, repository_store.count() as requests:
             assert metarange.get_many(paths) == [values.get(path) for path in paths]
         assert counts.ranges_read == len(asked)
@@ -81,21 +81,21 @@ def test_a_scan_opens_only_ranges_that_overlap(
     committed = opened_on(repository_store)
     metarange = committed.open(rows.write(committed, values))
     ranges, chance = metarange.ranges(), random.Random(5)
-    edges = [None, b"", b"zzz", *(path for one in ranges for path in (one.file.first_key, one.file.last_key))]
+    edges = [None, b"", b"zzz", *(path for part in ranges for path in (part.file.first_key, part.file.last_key))]
     edges += sorted(rows.values(chance.choices(range(1001), k=20)))
     for _ in range(300):
         start, end = chance.choice(edges), chance.choice(edges)
         with committed.count() as counts:
-            found = rows.read(metarange, start, end)
+            result = rows.read(metarange, start, end)
         inside = {k: v for k, v in values.items() if (start is None or k >= start) and (end is None or k < end)}
-        assert found == inside
+        assert result == inside
         if start is not None and end is not None and start >= end:
             assert counts.ranges_read == 0
             continue
         overlapping = [
-            one
-            for one in ranges
-            if (start is None or one.file.last_key >= start) and (end is None or one.file.first_key < end)
+            part
+            for part in ranges
+            if (start is None or part.file.last_key >= start) and (end is None or part.file.first_key < end)
         ]
         assert counts.ranges_read == len(overlapping)
 
@@ -140,12 +140,12 @@ def test_rows_are_views_of_what_was_read(rows: Any, opened_on: Callable[..., Com
     """Reading again what the cache holds allocates no memory for paths and values."""
     committed = opened_on(repository_store)
     metarange = committed.open(rows.write(committed, rows.values(range(40))))
-    one = metarange.ranges()[0]
+    part = metarange.ranges()[0]
     paths = sorted(rows.values(range(40)))[:8]
     assert [metarange.get(path) for path in paths]
     before = pa.total_allocated_bytes()
-    found = list(metarange.rows_of(one, paths[0], paths[4]))
-    assert sum(batch.num_rows for batch in found) == 4
+    result = list(metarange.rows_of(part, paths[0], paths[4]))
+    assert sum(batch.num_rows for batch in result) == 4
     assert pa.total_allocated_bytes() == before
 
 
@@ -220,11 +220,11 @@ def test_a_metarange_whose_ranges_overlap_is_noticed(
 ) -> None:
     """Ranges that do not follow each other would hide paths, so they are refused when the list is read."""
     committed = opened_on(repository_store)
-    one = committed.open(rows.write(committed, rows.values(range(3)))).ranges()[0]
+    part = committed.open(rows.write(committed, rows.values(range(3)))).ranges()[0]
     for first, last in [(b"z", b"a"), (b"a", b"b")]:
         writer = committed.writer()
-        file = msgspec.structs.replace(one.file, first_key=first, last_key=last)
-        writer.reuse(msgspec.structs.replace(one, file=file, ends_open=False))
+        file = msgspec.structs.replace(part.file, first_key=first, last_key=last)
+        writer.reuse(msgspec.structs.replace(part, file=file, ends_open=False))
         ref = writer.finish()
         assert ref.file is not None
         if first < last:

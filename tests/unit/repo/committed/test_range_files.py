@@ -74,8 +74,8 @@ def test_many_ranges_are_read_ahead(rows: Any, opened_on: Callable[..., Committe
     ref = rows.write(opened_on(repository_store), rows.values(range(1000)))
     committed, store = opened_on(repository_store), MeetingStore(repository_store, kind="get")
     ranges = committed.open(ref).ranges()
-    found = [batch for batches in opened_on(store).files.each_whole(ranges) for batch in batches]
-    assert sum(batch.num_rows for batch in found) == 1000
+    result = [batch for batches in opened_on(store).files.each_whole(ranges) for batch in batches]
+    assert sum(batch.num_rows for batch in result) == 1000
     assert store.have_met.is_set()
     assert store.inside_max <= AHEAD_COUNT + 1
 
@@ -113,13 +113,13 @@ def test_counts_are_of_distinct_ranges_inside_the_block(rows: Any, committed: Co
     """Blocks may overlap; a range that is read twice counts once, and one that is read behind the block does not."""
     ref = rows.write(committed, rows.values(range(300)))
     metarange = committed.open(ref)
-    one, other = metarange.ranges()[:2]
+    item, other = metarange.ranges()[:2]
     with committed.count() as outer:
-        list(metarange.rows_of(one))
+        list(metarange.rows_of(item))
         with committed.count() as inner:
-            list(metarange.rows_of(one))
+            list(metarange.rows_of(item))
             metarange.get(other.file.first_key)
-            metarange.get_many([one.file.first_key])
+            metarange.get_many([item.file.first_key])
         rows.write(committed, rows.values(range(10)))
     metarange.get(metarange.ranges()[3].file.first_key)
     assert (inner.ranges_read, inner.ranges_written) == (2, 0)

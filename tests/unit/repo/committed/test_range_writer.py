@@ -40,7 +40,7 @@ def test_ranges_break_by_the_rules(
     ranges = committed.open(rows.write(committed, values)).ranges()
     paths = sorted(values)
     start = 0
-    for one in ranges:
+    for part in ranges:
         count = size = 0
         for path in paths[start:]:
             count, size = count + 1, size + len(path) + len(values[path])
@@ -48,12 +48,12 @@ def test_ranges_break_by_the_rules(
             if by_hash or count >= options.entry_count_max or size >= options.bytes_max:
                 break
         else:
-            assert one.ends_open
-        assert (one.file.first_key, one.file.last_key) == (paths[start], paths[start + count - 1])
-        assert one.entry_count == count
+            assert part.ends_open
+        assert (part.file.first_key, part.file.last_key) == (paths[start], paths[start + count - 1])
+        assert part.entry_count == count
         start += count
     assert start == len(paths)
-    assert [one.ends_open for one in ranges[:-1]] == [False] * (len(ranges) - 1)
+    assert [item.ends_open for item in ranges[:-1]] == [False] * (len(ranges) - 1)
 
 
 @pytest.mark.parametrize("size", [1, 7, 63, 100_000])
@@ -72,14 +72,14 @@ def test_an_object_is_taken_over_only_through_the_base(rows: Any, committed: Com
     """Equal ranges outside the base are written again, under names of their own; those of the base are named again."""
     values = rows.values(range(500))
     first, second = rows.write(committed, values), rows.write(committed, values)
-    files = [{one.file.id for one in committed.open(ref).ranges()} for ref in (first, second)]
+    files = [{part.file.id for part in committed.open(ref).ranges()} for ref in (first, second)]
     assert not files[0] & files[1]
-    assert [one.id for one in committed.open(first).ranges()] == [one.id for one in committed.open(second).ranges()]
+    assert [part.id for part in committed.open(first).ranges()] == [part.id for part in committed.open(second).ranges()]
     assert rows.write(committed, values, base=first) is first
     with committed.count() as counts:
         grown = rows.write(committed, {**values, **rows.values([777])}, base=first)
     assert counts.ranges_written == 1
-    assert {one.file.id for one in committed.open(grown).ranges()[:-1]} <= files[0]
+    assert {part.file.id for part in committed.open(grown).ranges()[:-1]} <= files[0]
 
 
 def test_a_range_right_behind_a_break_is_taken_over_unread(rows: Any, committed: Committed) -> None:
@@ -88,8 +88,8 @@ def test_a_range_right_behind_a_break_is_taken_over_unread(rows: Any, committed:
     ranges = committed.open(ref).ranges()
     with committed.count() as counts:
         writer = committed.writer()
-        for one in ranges:
-            writer.reuse(one)
+        for part in ranges:
+            writer.reuse(part)
         again = writer.finish()
     assert (counts.ranges_read, counts.ranges_written) == (0, 0)
     assert again.id == ref.id
@@ -105,8 +105,8 @@ def test_rows_before_a_range_are_written_with_it_up_to_the_next_break(rows: Any,
         writer = committed.writer()
         for batch in rows.batches(added):
             writer.write_rows(batch)
-        for one in ranges:
-            writer.reuse(one)
+        for part in ranges:
+            writer.reuse(part)
         ref = writer.finish()
     assert (counts.ranges_read, counts.ranges_written) == (1, 1)
     assert ref.id == rows.write(committed, {**values, **added}).id
@@ -121,8 +121,8 @@ def test_what_comes_behind_an_open_end_goes_into_the_same_range(rows: Any, commi
         values.update(added)
         writer = committed.writer(base=ref)
         with committed.count() as counts:
-            for one in committed.open(ref).ranges():
-                writer.reuse(one)
+            for part in committed.open(ref).ranges():
+                writer.reuse(part)
             for batch in rows.batches(added):
                 writer.write_rows(batch)
             ref = writer.finish()
@@ -143,8 +143,8 @@ def test_an_insertion_near_the_front_leaves_later_ranges_shared(
     with committed.count() as counts:
         grown = rows.write(committed, {**values, **rows.values([31])}, base=ref)
     assert 1 <= counts.ranges_written <= 2
-    shared = {one.file.id for one in committed.open(ref).ranges()} & {
-        one.file.id for one in committed.open(grown).ranges()
+    shared = {part.file.id for part in committed.open(ref).ranges()} & {
+        part.file.id for part in committed.open(grown).ranges()
     }
     assert len(shared) >= ref.range_count - 2
 
@@ -155,10 +155,10 @@ def test_what_is_named_is_durable_before_it_is_named(
     """The metarange is put last, after all its ranges, and everything durably and create-only."""
     store = RecordingStore(repository_store)
     ref = rows.write(opened_on(store), rows.values(range(500)))
-    puts = [one.call for one in store.trace if one.call.kind == "put"]
+    puts = [item.call for item in store.trace if item.call.kind == "put"]
     ranges = opened_on(repository_store).open(ref).ranges()
     assert [call.path for call in puts[-1:]] == [metarange_path(ref.file.id)]
-    assert {call.path for call in puts[:-1]} == {range_path(one.file.id) for one in ranges}
+    assert {call.path for call in puts[:-1]} == {range_path(part.file.id) for part in ranges}
     assert all(call.create_only for call in puts)
 
 
@@ -182,7 +182,7 @@ def test_a_store_that_fails_once_leaves_nothing_that_is_referred_to(
 def test_rows_that_cannot_be_committed_are_a_bug(rows: Any, committed: Committed) -> None:
     """Unsorted rows, tombstones, other columns and overlapping ranges are refused before anything is written."""
     values = rows.values(range(100))
-    one = committed.open(rows.write(committed, values)).ranges()[0]
+    part = committed.open(rows.write(committed, values)).ranges()[0]
     value = next(iter(values.values()))
     writer = committed.writer()
     writer.write_rows(rows_of([b"b"], [value]))
@@ -194,9 +194,9 @@ def test_rows_that_cannot_be_committed_are_a_bug(rows: Any, committed: Committed
     with pytest.raises(InternalError, match="columns"):
         writer.write_rows(rows_of([b"a"], [value]).rename_columns(["key", "value"]))
     writer = committed.writer()
-    writer.reuse(one)
+    writer.reuse(part)
     with pytest.raises(InternalError, match="not sorted"):
-        writer.reuse(one)
+        writer.reuse(part)
     writer = committed.writer()
     writer.write_rows(rows_of([b"b", b"a"], [value, value]))
     with pytest.raises(InternalError, match="not sorted"):
@@ -219,7 +219,7 @@ def test_sums_of_absurd_sizes_stop_at_the_largest_number(committed: Committed) -
     writer.write_rows(rows_of([b"%03d" % number for number in range(40)], encode_entries(entries)))
     ref = writer.finish()
     assert ref.size_bytes == SIZE_BYTES_MAX
-    assert all(one.size_bytes == SIZE_BYTES_MAX for one in committed.open(ref).ranges())
+    assert all(part.size_bytes == SIZE_BYTES_MAX for part in committed.open(ref).ranges())
     negative = encode_entries([Entry("s3://b/k", -1, "", 0)])
     writer = committed.writer()
     writer.write_rows(rows_of([b"a"], negative))

@@ -53,7 +53,7 @@ def test_a_snapshot_copies_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert space.rows() is before
     key_value.set(b"k050", b"new")
     after = space.rows()
-    changed = [one for one, other in zip(before.blocks, after.blocks, strict=True) if one is not other]
+    changed = [block for block, other in zip(before.blocks, after.blocks, strict=True) if block is not other]
     assert len(changed) == 1
 
 

@@ -1,0 +1,130 @@
+"""Pypaimon's side of the catalog benchmark, run by the interpreter of the peers' environment.
+
+``paimon_worker.py FOLDER SCALE URI WAREHOUSE TOKEN``. Reads ``{"peer", "workload"}`` lines, answers ``{"figure"}``
+lines. Peers are ways to commit: ``server``, through the server's catalog, and ``files``, pypaimon's own catalog of a
+folder on the same disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from typing import Any
+
+import pyarrow as pa
+from pypaimon import CatalogFactory, Schema
+
+FOLDER, URI, WAREHOUSE, TOKEN = sys.argv[1], *sys.argv[3:]
+ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "v": pa.array([1.5] * 100)})
+CLIENTS = 16
+RETRIES = {"commit.max-retries": "100", "commit.min-retry-wait": "10 ms", "commit.max-retry-wait": "1 s"}
+OPTIONS = {
+    "server": {
+        "metastore": "rest",
+        "uri": URI,
+        "warehouse": WAREHOUSE,
+        "token.provider": "bear",
+        "token": TOKEN,
+    },
+    "files": {"warehouse": f"{FOLDER}/files"},
+}
+
+
+def open_table(peer: str, name: str, options: dict[str, str] | None = None) -> Any:
+    """A table of two columns, made when it is missing."""
+    catalog = CatalogFactory.create(OPTIONS[peer])
+    catalog.create_database("bench", True)
+    catalog.create_table(f"bench.{name}", Schema.from_pyarrow_schema(ROWS.schema), True)
+    table = catalog.get_table(f"bench.{name}")
+    return table.copy(options) if options else table
+
+
+class Committer:
+    """One client of one table."""
+
+    def __init__(self, peer: str, name: str, options: dict[str, str] | None = None) -> None:
+        self.builder = open_table(peer, name, options).new_batch_write_builder()
+
+    def prepare(self) -> Any:
+        """Write the rows; what makes them visible."""
+        writer = self.builder.new_write()
+        writer.write_arrow(ROWS)
+        messages = writer.prepare_commit()
+        writer.close()
+        commit = self.builder.new_commit()
+        return lambda: commit.commit(messages)
+
+
+committers: dict[str, Committer] = {}
+
+
+def commit(peer: str) -> float:
+    """Milliseconds of a commit, without the writing of its rows."""
+    if peer not in committers:
+        committers[peer] = Committer(peer, "commits")
+    make_visible = committers[peer].prepare()
+    start = time.perf_counter()
+    make_visible()
+    return (time.perf_counter() - start) * 1000
+
+
+def request(peer: str) -> float:
+    """Milliseconds of one small request of the client to the server, on a connection that is open."""
+    catalog = CatalogFactory.create(OPTIONS["server"])
+    catalog.create_database("bench", True)
+    start = time.perf_counter()
+    for _ in range(10):
+        catalog.get_database("bench")
+    return (time.perf_counter() - start) * 100
+
+
+races = 0
+
+
+def race(peer: str) -> float:
+    """How many of the clients that commit to one new table at once did."""
+    global races
+    races += 1
+    start = threading.Barrier(CLIENTS)
+    name = f"race{races}"
+    open_table(peer, name)
+
+    def run(_: int) -> bool:
+        make_visible = Committer(peer, name, RETRIES).prepare()
+        start.wait()
+        try:
+            make_visible()
+        except Exception as error:
+            if "conflict" not in str(error).lower():
+                raise
+            return False
+        return True
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        return float(sum(pool.map(run, range(CLIENTS))))
+
+
+WORKLOADS = {"commit": commit, "request": request, "race": race}
+
+
+def main() -> None:
+    """Answer requests until the end of the input."""
+    answers = sys.stdout
+    print(json.dumps({"versions": {"pypaimon": metadata.version("pypaimon")}}), file=answers, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                answer: dict[str, Any] = {"figure": WORKLOADS[asked["workload"]](asked["peer"])}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

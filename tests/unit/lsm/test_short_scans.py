@@ -1,0 +1,84 @@
+"""Scans that begin at a key read their first rows one by one from pages: they say what whole scans say."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from lakebed.clock import Clock
+from lakebed.lsm.block import Compression
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.file_id import mint_file_id
+from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.memtable import Memtable, batch_of
+from lakebed.lsm.model import FileMeta, FileSet, Kind, Row, Run
+from lakebed.lsm.operators import find_operator
+from lakebed.lsm.view import FEW_ROWS, View
+from lakebed.objects import open_store
+from lakebed.runtime import Environment
+from lakebed.testing import ManualClock
+
+KEYS = [b"key %04d" % number for number in range(900)]
+
+
+def draw_row(rng: random.Random, key: bytes, sequence: int, now_ms: int) -> Row:
+    """A put, with an end or without, a deletion, or an operand."""
+    kind = rng.choice([Kind.PUT, Kind.PUT, Kind.PUT, Kind.DELETE, Kind.MERGE])
+    value = b"" if kind == Kind.DELETE else b"%d" % rng.randrange(1000)
+    end_ms = now_ms + rng.choice([-1, 0, 1, 1000]) if kind == Kind.PUT and rng.random() < 0.2 else None
+    return Row(key, sequence, int(kind), value, end_ms)
+
+
+def write(files: FileStore, rows: list[Row], *, environment: Environment) -> FileMeta:
+    """A file of rows in any order."""
+    writer = files.writer(mint_file_id(environment=environment))
+    writer.write(batch_of(sorted(rows, key=lambda row: (row.key, -row.sequence))))
+    return writer.finish()
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("compression", ["lz4", None])
+def test_short_scans_say_what_whole_scans_say(tmp_path: Path, seed: int, compression: Compression | None) -> None:
+    """Over memtable, level 0 and a run of several files, with every kind of row, as of several sequences."""
+    rng = random.Random(seed)
+    clock: Clock = ManualClock()
+    environment = Environment(clock=clock)
+    files = FileStore(
+        open_store(str(tmp_path), environment=environment),
+        path_of="sst/{}.sst".format,
+        cache=BlockCache(rng.choice([0, 1 << 20])),
+        options=FileOptions(block_bytes=600, page_bytes=150, compression=compression),
+        environment=environment,
+    )
+    now_ms, sequence = clock.now_ms(), 0
+    written: list[FileMeta] = []
+    parts = [KEYS[:400], KEYS[400:], rng.sample(KEYS, 300), rng.choices(KEYS[100:130], k=200)]
+    for keys in parts:
+        rows = []
+        for key in keys:
+            sequence += 1
+            rows.append(draw_row(rng, key, sequence, now_ms))
+        written.append(write(files, rows, environment=environment))
+    memtable = Memtable(sequence + 1)
+    for key in rng.sample(KEYS, 350):
+        memtable.extend([key], [rng.choice([None, b"5"])])
+    for as_of in (None, sequence - 250):
+        view = View(
+            memtables=[memtable],
+            file_set=FileSet((written[3], written[2]), (Run("r", tuple(written[:2])),)),
+            sequence=as_of,
+            operator=find_operator("append"),
+            environment=environment,
+            files=files,
+        )
+        whole = list(view.scan())
+        assert len(whole) > 2 * FEW_ROWS
+        bounds = [b"key", KEYS[0], KEYS[115], KEYS[399], KEYS[400], b"key 0115!", KEYS[-1], b"z"]
+        for start in [*bounds, *rng.sample(KEYS, 2)]:
+            for end in (None, start + b"\0", b"key 0500"):
+                expected = [pair for pair in whole if pair[0] >= start and (end is None or pair[0] < end)]
+                assert list(view.scan(start, end)) == expected
+                assert list(view.scan(start, end, reverse=True)) == expected[::-1]
