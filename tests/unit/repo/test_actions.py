@@ -147,12 +147,12 @@ hooks:
 
 @pytest.mark.parametrize(
     ("timeout", "more"),
-    [("*a6", ""), ("0x" + "f" * 20_000, ""), ("1s", "0x" + "f" * 20_000 + ": x"), ("1s", "? [*a6, *a6]\n: x")],
+    [("*a7", ""), ("0x" + "f" * 20_000, ""), ("1s", "0x" + "f" * 20_000 + ": x"), ("1s", "? [*a7, *a7]\n: x")],
     ids=["lists", "number", "name", "name of lists"],
 )
 def test_a_small_file_takes_little_memory(timeout: str, more: str) -> None:
     """Lists that name one another are never written out, for an error either, nor a number of any length."""
-    lists = ["&a0 [l,l,l,l,l,l,l,l]", *(f"&a{i} [{','.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 7))]
+    lists = ["&a0 [l,l,l,l,l,l,l,l]", *(f"&a{i} [{','.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 8))]
     raw = HOSTILE.format(lists=", ".join(lists), timeout=timeout, more=more).encode()
     tracemalloc.start()
     try:
