@@ -116,7 +116,11 @@ def test_a_repository_of_ours_goes_to_lakefs(theirs: LakefsClient, tmp_path: Pat
     )
     lakectl(theirs, "repo", "create-bare", "lakefs://analytics", "local://moved")
     lakectl(theirs, "refs-restore", "lakefs://analytics", "--manifest", tmp_path / "refs.json")
-    assert describe(theirs, ids=False) == expected
+    shown = describe(theirs, ids=False)
+    # Our server shows the first commit without its committer, as lakeFS makes it; the record has one.
+    assert shown["commits"]["Repository created"].pop("committer")
+    assert not expected["commits"]["Repository created"].pop("committer")
+    assert shown == expected
     new_ids = json.loads(ids.read_text())
     assert {new_ids.get(id, id) for id in mine["commits"]} == set(describe(theirs)["commits"])
     theirs.put("data/changing.csv", b"there")
