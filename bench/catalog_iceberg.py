@@ -31,6 +31,7 @@ from lakebed.table.branch.manifest_cache import PROCESS_CACHE
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.iceberg.published import PublishedTable
 from lakebed.table.model.model import BucketChange
+from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 
 FILES_PER_COMMIT = 10
@@ -80,7 +81,7 @@ def made_table(url: str, commits: int) -> tuple[Table, Callable[[], object]]:
             BucketChange(*place, added=(replace(file, file_name=f"data-{made:08x}-{i}.parquet", commit_snapshot=None),))
             for i, (place, file) in enumerate(zip(places, files, strict=True))
         ]
-        table.commit(changes)
+        commit_changes(table.context, changes)
 
     for _ in range(commits - 1):
         commit()

@@ -229,7 +229,7 @@ def test_two_servers_at_once_and_crashes(table: Table, fault: Fault) -> None:
         late = PublishedTable(table.context)
         late._objects.size_of("")  # has listed what there was before the other one began
         faulty = FaultyStore(table.store, faults=decide)
-        dying = PublishedTable(Table.open(faulty, name="t", environment=table.environment).context)
+        dying = PublishedTable(Table.open(faulty, name="t", environment=table.context.environment).context)
         with pytest.raises((Crashed, OutcomeUnknown)):
             dying.load()
         metadata = late.load()

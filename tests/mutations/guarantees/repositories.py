@@ -11,8 +11,10 @@ from lakebed.key_value.port import KeyValue
 from lakebed.repo import directories, fs
 from lakebed.repo.collect import collect
 from lakebed.repo.heads import commit, multipart, write
+from lakebed.repo.lakefs import metaranges, restore
 from lakebed.repo.model import commit_graph
 from lakebed.repo.objects import data, intact
+from lakebed.repo.outside import namespace
 from lakebed.repo.records.records import replace_record
 from lakebed.repo.references import branches, history, mark, tags
 from lakebed.repo.staging import protocol, view
@@ -33,6 +35,7 @@ from mutations.defects import (
 )
 from mutations.guarantee import Guarantee
 
+LAKEFS = "behaviour/repo/test_lakefs.py"
 SUPERSEDED = "behaviour/repo/test_superseded.py"
 
 
@@ -265,5 +268,21 @@ GUARANTEES = [
         "Two processes that index a history at once do not mix what they write.",
         pass_on(history._Writer.write, KeyValue.write, expected={}),
         "behaviour/repo/test_history_index.py::test_two_that_index_at_once_write_one_index",
+    ),
+    # ---- moving from lakeFS
+    Guarantee(
+        "A restore that a collection overtook names nothing that may be deleted.",
+        pass_on(restore._Restore._publish, restore.write_unique, expected={}),
+        f"{LAKEFS}::test_a_collection_during_a_restore_ends_it",
+    ),
+    Guarantee(
+        "A damaged file of lakeFS is an error, never another history.",
+        raise_nothing(metaranges.LakefsNamespace.rows),
+        "unit/repo/lakefs/test_sstable.py::test_every_damage_is_an_error",
+    ),
+    Guarantee(
+        "What lakeFS has in a namespace that is shared with it is never deleted.",
+        returns(namespace.is_of_lakefs, False),
+        f"{LAKEFS}::test_a_shared_namespace_keeps_what_is_of_lakefs",
     ),
 ]

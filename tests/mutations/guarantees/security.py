@@ -10,7 +10,7 @@ from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
 from lakebed.server import auth, errors, identity, keys, permissions, reference_tables, site
-from lakebed.server.routes import staging
+from lakebed.server.routes import presigned_parts, staging
 from lakebed.server.s3 import application, body, objects, signature
 from mutations.defects import (
     answer,
@@ -266,5 +266,15 @@ GUARANTEES = [
         "A webhook follows no redirect.",
         pass_on(outbound.post, lambda it: it.urlopen, redirect=True, retries=1),
         "behaviour/repo/test_hooks.py::test_an_answer_that_is_not_2xx_refuses",
+    ),
+    Guarantee(
+        "A signed URL of a part permits that part of that upload, and nothing else.",
+        skip(presigned_parts.upload_part, signing.Signer.check),
+        "behaviour/server/test_presigned_parts.py::test_a_url_is_for_one_part_of_one_key",
+    ),
+    Guarantee(
+        "A key that is limited to some repositories takes over nothing that lakeFS left of another.",
+        raise_nothing(auth.check_bare),
+        "behaviour/server/test_dumps.py::test_a_limited_key_makes_no_bare_repository",
     ),
 ]
