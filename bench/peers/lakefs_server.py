@@ -138,12 +138,15 @@ def lakebed_server(folder: Path, *, is_durable: bool = True, imports: bool = Fal
     }
     code = (
         "import json, sys\n"
+        "from lakebed.repo import RepositoryOptions\n"
         "from lakebed.server.options import ServerOptions\n"
         "from lakebed.server.serve import run_server\n"
         "def report(started):\n"
         "    print(json.dumps([started.endpoint, started.access_key, started.secret]), flush=True)\n"
         "folder, port, options = json.loads(sys.argv[1])\n"
-        "run_server(folder, port=port, access_log=None, options=ServerOptions(**options), started=report)\n"
+        "hooks = RepositoryOptions(run_actions=True, webhook_hosts=('localhost', '127.0.0.1', '::1'))\n"
+        "options = ServerOptions(**options, repository_options=hooks)\n"
+        "run_server(folder, port=port, access_log=None, options=options, started=report)\n"
     )
     arguments = json.dumps([str(folder / "lake"), port, options])
     log = folder / "server.log"

@@ -59,6 +59,13 @@ def check_database_options(options: DatabaseOptions) -> None:
                     kind="invalid_option",
                     option=name,
                 )
+    if options.cache_bytes is not None and (not isinstance(options.cache_bytes, int) or options.cache_bytes < 0):
+        raise InvalidRequest(
+            f"The option cache_bytes is a whole number of at least 0, or None for the cache of the process, and "
+            f"{options.cache_bytes!r} was given.",
+            kind="invalid_option",
+            option="cache_bytes",
+        )
     if options.l0_compaction_count > options.l0_count_max:
         raise InvalidRequest(
             f"With l0_count_max={options.l0_count_max} writers wait before level 0 is merged, which happens at "

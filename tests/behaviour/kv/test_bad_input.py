@@ -220,6 +220,16 @@ CALLS: dict[str, tuple[Asking, type[LakebedError], str]] = {
     ),
     "compact gone": (lambda w: admin.compact(w.at("gone"), full=True), InvalidRequest, "invalid_db_state"),
     "compact half": (lambda w: admin.compact(w.at("half"), full=True), InvalidRequest, "invalid_db_state"),
+    "a cache below nothing": (
+        lambda w: kv.open(w.at("orders"), options=DatabaseOptions(cache_bytes=-1)),
+        InvalidRequest,
+        "invalid_option",
+    ),
+    "blocks of nothing": (
+        lambda w: kv.open(w.at("orders"), options=DatabaseOptions(block_bytes=0)),
+        InvalidRequest,
+        "invalid_option",
+    ),
     "show what was never": (lambda w: admin.show_manifest(w.at("orders"), 99), NotFound, "manifest_not_found"),
 }
 

@@ -13,6 +13,7 @@ import pytest
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.records import runs
 from lakebed.repo.records.runs import ActionRun, new_run_id, store_run
+from lakebed.repo.transport.transport import context_of
 
 
 class Webhook:
@@ -272,7 +273,7 @@ def test_a_process_that_dies_in_a_hook_leaves_a_failed_run(client: Any, webhook:
 
 def test_runs_are_bounded(client: Any, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go when there are too many, and those that are too old."""
-    context = server.site.repositories.create("bounded", namespace="local://bounded").context
+    context = context_of(server.site.repositories.create("bounded", namespace="local://bounded"))
     for number in range(6):
         store_run(context, new_run_id(context), ActionRun("pre-commit", "main", str(number), context.now_ms()))
     monkeypatch.setattr(runs, "RUNS_MAX", 4)
