@@ -54,7 +54,7 @@ def variables_of(lines: list[str]) -> dict[str, str]:
 def test_every_family_reaches_the_server(running: Running, clients_python: Path) -> None:
     """The lines as printed, and one call behind them; a later start prints none."""
     blocks = blocks_of(running)
-    assert list(blocks) == ["lakebed", "lakeFS", "S3", "Paimon"]
+    assert list(blocks) == ["lakebed", "lakeFS", "S3", "Paimon", "Iceberg"]
     assert all(len(lines) <= 5 for lines in blocks.values())
     run(sys.executable, "\n".join([*blocks["lakebed"], 'analytics.branch("main").put("a", b"1")', "analytics.close()"]))
     listed = run(
@@ -68,6 +68,7 @@ def test_every_family_reaches_the_server(running: Running, clients_python: Path)
     )
     asked = ['catalog.create_database("shop", True)', "print(*catalog.list_databases())"]
     assert "shop" in run(PEERS_PYTHON, "\n".join([*blocks["Paimon"], *asked])).split()
+    assert run(sys.executable, "\n".join([*blocks["Iceberg"], "print(catalog.list_namespaces())"])) == "[('shop',)]"
 
 
 def test_a_later_start_prints_them_when_asked(running: Running, tmp_path: Path) -> None:
