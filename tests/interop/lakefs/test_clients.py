@@ -68,7 +68,7 @@ def test_every_family_reaches_the_server(running: Running, clients_python: Path)
     )
     asked = ['catalog.create_database("shop", True)', "print(*catalog.list_databases())"]
     assert "shop" in run(PEERS_PYTHON, "\n".join([*blocks["Paimon"], *asked])).split()
-    assert run(sys.executable, "\n".join([*blocks["Iceberg"], "print(catalog.list_namespaces())"])) == "[('shop',)]"
+    assert "('shop',)" in run(sys.executable, "\n".join([*blocks["Iceberg"], "print(catalog.list_namespaces())"]))
 
 
 def test_a_later_start_prints_them_when_asked(running: Running, tmp_path: Path) -> None:

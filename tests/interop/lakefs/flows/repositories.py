@@ -51,13 +51,20 @@ def names_that_cannot_be_are_refused(lake):
 
 
 def what_we_do_not_have_is_refused(lake):
-    """Sample data and storages by id are never ignored silently; nothing is made."""
-    for more in ({"include_samples": True}, {"storage_id": "other"}):
-        name = lake.name()
-        with refused(400):
-            lakefs.Repository(name, client=lake.client).create(storage_namespace=f"local://{name}", **more)
-        with refused(404):
-            _ = lakefs.Repository(name, client=lake.client).properties
+    """Storages by id are never ignored silently; nothing is made."""
+    name = lake.name()
+    with refused(400):
+        lakefs.Repository(name, client=lake.client).create(storage_namespace=f"local://{name}", storage_id="other")
+    with refused(404):
+        _ = lakefs.Repository(name, client=lake.client).properties
+
+
+def a_repository_begins_with_sample_data(lake):
+    """They are committed, and nothing is staged."""
+    name = lake.name()
+    made = lakefs.Repository(name, client=lake.client).create(storage_namespace=f"local://{name}", include_samples=True)
+    assert any(item.path for item in made.branch("main").objects())
+    assert not list(made.branch("main").uncommitted())
 
 
 def repositories_are_listed_in_pages(lake):
