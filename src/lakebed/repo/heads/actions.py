@@ -163,14 +163,13 @@ def _load_actions(context: RepositoryContext, state: MetarangeRef) -> tuple[list
 
 
 def _files(context: RepositoryContext, state: MetarangeRef) -> list[tuple[str, Entry]]:
-    """Paths and entries of the files of actions, in order."""
+    """Paths and entries of the files of actions, in order: all that are there, whatever their names, as in lakeFS."""
     begin, end = prefix_range(ACTIONS_PREFIX.encode())
     files: list[tuple[str, Entry]] = []
     for batch in context.committed.open(state).rows(begin, end):
         for path, value in zip(batch.column("path").to_pylist(), batch.column("value").to_pylist(), strict=True):
             name = path.decode()
-            if name.endswith((".yaml", ".yml")):
-                files.append((name, decode_entry(value, where=name)))
+            files.append((name, decode_entry(value, where=name)))
         if len(files) > ACTION_FILES_MAX:
             raise Rejected(
                 f"There are more than {ACTION_FILES_MAX} files of actions below {ACTIONS_PREFIX}: delete some.",
