@@ -1,8 +1,8 @@
 """Files of actions: what they may say, and which of them an event concerns. Pure.
 
-An action is a file of YAML below ``_lakefs_actions/`` of a commit, in the form that lakeFS gives it: events with patterns
-of branches, and hooks. Invariant: a file that says something that is not done here is refused whole, with a sentence:
-an action that only looks like a check would be worse than none.
+An action is a file of YAML below ``_lakefs_actions/`` of a commit, in the form that lakeFS gives it: events with
+patterns of branches, and hooks. Invariant: a file that says something that is not done here is refused whole, with a
+sentence: an action that only looks like a check would be worse than none.
 """
 
 from __future__ import annotations
