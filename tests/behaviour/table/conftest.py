@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
+from typing_extensions import Unpack
 
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.codec.binary_row import EMPTY_ROW
-from lakebed.table.model.model import BucketChange, DataFile, Snapshot
+from lakebed.table.commit.commit import CommitOptions
+from lakebed.table.model.model import BucketChange, CommitKind, DataFile, Snapshot
+from lakebed.table.rows.overwrite import Overwrite
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
@@ -44,12 +47,18 @@ class Bench:
         return BucketChange(EMPTY_ROW, 0, -1, tuple(named_file(name, level=level) for name in added), gone)
 
     def commit(
-        self, *added: str, deleted: tuple[str, ...] = (), table: Table | None = None, **options: object
+        self,
+        *added: str,
+        deleted: tuple[str, ...] = (),
+        table: Table | None = None,
+        kind: CommitKind = "APPEND",
+        overwrite: Overwrite | None = None,
+        **options: Unpack[CommitOptions],
     ) -> Snapshot:
         """Commit made-up files a second after the commit before."""
         self.clock.advance(1)
-        context = (table or self.table).context
-        return commit_changes(context, [self.change(*added, deleted=deleted)], options=options)
+        context, change = (table or self.table).context, self.change(*added, deleted=deleted)
+        return commit_changes(context, [change], kind=kind, overwrite=overwrite, options=options)
 
     def live(self, table: Table | None = None) -> list[str]:
         """Names of the files of the newest snapshot, sorted."""

@@ -73,7 +73,7 @@ def test_another_writer_reads_only_the_lists_it_lacks(bench: Any) -> None:
     """A commit on top of another process's costs its snapshot and two lists more, not its manifests."""
     other = bench.reopen()
     bench.commit("a")
-    other.commit([bench.change("b")])
+    commit_changes(other.context, [bench.change("b")])
     with bench.store.count() as requests:
         bench.commit("c")
     assert requests.get <= 3
@@ -83,7 +83,7 @@ def test_another_writer_reads_only_the_lists_it_lacks(bench: Any) -> None:
 def test_new_files_inherit_the_snapshot_that_won(bench: Any) -> None:
     """A file's commit snapshot is the id under which it became visible, also after a lost race and a merge."""
     rival = bench.reopen()
-    lose_races(bench, lambda: rival.commit([bench.change("rival")]), 1)
+    lose_races(bench, lambda: commit_changes(rival.context, [bench.change("rival")]), 1)
     assert bench.commit("ours").id == 2
     for number in range(60):
         bench.commit(f"f{number}")
@@ -114,7 +114,7 @@ def test_a_lost_race_rewrites_lists_only(bench: Any) -> None:
     rival = bench.reopen()
     bench.commit("first")
     numbers = iter(range(3))
-    lose_races(bench, lambda: rival.commit([bench.change(f"r{next(numbers)}")]), 3)
+    lose_races(bench, lambda: commit_changes(rival.context, [bench.change(f"r{next(numbers)}")]), 3)
     with bench.store.count() as requests:
         snapshot = bench.commit("ours")
     assert snapshot.id == 5
@@ -127,7 +127,7 @@ def test_contention_alone_fails_nobody(bench: Any) -> None:
     """Without a limit set, a commit outlasts any number of lost races."""
     rival = bench.reopen()
     numbers = iter(range(30))
-    lose_races(bench, lambda: rival.commit([bench.change(f"r{next(numbers)}")]), 30)
+    lose_races(bench, lambda: commit_changes(rival.context, [bench.change(f"r{next(numbers)}")]), 30)
     assert bench.commit("ours").id == 31
 
 
@@ -136,7 +136,7 @@ def test_a_limit_on_races_is_kept_and_said(new_bench: Callable[..., Any]) -> Non
     bench = new_bench({"commit.max-retries": "2"})
     rival = bench.reopen()
     numbers = iter(range(9))
-    lose_races(bench, lambda: rival.commit([bench.change(f"r{next(numbers)}")]), 9)
+    lose_races(bench, lambda: commit_changes(rival.context, [bench.change(f"r{next(numbers)}")]), 9)
     with pytest.raises(Conflict, match=r"lost 3 races .* commit\.max-retries") as raised:
         bench.commit("ours")
     assert raised.value.kind == "commit_contention"
@@ -150,7 +150,7 @@ def test_files_that_are_gone_are_a_conflict(bench: Any) -> None:
     other = bench.reopen()
     bench.commit("ab", deleted=("a", "b"))
     with pytest.raises(Conflict, match="no longer in snapshot 2"):
-        other.commit([bench.change("ab2", deleted=("a", "b"))], kind="COMPACT")
+        commit_changes(other.context, [bench.change("ab2", deleted=("a", "b"))], kind="COMPACT")
     assert bench.live() == ["ab"]
     assert manifests(bench.store) == referenced(bench)
 
@@ -159,7 +159,7 @@ def test_a_conflict_that_appears_in_a_lost_race_is_found(bench: Any) -> None:
     """What was fine before the race is checked again against the winner's delta."""
     bench.commit("a", "b")
     rival = bench.reopen()
-    lose_races(bench, lambda: rival.commit([bench.change("r", deleted=("a",))]), 1)
+    lose_races(bench, lambda: commit_changes(rival.context, [bench.change("r", deleted=("a",))]), 1)
     with pytest.raises(Conflict, match="no longer in snapshot 2"):
         bench.commit("new", deleted=("a", "b"))
     assert bench.live() == ["b", "r"]
@@ -169,7 +169,7 @@ def test_an_append_in_between_does_not_disturb_a_compaction(bench: Any) -> None:
     """A rival that only adds files costs a retry, not the work."""
     bench.commit("a", "b")
     rival = bench.reopen()
-    lose_races(bench, lambda: rival.commit([bench.change("r")]), 1)
+    lose_races(bench, lambda: commit_changes(rival.context, [bench.change("r")]), 1)
     bench.commit("ab", deleted=("a", "b"))
     assert bench.live() == ["ab", "r"]
 
@@ -184,7 +184,7 @@ def test_an_overwrite_replaces_what_is_there_when_it_wins(bench: Any) -> None:
     """Files that a rival adds during an overwrite are replaced too: its deletes are derived again."""
     bench.commit("a")
     rival = bench.reopen()
-    lose_races(bench, lambda: rival.commit([bench.change("r")]), 1)
+    lose_races(bench, lambda: commit_changes(rival.context, [bench.change("r")]), 1)
     snapshot = bench.commit("new", overwrite=Overwrite())
     assert (snapshot.commit_kind, snapshot.total_record_count) == ("OVERWRITE", 10)
     assert bench.live() == ["new"]
@@ -252,7 +252,7 @@ def test_a_change_derived_from_the_state_is_derived_at_each_try(bench: Any) -> N
 
     bench.commit("a")
     rival = bench.reopen()
-    lose_races(bench, lambda: rival.commit([bench.change("r")]), 1)
+    lose_races(bench, lambda: commit_changes(rival.context, [bench.change("r")]), 1)
     commit(bench.table.context, CommitRequest(kind="APPEND", derive=derive))
     assert seen == [1, 2]
     assert bench.live() == ["a", "d", "r"]
