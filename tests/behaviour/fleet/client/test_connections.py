@@ -94,6 +94,6 @@ def test_a_closed_fleet_leaves_no_connection(tmp_path: Path) -> None:
         assert tenant.main.get(b"k") == b"1"
         node = tenant._router._nodes(tenant._router.route().url or "")
         assert isinstance(node, HttpNode)
-        assert len(node._asker.servers._pool._pool.pools) == 1
+        assert len(node._asker.servers._pool._pool.pool.pools) == 1
         fleet.close()
-        assert len(node._asker.servers._pool._pool.pools) == 0
+        assert len(node._asker.servers._pool._pool.pool.pools) == 0
