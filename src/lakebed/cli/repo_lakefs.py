@@ -12,8 +12,10 @@ from lakebed.cli.grammar import option
 from lakebed.cli.repo_context import RepositoryCommand
 from lakebed.errors import NotFound
 from lakebed.objects.open import open_store
+from lakebed.objects.path import local_path, parse_url
 from lakebed.repo.lakefs.metaranges import RefsDump, parse_refs_dump
 from lakebed.repo.model.names import check_branch_name
+from lakebed.repo.opening import is_server
 from lakebed.whole_file import write_whole
 
 
@@ -32,6 +34,8 @@ class ImportLakefs(RepositoryCommand, name="import-lakefs"):
 
     def run(self) -> None:
         check_branch_name(self.default_branch)
+        if not is_server(self.lake):
+            parse_url(self.lake)  # a wrong location is said before a missing file
         dump = None if self.refs is None else _read_dump(self.refs)
         with self.writing_all(create=True) as repositories, output.progress("importing"):
             if repositories.exists(self.repository):
@@ -79,7 +83,7 @@ class ExportLakefs(RepositoryCommand, name="export-lakefs"):
         refs = msgspec.to_builtins(report.refs)
         for name, document in ((self.refs, refs), (self.commit_ids, report.commit_ids)):
             if name is not None:
-                with write_whole(Path(name)) as file:
+                with write_whole(Path(local_path(name))) as file:
                     file.write(_document(document))
         facts = {
             **refs,
@@ -107,7 +111,7 @@ def _read_dump(name: str) -> RefsDump:
     if name == "-":
         return parse_refs_dump(standard.binary_input().read(), where="standard input")
     try:
-        text = Path(name).read_bytes()
+        text = Path(local_path(name)).read_bytes()
     except FileNotFoundError as error:
         raise NotFound(
             f"There is no file {name}: give what `lakectl refs-dump` has written.", kind="no_file"
