@@ -27,6 +27,13 @@ CHECKS = (
     "ignored_auth",
 )
 
+# As lakeFS's own server answers a copy without bytes.
+SETTINGS = """
+[[operations]]
+include-operation-id = "copyObject"
+checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "501"]
+"""
+
 
 @pytest.fixture(scope="module")
 def filled(local_server: Any) -> Any:
@@ -56,6 +63,7 @@ def explore(python: Path, served: Any, folder: Path, *arguments: str, known: boo
         known: put names that exist in the place of most generated ones, which makes valid what was meant as invalid.
         more: checks in addition to `CHECKS`.
     """
+    (folder / "schemathesis.toml").write_text(SETTINGS)
     command = [str(python.parent / "st"), "run", f"{served.endpoint}/openapi.json", "--no-color", "--warnings", "off"]
     command += ["--auth", f"{served.access_key_id}:{served.secret_access_key}", "--workers", "2"]
     command += ["--checks", ",".join([*CHECKS, *more.split()]), "--continue-on-failure", *arguments]
