@@ -11,8 +11,9 @@ block makes an object of every sixteenth key, and later ones bisect over those f
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -46,6 +47,9 @@ _MARK_ROWS: Final = 16
 _PYTHON_BYTES_OF_MARK: Final = 48
 """What a mark costs in addition to its bytes: a bytes object and its slot in a list."""
 
+_FEW_KEYS: Final = 16
+"""So many keys are looked for one by one: setting up arrays would take longer."""
+
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
 _NOTHING: Final = memoryview(b"")
@@ -73,6 +77,10 @@ class _Point(NamedTuple):
     """Views for finding single rows, made when a block is first searched."""
 
     rows: range
+    text: bytes
+    """The keys, one after another."""
+    offsets: memoryview
+    """Where each begins in there, and at the end where the last one ends."""
     key_at: Callable[[int], bytes]
     sequences: memoryview
     kinds: memoryview
@@ -81,8 +89,6 @@ class _Point(NamedTuple):
     expires: memoryview
     ends: bytes
     """One byte a row: whether `expires` holds for it. Both are empty if no row of the block has a TTL."""
-    key_bytes: int
-    """Of all keys together, which are copied."""
 
 
 class Block:
@@ -124,8 +130,9 @@ class Block:
     def size_bytes(self) -> int:
         """What it holds in memory, what searching makes of it included: the copy of its keys, and the marks."""
         point = self._point or self._make_point()
-        marks_bytes = (point.key_bytes + len(point.rows) * _PYTHON_BYTES_OF_MARK) // _MARK_ROWS
-        return int(self.batch.get_total_buffer_size()) + point.key_bytes + marks_bytes + _PYTHON_BYTES_OF_BLOCK
+        key_bytes = len(point.text)
+        marks_bytes = (key_bytes + len(point.rows) * _PYTHON_BYTES_OF_MARK) // _MARK_ROWS
+        return int(self.batch.get_total_buffer_size()) + key_bytes + marks_bytes + _PYTHON_BYTES_OF_BLOCK
 
     def slice(self, start: int, end: int) -> Block:
         """Rows [start, end), without a copy."""
@@ -152,6 +159,57 @@ class Block:
         point = self._point or self._make_point()
         return self._seek(key, point)
 
+    def find_value(self, key: bytes, *, sequence: int | None = None) -> bytes | None:
+        """The value of a key whose only row is a PUT that does not end; None: `rows_of` has to tell.
+
+        Args:
+            sequence: as for `rows_of`.
+
+        Cost: about 0.8 us; of a block that is searched for the first time 20 us.
+        """
+        if not self.flags & PLAIN or (sequence is not None and self.max_sequence > sequence):
+            return None
+        point, marks = self._point or self._make_point(), self._marks
+        rows, text, offsets, key_at = point[:4]
+        if marks:
+            # Among the keys behind a mark, its bytes are searched: one call, where a bisection makes a key a step.
+            last = bisect_right(marks, key) * _MARK_ROWS
+            first = last - _MARK_ROWS
+            last = min(last, len(rows))
+            place = text.find(key, offsets[first], offsets[last]) if first >= 0 else -1
+            if place < 0:
+                return None
+            row = bisect_left(offsets, place, first, last)
+            if offsets[row] != place or offsets[row + 1] - place != len(key):
+                return None
+        else:
+            row = self._seek(key, point)
+            if row == len(rows) or key_at(row) != key:
+                return None
+        return point.values[point.value_offsets[row] : point.value_offsets[row + 1]].tobytes()
+
+    def find_values(self, keys: Sequence[bytes], *, sequence: int | None = None) -> list[bytes | None]:
+        """`find_value` of some keys, in their order."""
+        if len(keys) < _FEW_KEYS or not self.flags & PLAIN or (sequence is not None and self.max_sequence > sequence):
+            return [self.find_value(key, sequence=sequence) for key in keys]
+        point, marks = self._point or self._make_point(), self._marks or self._make_marks()
+        text, offsets, value_offsets = point.text, np.asarray(point.offsets), np.asarray(point.value_offsets)
+        count = len(keys)
+        lasts = np.fromiter(map(bisect_right, repeat(marks), keys), np.int64, count) * _MARK_ROWS
+        # What is below the first mark is nowhere: its search ends before it begins.
+        low = np.where(lasts > 0, offsets.take(lasts - _MARK_ROWS, mode="clip"), 1)
+        high = np.where(lasts > 0, offsets.take(np.minimum(lasts, len(point.rows))), 0)
+        places = np.fromiter(map(text.find, keys, low.tolist(), high.tolist()), np.int64, count)
+        rows = offsets[: len(point.rows)].searchsorted(places)
+        rows = np.minimum(rows, len(point.rows) - 1)
+        lengths = np.fromiter(map(len, keys), np.int64, count)
+        is_match = (offsets.take(rows) == places) & (offsets.take(rows + 1) - places == lengths)
+        parts = map(slice, value_offsets.take(rows).tolist(), value_offsets.take(rows + 1).tolist())
+        contents = map(bytes, map(point.values.__getitem__, parts))
+        if is_match.all():
+            return list(contents)
+        return [value if matches else None for value, matches in zip(contents, is_match.tolist(), strict=True)]
+
     def rows_of(self, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
         """Rows of one key, newest first, down to the first that is not a MERGE.
 
@@ -162,7 +220,7 @@ class Block:
             The rows, and whether more of them may be in the next block: this one ended before that first row.
         """
         point = self._point or self._make_point()
-        rows, key_at, sequences, kinds, value_offsets, values, expires, ends, _ = point
+        rows, _, _, key_at, sequences, kinds, value_offsets, values, expires, ends = point
         position = self._seek(key, point)
         versions: list[Row] = []
         count = len(rows)
@@ -192,10 +250,15 @@ class Block:
             if marks is None:
                 self._marks = []
                 return bisect_left(rows, key, key=point.key_at)
-            self._marks = marks = list(map(point.key_at, rows[::_MARK_ROWS]))
+            marks = self._make_marks()
         high = bisect_left(marks, key) * _MARK_ROWS
         # The mark before is smaller, and the one found is not; behind the last one the rows end sooner.
         return bisect_left(rows, key, high - _MARK_ROWS + 1 if high else 0, min(high, len(rows)), key=point.key_at)
+
+    def _make_marks(self) -> list[bytes]:
+        point = self._point or self._make_point()
+        self._marks = marks = list(map(point.key_at, point.rows[::_MARK_ROWS]))
+        return marks
 
     def _make_point(self) -> _Point:
         """The views, kept for the next search. Two threads may both make them: they are equal, and one stays."""
@@ -215,6 +278,8 @@ class Block:
             ends = np.asarray(batch.column(4).is_valid()).tobytes()
         self._point = point = _Point(
             range(last - first),
+            text,
+            offsets,
             lambda row: text[offsets[row] : offsets[row + 1]],
             memoryview(sequences).cast("Q")[first:],
             memoryview(kinds).cast("B")[first:],
@@ -222,7 +287,6 @@ class Block:
             memoryview(values or b""),
             memoryview(expires).cast("q")[first:] if ends else _NOTHING,
             ends,
-            end - start,
         )
         return point
 

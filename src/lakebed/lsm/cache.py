@@ -205,8 +205,10 @@ class RowCache:
 
     def __init__(self, bytes_max: int, *, runtime: Runtime | None = None) -> None:
         self._half_bytes_max = bytes_max // 2
-        self._young: dict[bytes, bytes] = {}
-        self._old: dict[bytes, bytes] = {}
+        self.young: dict[bytes, bytes] = {}
+        """For a reader that looks a key up without a call, as `get` does; only the cache changes it."""
+        self.old: dict[bytes, bytes] = {}
+        """As `young`; a key that is read from here is read by `get`, which moves it."""
         self._young_bytes = 0
         self._old_bytes = 0
         self._generation = 0
@@ -224,15 +226,15 @@ class RowCache:
 
     def get(self, key: bytes) -> bytes | None:
         """The value kept for a key, or None. About 0.1 us for one that was read lately."""
-        value = self._young.get(key)
-        if value is None and key in self._old:
+        value = self.young.get(key)
+        if value is None and key in self.old:
             return self._promote(key)
         return value
 
     def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
         """The values kept of some keys."""
         values: dict[bytes, bytes] = {}
-        young, old = self._young, self._old
+        young, old = self.young, self.old
         if not young.keys().isdisjoint(keys):
             values = {key: value for key in keys if (value := young.get(key)) is not None}
         if old and not old.keys().isdisjoint(keys):
@@ -251,35 +253,35 @@ class RowCache:
         """Drop rows whose keys were written to; values read before now can no longer be put in."""
         with self._lock:
             self._generation += 1
-            self._young_bytes -= _discard(self._young, keys)
-            self._old_bytes -= _discard(self._old, keys)
+            self._young_bytes -= _discard(self.young, keys)
+            self._old_bytes -= _discard(self.old, keys)
 
     def clear(self) -> None:
         """Drop everything."""
         with self._lock:
             self._generation += 1
-            self._young, self._old = {}, {}
+            self.young, self.old = {}, {}
             self._young_bytes = self._old_bytes = 0
 
     def _promote(self, key: bytes) -> bytes | None:
         with self._lock:
-            value = self._old.get(key)
+            value = self.old.get(key)
             if value is None:
-                return self._young.get(key)  # another thread moved it
+                return self.young.get(key)  # another thread moved it
             self._add(key, value)
             return value
 
     def _add(self, key: bytes, value: bytes) -> None:
-        if key in self._young or key in self._old:
-            self._young_bytes -= _discard(self._young, (key,))
-            self._old_bytes -= _discard(self._old, (key,))
+        if key in self.young or key in self.old:
+            self._young_bytes -= _discard(self.young, (key,))
+            self._old_bytes -= _discard(self.old, (key,))
         size_bytes = len(key) + len(value) + _ROW_BYTES
         if self._young_bytes + size_bytes > self._half_bytes_max:
             if size_bytes > self._half_bytes_max:
                 return
-            self._old, self._old_bytes = self._young, self._young_bytes
-            self._young, self._young_bytes = {}, 0
-        self._young[key] = value
+            self.old, self._old_bytes = self.young, self._young_bytes
+            self.young, self._young_bytes = {}, 0
+        self.young[key] = value
         self._young_bytes += size_bytes
 
 

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Final
+from enum import Enum
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.lsm.block import CONTINUES, Block, damage_error
+from lakebed.lsm.block import CONTINUES, PLAIN, Block, damage_error
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.filter import hash_key
-from lakebed.lsm.format import Pages, Tail, decode_blocks, decode_pages, decode_tail
+from lakebed.lsm.format import Pages, Tail, decode_blocks, decode_page, decode_tail, join_pages
 from lakebed.lsm.model import FileMeta, Row
-from lakebed.lsm.page import BadPageError, find_rows, find_value, rows_of_page
+from lakebed.lsm.page import BadPageError, find_rows, find_value, find_values, pairs_of_page, rows_of_page
+from lakebed.lsm.short_scan import Chunk, chunk_of_rows
 from lakebed.objects.port import ObjectStore
 
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
@@ -42,8 +44,20 @@ _PAGES: Final = -2
 RUN_BYTES: Final = 512 << 10
 """Most bytes of neighbouring blocks, before compression, that a scan decodes as one: each time costs some steps."""
 
+_PAGES_AT_ONCE: Final = 8
+"""Most pages that a short scan reads at once."""
+
 _PYTHON_BYTES_OF_PAGE: Final = 64
 """What a cached page costs in addition to its bytes."""
+
+
+class RowsDecide(Enum):
+    """That a key may be in a file, and its value is not the whole answer."""
+
+    ROWS_DECIDE = 0
+
+
+ROWS_DECIDE: Final = RowsDecide.ROWS_DECIDE
 
 
 class FileReader:
@@ -159,6 +173,49 @@ class FileReader:
             self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
         return rows
 
+    def find_value(self, key: bytes, key_hash: int, *, sequence: int | None = None) -> bytes | RowsDecide | None:
+        """The value of a key whose newest row here is a PUT that does not end, in the fewest steps.
+
+        Args:
+            key_hash: of the key (`hash_key`).
+            sequence: as for `get`.
+
+        Returns:
+            None when the key is not here; `ROWS_DECIDE` when `get` has to tell.
+        Raises and cost: as `get`.
+        """
+        entries = self._entries
+        entry = entries.get(self._tail_key)
+        if entry is None:
+            tail = self.tail()
+        else:
+            entry.used = True
+            tail = entry.value
+        if not tail.filter.may_contain(key_hash):
+            return None
+        pages = tail.pages
+        if pages is None or self._ceiling is not None:
+            return ROWS_DECIDE
+        page = bisect_right(pages.keys or pages.load_keys(tail), key) - 1
+        if page < 0:
+            return None
+        number = pages.blocks[page]
+        if tail.flags[number] & CONTINUES:
+            return ROWS_DECIDE
+        entry = entries.get((self._name, number))
+        value: bytes | None
+        if entry is not None:
+            entry.used = True
+            value = entry.value.find_value(key, sequence=sequence)
+        elif self._cache.has_space:
+            value = self._load(tail, number).find_value(key, sequence=sequence)
+        else:
+            try:
+                value = find_value(self._page(tail, pages, page), key, sequence=sequence)
+            except BadPageError as error:
+                raise self._bad_page_error(tail, number) from error
+        return ROWS_DECIDE if value is None else value
+
     def _get_by_block(self, tail: Tail, key: bytes, *, sequence: int | None) -> list[Row]:
         """As `get`, of a key that the filter lets pass."""
         number = _first_block(tail, key)
@@ -200,23 +257,10 @@ class FileReader:
             about `AHEAD_BYTES_DEFAULT` are held at once.
         """
         rows_by_key: dict[bytes, list[Row]] = {}
-        self._find_many(keys, hashes=hashes, sequence=sequence, rows_by_key=rows_by_key, values=None)
+        self.find_many(keys, hashes=hashes, sequence=sequence, rows_by_key=rows_by_key, values=None)
         return rows_by_key
 
-    def get_values(
-        self, keys: Sequence[bytes], *, hashes: npt.NDArray[np.uint64], sequence: int | None = None
-    ) -> tuple[dict[bytes, bytes], dict[bytes, list[Row]]]:
-        """As `get_many`, without rows where a value says it all.
-
-        Returns:
-            Values of keys whose newest row here is a PUT that does not end, and the rows of other keys that are here.
-        """
-        values: dict[bytes, bytes] = {}
-        rows_by_key: dict[bytes, list[Row]] = {}
-        self._find_many(keys, hashes=hashes, sequence=sequence, rows_by_key=rows_by_key, values=values)
-        return values, rows_by_key
-
-    def _find_many(
+    def find_many(
         self,
         keys: Sequence[bytes],
         *,
@@ -225,7 +269,12 @@ class FileReader:
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add the rows of keys, or (`values`) the values that need no rows."""
+        """Add what `get_many` returns to `rows_by_key`, without rows where a value says it all.
+
+        Args:
+            values: receives the values of keys whose newest row here is a PUT that does not end; None: their rows are
+                added, too.
+        """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail = self.tail()
@@ -236,21 +285,27 @@ class FileReader:
         if low or high < len(likely):
             likely = likely[low:high]
         if likely and (tail.pages is None or self._cache.has_space):
-            likely = self._find_in_blocks(tail, likely, sequence=sequence, rows_by_key=rows_by_key)
+            likely = self._find_in_blocks(tail, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
         if likely and tail.pages is not None:
             self._find_in_pages(tail, tail.pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
 
     def _find_in_blocks(
-        self, tail: Tail, keys: Sequence[bytes], *, sequence: int | None, rows_by_key: dict[bytes, list[Row]]
+        self,
+        tail: Tail,
+        keys: Sequence[bytes],
+        *,
+        sequence: int | None,
+        rows_by_key: dict[bytes, list[Row]],
+        values: dict[bytes, bytes] | None,
     ) -> list[bytes]:
-        """Add the rows of ascending keys from blocks that are in the cache or fit in; the keys that are left."""
-        missing: dict[int, list[bytes]] = {}
+        """Add what blocks that are in the cache or fit in have of ascending keys; the keys that are left."""
+        missing: dict[int, Sequence[bytes]] = {}
         left: list[bytes] = []
         space_bytes = self._cache.space_bytes
         for number, some in _by_block(tail, keys):
             block: Block | None = self._cache.get(self._name, number)
             if block is not None:
-                self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key)
+                self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
             elif tail.pages is not None and space_bytes <= 0:
                 left += some
             else:
@@ -258,7 +313,8 @@ class FileReader:
                 space_bytes -= tail.raw_lengths[number]
         for numbers in _groups(tail, list(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
             for number, _, block in self._blocks(tail, numbers, fill_cache=True):
-                self._find_each(tail, number, block, missing[number], sequence=sequence, rows_by_key=rows_by_key)
+                some = missing[number]
+                self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
         return left
 
     def _find_each(
@@ -270,8 +326,11 @@ class FileReader:
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
+        values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add the rows of keys whose first rows can only be in this block."""
+        """Add what a block has of keys whose first rows can only be in there."""
+        if values is not None:
+            keys = _add_values(values, keys, block.find_values(keys, sequence=sequence))
         for key in keys:
             rows, unfinished = block.rows_of(key, sequence=sequence)
             if unfinished:
@@ -289,29 +348,62 @@ class FileReader:
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add the rows of ascending keys from single pages, and from blocks where those are in the cache."""
+        """Add what single pages have of ascending keys, and blocks where those are in the cache."""
         cached, blocks, flags = self._cache.numbers_of(self._name), pages.blocks, tail.flags
         wanted: list[tuple[int, bytes]] = []
+        in_blocks: dict[int, list[bytes]] = {}
         for page, key in zip(pages.find_each(tail, keys), keys, strict=True):
             number = blocks[page]
             if number not in cached and not flags[number] & CONTINUES:
                 wanted.append((page, key))
-            elif rows := self._get_by_block(tail, key, sequence=sequence):
-                rows_by_key[key] = rows
+            elif flags[number] & CONTINUES:
+                if rows := self._get_by_block(tail, key, sequence=sequence):
+                    rows_by_key[key] = rows
+            else:
+                in_blocks.setdefault(number, []).append(key)
+        for number, some in in_blocks.items():
+            block = self._cache.get(self._name, number) or self._load(tail, number)
+            self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
         for group in _page_groups(pages, wanted, ahead_bytes=AHEAD_BYTES_DEFAULT):
-            bodies = self._read_pages(tail, pages, list(dict.fromkeys([page for page, _ in group])))
-            for page, key in group:
+            if group:
+                self._find_in_group(tail, pages, group, sequence=sequence, rows_by_key=rows_by_key, values=values)
+
+    def _find_in_group(
+        self,
+        tail: Tail,
+        pages: Pages,
+        group: Sequence[tuple[int, bytes]],
+        *,
+        sequence: int | None,
+        rows_by_key: dict[bytes, list[Row]],
+        values: dict[bytes, bytes] | None,
+    ) -> None:
+        """Add what pages have of keys: both ascending, and read at once."""
+        page_of = {key: page for page, key in group}
+        numbers = list(dict.fromkeys(page_of.values()))
+        content = self._read_pages(tail, pages, numbers)
+        starts = np.zeros(len(numbers) + 1, np.int64)
+        np.cumsum(list(map(pages.raw_lengths.__getitem__, numbers)), out=starts[1:])
+        place_of = dict(zip(numbers, range(len(numbers)), strict=True))
+        keys: Sequence[bytes] = list(page_of)
+        try:
+            if values is not None:
+                places = np.fromiter(map(place_of.__getitem__, page_of.values()), np.int64, len(keys))
+                found = find_values(content, starts, keys, places=places, sequence=sequence)
+                keys = _add_values(values, keys, found)
+            for key in keys:
+                page = page_of[key]
+                place = place_of[page]
                 try:
-                    if values is not None and (value := find_value(bodies[page], key, sequence=sequence)) is not None:
-                        values[key] = value
-                        continue
-                    rows, unfinished = find_rows(bodies[page], key, sequence=sequence)
+                    rows, unfinished = find_rows(content[starts[place] : starts[place + 1]], key, sequence=sequence)
                 except BadPageError as error:
-                    raise self._bad_page_error(tail, blocks[page]) from error
+                    raise BadPageError(place) from error
                 if unfinished:
-                    self._go_on(tail, blocks[page] + 1, key, sequence=sequence, rows=rows)
+                    self._go_on(tail, pages.blocks[page] + 1, key, sequence=sequence, rows=rows)
                 if rows:
                     rows_by_key[key] = rows
+        except BadPageError as error:
+            raise self._bad_page_error(tail, pages.blocks[numbers[error.place]]) from error
 
     def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
         """Add the rows of a key that are in the blocks from `number` on."""
@@ -369,35 +461,72 @@ class FileReader:
         tail = self.tail()
         return tail.mapped is not None and tail.pages is not None
 
-    def rows(self, start: bytes, end: bytes | None = None) -> Iterator[list[Row]]:
-        """The rows with keys in [start, end), ascending, a page at a time: for reading a few, of `has_cheap_pages`.
+    def chunks(self, start: bytes, end: bytes | None = None, *, sequence: int | None = None) -> Iterator[Chunk]:
+        """The rows with keys in [start, end), ascending, some pages at a time: for reading a few, of `has_cheap_pages`.
 
-        Raises: as `tail`. Cost: about 3 us a page, and 0.5 us a row.
+        Args:
+            sequence: only rows up to it; None: all.
+
+        Raises: as `tail`. Cost: about 4 us a page, and 0.3 us a row. Pages are not cached.
         """
+        if self._ceiling is not None:
+            sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
+        shows_all = sequence is None or self.meta.max_sequence <= sequence
         tail = self.tail()
         pages = tail.pages
         assert pages is not None, "a file of version 1 has no pages"
         page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
-        first = page
-        for page in range(first, len(pages.blocks)):
-            try:
-                rows = rows_of_page(self._page(tail, pages, page))
-            except BadPageError as error:
-                raise self._bad_page_error(tail, pages.blocks[page]) from error
-            is_last = end is not None and rows[-1].key >= end
-            if page == first or is_last or self._ceiling is not None:
-                through = self._ceiling
-                rows = [
-                    row
-                    for row in rows
-                    if row.key >= start
-                    and (end is None or row.key < end)
-                    and (through is None or row.sequence <= through)
-                ]
-            if rows:
-                yield rows
+        page_count, count = len(pages.blocks), 1
+        while page < page_count:
+            number = pages.blocks[page]
+            behind = min(page + count, pages.starts[number + 1])
+            # The rows of a key that go on in the next block belong to the same chunk.
+            while behind < page_count and pages.starts[pages.blocks[behind]] == behind:
+                if not tail.flags[pages.blocks[behind]] & CONTINUES:
+                    break
+                behind += 1
+            if shows_all and behind <= pages.starts[number + 1] and tail.flags[number] & PLAIN:
+                chunk = self._pairs(tail, pages, range(page, behind))
+            else:
+                chunk = self._rows(tail, pages, range(page, behind), sequence=sequence)
+            low = bisect_left(chunk.keys, start) if chunk.keys and chunk.keys[0] < start else 0
+            is_last = end is not None and bool(chunk.keys) and chunk.keys[-1] >= end
+            high = bisect_left(chunk.keys, end) if end is not None and is_last else len(chunk.keys)
+            if low < high:
+                yield chunk if high - low == len(chunk.keys) else chunk.slice(low, high)
             if is_last:
                 return
+            page, count = behind, min(2 * count, _PAGES_AT_ONCE)
+
+    def _pairs(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> Chunk:
+        """Keys and values of neighbouring pages of a plain block."""
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        for page, body in self._each_page(tail, pages, numbers):
+            try:
+                more_keys, more_values = pairs_of_page(body)
+            except BadPageError as error:
+                raise self._bad_page_error(tail, pages.blocks[page]) from error
+            keys += more_keys
+            values += more_values
+        return Chunk(keys, values, ())
+
+    def _rows(self, tail: Tail, pages: Pages, numbers: Sequence[int], *, sequence: int | None) -> Chunk:
+        """All rows of neighbouring pages up to a sequence; there may be none."""
+        rows: list[Row] = []
+        for page, body in self._each_page(tail, pages, numbers):
+            try:
+                rows += rows_of_page(body)
+            except BadPageError as error:
+                raise self._bad_page_error(tail, pages.blocks[page]) from error
+        return chunk_of_rows(rows if sequence is None else [row for row in rows if row.sequence <= sequence])
+
+    def _each_page(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """Pages of a mapped file, checked; the cache is neither asked nor changed."""
+        mapped, bounds = tail.mapped, pages.bounds
+        assert mapped is not None, "pages that cost a request are not read one by one"
+        for page in numbers:
+            yield page, decode_page(tail, page, mapped[bounds[page] : bounds[page + 1]], path=self._path)
 
     def _load(self, tail: Tail, number: int) -> Block:
         """Read one block for one key, into the cache if that wants it."""
@@ -418,30 +547,48 @@ class FileReader:
             return kept
         start, end = pages.bounds[page], pages.bounds[page + 1]
         stored = self._read(start, end) if tail.mapped is None else tail.mapped[start:end]
-        (body,) = decode_pages(tail, (page,), (stored,), path=self._path)
+        body = decode_page(tail, page, stored, path=self._path)
         if self._cache.wants(name, cached_as):
             self._cache.put(name, cached_as, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return body
 
-    def _read_pages(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> dict[int, bytes]:
-        """Pages by their numbers, which ascend: what is not cached is read at once."""
+    def _read_pages(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> bytes:
+        """Pages by their numbers, which ascend, one after another: what is not cached is read at once."""
         cache, name = self._cache, self._name
         cached = cache.numbers_of(name)
-        bodies: dict[int, bytes] = {}
+        kept: dict[int, bytes] = {}
         for page in numbers:
             if _PAGES - page in cached and (body := cache.get(name, _PAGES - page)) is not None:
-                bodies[page] = body
-        missing = [page for page in numbers if page not in bodies] if bodies else numbers
-        bounds, mapped = pages.bounds, tail.mapped
-        if mapped is None:
-            pieces = self._read_pieces([(bounds[page], bounds[page + 1]) for page in missing], mapped=None)
-        else:
-            pieces = [mapped[bounds[page] : bounds[page + 1]] for page in missing]
-        bodies.update(zip(missing, decode_pages(tail, missing, pieces, path=self._path), strict=True))
-        for number in cache.wants_each(name, [_PAGES - page for page in missing]):
-            body = bodies[_PAGES - number]
-            cache.put(name, number, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
-        return bodies
+                kept[page] = body
+        missing = [page for page in numbers if page not in kept] if kept else numbers
+        content = self._read_missing_pages(tail, pages, missing) if missing else b""
+        if not kept:
+            return content
+        bodies: list[bytes | memoryview] = []
+        start, view = 0, memoryview(content)
+        for page in numbers:
+            if page in kept:
+                bodies.append(kept[page])
+            else:
+                end = start + pages.raw_lengths[page]
+                bodies.append(view[start:end])
+                start = end
+        return b"".join(bodies)
+
+    def _read_missing_pages(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> bytes:
+        """As `_read_pages`, of pages that are not cached; those that the cache wants go into it."""
+        ranges = [(pages.bounds[page], pages.bounds[page + 1]) for page in numbers]
+        content = join_pages(tail, numbers, self._read_pieces(ranges, mapped=tail.mapped), path=self._path)
+        wanted = self._cache.wants_each(self._name, [_PAGES - page for page in numbers])
+        if wanted:
+            start = 0
+            for page in numbers:
+                end = start + pages.raw_lengths[page]
+                if _PAGES - page in wanted:
+                    body = content[start:end]
+                    self._cache.put(self._name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+                start = end
+        return content
 
     def _bad_page_error(self, tail: Tail, number: int) -> Corruption:
         return damage_error(self._path, tail.offsets[number], "a page of it contradicts itself")
@@ -538,26 +685,34 @@ def _keys_in_filter(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.ui
     if len(keys) < _FEW_KEYS:
         may_contain = tail.filter.may_contain
         return sorted([key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(key_hash)])
-    places = np.flatnonzero(tail.filter.may_contain_each(hashes)).tolist()
+    places = tail.filter.may_contain_each(hashes).nonzero()[0].tolist()
     return sorted([keys[place] for place in places])
 
 
-def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
     """The blocks in which some of the keys, ascending and not below the first, may be, in their order."""
     first_keys, flags = tail.first_keys, tail.flags
-    number = -1
-    some: list[bytes] = []
-    for key in keys:
-        at = bisect_right(first_keys, key, max(number, 0)) - 1
-        if flags[at] & CONTINUES:
-            at = _first_block(tail, key)
-        if at != number:
-            if some:
-                yield number, some
-            number, some = at, []
-        some.append(key)
-    if some:
-        yield number, some
+    start, count = 0, len(keys)
+    while start < count:
+        number = _first_block(tail, keys[start])
+        behind = number + 1
+        if behind == len(first_keys):
+            end = count
+        else:
+            # A key whose rows go on in the next block begins in this one.
+            bisect = bisect_right if flags[behind] & CONTINUES else bisect_left
+            end = bisect(keys, first_keys[behind], start)
+        yield number, keys[start:end]
+        start = end
+
+
+def _add_values(values: dict[bytes, bytes], keys: Sequence[bytes], found: Sequence[bytes | None]) -> Sequence[bytes]:
+    """Add the values that were found, one or None a key; the keys without."""
+    if None not in found:
+        values.update(zip(keys, cast(Sequence[bytes], found), strict=True))
+        return ()
+    values.update((key, value) for key, value in zip(keys, found, strict=True) if value is not None)
+    return [key for key, value in zip(keys, found, strict=True) if value is None]
 
 
 def _page_groups(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NoReturn
@@ -194,7 +195,7 @@ class Pages:
         return bisect_right(self.keys or self.load_keys(tail), key, first + 1, last) - 1
 
     def find_each(self, tail: Tail, keys: Sequence[bytes]) -> list[int]:
-        """`find` of some keys, each between the first key and the last one of the file."""
+        """`find` of some keys, each between the first key and the last one of the file; ascending if they are."""
         first_keys = self.keys or self.load_keys(tail)
         if len(keys) < _FEW_KEYS:
             return [bisect_right(first_keys, key) - 1 for key in keys]
@@ -554,25 +555,35 @@ def decode_blocks(tail: Tail, first: int, bodies: Sequence[memoryview], *, path:
     )
 
 
-def decode_pages(tail: Tail, numbers: Sequence[int], pieces: Sequence[memoryview], *, path: str) -> list[bytes]:
-    """Check and decompress pages by their numbers in the file; `pieces` are as stored. Raises as `decode_blocks`."""
+def decode_page(tail: Tail, number: int, piece: memoryview, *, path: str) -> bytes:
+    """Check and decompress one page by its number in the file; `piece` is as stored. Raises as `decode_blocks`."""
     pages = tail.pages
     assert pages is not None, "a file without pages has none"
-    codecs, checksums, blocks = tail.codecs, pages.checksums, pages.blocks
-    bodies: list[bytes] = []
-    for page, piece in zip(numbers, pieces, strict=True):
-        offset = pages.bounds[page]
-        if xxh3_64_intdigest(piece, offset) != checksums[page]:
-            raise damage_error(path, offset, "the checksum of a page is wrong")
-        size_bytes, codec = pages.raw_lengths[page], codecs[blocks[page]]
-        if len(piece) == size_bytes or codec == NOT_COMPRESSED:
-            bodies.append(bytes(piece))
-            continue
-        try:
-            bodies.append(CODECS[codec].decompress(piece, size_bytes, asbytes=True))
-        except (KeyError, pa.ArrowException, OSError) as error:
-            raise _unpack_error(error, offset=offset, codec=codec, path=path) from error
-    return bodies
+    offset = pages.bounds[number]
+    if xxh3_64_intdigest(piece, offset) != pages.checksums[number]:
+        raise damage_error(path, offset, "the checksum of a page is wrong")
+    size_bytes, codec = pages.raw_lengths[number], tail.codecs[pages.blocks[number]]
+    if len(piece) == size_bytes or codec == NOT_COMPRESSED:
+        return bytes(piece)
+    try:
+        body: bytes = CODECS[codec].decompress(piece, size_bytes, asbytes=True)
+    except (KeyError, pa.ArrowException, OSError) as error:
+        raise _unpack_error(error, offset=offset, codec=codec, path=path) from error
+    return body
+
+
+def join_pages(tail: Tail, numbers: Sequence[int], pieces: Sequence[memoryview], *, path: str) -> bytes:
+    """As `decode_page` of some pages, at least one, one after another. Cost: about 10 us, and 2 us a page with LZ4."""
+    pages = tail.pages
+    assert pages is not None, "a file without pages has none"
+    offsets = list(map(pages.bounds.__getitem__, numbers))
+    codecs = set(map(tail.codecs.__getitem__, map(pages.blocks.__getitem__, numbers)))
+    sums = list(map(xxh3_64_intdigest, pieces, offsets))
+    if len(codecs) == 1 and sums == list(map(pages.checksums.__getitem__, numbers)):
+        with suppress(KeyError, pa.ArrowException, OSError):
+            return unpack_pages(pieces, list(map(pages.raw_lengths.__getitem__, numbers)), codec=codecs.pop())
+    # Each by itself says which of them is wrong.
+    return b"".join([decode_page(tail, page, piece, path=path) for page, piece in zip(numbers, pieces, strict=True)])
 
 
 def _unpack_error(error: Exception, *, offset: int, codec: int, path: str) -> LakebedError:

@@ -38,7 +38,9 @@ _HAS_KINDS: Final = 2
 _HAS_ENDS: Final = 4
 
 _HEADER_BYTES: Final = _HEADER.size
+_HEADER_PLACES: Final = np.arange(_HEADER_BYTES)
 _NARROW_ROW: Final = struct.Struct("<HHI")
+_ROW_PLACES: Final = np.arange(_NARROW_ROW.size)
 _WIDE_ROW: Final = struct.Struct("<IIQ")
 _END: Final = struct.Struct("<q")
 _NARROW_BYTES_MAX: Final = (1 << 16) - 1
@@ -69,7 +71,15 @@ _read_two: Final = struct.Struct("<HHIHH").unpack_from
 
 
 class BadPageError(Exception):
-    """A page contradicts itself; its reader knows its place and raises `Corruption`."""
+    """A page contradicts itself; its reader knows where it is and raises `Corruption`.
+
+    Attributes:
+        place: which of several pages that were read together.
+    """
+
+    def __init__(self, place: int = 0) -> None:
+        super().__init__(place)
+        self.place = place
 
 
 def encode_pages(
@@ -220,6 +230,72 @@ def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes
     return page[values_at + value_start : values_at + value_end]
 
 
+def find_values(
+    content: bytes,
+    starts: npt.NDArray[np.int64],
+    keys: Sequence[bytes],
+    *,
+    places: npt.NDArray[np.int64],
+    sequence: int | None = None,
+) -> list[bytes | None]:
+    """`find_value` of some keys in several pages.
+
+    Args:
+        content: the pages, one after another.
+        starts: where each begins in there, and at the end where the last one ends.
+        keys: at least one.
+        places: of each key, which of the pages.
+        sequence: as for `find_rows`.
+
+    Raises `BadPageError`. Cost: about 50 us, and 0.7 us a key.
+    """
+    lengths = starts[1:] - starts[:-1]
+    if int(lengths.min()) < _HEADER_BYTES or int(starts[-1]) != len(content):
+        raise BadPageError
+    octets = np.frombuffer(content, np.uint8)
+    heads = octets[starts[:-1, None] + _HEADER_PLACES].view(_HEADER_TYPE).ravel()
+    counts, key_bytes, value_bytes = (heads[name].astype(np.int64) for name in ("rows", "keys", "values"))
+    is_simple = heads["flags"] == 0
+    tops = starts[:-1] + _HEADER_BYTES
+    keys_at = tops + 8 * counts
+    values_at = keys_at + key_bytes
+    is_bad = is_simple & ((values_at + value_bytes != starts[1:]) | (counts == 0))
+    if is_bad.any():
+        raise BadPageError(int(is_bad.argmax()))
+    # Of other pages nothing is searched, so that rows have to tell: no search ends before it begins.
+    low, high = np.where(is_simple, keys_at, 1).take(places), np.where(is_simple, values_at, 0).take(places)
+    positions = np.fromiter(map(content.find, keys, low.tolist(), high.tolist()), np.int64, len(keys))
+    hits = (positions >= 0).nonzero()[0]
+    values: list[bytes | None] = [None] * len(keys)
+    if not len(hits):
+        return values
+    pages = places.take(hits)
+    key_starts = (positions - low).take(hits)
+    counts, key_bytes, value_bytes = counts.take(pages), key_bytes.take(pages), value_bytes.take(pages)
+    rows = key_starts * counts // np.maximum(key_bytes, 1)  # as in `find_value`
+    is_last = rows + 1 >= counts
+    rows_at = tops.take(pages) + 8 * rows
+    fields = octets[rows_at[:, None] + _ROW_PLACES].view(_NARROW).ravel()
+    following = octets[(rows_at + np.where(is_last, 0, 8))[:, None] + _ROW_PLACES].view(_NARROW).ravel()
+    ends = np.where(is_last, key_bytes, following["key"])
+    value_starts, value_ends = fields["value"].astype(np.int64), np.where(is_last, value_bytes, following["value"])
+    widths = np.fromiter(map(len, keys), np.int64, len(keys)).take(hits)
+    is_match = (fields["key"] == key_starts) & (ends - key_starts == widths)
+    if sequence is not None:
+        is_match &= heads["base"].take(pages) + fields["sequence"] <= np.uint64(sequence)
+    is_bad = is_match & ((value_starts > value_ends) | (value_ends > value_bytes))
+    if is_bad.any():
+        raise BadPageError(int(pages[is_bad.argmax()]))
+    bases = values_at.take(pages)
+    slices = map(slice, (value_starts + bases).tolist(), (value_ends + bases).tolist())
+    if len(hits) == len(keys) and is_match.all():
+        return list(map(content.__getitem__, slices))
+    for hit, part, matches in zip(hits.tolist(), slices, is_match.tolist(), strict=True):
+        if matches:
+            values[hit] = content[part]
+    return values
+
+
 def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
     """Rows of one key, newest first, down to the first that is not a MERGE.
 
@@ -317,6 +393,25 @@ def rows_of_page(page: bytes) -> list[Row]:
             pairwise(fields), kinds, ends_ms, strict=True
         )
     ]
+
+
+def pairs_of_page(page: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Keys and values of all rows of a page, in its order. Raises `BadPageError`. Cost: 2 us, and 0.3 us a row."""
+    flags, count, key_bytes, value_bytes, _ = _read_header(page)
+    if flags:
+        rows = rows_of_page(page)
+        return [row.key for row in rows], [row.value for row in rows]
+    keys_at = _HEADER_BYTES + 8 * count
+    values_at = keys_at + key_bytes
+    if not count or values_at + value_bytes != len(page):
+        raise BadPageError
+    fields = memoryview(page)[_HEADER_BYTES:keys_at].cast("H")
+    keys, values = page[keys_at:values_at], page[values_at:]
+    starts, value_starts = fields[::4].tolist(), fields[1::4].tolist()
+    return (
+        list(map(keys.__getitem__, map(slice, starts, [*starts[1:], key_bytes]))),
+        list(map(values.__getitem__, map(slice, value_starts, [*value_starts[1:], value_bytes]))),
+    )
 
 
 def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, values_at: int) -> int:

@@ -32,6 +32,7 @@ from typing import Final, Protocol
 from lakebed.errors import Conflict, Corruption, InternalError, InvalidRequest, NotFound
 from lakebed.lsm.cache import RowCache
 from lakebed.lsm.compact import run_compaction
+from lakebed.lsm.file_reader import ROWS_DECIDE
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.flush import encode_memtable
@@ -217,7 +218,7 @@ class Tree:
                 if row is not None:
                     break
             else:
-                value = self._rows.get(key)
+                value = self._rows.young.get(key)
                 return self._latest_in_files(key, shown) if value is None else value
         if row in memtable.special:
             return self._latest_special(key, memtable, row)
@@ -240,16 +241,27 @@ class Tree:
             return self.latest(key)
 
     def _latest_in_files(self, key: bytes, shown: _Shown) -> bytes | None:
+        """From the older part of the cache of rows, or from files."""
+        rows, view = self._rows, shown.files_view
+        if key in rows.old and (value := rows.get(key)) is not None:
+            return value
         try:
-            row = shown.files_view.get_row(key)
+            answer = view.find_value(key)
+            if answer is None:
+                return None
+            if answer is ROWS_DECIDE:
+                row = view.get_row(key)
+                if row is None:
+                    return None
+                if row.expires_at_ms is not None:
+                    return row.value
+                answer = row.value
         except NotFound as error:
             self._check_outdated(shown, error)
             return self.latest(key)
-        if row is None:
-            return None
-        if row.expires_at_ms is None and not shown.has_operands:
-            self._rows.put(key, row.value, generation=shown.rows_generation)
-        return row.value
+        if not shown.has_operands:
+            rows.put(key, answer, generation=shown.rows_generation)
+        return answer
 
     def _check_outdated(self, shown: _Shown, error: NotFound) -> None:
         """Return when another set has been shown since: the missing file may not be part of it."""

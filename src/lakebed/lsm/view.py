@@ -13,9 +13,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from heapq import merge
-from itertools import groupby
-from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
@@ -24,15 +21,16 @@ import lakebed.compute as pc
 from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import RowCache
-from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FileReader
+from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, ROWS_DECIDE, FileReader, RowsDecide
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.filter import hash_key, hash_keys
 from lakebed.lsm.memtable import Memtable
-from lakebed.lsm.merge import FIRST_ROW_COUNT, Part, Window, cut_windows
+from lakebed.lsm.merge import Part, Window, cut_windows
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, FileSet, Kind, Row
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import resolve_row, visible
 from lakebed.lsm.row_merge import merge_rows, newest_first, rows_of_batch
+from lakebed.lsm.short_scan import Chunk, chunk_of_rows, chunks_of_memtable, merge_chunks
 from lakebed.runtime import Environment
 
 FEW_ROWS: Final = 128
@@ -46,8 +44,6 @@ WINDOW_BYTES: Final = 2 << 20
 
 SLICE_ROW_COUNT: Final = 512
 """Rows of the first slice of a memtable that a scan takes; each further one is four times as large."""
-
-_key_of: Final = itemgetter(0)
 
 PUT: Final = int(Kind.PUT)
 MERGE: Final = int(Kind.MERGE)
@@ -198,6 +194,13 @@ class View:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None when it has none. As `get_row`."""
+        for memtable in self.memtables:
+            if key in memtable.index:
+                break
+        else:
+            value = self.find_value(key)
+            if value is not ROWS_DECIDE:
+                return value
         row = self.get_row(key)
         return None if row is None else row.value
 
@@ -234,6 +237,27 @@ class View:
                     break
         return self._resolve(versions) if versions else None
 
+    def find_value(self, key: bytes) -> bytes | RowsDecide | None:
+        """The value that a key has in the files, if it is settled by a PUT that does not end, in the fewest steps.
+
+        Returns:
+            None when it has none; `ROWS_DECIDE` when only `get_row` can tell.
+        Raises and cost: as `get_row`.
+        """
+        key_hash, files, sequence = hash_key(key), self._files, self.sequence
+        for level in self._levels or self.levels:
+            reader = level.only
+            if reader is None:
+                reader = level.reader_of(key, files)
+            elif not reader.first_key <= key <= reader.last_key:
+                continue
+            if reader is None or (sequence is not None and reader.meta.min_sequence > sequence):
+                continue
+            value = reader.find_value(key, key_hash, sequence=sequence)
+            if value is not None:
+                return value
+        return None
+
     def _resolve(self, rows: list[Row], *, now_ms: int | None = None) -> Row | None:
         newest = rows[0]
         if newest.kind == PUT and newest.expires_at_ms is None:
@@ -254,16 +278,20 @@ class View:
         """
         now_ms = self._clock.now_ms()
         by_key: dict[bytes, Sequence[Row]] = {}
+        values: dict[bytes, bytes] = {}
         sequence = self.sequence
         wanted: Sequence[bytes] = keys
         for memtable in self.memtables:
             index = memtable.index
             if index and not index.keys().isdisjoint(wanted):
-                rows = {key: some for key in wanted if key in index and (some := memtable.rows_of(key, sequence))}
+                rows = memtable.find_values(wanted, values if not by_key else None, sequence=sequence)
+                if values:
+                    wanted = [key for key in wanted if key not in values]
                 wanted = _still_wanted(wanted, rows, by_key)
-        values = self._values_in_cache(wanted, by_key)
-        if values:
-            wanted = [key for key in wanted if key not in values]
+        cached = self._values_in_cache(wanted, by_key)
+        if cached:
+            wanted = [key for key in wanted if key not in cached]
+            values = values | cached if values else cached
         if wanted:
             self._find_in_files(wanted, by_key, values)
         for key, versions in by_key.items():
@@ -306,12 +334,16 @@ class View:
                 reader, some, some_hashes = self._files.reader(file), wanted, hashes
                 if high - low < len(wanted):
                     some, some_hashes = wanted[low:high], hashes[low:high]
-                if needs_rows:
-                    rows |= reader.get_many(some, hashes=some_hashes, sequence=sequence)
-                else:
-                    more_values, more_rows = reader.get_values(some, hashes=some_hashes, sequence=sequence)
-                    values |= more_values
-                    rows |= more_rows
+                reader.find_many(
+                    some,
+                    hashes=some_hashes,
+                    sequence=sequence,
+                    rows_by_key=rows,
+                    values=None if needs_rows else values,
+                )
+            if level is levels[-1]:
+                _still_wanted((), rows, by_key)
+                return
             if len(values) == value_count and not rows:
                 continue
             if len(values) > value_count:
@@ -368,36 +400,41 @@ class View:
         levels = [files for level in self.levels if (files := level.of_range(start, end))]
         if not all(self._files.reader(files[0]).has_cheap_pages for files in levels):
             return start
-        sources: list[Iterator[Row]] = [
-            _rows_of_slices(rows)
+        sources = [
+            chunks_of_memtable(memtable, keys, start, end, sequence=self.sequence)
             for memtable in self.memtables
-            for rows in memtable.sorted(start, end, sequence=self.sequence)
+            for keys in memtable.ordered_keys()
         ]
-        sources += [self._rows_of_files(files, start, end) for files in levels]
-        key: bytes
-        for number, (key, group) in enumerate(groupby(merge(*sources, key=_key_of), _key_of)):
-            if number == FEW_ROWS:
-                return key
-            versions = [row for row in group if self.sequence is None or row.sequence <= self.sequence]
-            if len(versions) > 1:
-                newest_first(versions)
-            row = self._resolve(versions, now_ms=now_ms) if versions else None
-            if row is not None:
-                yield key, row.value
-        return None
+        sources += [self._chunks_of_files(files, start, end) for files in levels]
+        return (
+            yield from merge_chunks(sources, resolve=lambda rows: self._resolve(rows, now_ms=now_ms), count=FEW_ROWS)
+        )
 
-    def _rows_of_files(self, files: Sequence[FileMeta], start: bytes, end: bytes | None) -> Iterator[Row]:
-        """The rows of the files of one level, one by one."""
+    def _chunks_of_files(self, files: Sequence[FileMeta], start: bytes, end: bytes | None) -> Iterator[Chunk]:
+        """The rows of the files of one level."""
+        sequence = self.sequence
         for file in files:
-            if self.sequence is not None and file.min_sequence > self.sequence:
+            if sequence is not None and file.min_sequence > sequence:
                 continue
             reader = self._files.reader(file)
             if reader.has_cheap_pages:
-                for rows in reader.rows(start, end):
-                    yield from rows
-            else:
-                for block in reader.batches(start, end):
-                    yield from rows_of_batch(block.batch)
+                yield from reader.chunks(start, end, sequence=sequence)
+                continue
+            carry: list[Row] = []
+            for block in reader.batches(start, end):
+                rows = carry + rows_of_batch(block.batch)
+                # The last key may go on in the next block.
+                carry = [row for row in rows if row.key == rows[-1].key]
+                yield from self._chunk_of(rows[: -len(carry)])
+            yield from self._chunk_of(carry)
+
+    def _chunk_of(self, rows: Sequence[Row]) -> Iterator[Chunk]:
+        """Those of the rows that count, if there are some."""
+        sequence = self.sequence
+        if sequence is not None:
+            rows = [row for row in rows if row.sequence <= sequence]
+        if rows:
+            yield chunk_of_rows(rows)
 
     def _few(self, window: Window, *, now_ms: int) -> list[tuple[bytes, bytes]]:
         """What is visible of a small window."""
@@ -495,15 +532,9 @@ def _still_wanted(
     return [key for key in wanted if key not in rows or key in unsettled]
 
 
-def _rows_of_slices(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a sorted batch, made in growing slices: the first does not wait for the last."""
-    for part in _slices(batch, reverse=False, first_count=FIRST_ROW_COUNT):
-        yield from rows_of_batch(part.rows)
-
-
-def _slices(rows: pa.RecordBatch, *, reverse: bool, first_count: int = SLICE_ROW_COUNT) -> Iterator[Part]:
+def _slices(rows: pa.RecordBatch, *, reverse: bool) -> Iterator[Part]:
     """A sorted batch in growing slices, so that the first row does not wait for the last."""
-    size, at, count = first_count, 0, rows.num_rows
+    size, at, count = SLICE_ROW_COUNT, 0, rows.num_rows
     whole = Part(rows, False, rows.nbytes)
     while at < count:
         size = min(size, count - at)
