@@ -20,12 +20,12 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.lsm.block import CONTINUES, PLAIN, Block, damage_error
+from lakebed.lsm.block import CONTINUES, PLAIN, Block, damage_error, keys_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.filter import hash_key
 from lakebed.lsm.format import Pages, Tail, decode_blocks, decode_page, decode_tail, join_pages
 from lakebed.lsm.model import FileMeta, Row
-from lakebed.lsm.page import BadPageError, find_rows, find_value, find_values, pairs_of_page, rows_of_page
+from lakebed.lsm.page import BadPageError, batch_of_run, find_rows, find_value, find_values, pairs_of_page, rows_of_page
 from lakebed.lsm.short_scan import Chunk, chunk_of_rows
 from lakebed.objects.port import ObjectStore
 
@@ -44,7 +44,11 @@ _PAGES: Final = -2
 RUN_BYTES: Final = 512 << 10
 """Most bytes of neighbouring blocks, before compression, that a scan decodes as one: each time costs some steps."""
 
-_PAGES_AT_ONCE: Final = 8
+_CHUNK_ROWS: Final = 16
+"""About so many rows a short scan reads of a file at first: each further time twice as many."""
+_MANY_PAGES: Final = 12
+"""From so many pages on it is quicker to form a batch of them than to go through each."""
+_PAGES_AT_ONCE: Final = 32
 """Most pages that a short scan reads at once."""
 
 _PYTHON_BYTES_OF_PAGE: Final = 64
@@ -207,6 +211,8 @@ class FileReader:
         if entry is not None:
             entry.used = True
             value = entry.value.find_value(key, sequence=sequence)
+        elif tail.mapped is None:
+            return ROWS_DECIDE  # what is read by a request is read once
         elif self._cache.has_space:
             value = self._load(tail, number).find_value(key, sequence=sequence)
         else:
@@ -476,16 +482,15 @@ class FileReader:
         pages = tail.pages
         assert pages is not None, "a file of version 1 has no pages"
         page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
-        page_count, count = len(pages.blocks), 1
+        page_count = len(pages.blocks)
+        count = max(1, _CHUNK_ROWS * page_count // self.meta.row_count)
         while page < page_count:
-            number = pages.blocks[page]
-            behind = min(page + count, pages.starts[number + 1])
+            behind = min(page + count, page_count)
             # The rows of a key that go on in the next block belong to the same chunk.
-            while behind < page_count and pages.starts[pages.blocks[behind]] == behind:
-                if not tail.flags[pages.blocks[behind]] & CONTINUES:
-                    break
+            while behind < page_count and self._continues(tail, pages, behind):
                 behind += 1
-            if shows_all and behind <= pages.starts[number + 1] and tail.flags[number] & PLAIN:
+            flags = tail.flags[pages.blocks[page] : pages.blocks[behind - 1] + 1]
+            if shows_all and all(flag & PLAIN for flag in flags):
                 chunk = self._pairs(tail, pages, range(page, behind))
             else:
                 chunk = self._rows(tail, pages, range(page, behind), sequence=sequence)
@@ -498,8 +503,23 @@ class FileReader:
                 return
             page, count = behind, min(2 * count, _PAGES_AT_ONCE)
 
+    def _continues(self, tail: Tail, pages: Pages, page: int) -> bool:
+        """Whether the first key of a page may be the last one of the page before."""
+        number = pages.blocks[page]
+        return pages.starts[number] == page and tail.flags[number] & CONTINUES != 0
+
     def _pairs(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> Chunk:
-        """Keys and values of neighbouring pages of a plain block."""
+        """Keys and values of neighbouring pages of plain blocks."""
+        mapped, bounds = tail.mapped, pages.bounds
+        if len(numbers) >= _MANY_PAGES and mapped is not None:
+            pieces = [mapped[bounds[page] : bounds[page + 1]] for page in numbers]
+            content = join_pages(tail, numbers, pieces, path=self._path)
+            lengths = np.asarray(pages.raw_lengths[numbers[0] : numbers[-1] + 1]).astype(np.int64)
+            try:
+                batch = batch_of_run(content, lengths)
+            except BadPageError as error:
+                raise self._bad_page_error(tail, pages.blocks[numbers[0]]) from error
+            return Chunk(keys_of(batch.column(0)), keys_of(batch.column(3)), ())
         keys: list[bytes] = []
         values: list[bytes] = []
         for page, body in self._each_page(tail, pages, numbers):

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from lakebed.kv import checkpoint, claim, group_commit, lease, recovery, transaction, writer
-from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, page, tree, view
+from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, page, short_scan, tree, view
 from lakebed.objects import create_once, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
@@ -141,13 +141,28 @@ GUARANTEES = [
     # ---- files
     Guarantee(
         "A get at an older moment reads files that have newer rows too.",
-        see(view.View.get_row, lambda it: it.min_sequence, 1 << 62),
+        see(view.View.find_value, lambda it: it.min_sequence, 1 << 62),
         "unit/lsm/test_view.py::test_a_file_with_rows_on_both_sides_of_a_sequence_is_read",
     ),
     Guarantee(
         "A page of a file that is read alone is checked before it is used.",
-        never(format.decode_pages, lambda it: it.checksums),
+        never(format.decode_page, lambda it: it.checksums),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
+    ),
+    Guarantee(
+        "Pages of a file that are read for many keys are checked before they are used.",
+        always(format.join_pages, lambda it: it.checksums),
+        "unit/lsm/test_page.py::test_damage_under_a_map",
+    ),
+    Guarantee(
+        "A key of a batch is not found in a row that has more than its bytes.",
+        see(page.find_values, lambda it: it.widths, 3),
+        "unit/lsm/test_page.py::test_many_keys_in_many_pages",
+    ),
+    Guarantee(
+        "A scan that ends soon shows of a key in several places the newest row.",
+        answer(short_scan._pairs_of, reversed, lambda _, parts: parts),
+        "unit/lsm/test_short_scans.py::test_the_newest_place_of_a_key_counts",
     ),
     Guarantee(
         "A block of pages that is read whole is checked before it is used.",
@@ -183,6 +198,11 @@ GUARANTEES = [
     Guarantee(
         "A lookup of one key does not pass the ceiling of a file.",
         see(file_reader.FileReader.get, lambda it: it._ceiling, None),
+        "unit/lsm/test_ceilings.py::test_a_ceiling_bounds_what_a_reader_is_asked_for",
+    ),
+    Guarantee(
+        "A lookup of a value alone does not pass the ceiling of a file either.",
+        see(file_reader.FileReader.find_value, lambda it: it._ceiling, None),
         "unit/lsm/test_ceilings.py::test_a_ceiling_bounds_what_a_reader_is_asked_for",
     ),
     Guarantee(

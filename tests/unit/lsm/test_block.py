@@ -65,6 +65,31 @@ def test_finding_again_and_in_runs(count: int) -> None:
             assert block.rows_of(key, sequence=0)[0] == []
 
 
+@pytest.mark.parametrize("count", [1, 16, 17, 200])
+def test_values_of_plain_blocks(count: int) -> None:
+    """The value of a key is found by the first search and by later ones, alone and with others, and in runs of rows."""
+    rng = random.Random(count)
+    keys = sorted({rng.choice([b"", b"a" * 9]) + rng.randbytes(rng.randrange(1, 12)) for _ in range(count)})
+    rows = [Row(key, 5 + number, int(Kind.PUT), rng.randbytes(7), None) for number, key in enumerate(keys)]
+    whole = stored(rows, flags=PLAIN)
+    for start, end in ((0, len(rows)), (len(rows) // 3, len(rows)), (len(rows) - 1, len(rows))):
+        values = {row.key: row.value for row in rows[start:end]}
+        asked = [key + tail for key in keys for tail in (b"", b"\0")] + [key[:-1] for key in keys if key[:-1]]
+        asked += [b"\0", b"\xff" * 30] * 16
+        for _ in range(2):
+            block = Block(whole.batch, flags=PLAIN, min_sequence=5, max_sequence=999).slice(start, end)
+            assert block.find_value(asked[0]) == values.get(asked[0])
+        several = block.find_values(asked)
+        for key, value in zip(asked, several, strict=True):
+            assert value == block.find_value(key)
+            # A key whose bytes are in the middle of another before it is left to the rows.
+            assert value == values.get(key) or (value is None and len(key) < 9)
+        assert sum(value is not None for value in several) > len(values) // 2
+        assert block.find_values(asked, sequence=6) == [None] * len(asked)
+    mixed = stored(rows)
+    assert mixed.find_values(keys) == [None] * len(keys)
+
+
 def test_what_a_search_makes_is_accounted() -> None:
     """A block that was searched often holds no more than it says, and no less than two thirds of it."""
     rows = [Row(b"%016d" % number, number, int(Kind.PUT), b"v" * 20, None) for number in range(1200)]

@@ -213,3 +213,17 @@ def test_rows_that_were_taken_back_are_as_never_written(seed: int) -> None:
     memtable.take_back(0, memtable.row_count)
     assert rows_of(memtable.sorted()) == []
     assert memtable.index == {}
+
+
+def test_ordered_keys_are_every_key_once() -> None:
+    """After any count of new rows, few or many, repeated ones included."""
+    rng, memtable, count = random.Random(3), Memtable(1), 0
+    for size in (1, 0, 200, 300, 5000, 3, 40, 900, 1):
+        some = [b"%05d" % rng.randrange(9000) for _ in range(size)]
+        memtable.extend(some, [b"v"] * size)
+        keys, late = memtable.ordered_keys()
+        count += size
+        assert memtable.row_count == count
+        assert keys == sorted(keys)
+        assert late == sorted(late)
+        assert sorted(keys + late) == sorted(memtable.index)

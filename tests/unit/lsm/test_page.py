@@ -18,7 +18,15 @@ from lakebed.lsm.file_writer import FileOptions, FileWriter
 from lakebed.lsm.filter import hash_keys
 from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import FileMeta, Kind, Row
-from lakebed.lsm.page import batch_of_pages, encode_pages, find_rows
+from lakebed.lsm.page import (
+    BadPageError,
+    batch_of_pages,
+    encode_pages,
+    find_rows,
+    find_value,
+    find_values,
+    pairs_of_page,
+)
 from lakebed.lsm.row_merge import rows_of_batch
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
@@ -83,6 +91,53 @@ def test_wide_and_special_pages(rows: list[Row]) -> None:
     for row in {row.key: row for row in reversed(rows)}.values():
         expected = [other for other in rows if other.key == row.key]
         assert find_rows(page, row.key)[0] == (expected if row.kind == Kind.MERGE else [row])
+
+
+def test_many_keys_in_many_pages() -> None:
+    """Each is found in its page as a search for it alone finds it, and what is not found so is left to its rows."""
+    pages = [
+        [put(b"k%03d" % number, number, b"v%d" % number) for number in range(40)],
+        [put(b"k%03d" % number, 900 - number) for number in range(40, 60)],
+        [put(b"061", 7, b"newer"), put(b"061", 6, b"older"), Row(b"062", 5, int(Kind.DELETE), b"", None)],
+        [put(b"063" + b"x" * size, size + 1, b"y" * size) for size in range(30)],
+        [put(b"07", 1, b"w" * 70_000), put(b"071", 2)],
+        [put(b"08", 1), Row(b"081", 2, int(Kind.PUT), b"ends", 5)],
+    ]
+    contents = [page_of(rows) for rows in pages]
+    starts = np.cumsum([0, *map(len, contents)])
+    asked = [
+        (key, place)
+        for place, rows in enumerate(pages)
+        for row in rows
+        for key in (row.key, row.key[:-1], row.key + b"x")
+        if key
+    ]
+    keys, places = [key for key, _ in asked], np.array([place for _, place in asked])
+    for sequence in (None, 0, 30, 870):
+        values = find_values(b"".join(contents), starts, keys, places=places, sequence=sequence)
+        single = [find_value(contents[place], key, sequence=sequence) for key, place in asked]
+        assert values == single
+        for (key, place), value in zip(asked, values, strict=True):
+            rows = [row for row in pages[place] if row.key == key and (sequence is None or row.sequence <= sequence)]
+            assert value in (None, rows[0].value if rows else None)
+            assert value is not None or not rows or place > 1
+    assert pairs_of_page(contents[4]) == ([b"07", b"071"], [b"w" * 70_000, b"v"])
+    for place in (0, 3):
+        assert pairs_of_page(contents[place]) == ([r.key for r in pages[place]], [r.value for r in pages[place]])
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_page_that_contradicts_itself(place: int) -> None:
+    """Values that end before they begin, or behind the page, are noticed, and in which of the pages."""
+    pages = [page_of([put(b"a", 1, b"12"), put(b"b", 2, b"34"), put(b"c", 3, b"56")])] * 2
+    for at, byte in ((26, 5), (34, 200), (42, 250)):
+        bad = bytearray(pages[place])
+        bad[at] = byte
+        contents = [*pages[:place], bytes(bad), *pages[place + 1 :]]
+        starts = np.cumsum([0, *map(len, contents)])
+        with pytest.raises(BadPageError) as caught:
+            find_values(b"".join(contents), starts, [b"a", b"b", b"c"] * 2, places=np.array([0, 0, 0, 1, 1, 1]))
+        assert caught.value.place == place
 
 
 ROWS = [put(b"%06d" % number, number, b"value %d" % number * 3) for number in range(6000)]
@@ -196,3 +251,8 @@ def test_damage_under_a_map(tmp_path: Path) -> None:
         assert len(offsets) <= (1 if place < meta.tail_offset else len(ROWS[::251]))
         with pytest.raises(Corruption):
             list(reader.batches())
+        if place < meta.tail_offset:
+            keys = [row.key for row in ROWS]
+            with pytest.raises(Corruption) as caught:
+                full_reader(store, meta).get_many(keys, hashes=hash_keys(keys))
+            assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place

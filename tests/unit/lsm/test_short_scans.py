@@ -74,6 +74,10 @@ def test_short_scans_say_what_whole_scans_say(tmp_path: Path, seed: int, compres
             environment=environment,
             files=files,
         )
+        # Keys that are new since the last scan, until there are many, and some that were taken back.
+        late = [key + b"!" for key in rng.sample(KEYS, 40)] + rng.sample(KEYS, 20)
+        memtable.extend(late, [b"late"] * len(late))
+        memtable.take_back(memtable.row_count - 15, memtable.row_count - 5)
         whole = list(view.scan())
         assert len(whole) > 2 * FEW_ROWS
         bounds = [b"key", KEYS[0], KEYS[115], KEYS[399], KEYS[400], b"key 0115!", KEYS[-1], b"z"]
@@ -82,3 +86,33 @@ def test_short_scans_say_what_whole_scans_say(tmp_path: Path, seed: int, compres
                 expected = [pair for pair in whole if pair[0] >= start and (end is None or pair[0] < end)]
                 assert list(view.scan(start, end)) == expected
                 assert list(view.scan(start, end, reverse=True)) == expected[::-1]
+
+
+def test_the_newest_place_of_a_key_counts(tmp_path: Path) -> None:
+    """Of a key in a memtable, in two files, and in a run, all with puts alone."""
+    environment = Environment(clock=ManualClock())
+    files = FileStore(
+        open_store(str(tmp_path), environment=environment),
+        path_of="sst/{}.sst".format,
+        cache=BlockCache(0),
+        options=FileOptions(block_bytes=600, page_bytes=150),
+        environment=environment,
+    )
+    metas = [
+        write(files, [Row(key, 1000 * age + n, int(Kind.PUT), b"%d" % age, None) for n, key in enumerate(keys)],
+              environment=environment)
+        for age, keys in ((1, KEYS), (2, KEYS[::2]), (3, KEYS[::3]))
+    ]  # fmt: skip
+    memtable = Memtable(5000)
+    memtable.extend(KEYS[::5], [b"4"] * len(KEYS[::5]))
+    view = View(
+        memtables=[memtable],
+        file_set=FileSet((metas[2], metas[1]), (Run("r", (metas[0],)),)),
+        sequence=memtable.last_sequence,
+        operator=None,
+        environment=environment,
+        files=files,
+    )
+    for start in (0, 1, 7, 800):
+        ages = [b"4" if n % 5 == 0 else b"3" if n % 3 == 0 else b"2" if n % 2 == 0 else b"1" for n in range(900)]
+        assert list(view.scan(KEYS[start])) == list(zip(KEYS, ages, strict=True))[start:]
