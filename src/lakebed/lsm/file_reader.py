@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import accumulate
 from typing import Final, cast
 
 import numpy as np
@@ -33,7 +34,7 @@ AHEAD_BYTES_DEFAULT: Final = 4 << 20
 """Most bytes that a scan reads at once."""
 
 _FEW_KEYS: Final = 16
-"""So many keys are asked of a filter one by one: setting up arrays would take longer."""
+"""So many keys are asked of a filter, or looked for in pages, one by one: setting up arrays would take longer."""
 
 _TAIL: Final = -1
 """The tail's number in the cache, where blocks count from 0."""
@@ -388,26 +389,30 @@ class FileReader:
         page_of = {key: page for page, key in group}
         numbers = list(dict.fromkeys(page_of.values()))
         content = self._read_pages(tail, pages, numbers)
-        starts = np.zeros(len(numbers) + 1, np.int64)
-        np.cumsum(list(map(pages.raw_lengths.__getitem__, numbers)), out=starts[1:])
+        starts = [0, *accumulate(map(pages.raw_lengths.__getitem__, numbers))]
         place_of = dict(zip(numbers, range(len(numbers)), strict=True))
         keys: Sequence[bytes] = list(page_of)
+        is_few = len(keys) < _FEW_KEYS
         try:
-            if values is not None:
+            if values is not None and not is_few:
                 places = np.fromiter(map(place_of.__getitem__, page_of.values()), np.int64, len(keys))
-                found = find_values(content, starts, keys, places=places, sequence=sequence)
+                found = find_values(content, np.array(starts), keys, places=places, sequence=sequence)
                 keys = _add_values(values, keys, found)
             for key in keys:
                 page = page_of[key]
                 place = place_of[page]
+                body = content[starts[place] : starts[place + 1]]
                 try:
-                    rows, unfinished = find_rows(content[starts[place] : starts[place + 1]], key, sequence=sequence)
+                    value = find_value(body, key, sequence=sequence) if values is not None and is_few else None
+                    rows, unfinished = ([], False) if value is not None else find_rows(body, key, sequence=sequence)
                 except BadPageError as error:
                     raise BadPageError(place) from error
                 if unfinished:
                     self._go_on(tail, pages.blocks[page] + 1, key, sequence=sequence, rows=rows)
                 if rows:
                     rows_by_key[key] = rows
+                elif value is not None and values is not None:
+                    values[key] = value
         except BadPageError as error:
             raise self._bad_page_error(tail, pages.blocks[numbers[error.place]]) from error
 
