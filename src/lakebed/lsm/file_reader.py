@@ -192,10 +192,9 @@ class FileReader:
         entries = self._entries
         entry = entries.get(self._tail_key)
         if entry is None:
-            tail = self.tail()
-        else:
-            entry.used = True
-            tail = entry.value
+            return ROWS_DECIDE  # what is read by a request is read once, also if the cache does not keep it
+        entry.used = True
+        tail: Tail = entry.value
         if not tail.filter.may_contain(key_hash):
             return None
         pages = tail.pages
@@ -213,7 +212,7 @@ class FileReader:
             entry.used = True
             value = entry.value.find_value(key, sequence=sequence)
         elif tail.mapped is None:
-            return ROWS_DECIDE  # what is read by a request is read once
+            return ROWS_DECIDE
         elif self._cache.has_space:
             value = self._load(tail, number).find_value(key, sequence=sequence)
         else:
