@@ -6,12 +6,15 @@ processor. Its tests run in a fork with the defect, where one must fail. ``contr
 code is, where all must pass ("passed"). The suite that a guarantee is part of runs all of them but the long ones, so
 those alone are controlled without the word. The first answer comes when the tests are collected.
 
-A fork's temporary folder ends with it. Hypothesis keeps its examples in a folder of the zygote: those that a defect
-yields are no use to other runs.
+What most forks would import or compute is there before the first one (`warm_up`). A fork's temporary folder ends with
+it. Hypothesis keeps its examples in a folder of the zygote, since those that a defect yields are no use to other runs,
+and does not look for a smaller one than the first that fails.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import os
 import resource
@@ -24,14 +27,18 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 import pytest
+from hypothesis import Phase, settings
 
 from mutations.defects import DoesNotFit
 from mutations.guarantee import Guarantee, load_room
 from worlds import waiting
 
 SECONDS_MAX = 300
+EXAMPLES_MIN = 400  # of Hypothesis, until one fails
 HANG_S = 8  # instead of `worlds.waiting.HANG_S`, in a test that is to fail
 OF_PYTHON = (AttributeError, ImportError, NameError, SyntaxError, TypeError)  # may be mistakes of the defect itself
+# What libraries import at the first use of a function, which would be once in every fork.
+MODULES_OF_FORKS = ("pandas", "pyarrow.compute", "pyarrow.parquet", "numpy.ma", "difflib", "multiprocessing.connection")
 # Warnings about the runner: what it imported ahead, and what pytest's cleaning leaves when a test is stopped.
 RUNNERS_OWN = (
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
@@ -66,6 +73,7 @@ class Zygote:
             self._reply("broken", "the tests could not be collected")
             return True
         guarantees = load_room(self._room)
+        warm_up(session.items)
         self._reply("ready", f"{len(session.items)} tests")
         for line in self._requests:
             *control, number = line.split()
@@ -158,6 +166,20 @@ def seconds_of_children() -> float:
     """The processor time of all forks that have ended, in seconds."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def warm_up(items: Sequence[pytest.Item]) -> None:
+    """Do what every fork would do again: import, and list the modules that errors are shown with."""
+    for name in MODULES_OF_FORKS:
+        importlib.import_module(name)
+    inspect.getmodule(warm_up.__code__)  # reads the path of every module
+    for item in items:
+        function = getattr(item, "function", None)
+        limits = getattr(function, "_hypothesis_internal_use_settings", None)
+        if limits is not None:
+            phases = [phase for phase in limits.phases if phase not in (Phase.shrink, Phase.explain)]
+            examples = max(limits.max_examples, EXAMPLES_MIN)
+            function._hypothesis_internal_use_settings = settings(limits, phases=phases, max_examples=examples)
 
 
 def shorten_waits() -> None:
