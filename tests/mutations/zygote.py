@@ -1,8 +1,8 @@
-"""Runs the tests of a room's guarantees in forks of one process, which has imported and collected everything before.
+"""Runs the tests of guarantees in forks of one process, which has imported and collected everything before.
 
-Owns: the protocol. A line on stdin is the number of a guarantee of the room; the line on stdout that answers it is a
+Owns: the protocol. A line on stdin is a room and the number of a guarantee in it; the line on stdout that answers is a
 JSON object with ``outcome`` ("found", "missed", "broken", "unfit" or "skipped"), ``details`` and ``seconds`` of a
-processor. Its tests run in a fork with the defect, where one must fail. ``control`` before the number runs them as the
+processor. Its tests run in a fork with the defect, where one must fail. ``control`` before the room runs them as the
 code is, where all must pass ("passed"). The suite that a guarantee is part of runs all of them but the long ones, so
 those alone are controlled without the word. The first answer comes when the tests are collected.
 
@@ -49,8 +49,8 @@ RUNNERS_OWN = (
 class Zygote:
     """A plugin of pytest that answers requests instead of running all that was collected."""
 
-    def __init__(self, room: str, requests: TextIO, replies: TextIO) -> None:
-        self._room, self._requests, self._replies = room, requests, replies
+    def __init__(self, rooms: Sequence[str], requests: TextIO, replies: TextIO) -> None:
+        self._rooms, self._requests, self._replies = rooms, requests, replies
         self._failure: tuple[BaseException, str] | None = None
         self._skipped: str | None = None
         self._passing: set[str] = set()
@@ -72,12 +72,12 @@ class Zygote:
         if session.testsfailed:
             self._reply("broken", "the tests could not be collected")
             return True
-        guarantees = load_room(self._room)
+        guarantees = {room: load_room(room) for room in self._rooms}
         warm_up(session.items)
         self._reply("ready", f"{len(session.items)} tests")
         for line in self._requests:
-            *control, number = line.split()
-            guarantee = guarantees[int(number)]
+            *control, room, number = line.split()
+            guarantee = guarantees[room][int(number)]
             start_s = seconds_of_children()
             items = _items_of(session.items, guarantee.nodes)
             outcome = self._control(items) if control else self._judge(guarantee, items)
@@ -200,19 +200,19 @@ def _items_of(items: Sequence[pytest.Item], nodes: Sequence[str]) -> list[pytest
     return choice
 
 
-def main(room: str, output: str) -> None:
-    """Serve one room; what pytest prints goes to the file `output`."""
+def main(output: str, *rooms: str) -> None:
+    """Serve rooms; what pytest prints goes to the file `output`."""
     replies = os.fdopen(os.dup(1), "w")
     printed = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for target in (1, 2):
         os.dup2(printed, target)
     requests = os.fdopen(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # tests do not read requests
-    nodes = sorted({node for guarantee in load_room(room) for node in guarantee.nodes})
+    nodes = sorted({node for room in rooms for guarantee in load_room(room) for node in guarantee.nodes})
     with tempfile.TemporaryDirectory(prefix="lakebed-zygote-") as folder:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
         arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNNERS_OWN, *nodes]
-        pytest.main(arguments, plugins=[Zygote(room, requests, replies)])
+        pytest.main(arguments, plugins=[Zygote(rooms, requests, replies)])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ second half undoes one rule at a time: a test that cannot fail proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -244,7 +244,7 @@ MUTATIONS: tuple[Patch, ...] = (
 MUTATION_SEEDS_MAX = 200
 
 
-def first_failing_seed(seeds: range) -> int | None:
+def first_failing_seed(seeds: Iterable[int]) -> int | None:
     """The first seed whose history breaks the law; every history has everything in it."""
     for seed in seeds:
         world = TableWorld(
@@ -262,6 +262,16 @@ def first_failing_seed(seeds: range) -> int | None:
     return None
 
 
+KNOWN_SEEDS = {
+    "branch_pins_are_not_kept": 8,
+    "naive_birth_of_upgrades": 4,
+    "no_fold": 2,
+    "no_fork_rule": 5,
+    "unknown_birth_is_filled_in": 3,
+}
+"""Where late ones were found last: tried first, to save time alone."""
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
@@ -275,6 +285,6 @@ def test_each_rule_undone_is_found(
 ) -> None:
     """Without this rule some history loses a file, leaks one, or breaks, within two hundred seeds."""
     mutation(monkeypatch)
-    seed = first_failing_seed(range(MUTATION_SEEDS_MAX))
+    seed = first_failing_seed((KNOWN_SEEDS.get(mutation.__name__, 0), *range(MUTATION_SEEDS_MAX)))
     assert seed is not None, f"{MUTATION_SEEDS_MAX} histories did not miss the rule"
     found_at_seed("rules of expiry undone", mutation.__name__, seed)
