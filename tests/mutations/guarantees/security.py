@@ -272,7 +272,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A webhook follows no redirect.",
-        pass_on(outbound.post, lambda it: it.urlopen, redirect=True, retries=1),
+        pass_on(outbound._ask, lambda it: it.urlopen, redirect=True, retries=1),
         "behaviour/repo/test_hooks.py::test_an_answer_that_is_not_2xx_refuses",
     ),
     Guarantee(
