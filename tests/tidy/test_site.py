@@ -38,7 +38,7 @@ def pages_that_fetch(site: Path) -> list[str]:
 
 
 def test_links_of_the_pages_lead_somewhere(root: Path, tmp_path: Path) -> None:
-    """All pages without the docstrings: the build checks links, anchors and that the reference has every public name."""
+    """All pages without docstrings: the build checks links and anchors, and that no public name is without a page."""
     assert not pages_that_fetch(build(root, tmp_path, SITE_REFERENCE="false"))
 
 
