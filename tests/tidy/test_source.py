@@ -149,6 +149,6 @@ def test_tests_do_not_sleep(test_modules: list[Any]) -> None:
 def system_clocks(module: Any) -> Iterator[str]:
     """Names that a module gives to a clock of the system."""
     for node in module.nodes:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
-            if ast.unparse(node.value) == "SystemClock()":
-                yield from map(ast.unparse, node.targets if isinstance(node, ast.Assign) else [node.target])
+        is_call = isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call)
+        if is_call and ast.unparse(node.value) == "SystemClock()":
+            yield from map(ast.unparse, node.targets if isinstance(node, ast.Assign) else [node.target])
