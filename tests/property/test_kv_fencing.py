@@ -41,7 +41,7 @@ from lakebed.testing.faulty import lost
 
 PROCESS = Process("here", 7, None, None, lambda pid: True)
 LARGE = 1 << 30
-SEEDS = seed_count(30)
+SEEDS = seed_count(100)
 MUTATION_SEEDS_MAX = 200
 FAULTS = FaultRates(
     error_before=0.01, lost_request=0.02, lost_reply=0.04, late=0.03, crash=0.004, pause=0.08, pause_steps_max=300
