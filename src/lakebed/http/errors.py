@@ -35,6 +35,7 @@ from lakebed.http.replies import json
 _BY_KIND: Final[dict[str, int]] = {
     "unauthorized": 401,
     "forbidden": 403,
+    "insufficient_permissions": 403,
     "no_route": 404,
     "method_not_allowed": 405,
     "stalled": 408,

@@ -22,6 +22,7 @@ LOCAL_SCHEME: Final = "local://"
 
 _STATUSES: Final[dict[str, int]] = {
     "namespace_in_use": 400,  # not 409: clients take that as "the repository exists already"
+    "insufficient_permissions": 401,  # of a user, as lakeFS answers; catalogs and S3 have 403
     "default_branch": 403,
     "protected_branch": 403,
     "read_only_repository": 403,
