@@ -69,6 +69,8 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     facts: dict[str, Any] = {}
     """Details for programs, such as the paths of a conflict."""
+    explanation: str = ""
+    """The sentence, where `message` has the words that the clients of a protocol look for."""
 
 
 def status_of(error: LakebedError, *, statuses: Mapping[str, int] = {}) -> int:
