@@ -28,7 +28,7 @@ def test_lakectls_commands_end_as_they_do_on_lakefs() -> None:
 
 @pytest.mark.long
 def test_random_programs_end_as_they_do_on_lakefs() -> None:
-    """Objects, branches, commits, merges, differences, listings: the same statuses and bodies, but for what is listed."""
+    """Objects, branches, commits, merges, differences, listings: equal statuses and bodies, but for what is listed."""
     run("differential.py")
 
 
