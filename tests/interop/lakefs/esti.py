@@ -73,7 +73,6 @@ def _run_round(place: Place, log: Path, *, chosen: str, skipped: str) -> dict[st
         **os.environ,
         **{f"ESTI_{name}": value for name, value in settings.items()},
         "TEST_WEBHOOK_HOST": "localhost",
-        "TMPDIR": str(place.log.parent / "import"),  # the suite imports from folders that it makes
         "LAKEFSACTION_VAR": "this_is_actions_var",
     }
     command = [str(BUILT / "esti.test"), "-test.v", f"-test.timeout={_RUN_S_MAX}s", f"-test.skip={skipped}"]
