@@ -48,6 +48,8 @@ LEFT_OUT: Final = "lakebed.left-out"
 """Property: what is not shown, in sentences."""
 
 _TRIES_MAX: Final = 5
+_SPARE_COUNT: Final = 100
+"""What is kept of versions that are gone, before it is dropped."""
 _OPERATIONS: Final = {"APPEND": "append", "COMPACT": "replace", "OVERWRITE": "overwrite", "ANALYZE": "replace"}
 _ENCODE: Final = msgspec.json.Encoder().encode
 
@@ -115,10 +117,10 @@ class PublishedTable:
         self._objects = DerivedObjects(main.store)
         self._turn = main.environment.runtime.lock()
         self._lines: dict[str, Line] = {MAIN_BRANCH: Line(main, fork_id=None, objects=self._objects)}
-        self._snapshots: dict[tuple[str, int, int, str | None], Snapshot] = {}
+        self._snapshots: dict[ObjectMeta, Snapshot] = {}
         self._rendered: dict[tuple[int, str], msgspec.Raw] = {}
         self._seen: _Main | None = None
-        self._first_schema: tuple[int, int] | None = None
+        self._first_schema: ObjectMeta | None = None
         self._mark: Mark | None = None
         self._metadata: Metadata | None = None
         self._uuid: str | None = None
@@ -137,17 +139,22 @@ class PublishedTable:
         """
         with self._turn:
             missing: NotFound | None = None
+            if self._first_schema is None:
+                self._check_place()
             for _ in range(_TRIES_MAX):
                 self._main.refresh()
-                self._check_place()
                 try:
                     look = self._look()
-                    if self._metadata is not None and look.mark == self._mark:
-                        return self._metadata
-                    metadata = self._make(look)
-                except NotFound as error:  # a version expired since it was listed
+                    metadata = self._metadata
+                    if metadata is None or look.mark != self._mark:
+                        metadata = self._make(look)
+                except NotFound as error:  # a version expired since it was listed, or all with the table
                     missing, self._seen = error, None
+                    self._check_place()
                     continue
+                self._check_place()  # last, so that all that was looked at is of one table
+                if metadata is not self._metadata:
+                    self._forget_all_but(look)
                 self._metadata, self._mark = metadata, look.mark
                 return metadata
             raise Unavailable(
@@ -159,7 +166,7 @@ class PublishedTable:
     def _check_place(self) -> None:
         """Raise `NotFound` when the table was dropped and another one was created. Cost: 1 LIST."""
         metas = self._main.store.list(self._main.layout.schema_folder)
-        first = next(((meta.size_bytes, meta.modified_ms) for meta in metas), None)
+        first = next(iter(metas), None)
         if first is None or self._first_schema not in (None, first):
             raise NotFound(f"{self._main.name} was dropped.", kind="table_not_found", table=self._main.name)
         self._first_schema = first
@@ -168,13 +175,13 @@ class PublishedTable:
         layout, store = self._main.layout, self._main.store
         snapshots: dict[str, dict[int, Snapshot]] = {}
         problems: list[str] = []
-        marks: list[tuple[str, int, int]] = []
+        marks: list[ObjectMeta] = []
         listed = [*store.list(layout.tag_folder), *store.list(layout.branch_folder)]
         for meta in listed:
             branch = parse_branch(meta.path)
             if meta.path.endswith(("/LATEST", "/EARLIEST")):
                 continue
-            marks.append((meta.path, meta.size_bytes, meta.modified_ms))
+            marks.append(meta)  # with its etag: some stores count time in seconds
             if branch is not None and parse_schema(meta.path) is not None:
                 snapshots.setdefault(branch, {})
         numbered = [(number, meta) for meta in listed if (number := parse_snapshot(meta.path)) is not None]
@@ -229,11 +236,10 @@ class PublishedTable:
 
     def _snapshot_at(self, meta: ObjectMeta) -> Snapshot:
         """A snapshot by its file. Raises `NotFound`, `Corruption`. Cost: 1 GET, once."""
-        key = (meta.path, meta.size_bytes, meta.modified_ms, meta.etag)
-        snapshot = self._snapshots.get(key)
+        snapshot = self._snapshots.get(meta)
         if snapshot is None:
             snapshot = decode_snapshot(self._main.store.get(meta.path), path=meta.path)
-            self._snapshots[key] = snapshot
+            self._snapshots[meta] = snapshot
         return snapshot
 
     def _line_of(self, name: str, pins: Mapping[str, Tag]) -> Line | None:
@@ -247,6 +253,16 @@ class PublishedTable:
             line = self._lines[name] = Line(branch, fork_id=pin.snapshot.id, objects=self._objects)
         line.branch.refresh()
         return line
+
+    def _forget_all_but(self, look: _Look) -> None:
+        """Drop what is kept of versions and branches that are gone: a server may run for years."""
+        self._lines = {name: line for name, line in self._lines.items() if name in look.snapshots}
+        counts = [len(snapshots) for snapshots in look.snapshots.values()]
+        if len(self._snapshots) + len(self._rendered) > 4 * sum(counts) + _SPARE_COUNT:
+            self._snapshots.clear()
+            self._rendered.clear()
+        for name, line in self._lines.items():
+            line.forget_all_but(look.snapshots[name])
 
     # ---- making
 

@@ -1,0 +1,158 @@
+"""A pool of threads of which few work at a time: a call that waits for somebody outside leaves its slot meanwhile.
+
+Owns: `SlotPool` and `leave_slot`. The calls of a pool share the processor, so it has few slots. A webhook may take a
+minute, and its owner decides how long: were its call to keep the slot, two of them would stop the calls of everybody.
+So it works in a slot, leaves that while it waits, and takes one again. Invariants: never more calls work than there
+are slots; a slot is handed on at once, to a call that comes back before one that has not begun; there are no more
+threads than slots and calls outside; calls outside have a limit, and those of one owner only a part of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
+
+from lakebed.errors import Unavailable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Work = Callable[[], None]
+
+OUTSIDE_MAX: Final = 64
+"""Calls of all pools that wait outside at a time."""
+
+OUTSIDE_OF_OWNER_MAX: Final = 24
+"""Calls of one owner that wait outside at a time."""
+
+
+class _Here(threading.local):
+    """The pool in a slot of which the thread works."""
+
+    pool: SlotPool | None = None
+
+
+_HERE: Final = _Here()
+_OUTSIDE: Final[Counter[str]] = Counter()
+_OUTSIDE_LOCK: Final = threading.Lock()
+
+
+class SlotPool(Executor):
+    """Threads of which `slot_count` work at a time. Threads start when they are needed."""
+
+    def __init__(self, slot_count: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(slot_count + OUTSIDE_MAX, name)
+        self._slot_count = self._free_count = slot_count
+        self._changed = threading.Condition()
+        self._waiting: deque[Work] = deque()
+        self._returning: deque[threading.Event] = deque()
+        self._is_closed = False
+
+    @property
+    def waiting_count(self) -> int:
+        """Calls that have no slot yet."""
+        return len(self._waiting)
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Run a call once there is a slot."""
+        future: Future[R] = Future()
+        work = partial(_fulfil, future, partial(fn, *args, **kwargs))
+        with self._changed:
+            if self._is_closed:
+                raise RuntimeError("the pool was shut down")
+            if self._free_count:
+                self._free_count -= 1
+                self._threads.submit(self._work, work)
+            else:
+                self._waiting.append(work)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls; with `wait` return when all have ended."""
+        with self._changed:
+            self._is_closed = True
+            if cancel_futures:
+                self._waiting.clear()
+            while wait and self._free_count < self._slot_count:
+                self._changed.wait()
+        self._threads.shutdown(wait=wait)
+
+    def _work(self, work: Work | None) -> None:
+        """Work in a slot as long as there is something to do."""
+        while work is not None:
+            _HERE.pool = self
+            work()
+            _HERE.pool = None
+            work = self._free_slot()
+
+    def _free_slot(self) -> Work | None:
+        """Give a slot to a call that comes back; else the call that is next, which has the slot now; else free it."""
+        with self._changed:
+            if self._returning:
+                self._returning.popleft().set()
+                return None
+            if self._waiting:
+                return self._waiting.popleft()
+            self._free_count += 1
+            self._changed.notify_all()
+            return None
+
+    def leave_slot(self) -> None:
+        """Free the slot of this thread; another one goes on with the calls that wait."""
+        work = self._free_slot()
+        if work is not None:
+            self._threads.submit(self._work, work)
+
+    def take_slot(self) -> None:
+        """Wait for a slot."""
+        handed = threading.Event()
+        with self._changed:
+            if self._free_count:
+                self._free_count -= 1
+                return
+            self._returning.append(handed)
+        handed.wait()
+
+
+def _fulfil(future: Future[R], call: Callable[[], R]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+@contextmanager
+def leave_slot(owner: str) -> Iterator[None]:
+    """Leave the slot of this thread, if it has one, while the block waits for somebody outside.
+
+    Args:
+        owner: on whose behalf it waits, such as a repository.
+
+    Raises `Unavailable` (``busy_outside``): too many calls wait already, of this owner or in all; the block has not
+    begun.
+    """
+    pool = _HERE.pool
+    if pool is None:
+        yield
+        return
+    with _OUTSIDE_LOCK:
+        if _OUTSIDE[owner] >= OUTSIDE_OF_OWNER_MAX or _OUTSIDE.total() >= OUTSIDE_MAX:
+            raise Unavailable("was not called: too many calls wait for an answer already", kind="busy_outside")
+        _OUTSIDE[owner] += 1
+    pool.leave_slot()
+    try:
+        yield
+    finally:
+        with _OUTSIDE_LOCK:
+            _OUTSIDE[owner] -= 1
+            if not _OUTSIDE[owner]:
+                del _OUTSIDE[owner]
+        pool.take_slot()
