@@ -108,7 +108,7 @@ def merge_chunks(
         pairs = _pairs_of(parts, resolve)
         given += len(pairs)
         yield from pairs
-        # Behind the rows, for whoever has enough of them needs no more pages.
+        # Behind the rows, because a caller that has enough of them needs no more pages.
         for number in taken:
             chunks[number] = next(sources[number], None)
 
