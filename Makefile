@@ -55,7 +55,7 @@ check: $(VENV)/.ready ## lint, format and types
 	@$(RUN) -m mypy --no-error-summary
 
 docs: $(VENV)/.ready ## the site of the documents, in build/site; broken links and missing names are errors
-	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 	@echo "The site is in build/site: open build/site/index.html."
 
 bench: bench-table bench-spark bench-kv bench-repo bench-lakefs bench-fleet bench-catalog ## all benchmarks; SCALE=0.1 for a quick look

@@ -282,7 +282,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Webhooks that hang stop no other repository.",
-        forget(SlotPool._run, lambda it: it.slots),
+        forget(SlotPool._work, lambda it: it.pool),
         "behaviour/server/test_actions.py::test_hooks_that_hang_stop_no_other_repository",
         is_long=True,
     ),
