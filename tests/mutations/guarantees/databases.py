@@ -199,11 +199,6 @@ GUARANTEES = [
         "unit/lsm/test_ceilings.py::test_a_ceiling_bounds_what_a_reader_is_asked_for",
     ),
     Guarantee(
-        "A lookup of a value alone does not pass the ceiling of a file either.",
-        see(file_reader.FileReader.find_value, lambda it: it._ceiling, None),
-        "unit/lsm/test_ceilings.py::test_a_ceiling_bounds_what_a_reader_is_asked_for",
-    ),
-    Guarantee(
         "A compaction of a branch writes no row that its parent wrote after the branch point.",
         answer(
             compact._rows,
