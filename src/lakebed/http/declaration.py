@@ -51,6 +51,7 @@ class Endpoint:
         takes: the struct of the JSON body, or ``bytes`` for a raw one; None: no body.
         body_required: whether the body must be present.
         audited: whether a success is handed to `Site.audit`.
+        audited_after: the reply does not wait for that: the change itself says who made it.
         statuses: of error kinds for which this endpoint answers another status than the service's table gives.
         errors: how an error becomes a reply, where a protocol has its own form of errors; None: as `Site.error_reply`.
     """
@@ -65,6 +66,7 @@ class Endpoint:
     body_required: bool = True
     parameters: tuple[Parameter, ...] = ()
     audited: bool = False
+    audited_after: bool = False
     statuses: Mapping[str, int] = field(default_factory=dict)
     errors: ErrorReply | None = None
 
@@ -85,6 +87,7 @@ class Details(TypedDict, total=False):
     body_required: bool
     parameters: tuple[Parameter, ...]
     audited: bool
+    audited_after: bool
     statuses: Mapping[str, int]
 
 
