@@ -88,11 +88,13 @@ class EndpointApp(Generic[P, C]):
             self._site.serving.log_problem(problem, request_id=change.request_id)
 
     def _explain(self, error: Exception, trace: RequestTrace, endpoint: Endpoint | None) -> Response:
-        if endpoint is not None and endpoint.errors is not None:
-            reply = endpoint.errors(error, trace.request_id)
-        else:
-            statuses = {} if endpoint is None else endpoint.statuses
-            reply = self._site.error_reply(error, request_id=trace.request_id, statuses=statuses)
+        form = None if endpoint is None else endpoint.errors
+        statuses = {} if endpoint is None else endpoint.statuses
+        if form is not None:
+            statuses = {**form.statuses, **statuses}
+        reply = self._site.error_reply(error, request_id=trace.request_id, statuses=statuses)
+        if form is not None:
+            reply = form.reshape(error, reply)
         if isinstance(error, LakebedError) and reply.status_code != 500:
             trace.error = error.kind
         else:

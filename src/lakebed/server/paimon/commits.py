@@ -13,7 +13,7 @@ from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.paimon.calls import PAGE, TABLE, name_of, table_of
 from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog, is_in_reference
-from lakebed.server.paimon.errors import error_reply
+from lakebed.server.paimon.errors import ERRORS
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.reference_tables import check_kept
 from lakebed.server.site import RepositoryCall
@@ -22,7 +22,7 @@ from lakebed.table.commit.prepared import commit_prepared
 from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
-ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 
 
 class PartitionStatistics(msgspec.Struct, frozen=True, rename="camel"):

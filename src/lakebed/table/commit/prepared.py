@@ -46,7 +46,7 @@ from lakebed.texts import LONG_MAX, format_value
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 COMMITTER: Final = "lakebed.committer"
-"""Property of a snapshot: the user, or else the access key, that committed it through a server. DO NOT CHANGE: stored."""
+"""Property of a snapshot: the user, or else the access key, that committed it through a server. DO NOT CHANGE."""
 
 _RESERVED: Final = "lakebed."
 _UUID_CHARACTERS_MAX: Final = 100
@@ -101,7 +101,7 @@ def commit_prepared(
         except _UNREADABLE as error:
             if head is not None and branch.snapshots.find(head.id) != head:
                 return None  # rolled back meanwhile, with files of it
-            raise _invalid(f"a part of it cannot be read: {error.message}") from error
+            raise _invalid(f"a part of it cannot be read: {error.message.removesuffix('.')}") from error
         try:
             branch.snapshots.append(whole, confirm=partial(branch.schemas.confirm, schema, listed))
         except Conflict as lost:
