@@ -38,7 +38,9 @@ find_python() {
 run_pip() {
     folder=$1
     shift
-    if ! "$folder/bin/python" -m pip --disable-pip-version-check install --quiet "$@" >"$folder/pip.log" 2>&1; then
+    # Python compiles what it imports, a small part of what pip would compile, and keeps it.
+    if ! "$folder/bin/python" -m pip --disable-pip-version-check install --quiet --no-compile "$@" \
+        >"$folder/pip.log" 2>&1; then
         tail -n 5 "$folder/pip.log" >&2
         fail "The packages that pyproject.toml names could not be installed in $folder. Is there a network, or a" \
             "package mirror that pip knows (PIP_INDEX_URL)? pip's own words: $folder/pip.log. Then run make again."
@@ -62,7 +64,7 @@ make_venv() {
     if [ -n "$extras" ]; then
         run_pip "$folder" --group "$group" --editable ".[$extras]"
     else
-        run_pip "$folder" --no-compile --group "$group" # only a part of it is ever imported
+        run_pip "$folder" --group "$group"
     fi
 }
 

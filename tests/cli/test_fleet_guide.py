@@ -18,6 +18,15 @@ from worlds.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide" / "fleet.md"
 SERVERS = "## On PostgreSQL and NATS JetStream"
+COMMANDS = """
+import os, shlex, sys
+from lakebed.cli.main import run
+for line in sys.argv[1].splitlines():
+    code = run(shlex.split(os.path.expandvars(line))[1:])
+    if code:
+        sys.exit(f"{line}: {code}")
+"""
+"""The lakebed commands of a block in one process; a shell would start Python for each."""
 
 
 def blocks_of(text: str) -> list[tuple[str, str]]:
@@ -50,8 +59,10 @@ class Terminals:
             self.python += "".join(
                 f"{line}\n" for line in body.splitlines() if line.startswith(("import", "lake =", "orders =", "main ="))
             )
-        else:
+        elif "$(" in body:
             command = ["sh", "-e", "-c", body]
+        else:
+            command = [sys.executable, "-c", COMMANDS, body]
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=180
         )

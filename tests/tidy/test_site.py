@@ -1,9 +1,10 @@
-"""The site of the documents is built: links lead somewhere, the reference has every public name, nothing is fetched."""
+"""The site of the documents: links lead somewhere, the reference has every public name, nothing is fetched."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,14 +13,12 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="module")
-def site(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; a broken link, a page without a place and a missing name fail the build."""
-    folder = tmp_path_factory.mktemp("site")
+def build(root: Path, folder: Path, **settings: str) -> Path:
+    """Build the site; a broken link, a page without a place and a missing name fail the build."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder],
         cwd=root,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", **settings},
         capture_output=True,
         text=True,
         check=False,
@@ -28,21 +27,43 @@ def site(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_site_is_built_with_its_reference(site: Path) -> None:
-    """Links and names are checked by the build; the reference has the docstrings, not only the names."""
-    page = (site / "reference" / "table.html").read_text(encoding="utf-8")
-    for name in ("create_tag", "read", "rollback_to_as_latest", "expire"):
-        assert f'id="lakebed.Table.{name}"' in page
-
-
-def test_a_page_fetches_nothing_from_other_hosts(site: Path) -> None:
-    """Scripts, styles, fonts and pictures of every page are files of the site."""
+def pages_that_fetch(site: Path) -> list[str]:
+    """The pages with scripts, styles, fonts or pictures that are no files of the site."""
     loads = re.compile(
         r"<(?:script|img|iframe)[^>]*\ssrc=\"(https?:)?//|<link[^>]*rel=\"(?:stylesheet|preconnect)\"[^>]*//"
     )
     pages = list(site.rglob("*.html"))
     assert len(pages) > 80
-    assert not [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))]
+    return [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))]
+
+
+def test_links_of_the_pages_lead_somewhere(root: Path, tmp_path: Path) -> None:
+    """All pages without docstrings: the build checks links and anchors, and that no public name is without a page."""
+    assert not pages_that_fetch(build(root, tmp_path, SITE_REFERENCE="false"))
+
+
+def test_the_reference_shows_names_that_exist(root: Path) -> None:
+    """A page of the reference shows a name that Python finds in the package, by the way that the page writes it."""
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (root / "docs" / "reference").glob("*.md"))
+    names = re.findall(r"^::: (\S+)$", pages, re.MULTILINE)
+    assert len(names) > 100
+    missing = []
+    for name in names:
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            missing.append(f"{name}: {error}")
+    assert not missing, "\n".join(missing)
+
+
+@pytest.mark.long
+def test_the_site_is_built_with_its_reference(root: Path, tmp_path: Path) -> None:
+    """The reference has the docstrings, not only the names."""
+    site = build(root, tmp_path)
+    page = (site / "reference" / "table.html").read_text(encoding="utf-8")
+    for name in ("create_tag", "read", "rollback_to_as_latest", "expire"):
+        assert f'id="lakebed.Table.{name}"' in page
+    assert not pages_that_fetch(site)
 
 
 def test_the_page_of_figures_has_the_newest_results(root: Path) -> None:

@@ -24,11 +24,12 @@ class HttpOptions:
     """Piece size of streamed bodies. Memory of a transfer: about four pieces."""
 
     quick_threads: int = 24
-    """Threads for calls that wait for a store or a disk. More threads put more writes into one log write."""
+    """Calls at a time that wait for a store or a disk. More of them put more writes into one log write. A call that
+    waits for a webhook does not count."""
 
     heavy_threads: int = 2
-    """Threads for calls that compute. They share the interpreter with all others, so more of them do not make anything
-    faster, and make short calls slower."""
+    """Calls at a time that compute. They share the interpreter with all others, so more of them do not make anything
+    faster, and make short calls slower. A call that waits for a webhook does not count."""
 
     transfer_threads: int = 64
     """Threads for large bodies, so that slow transfers do not delay small calls."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from lakebed.http.options import HttpOptions
+from lakebed.http.slot_pool import SlotPool
 from lakebed.http.upload_slots import UploadSlots
 
 P = ParamSpec("P")
@@ -19,8 +20,8 @@ R = TypeVar("R")
 class Pools:
     """Thread pools by kind of work; `HttpOptions` says why there are several."""
 
-    quick: ThreadPoolExecutor
-    heavy: ThreadPoolExecutor
+    quick: SlotPool
+    heavy: SlotPool
     transfer: ThreadPoolExecutor
     uploads: UploadSlots
     """A part of the threads for transfers; the others are left for downloads and copies."""
@@ -30,8 +31,8 @@ class Pools:
         """Pools of the configured sizes. Threads start when they are needed."""
         transfer = ThreadPoolExecutor(options.transfer_threads, "lakebed-transfer")
         return cls(
-            ThreadPoolExecutor(options.quick_threads, "lakebed-quick"),
-            ThreadPoolExecutor(options.heavy_threads, "lakebed-heavy"),
+            SlotPool(options.quick_threads, "lakebed-quick"),
+            SlotPool(options.heavy_threads, "lakebed-heavy"),
             transfer,
             UploadSlots(transfer, count=options.uploads_max, idle_s=options.upload_idle_s),
         )

@@ -81,11 +81,14 @@ class Permission:
     Attributes:
         resource: its whole name.
         is_prefix: every resource whose name begins with `resource` is meant.
+        aliases: other names of the same resource. What denies one of its names denies it; what allows it has to name
+            `resource`.
     """
 
     action: str
     resource: str
     is_prefix: bool = False
+    aliases: tuple[str, ...] = ()
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -216,13 +219,15 @@ class Grants:
     def permits(self, permission: Permission) -> bool:
         """Whether a permission is given."""
         action, resource = permission.action, permission.resource
+        names = (resource, *permission.aliases)
         if action not in ACTIONS:
             return False
         if permission.is_prefix:
-            return self._covers(action, resource)
-        return _is_named(self._allow, action, resource) and not _is_named(self._deny, action, resource)
+            return self._covers(action, *names)
+        is_denied = any(_is_named(self._deny, action, name) for name in names)
+        return _is_named(self._allow, action, resource) and not is_denied
 
-    def _covers(self, action: str, prefix: str) -> bool:
+    def _covers(self, action: str, prefix: str, *aliases: str) -> bool:
         """Whether an action is permitted on everything whose name begins with a prefix: never more than is."""
         is_allowed = any(
             _is_action(actions, action)
@@ -230,7 +235,8 @@ class Grants:
             for actions, resources in self._allow
         )
         return is_allowed and not any(
-            _is_action(actions, action) and any(_may_meet(pattern, prefix) for pattern in resources)
+            _is_action(actions, action)
+            and any(_may_meet(pattern, name) for pattern in resources for name in (prefix, *aliases))
             for actions, resources in self._deny
         )
 

@@ -34,6 +34,7 @@ from lakebed.server.needs import BodyNeeds, needs_of, object_resource
 from lakebed.server.options import ServerOptions
 from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog
 from lakebed.server.permissions import NAMESPACES, Permission
+from lakebed.server.places import name_place
 
 _BODY_NEEDS: Final = "lakebed.body_needs"
 """Where the scope of a user's request holds what its body needs."""
@@ -189,7 +190,7 @@ class RepositoryCall(Call):
     def check(self, permission: Permission) -> None:
         """Refuse a user who may not do something. Raises `InvalidRequest` (``forbidden``)."""
         if self.principal is not None:
-            check_permission(self.principal, permission)
+            check_permission(self.principal, name_place(permission, root_url=self.site.repositories.url))
 
     def check_link(self, context: RepositoryContext, address: str) -> None:
         """Refuse a user who may not import, where an address is outside of the repository."""

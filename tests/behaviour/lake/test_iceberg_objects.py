@@ -6,7 +6,8 @@ import io
 import itertools
 import json
 import uuid
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import fastavro
 import pyarrow as pa
@@ -17,14 +18,19 @@ from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
 from lakebed.table.iceberg.published import Metadata, PublishedTable
 from lakebed.table.model.layout import Layout, parse_derived
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
+from lakebed.testing.clock import ManualClock
+from lakebed.testing.wrapper import StoreWrapper
 
 ROWS = pa.schema([("id", pa.int64()), ("v", pa.float64())])
 KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.float64())])
+OTHER = pa.schema([("other", pa.string())])
 FOLDER = Layout.iceberg_folder
+R = TypeVar("R")
 
 
 def rows_of(first: int, count: int = 1) -> pa.Table:
@@ -206,6 +212,82 @@ def test_what_changes_between_two_loads(table: Table) -> None:
     Table.create(table.store, name="t", schema=KEYED)
     with pytest.raises(NotFound):
         published.load()
+
+
+def test_what_changes_within_the_resolution_of_the_store(table: Table) -> None:
+    """A tag that moves to a version of the same length is seen although times of objects are equal, as on S3."""
+    clock = ManualClock()
+    store = open_store(f"memory://{uuid.uuid4().hex}", environment=Environment(clock=clock))
+    still = Table.create(store, name="t", schema=ROWS, environment=Environment(clock=clock))
+    published = PublishedTable(still.context)
+    for number in range(2):
+        still.append(rows_of(number))
+    for number in (1, 2, 1):
+        still.create_tag("moves", snapshot_id=number)
+        assert json.loads(published.load().body)["refs"]["moves"]["snapshot-id"] == number
+        still.delete_tag("moves")
+
+
+def test_a_branch_of_the_name_of_another_one(table: Table) -> None:
+    """A branch that was deleted and made again, from the same version and with other columns, has its own."""
+    published = PublishedTable(table.context)
+    for name, kind in (("first", "INT"), ("second", "BIGINT")):
+        branch = table.create_branch("dev")
+        branch.add_column(name, kind)
+        branch.append(rows_of(9))
+        metadata = json.loads(published.load().body)
+        columns = {row["schema-id"]: [field["name"] for field in row["fields"]] for row in metadata["schemas"]}
+        tip = metadata["refs"]["dev"]["snapshot-id"]
+        [schema_id] = [row["schema-id"] for row in metadata["snapshots"] if row["snapshot-id"] == tip]
+        assert columns[schema_id] == ["id", "v", name]
+        table.delete_branch("dev")
+
+
+class ReplacedTable(StoreWrapper):
+    """A store whose table is dropped and created again before the n-th listing; None: never."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.listings_left: int | None = None
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        if call.kind == "list" and self.listings_left is not None:
+            self.listings_left -= 1
+            if self.listings_left < 0:
+                self.listings_left = None
+                self.inner.delete([meta.path for meta in self.inner.list("")])
+                other = Table.create(self.inner, name="t", schema=OTHER)
+                other.append(pa.table({"other": ["a"]}, OTHER))
+                other.create_tag("kept")
+        return perform()
+
+
+def test_a_table_that_is_replaced_while_it_is_loaded(table: Table) -> None:
+    """Whatever had been looked at when another table got the name: the reply is of one of both, or there is none."""
+    table.create_tag("kept", snapshot_id=1)
+    table.append(rows_of(3))
+    contents = {meta.path: bytes(table.store.get(meta.path)) for meta in table.store.list("")}
+    refused = 0
+    for listing in range(7):
+        inner = open_store(f"memory://{uuid.uuid4().hex}")
+        for path, body in contents.items():
+            inner.put(path, body)
+        store = ReplacedTable(inner)
+        published = PublishedTable(Table.open(store, name="t").context)
+        expected = published.load() if listing % 2 else PublishedTable(Table.open(inner, name="t").context).load()
+        if listing % 2:
+            Table.open(inner, name="t").append(rows_of(4))
+        store.listings_left = listing
+        try:
+            metadata = json.loads(published.load().body)
+        except NotFound:
+            refused += 1
+            continue
+        is_first = metadata["table-uuid"] == json.loads(expected.body)["table-uuid"]
+        names = [field["name"] for field in metadata["schemas"][-1]["fields"]]
+        assert names == (["id", "v"] if is_first else ["other"])
+        assert len(metadata["snapshots"]) == (4 + listing % 2 if is_first else 1)
+    assert refused
 
 
 def test_an_unreadable_version_is_left_out(table: Table) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from lakebed.repo.outside.outbound import parse_allowed, post
 from lakebed.repo.records.hooks import Webhook, set_webhooks
 from worlds.repo.memory_repository import MemoryRepository, open_context, put
 from worlds.repo.operations import commit
+from worlds.waiting import pause
 
 PRIVATE = [
     "0.0.0.0", "0.1.2.3", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.1.2.3", "168.63.129.16",
@@ -76,7 +79,7 @@ class Names:
 def refused(url: str, *, allow: tuple[str, ...] = ()) -> bool:
     """Whether a URL is refused before anything is sent."""
     try:
-        post(url, b"{}", timeout_ms=50, allowed=parse_allowed(allow))
+        post(url, b"{}", timeout_ms=50, allowed=parse_allowed(allow), owner="r")
     except (InvalidRequest, Unavailable) as error:
         return error.kind == "webhook_host_refused"
     return False
@@ -170,3 +173,27 @@ def test_a_commit_says_why_its_webhook_was_not_called(listener: Listener) -> Non
         assert "127.0.0.1" not in str(caught.value)
         assert "::1" not in str(caught.value)
         assert not listener.has_caller()
+
+
+def drip(listener: socket.socket) -> None:
+    """Answer a request with a head of which a letter comes at a time, for some seconds."""
+    with suppress(OSError):
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            for _ in range(200):
+                connection.sendall(b"x")
+                pause(0.02)
+            connection.sendall(b"\r\n\r\n")
+
+
+def test_a_reply_that_drips_is_none() -> None:
+    """Each letter comes in time, and the head does not: the request ends with its time."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dripping = threading.Thread(target=drip, args=(listener,), daemon=True)
+        dripping.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        with pytest.raises(Unavailable, match="did not answer within 300 ms"):
+            post(url, b"{}", timeout_ms=300, allowed=parse_allowed(["127.0.0.1"]), owner="r")
+        dripping.join()

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from lakebed.http import slot_pool
+from lakebed.repo.heads import actions
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.records import runs
 from lakebed.repo.records.runs import ActionRun, new_run_id, store_run
 from lakebed.repo.transport.transport import context_of
+from worlds.waiting import wait_until
 
 
 class Webhook:
@@ -210,6 +215,80 @@ def test_a_hook_that_hangs_ends_at_its_timeout(client: Any, webhook: Webhook) ->
     assert answer.status == 412
     assert "did not answer within 200 ms" in output_of(client)
     assert client.ask("GET", ":/refs/main/commits").json["pagination"]["results"] == 1
+
+
+def test_hooks_that_hang_stop_no_other_repository(
+    serve: Callable[..., Any], connect: Callable[..., Any], webhook: Webhook
+) -> None:
+    """More commits wait for hooks than the server has slots: commits and branches elsewhere are made meanwhile."""
+    options = RepositoryOptions(webhook_hosts=(f"127.0.0.1:{webhook.port}",))
+    client = connect(serve(repository_options=options, heavy_threads=1, quick_threads=1))
+    other = replace(client, repository="others")
+    for name in ("analytics", "others"):
+        body = {"name": name, "storage_namespace": f"local://{name}"}
+        assert client.ask("POST", "/repositories", body).status == 201
+    assert set_action(client, action(webhook, "pre-commit", "pre-create-branch", "pre-create-tag")).status == 201
+    webhook.requests.clear()
+    webhook.hang.clear()
+    waiting = [
+        ("POST", ":/branches/main/commits", {"message": "m"}),
+        ("POST", ":/branches", {"name": "dev", "source": "main"}),
+        ("POST", ":/tags", {"id": "t", "ref": "main"}),
+    ]
+    client.put("a")
+    with ThreadPoolExecutor(len(waiting)) as threads:
+        answers = [threads.submit(client.ask, *request) for request in waiting]
+        wait_until(lambda: len(webhook.requests) == len(waiting))
+        other.put("a")
+        other.commit()
+        assert other.ask("POST", ":/branches", {"name": "dev", "source": "main"}).status == 201
+        webhook.hang.set()
+        assert [answer.result().status for answer in answers] == [201] * len(waiting)
+
+
+def test_hooks_of_one_repository_wait_in_a_part_of_the_threads(
+    client: Any, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more change that would wait for a hook than may is refused, and says why."""
+    monkeypatch.setattr(slot_pool, "OUTSIDE_OF_OWNER_MAX", 1)
+    assert set_action(client, action(webhook, "pre-create-branch")).status == 201
+    webhook.hang.clear()
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(client.ask, "POST", ":/branches", {"name": "first", "source": "main"})
+        wait_until(lambda: webhook.requests)
+        assert client.ask("POST", ":/branches", {"name": "second", "source": "main"}).status == 412
+        assert "too many calls wait" in output_of(client)
+        webhook.hang.set()
+        assert first.result().status == 201
+    assert client.ask("POST", ":/branches", {"name": "second", "source": "main"}).status == 201
+
+
+def test_all_hooks_of_an_event_share_its_time(client: Any, webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook that begins when the time of all is over is not called."""
+    monkeypatch.setattr(actions, "HOOKS_MS_MAX", 300)
+    webhook.hang.clear()
+    body = action(webhook, "pre-commit", hooks=3).replace(b"    type: webhook", b"    type: webhook\n    if: always()")
+    assert set_action(client, body).status == 412
+    assert len(webhook.requests) == 1
+    run = listed(client)[0]["run_id"]
+    hooks = client.ask("GET", f":/actions/runs/{run}/hooks").json["results"]
+    assert [hook["status"] for hook in hooks] == ["failed"] * 3
+
+
+def test_a_branch_begins_with_what_the_hooks_were_asked_about(client: Any, webhook: Webhook) -> None:
+    """A source that moves while a hook before decides is not what the branch gets."""
+    assert set_action(client, action(webhook, "pre-create-branch")).status == 201
+    webhook.hang.clear()
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(client.ask, "POST", ":/branches", {"name": "dev", "source": "main"})
+        wait_until(lambda: webhook.requests)
+        client.put("behind")
+        client.commit()
+        webhook.hang.set()
+        assert made.result().status == 201
+    asked = webhook.requests[0][2]["commit_id"]
+    assert client.ask("GET", ":/branches/dev").json["commit_id"] == asked
+    assert client.listed(ref="dev") == ["_lakefs_actions/a.yaml"]
 
 
 def output_of(client: Any) -> str:

@@ -42,7 +42,7 @@ def test_a_read_looks_again(
     with ThreadPoolExecutor(1) as others:
         try:
             asked = others.submit(client.ask, "GET", place, None, headers, path="a", **query)
-            wait_until(lambda: any(pool._work_queue.qsize() for pool in (pools.quick, pools.transfer)))
+            wait_until(lambda: pools.quick.waiting_count or pools.transfer._work_queue.qsize())
             repository.branch("main").put("a", NEW)
             # The time of files is coarse: the old object is garbage some milliseconds later.
             wait_until(lambda: repository.collect(CollectionOptions(grace=timedelta(0))).deleted_count)

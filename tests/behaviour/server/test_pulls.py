@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from lakebed.repo.records import pulls
+from worlds.repo.memory_repository import MemoryRepository, open_context
+
 
 @pytest.fixture
 def pull(client: Any) -> str:
@@ -81,6 +84,15 @@ def test_of_merges_at_once_one_is_made(client: Any, pull: str) -> None:
     assert {answer.status for answer in answers} <= {200, 400, 409}
     assert client.ask("GET", f":/pulls/{pull}").json["merged_commit_id"] == made[0]
     assert [row["id"] for row in client.ask("GET", ":/refs/main/commits").json["results"]].count(made[0]) == 1
+
+
+def test_of_two_merges_that_meet_the_first_is_recorded() -> None:
+    """Where empty merges are allowed both make a commit, and the record does not move to the second one's."""
+    with open_context(MemoryRepository()) as context:
+        id = pulls.create_pull(context, title="Dev", source="dev", destination="main", author="a", description="")
+        pulls.note_merged(context, id, "first")
+        pulls.note_merged(context, id, "second")
+        assert pulls.load_pull(context, id).merged_commit_id == "first"
 
 
 @pytest.mark.parametrize(

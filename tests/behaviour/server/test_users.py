@@ -241,6 +241,56 @@ def test_what_limits_imports_holds_for_users(client: Any, tmp_path: Any) -> None
     assert ann.ask("PUT", ":/branches/main/staging/backing", linked, path="a").status == 403
 
 
+def test_no_spelling_of_a_place_reaches_more(serve: Any, connect: Any, tmp_path: Any) -> None:
+    """What a statement allows or denies is a place: dots, slashes and other schemes lead around none."""
+    outside = tmp_path / "outside"
+    for name in ("ours", "theirs"):
+        (outside / name).mkdir(parents=True)
+        (outside / name / "x").write_bytes(b"x")
+    client = connect(serve(import_from=[f"analytics=file://{outside}"]))
+    made = {"name": "analytics", "storage_namespace": "local://analytics"}
+    assert client.ask("POST", "/repositories", made).status == 201
+    place = f"arn:lakefs:fs:::namespace/file://{outside}"
+    ann = new_user(
+        client, "ann",
+        ("allow", "fs:WriteObject fs:CreateCommit", "arn:lakefs:fs:::repository/analytics/*"),
+        ("allow", "fs:CreateRepository", "*"),
+        ("allow", "fs:ImportFromStorage", f"{place}/ours/*"),
+        ("allow", "fs:AttachStorageNamespace", f"arn:lakefs:fs:::namespace/file://{tmp_path}/lake/ours/*"),
+    )  # fmt: skip
+    bob = new_user(
+        client, "bob",
+        ("allow", "fs:*", "*"),
+        ("deny", "fs:ImportFromStorage", f"{place}/theirs/*"),
+        ("deny", "fs:AttachStorageNamespace", "arn:lakefs:fs:::namespace/local://theirs/*"),
+    )  # fmt: skip
+    real, root = f"{outside}/theirs/x", f"{tmp_path}/lake"
+    around = [f"{outside}{way}theirs/x" for way in ("/ours/../", "/ours/..//", "//", "/./")]
+    spellings = (*around, real, f"//{real}")
+    for user in (ann, bob):
+        for address in [f"{scheme}{path}" for path in spellings for scheme in ("file://", "local://", "file:")]:
+            body = {"physical_address": address, "checksum": "", "size_bytes": 1}
+            answer = user.ask("PUT", "/repositories/analytics/branches/main/objects", body, path="b")
+            assert answer.status == 403, (address, answer.body)
+            link = {"staging": {"physical_address": address}, "checksum": "", "size_bytes": 1}
+            answer = user.ask("PUT", "/repositories/analytics/branches/main/staging/backing", link, path="b")
+            assert answer.status in (400, 403), (address, answer.body)
+            location = {"type": "object", "path": address, "destination": "c"}
+            body = {"paths": [location], "commit": {"message": "m"}}
+            answer = user.ask("POST", "/repositories/analytics/branches/main/import", body)
+            assert answer.status == 403, (address, answer.body)
+        for namespace in (f"file://{root}/ours/../theirs/r", f"file://{root}/theirs/r", f"file:{root}/theirs/r",
+                          f"file://{root}//theirs/r", "theirs/r", "/theirs/r", f"{root}/theirs/r"):  # fmt: skip
+            body = {"name": "fresh", "storage_namespace": namespace}
+            answer = user.ask("POST", "/repositories", body)
+            assert answer.status in (400, 403), (namespace, answer.body)
+    body = {"physical_address": f"file://{outside}/ours/x", "checksum": "", "size_bytes": 1}
+    for user in (ann, bob):
+        assert user.ask("PUT", "/repositories/analytics/branches/main/objects", body, path="b").status == 201
+    body = {"physical_address": f"local://{outside}/ours/../ours/x", "checksum": "", "size_bytes": 1}
+    assert ann.ask("PUT", "/repositories/analytics/branches/main/objects", body, path="b").status == 201
+
+
 @pytest.mark.parametrize(
     ("place", "body"),
     [

@@ -35,7 +35,7 @@ def as_model(found: pa.Table) -> Model:
     return model
 
 
-@pytest.mark.parametrize("maker", ["java", "lakebed"])
+@pytest.mark.parametrize("maker", ["java", pytest.param("lakebed", marks=pytest.mark.long)])
 def test_alternation(java: Java, lake: Lake, maker: str) -> None:
     """Upserts, deletes, overwrites, compactions, rollback, expiry and cleaning by turns; both read the same."""
     if maker == "java":

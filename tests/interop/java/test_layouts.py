@@ -50,14 +50,21 @@ def rows_of(kind: pa.DataType, values: list[Any], first: int) -> pa.Table:
     return pa.table({"id": pa.array(range(first, first + len(values)), pa.int64()), "p": pa.array(values, kind)})
 
 
-KEYED = (0, 2, 8, 14)
+KEYED = (0, 14)
 """Kinds that are tried with a primary key too; there is nothing about keys in a folder's name."""
+LONG = (1, 3, 4, 5, 6, 7, 9, 10, 11, 15)
+"""Kinds that differ from the others by the names of folders only, all of which `unit/table/test_placement.py` has."""
 
 
 @pytest.mark.parametrize(
     ("case", "keyed"),
     [
-        pytest.param(case, keyed, id=f"{kind}-{case}-{'keyed' if keyed else 'append'}")
+        pytest.param(
+            case,
+            keyed,
+            id=f"{kind}-{case}-{'keyed' if keyed else 'append'}",
+            marks=[pytest.mark.long] if case in LONG else [],
+        )
         for case, (kind, _, _) in enumerate(KINDS)
         for keyed in ((False, True) if case in KEYED else (False,))
     ],

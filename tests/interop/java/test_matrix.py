@@ -69,9 +69,9 @@ NO_PARTITIONS = NO_KEYS | {"bytes", "time", "float", "double"}
 ODD = {"float": [float("nan"), -0.0], "double": [float("nan"), -0.0]}
 """Values that only a plain column has."""
 SOME = {
-    "value": ["double", "bytes", "timestamp_9", "decimal_18", "map"],
-    "key": ["string", "timestamp_3", "decimal_38"],
-    "partition": ["date", "string", "timestamp_6"],
+    "value": ["double", "timestamp_9", "map"],
+    "key": ["string", "decimal_38"],
+    "partition": ["date", "timestamp_6"],
 }
 
 

@@ -27,8 +27,12 @@ CHECKS = (
     "ignored_auth",
 )
 
-# As lakeFS's own server answers a copy without bytes.
+# A method that no path has stands for the others: which methods a path has is one function of the router for all.
+# 501 is what lakeFS's own server answers a copy without bytes.
 SETTINGS = """
+[phases.coverage]
+unexpected-methods = ["PATCH"]
+
 [[operations]]
 include-operation-id = "copyObject"
 checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "501"]
@@ -80,9 +84,7 @@ def explore(python: Path, served: Any, folder: Path, *arguments: str, known: boo
 
 def test_everything_described_is_answered_as_described(filled: Any, clients_python: Path, tmp_path: Path) -> None:
     """Requests inside and at the edges of the description: no failure of the server, every reply as it is described."""
-    report = explore(
-        clients_python, filled, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "3", "--seed", "1"
-    )
+    report = explore(clients_python, filled, tmp_path, "--phases", "coverage", "--seed", "1")
     match = re.search(r"Selected: (\d+)/(\d+)\s+Tested: (\d+)", report)
     assert match is not None
     assert len(set(match.groups())) == 1, report

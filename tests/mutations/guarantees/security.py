@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from lakebed.http import authentication, call, endpoint, signing, tls
+from lakebed.http.slot_pool import SlotPool
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories
 from lakebed.repo.heads import actions, write
 from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
-from lakebed.server import auth, errors, identity, keys, permissions, reference_tables, site
+from lakebed.repo.references import branches
+from lakebed.server import auth, errors, identity, keys, permissions, places, reference_tables, site
 from lakebed.server.routes import presigned_parts, staging
 from lakebed.server.s3 import application, body, objects, signature
 from mutations.defects import (
     answer,
     change_arguments,
     change_result,
+    forget,
     never,
     pass_on,
     raise_nothing,
@@ -173,6 +176,11 @@ GUARANTEES = [
         "unit/server/test_permissions.py::test_what_is_permitted_is_allowed_and_not_denied",
     ),
     Guarantee(
+        "No spelling of a place leads a user around a policy about it.",
+        replace(places.name_place, lambda original, permission, *, root_url: permission),
+        "behaviour/server/test_users.py::test_no_spelling_of_a_place_reaches_more",
+    ),
+    Guarantee(
         "Policies of users hold in the S3 gateway.",
         skip(application.S3Application._answer, lambda it: it.check_needs),
         "behaviour/server/s3/test_users.py::test_a_user_without_policies_may_nothing",
@@ -264,8 +272,28 @@ GUARANTEES = [
     ),
     Guarantee(
         "A webhook follows no redirect.",
-        pass_on(outbound.post, lambda it: it.urlopen, redirect=True, retries=1),
+        pass_on(outbound._ask, lambda it: it.urlopen, redirect=True, retries=1),
         "behaviour/repo/test_hooks.py::test_an_answer_that_is_not_2xx_refuses",
+    ),
+    Guarantee(
+        "A webhook whose reply drips wins no time.",
+        replace(outbound._TimedBytes.readinto, lambda original, reply, buffer: reply._source.recv_into(buffer)),
+        "behaviour/repo/test_outbound.py::test_a_reply_that_drips_is_none",
+    ),
+    Guarantee(
+        "Webhooks that hang stop no other repository.",
+        forget(SlotPool._run, lambda it: it.slots),
+        "behaviour/server/test_actions.py::test_hooks_that_hang_stop_no_other_repository",
+        is_long=True,
+    ),
+    Guarantee(
+        "A branch begins with the commit that its actions were asked about.",
+        answer(
+            actions.create_branch,
+            branches.create_branch,
+            lambda create, context, name, *, source, **rest: create(context, name, source="main", **rest),
+        ),
+        "behaviour/server/test_actions.py::test_a_branch_begins_with_what_the_hooks_were_asked_about",
     ),
     Guarantee(
         "A signed URL of a part permits that part of that upload, and nothing else.",

@@ -6,6 +6,8 @@ from lakebed.table.branch import branches, tags
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental
 from lakebed.table.collect import deletion, expire, lineage, live_versions, orphans, reachability, recovery
+from lakebed.table.iceberg.lines import Line
+from lakebed.table.iceberg.published import PublishedTable
 from lakebed.table.versions import fast_forward
 from mutations.defects import answer, never, pass_on, raise_nothing, replace, returns, see, skip
 from mutations.guarantee import Guarantee
@@ -25,6 +27,17 @@ def clear_without_pin(original, main, name, *, pin):
     """Let the pin of a branch go before the branch is cleared."""
     main.tags.unpin_hidden(f"branch.{name}")
     return original(main, name, pin=pin)
+
+
+_schemas = {}
+
+
+def remember_schemas(original, line, schema_id):
+    """Give the schema that a branch of the name had first."""
+    key = line, schema_id
+    if key not in _schemas:
+        _schemas[key] = original(line, schema_id)
+    return _schemas[key]
 
 
 def find_used_first(original, lines, older_than_ms):
@@ -180,5 +193,25 @@ GUARANTEES = [
         "A file that comes back into main after a rollback of another client is kept for a tag of its first stretch.",
         answer(fast_forward._may_return, any, lambda original, marks: False),
         "behaviour/table/test_fast_forward.py::test_a_tag_that_outlives_a_rollback_of_another_client",
+    ),
+    # ---- what Iceberg's clients see
+    Guarantee(
+        "A client of Iceberg sees that a tag has moved, however coarse the times of the store are.",
+        answer(
+            PublishedTable._look,
+            lambda it: it.append,
+            lambda append, meta: append((meta.path, meta.size_bytes, meta.modified_ms)),
+        ),
+        "behaviour/lake/test_iceberg_objects.py::test_what_changes_within_the_resolution_of_the_store",
+    ),
+    Guarantee(
+        "A client of Iceberg sees the columns of a branch, and not those of an earlier one of its name.",
+        replace(Line.schema_of, remember_schemas),
+        "behaviour/lake/test_iceberg_objects.py::test_a_branch_of_the_name_of_another_one",
+    ),
+    Guarantee(
+        "A client of Iceberg gets no metadata that is made of two tables of one name.",
+        skip(PublishedTable.load, PublishedTable._check_place),
+        "behaviour/lake/test_iceberg_objects.py::test_a_table_that_is_replaced_while_it_is_loaded",
     ),
 ]

@@ -31,6 +31,7 @@ from lakebed.repo.model.actions import (
 )
 from lakebed.repo.model.entry import decode_entry
 from lakebed.repo.model.model import Branch, Entry, MetarangeRef, Tag
+from lakebed.repo.model.names import parse_reference
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.objects import data
 from lakebed.repo.outside.outbound import post
@@ -44,6 +45,9 @@ from lakebed.repo.references.refs import resolve_commit
 _LOG: Final = logger("repo")
 _TRIM_ONE_IN: Final = 16
 """Of so many runs one trims: the limits are kept about, at a sixteenth of the cost."""
+
+HOOKS_MS_MAX: Final = 5 * 60_000
+"""What all hooks of one event may take together."""
 
 T = TypeVar("T")
 
@@ -132,8 +136,9 @@ def _run(context: RepositoryContext, occasion: Occasion) -> tuple[str, ActionRun
     store_run(context, run_id, run)
     now_ms = context.now_ms()
     hooks = [HookRun(file, "file", now_ms, now_ms, passed=False, output=cut_output(text)) for file, text in problems]
+    end_ms = now_ms + HOOKS_MS_MAX
     for action in concerned:
-        hooks += _run_hooks(context, occasion, action)
+        hooks += _run_hooks(context, occasion, action, end_ms=end_ms)
     run = msgspec.structs.replace(
         run, ended_at_ms=context.now_ms(), passed=all(hook.passed for hook in hooks), hooks=tuple(hooks)
     )
@@ -178,21 +183,26 @@ def _files(context: RepositoryContext, state: MetarangeRef) -> list[tuple[str, E
     return files
 
 
-def _run_hooks(context: RepositoryContext, occasion: Occasion, action: Action) -> list[HookRun]:
+def _run_hooks(context: RepositoryContext, occasion: Occasion, action: Action, *, end_ms: int) -> list[HookRun]:
     """The hooks of an action, one after the other."""
     runs: list[HookRun] = []
     for hook in action.hooks:
         has_failed = any(not run.passed for run in runs)
         wanted = {"failure()": has_failed, "always()": True}.get(hook.condition, not has_failed)
         if wanted:
-            runs.append(_run_hook(context, occasion, action, hook))
+            runs.append(_run_hook(context, occasion, action, hook, end_ms=end_ms))
     return runs
 
 
-def _run_hook(context: RepositoryContext, occasion: Occasion, action: Action, hook: ActionHook) -> HookRun:
+def _run_hook(
+    context: RepositoryContext, occasion: Occasion, action: Action, hook: ActionHook, *, end_ms: int
+) -> HookRun:
     started_ms = context.now_ms()
+    left_ms = end_ms - started_ms
     lines, passed = [hook.refusal], False
-    if not hook.refusal:
+    if not hook.refusal and left_ms <= 0:
+        lines = [f"was not called: the hooks before it took the {HOOKS_MS_MAX // 60_000} minutes of all of an event"]
+    elif not hook.refusal:
         shown = redact_url(hook.url)
         lines = [f"POST {shown}", f"timeout: {hook.timeout_ms:,} ms"]
         lines += [f"header: {name}" for name, _ in hook.headers]
@@ -202,8 +212,9 @@ def _run_hook(context: RepositoryContext, occasion: Occasion, action: Action, ho
             status = post(
                 hook.url,
                 body,
-                timeout_ms=hook.timeout_ms,
+                timeout_ms=min(hook.timeout_ms, left_ms),
                 allowed=context.hooks.allowed,
+                owner=context.name,
                 headers=dict(hook.headers),
             )
         except LakebedError as error:
@@ -256,14 +267,15 @@ def create_branch(
 ) -> Branch:
     """As `lakebed.repo.references.branches.create_branch`, with actions. Raises `Rejected` too."""
 
-    def create() -> Branch:
-        return branches.create_branch(context, name, source=source, hidden=hidden, committer=committer)
+    def create(at: str) -> Branch:
+        return branches.create_branch(context, name, source=at, hidden=hidden, committer=committer)
 
-    if not context.options.run_actions:
-        return create()
+    if not context.options.run_actions or parse_reference(source).mode == "$":
+        return create(source)
     commit_id, commit = resolve_commit(context, source)
     occasion = Occasion("pre-create-branch", commit.metarange, name, "", commit_id, source, committer=committer)
-    return _around(context, occasion, "post-create-branch", create)
+    # At the commit that the hooks were asked about: the source may have moved since.
+    return _around(context, occasion, "post-create-branch", lambda: create(commit_id))
 
 
 def undelete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:

@@ -4,19 +4,23 @@ Owns: `AllowedHosts` and `post`. A webhook's URL comes from the administrator of
 from the machine of the server, which reaches what that person does not: its own loopback, its network, the metadata
 service of its cloud. Invariants: a host is resolved once for a request, and the connection goes to an address of that
 answer that was checked, so a name that resolves to another address a moment later changes nothing; a redirect is not
-followed; of a reply only its status is read. docs/design/0030-limits-of-server-clients.md.
+followed; of a reply only its head is read, which has to be there when the time is over, however it comes; a server does
+the work of others meanwhile. docs/design/0030-limits-of-server-clients.md.
 """
 
 from __future__ import annotations
 
+import io
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from lakebed.clock import SystemClock
 from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.http.slot_pool import leave_slot
 from lakebed.texts import host_in_url
 
 if TYPE_CHECKING:
@@ -28,7 +32,9 @@ Network = IPv4Network | IPv6Network
 
 _PORTS: Final = {"http": 80, "https": 443}
 _ADDRESSES_MAX: Final = 3
-"""Addresses of one host that are tried: each may take the whole timeout."""
+"""Addresses of one host that are tried."""
+_CLOCK: Final = SystemClock()
+"""Whose time sockets have."""
 
 _NAT64: Final = ip_network("64:ff9b::/96")
 _COMPATIBLE: Final = ip_network("::/96")
@@ -100,14 +106,21 @@ def parse_allowed(entries: Sequence[str]) -> AllowedHosts:
 
 
 def post(
-    url: str, body: bytes, *, timeout_ms: int, allowed: AllowedHosts, headers: Mapping[str, str] | None = None
+    url: str,
+    body: bytes,
+    *,
+    timeout_ms: int,
+    allowed: AllowedHosts,
+    owner: str,
+    headers: Mapping[str, str] | None = None,
 ) -> int:
     """Send a JSON body to a URL, once.
 
     Args:
         url: ``http://`` or ``https://``; a user and a password in it are not sent.
-        timeout_ms: of the connection and of each wait for the reply.
+        timeout_ms: of everything behind the resolution of the name.
         allowed: hosts whose addresses need not be public.
+        owner: the repository on whose behalf it is sent.
         headers: more of the request; those that it has anyway count.
 
     Returns:
@@ -115,11 +128,11 @@ def post(
 
     Raises:
         InvalidRequest: kind ``webhook_host_refused``: the host has no address that may be reached; nothing was sent.
-        Unavailable: kind ``no_answer``; the request may have had an effect.
+        Unavailable: kind ``no_answer``; the request may have had an effect. Kind ``busy_outside``: nothing was sent.
     Cost: 1 resolution of the name and 1 connection.
     """
     # TLS and HTTP take long to load, and only a webhook needs them.
-    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+    from urllib3.exceptions import HTTPError
     from urllib3.util import parse_url
 
     parts = urlsplit(url)
@@ -136,32 +149,85 @@ def post(
         "Content-Type": "application/json",
         "User-Agent": "lakebed",
     }
-    problem: HTTPError | None = None
-    for address in _addresses(host, port, allowed=allowed)[:_ADDRESSES_MAX]:
-        try:
-            with _pool(parts.scheme, str(address), port, host=host, timeout_ms=timeout_ms) as pool:
-                reply = pool.urlopen(
-                    "POST", target, body=body, headers=sent, redirect=False, retries=False, preload_content=False
-                )
-                reply.close()
-                return int(reply.status)
-        except (NewConnectionError, ConnectTimeoutError) as error:
-            problem = error  # nothing was sent: another address of the host may answer
-        except HTTPError as error:
-            problem = error
-            break
+    with leave_slot(owner):
+        addresses = _addresses(host, port, allowed=allowed)[:_ADDRESSES_MAX]
+        end_s = _CLOCK.monotonic_s() + timeout_ms / 1000
+        problem: HTTPError | None = None
+        for address in addresses:
+            with _pool(parts.scheme, str(address), port, host=host, end_s=end_s) as pool:
+                status, problem, is_sent = _ask(pool, target, body, sent)
+            if status is not None:
+                return status
+            if is_sent:
+                break
     name = type(problem).__name__
     raise Unavailable(f"did not answer within {timeout_ms:,} ms ({name})", kind="no_answer") from problem
 
 
-def _pool(scheme: str, address: str, port: int, *, host: str, timeout_ms: int) -> urllib3.HTTPConnectionPool:
-    """Connections to an address, as those of a host: its certificate must be the host's."""
-    import urllib3
+def _ask(
+    pool: urllib3.HTTPConnectionPool, target: str, body: bytes, headers: Mapping[str, str]
+) -> tuple[int | None, HTTPError | None, bool]:
+    """The status of the reply, or the error, and whether the request may have been sent."""
+    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-    timeout = urllib3.Timeout(total=timeout_ms / 1000)
+    try:
+        reply = pool.urlopen(
+            "POST", target, body=body, headers=headers, redirect=False, retries=False, preload_content=False
+        )
+    except (NewConnectionError, ConnectTimeoutError) as error:
+        return None, error, False  # another address of the host may answer
+    except HTTPError as error:
+        return None, error, True
+    reply.close()
+    return int(reply.status), None, True
+
+
+class _TimedBytes(io.RawIOBase):
+    """The bytes of a socket until a moment: each wait is as long as what is left, so dripping bytes win no time."""
+
+    def __init__(self, source: socket.socket, end_s: float) -> None:
+        self._source = source
+        self._end_s = end_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._end_s - _CLOCK.monotonic_s()
+        if left_s <= 0:
+            raise TimeoutError("the time of the request is over")
+        self._source.settimeout(left_s)
+        return self._source.recv_into(buffer)
+
+
+def _pool(scheme: str, address: str, port: int, *, host: str, end_s: float) -> urllib3.HTTPConnectionPool:
+    """Connections to an address, as those of a host: its certificate must be the host's. All ends at a moment."""
+    from http.client import HTTPResponse
+
+    import urllib3
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+
+    class Reply(HTTPResponse):
+        def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+            super().__init__(sock, *args, **kwargs)
+            self.fp.close()
+            self.fp = io.BufferedReader(_TimedBytes(sock, end_s))
+
+    class Plain(HTTPConnection):
+        response_class = Reply
+
+    class Secure(HTTPSConnection):
+        response_class = Reply
+
+    timeout = urllib3.Timeout(total=max(0.001, end_s - _CLOCK.monotonic_s()))
+    pool: urllib3.HTTPConnectionPool
     if scheme == "http":
-        return urllib3.HTTPConnectionPool(address, port, timeout=timeout)
-    return urllib3.HTTPSConnectionPool(address, port, timeout=timeout, server_hostname=host, assert_hostname=host)
+        pool = urllib3.HTTPConnectionPool(address, port, timeout=timeout)
+        pool.ConnectionCls = Plain
+    else:
+        pool = urllib3.HTTPSConnectionPool(address, port, timeout=timeout, server_hostname=host, assert_hostname=host)
+        pool.ConnectionCls = Secure
+    return pool
 
 
 def _addresses(host: str, port: int, *, allowed: AllowedHosts) -> list[Address]:

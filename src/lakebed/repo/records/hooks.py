@@ -197,7 +197,13 @@ def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | N
     """Why a webhook refused or failed; None: it accepted. Neither retried nor redirected: it may have effects."""
     shown = redact_url(webhook.url)
     try:
-        status = post(webhook.url, msgspec.json.encode(call), timeout_ms=webhook.timeout_ms, allowed=allowed)
+        status = post(
+            webhook.url,
+            msgspec.json.encode(call),
+            timeout_ms=webhook.timeout_ms,
+            allowed=allowed,
+            owner=call.repository,
+        )
     except LakebedError as error:
         return f"{shown} {error.message}"
     return None if 200 <= status < 300 else f"{shown} answered {status}"

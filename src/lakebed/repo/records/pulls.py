@@ -149,9 +149,14 @@ def check_open(id: str, pull: PullRequest) -> None:
 
 
 def note_merged(context: RepositoryContext, id: str, commit_id: str) -> PullRequest:
-    """Record that the branch was merged, by a commit that is published. Raises as `update_pull`."""
+    """Record that the branch was merged, by a commit that is published. Raises as `update_pull`.
+
+    Of two merges at once both make a commit when empty ones are allowed, and the record keeps the first.
+    """
 
     def change(pull: PullRequest) -> PullRequest:
+        if pull.status == "merged":
+            return pull
         return msgspec.structs.replace(pull, status="merged", merged_commit_id=commit_id, closed_at_ms=context.now_ms())
 
     return _change(context, id, change)

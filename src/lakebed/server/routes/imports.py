@@ -19,8 +19,9 @@ from lakebed.repo.references.commits import load_commit
 from lakebed.repo.verbs.imports import ImportObjects
 from lakebed.server.bodies import ImportCreation, ImportLocation, ImportStarted, ImportStatus, Message
 from lakebed.server.errors import conceal
+from lakebed.server.places import engine_url
 from lakebed.server.routes.parameters import IMPORT_ID
-from lakebed.server.routes.shapes import commit_row, engine_url, rfc_3339
+from lakebed.server.routes.shapes import commit_row, rfc_3339
 from lakebed.server.site import RepositoryCall
 
 IMPORTS: Final = Routes[RepositoryCall]("import")

@@ -38,6 +38,7 @@ from lakebed.server.bodies import (
     UserMetadataUpdate,
 )
 from lakebed.server.errors import status_of
+from lakebed.server.places import engine_url
 from lakebed.server.routes.entity import part_of
 from lakebed.server.routes.entries import (
     condition_of,
@@ -60,7 +61,7 @@ from lakebed.server.routes.parameters import (
     RANGE,
     USER_METADATA,
 )
-from lakebed.server.routes.shapes import engine_url, listed_stats, object_stats, prefix_stats
+from lakebed.server.routes.shapes import listed_stats, object_stats, prefix_stats
 from lakebed.server.site import RepositoryCall
 
 HOT: Final = Routes[RepositoryCall]("objects")

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from lakebed.repo.model.model import Commit, Difference, DiffKind, Entry, RepositoryRecord
 from lakebed.repo.staging.listing import Listed
 from lakebed.server.bodies import CommitRow, DiffObjectStat, DiffRow, ObjectStats, RepositoryRow
-from lakebed.server.errors import LOCAL_SCHEME
+from lakebed.server.places import format_namespace
 
 _TYPES: Final = {kind: kind.name.lower() for kind in DiffKind}
 
@@ -115,22 +115,3 @@ def repository_row(name: str, record: RepositoryRecord, *, root_url: str) -> Rep
 def rfc_3339(time_ms: int) -> str:
     """A moment as clients read it in texts, in UTC."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
-
-
-def engine_url(url: str, *, root_url: str) -> str:
-    """An object's URL as the engine takes it.
-
-    ``local:///path`` is a path of the server's own disk, ``local://folder`` a folder of the storage at `root_url`, as
-    in the namespaces of repositories.
-    """
-    if not url.startswith(LOCAL_SCHEME):
-        return url
-    path = url.removeprefix(LOCAL_SCHEME)
-    return f"file://{path}" if path.startswith("/") else f"{root_url}/{path}"
-
-
-def format_namespace(namespace: str, *, root_url: str) -> str:
-    """A namespace as clients write it: of a folder of a bucket its URL, of one on the server's disk ``local://``."""
-    if "://" in namespace:
-        return namespace
-    return LOCAL_SCHEME + namespace if root_url.startswith(("file:", "memory:")) else f"{root_url}/{namespace}"

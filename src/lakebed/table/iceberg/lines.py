@@ -78,7 +78,6 @@ class Line:
         self._fork_id = fork_id
         self._objects = objects
         self._fold = Fold(branch.manifests)
-        self._schemas: dict[int, TableSchema] = {}
         self._sums: dict[str, EntrySums] = {}
         self._shown: dict[tuple[int, str], ShownSnapshot | None] = {}
         self._made_for: TableSchema | None = None
@@ -97,11 +96,8 @@ class Line:
         return self._fork_id
 
     def schema_of(self, schema_id: int) -> TableSchema:
-        """A schema of the branch. Cost: 1 GET, once."""
-        schema = self._schemas.get(schema_id)
-        if schema is None:
-            schema = self._schemas[schema_id] = self._branch.schemas.load(schema_id)
-        return schema
+        """A schema of the branch, as of its last `refresh`: one that was made again has others. Cost: 1 GET, once."""
+        return self._branch.schemas.load(schema_id)
 
     def snapshot_id_of(self, number: int) -> int:
         """Iceberg's id of a snapshot of the branch."""

@@ -115,10 +115,10 @@ class PublishedTable:
         self._objects = DerivedObjects(main.store)
         self._turn = main.environment.runtime.lock()
         self._lines: dict[str, Line] = {MAIN_BRANCH: Line(main, fork_id=None, objects=self._objects)}
-        self._snapshots: dict[tuple[str, int, int, str | None], Snapshot] = {}
+        self._snapshots: dict[ObjectMeta, Snapshot] = {}
         self._rendered: dict[tuple[int, str], msgspec.Raw] = {}
         self._seen: _Main | None = None
-        self._first_schema: tuple[int, int] | None = None
+        self._first_schema: ObjectMeta | None = None
         self._mark: Mark | None = None
         self._metadata: Metadata | None = None
         self._uuid: str | None = None
@@ -137,17 +137,20 @@ class PublishedTable:
         """
         with self._turn:
             missing: NotFound | None = None
+            if self._first_schema is None:
+                self._check_place()
             for _ in range(_TRIES_MAX):
                 self._main.refresh()
-                self._check_place()
                 try:
                     look = self._look()
-                    if self._metadata is not None and look.mark == self._mark:
-                        return self._metadata
-                    metadata = self._make(look)
-                except NotFound as error:  # a version expired since it was listed
+                    metadata = self._metadata
+                    if metadata is None or look.mark != self._mark:
+                        metadata = self._make(look)
+                except NotFound as error:  # a version expired since it was listed, or all with the table
                     missing, self._seen = error, None
+                    self._check_place()
                     continue
+                self._check_place()  # last, so that all that was looked at is of one table
                 self._metadata, self._mark = metadata, look.mark
                 return metadata
             raise Unavailable(
@@ -159,7 +162,7 @@ class PublishedTable:
     def _check_place(self) -> None:
         """Raise `NotFound` when the table was dropped and another one was created. Cost: 1 LIST."""
         metas = self._main.store.list(self._main.layout.schema_folder)
-        first = next(((meta.size_bytes, meta.modified_ms) for meta in metas), None)
+        first = next(iter(metas), None)
         if first is None or self._first_schema not in (None, first):
             raise NotFound(f"{self._main.name} was dropped.", kind="table_not_found", table=self._main.name)
         self._first_schema = first
@@ -168,13 +171,13 @@ class PublishedTable:
         layout, store = self._main.layout, self._main.store
         snapshots: dict[str, dict[int, Snapshot]] = {}
         problems: list[str] = []
-        marks: list[tuple[str, int, int]] = []
+        marks: list[ObjectMeta] = []
         listed = [*store.list(layout.tag_folder), *store.list(layout.branch_folder)]
         for meta in listed:
             branch = parse_branch(meta.path)
             if meta.path.endswith(("/LATEST", "/EARLIEST")):
                 continue
-            marks.append((meta.path, meta.size_bytes, meta.modified_ms))
+            marks.append(meta)  # with its etag: some stores count time in seconds
             if branch is not None and parse_schema(meta.path) is not None:
                 snapshots.setdefault(branch, {})
         numbered = [(number, meta) for meta in listed if (number := parse_snapshot(meta.path)) is not None]
@@ -229,11 +232,10 @@ class PublishedTable:
 
     def _snapshot_at(self, meta: ObjectMeta) -> Snapshot:
         """A snapshot by its file. Raises `NotFound`, `Corruption`. Cost: 1 GET, once."""
-        key = (meta.path, meta.size_bytes, meta.modified_ms, meta.etag)
-        snapshot = self._snapshots.get(key)
+        snapshot = self._snapshots.get(meta)
         if snapshot is None:
             snapshot = decode_snapshot(self._main.store.get(meta.path), path=meta.path)
-            self._snapshots[key] = snapshot
+            self._snapshots[meta] = snapshot
         return snapshot
 
     def _line_of(self, name: str, pins: Mapping[str, Tag]) -> Line | None:

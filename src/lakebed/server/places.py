@@ -1,0 +1,79 @@
+"""How clients name places of a store: URLs, and lakeFS's ``local://``; and all names of one place.
+
+Owns: `engine_url`, `format_namespace` and `place_names`. Invariant: two texts that lead to one place have the same
+names, so what a policy says of a place it says of every spelling. Links of the server's disk are not followed here: an
+operator's rules are about where a place really is (`lakebed.repo.outside.import_policy`), a policy is about its name.
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.path import parse_url
+from lakebed.server.errors import LOCAL_SCHEME
+from lakebed.server.permissions import NAMESPACES, Permission
+
+_FILE = "file:/"
+
+
+def engine_url(url: str, *, root_url: str) -> str:
+    """An object's URL as the engine takes it.
+
+    ``local:///path`` is a path of the server's own disk, ``local://folder`` a folder of the storage at `root_url`, as
+    in the namespaces of repositories.
+    """
+    if not url.startswith(LOCAL_SCHEME):
+        return url
+    path = url.removeprefix(LOCAL_SCHEME)
+    return f"file://{path}" if path.startswith("/") else f"{root_url}/{path}"
+
+
+def format_namespace(namespace: str, *, root_url: str) -> str:
+    """A namespace as clients write it: of a folder of a bucket its URL, of one on the server's disk ``local://``."""
+    if "://" in namespace:
+        return namespace
+    return LOCAL_SCHEME + namespace if root_url.startswith(("file:", "memory:")) else f"{root_url}/{namespace}"
+
+
+def place_names(text: str, *, root_url: str) -> tuple[str, ...]:
+    """The names of the place that a text leads to: its URL first, without ``..``, and ``local://`` for it.
+
+    Args:
+        text: a URL, a path of the server's disk, or a folder of the storage at `root_url`; a final slash stays.
+
+    Raises `InvalidRequest`: it is no place.
+    """
+    end = "/" if text.endswith("/") else ""
+    is_relative = "://" not in text and not text.startswith(("/", _FILE))
+    given = f"{root_url}/{text}" if is_relative else engine_url(text, root_url=root_url)
+    url = str(parse_url(given))
+    names = [url]
+    if url.startswith("file://"):
+        names.append(LOCAL_SCHEME + url.removeprefix("file://"))
+    if url.startswith(f"{root_url}/"):
+        inside = url.removeprefix(f"{root_url}/")
+        names += [LOCAL_SCHEME + inside, inside]
+    return tuple(name + end for name in names)
+
+
+def name_place(permission: Permission, *, root_url: str) -> Permission:
+    """A permission for a place with all names of that place; any other permission as it is.
+
+    What is written in no way that is a name, as with ``..`` in it, is asked for by its URL. What is no place is left to
+    the operation, which refuses it.
+    """
+    text = permission.resource.removeprefix(NAMESPACES)
+    if not text or text == permission.resource:
+        return permission
+    try:
+        names = place_names(text, root_url=root_url)
+    except InvalidRequest:
+        return permission
+    shown = text if text in names else names[0]
+    return replace(
+        permission,
+        resource=NAMESPACES + shown,
+        aliases=tuple(NAMESPACES + name for name in names if name != shown),
+    )
