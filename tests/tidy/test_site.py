@@ -14,9 +14,9 @@ import pytest
 
 
 def build(root: Path, folder: Path, **settings: str) -> Path:
-    """Build the site; a broken link, a page without a place and a missing name fail the build."""
+    """Build the site; a broken link, a page without a place and a missing name fail the build, but not with --quiet."""
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=root,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", **settings},
         capture_output=True,

@@ -3,72 +3,130 @@
 Owns: `SlotPool` and `leave_slot`. The calls of a pool share the processor, so it has few slots. A webhook may take a
 minute, and its owner decides how long: were its call to keep the slot, two of them would stop the calls of everybody.
 So it works in a slot, leaves that while it waits, and takes one again. Invariants: never more calls work than there
-are slots; calls that wait outside never take all threads, and those of one owner only a part of them.
+are slots; a slot is handed on at once, to a call that comes back before one that has not begun; there are no more
+threads than slots and calls outside; calls outside have a limit, and those of one owner only a part of it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Final, ParamSpec, TypeVar
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
 
 from lakebed.errors import Unavailable
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Work = Callable[[], None]
 
 OUTSIDE_MAX: Final = 64
-"""Calls of all pools that wait outside at a time. Each pool has as many threads more than slots."""
+"""Calls of all pools that wait outside at a time."""
 
 OUTSIDE_OF_OWNER_MAX: Final = 24
 """Calls of one owner that wait outside at a time."""
 
 
 class _Here(threading.local):
-    """What the thread works in."""
+    """The pool in a slot of which the thread works."""
 
-    slots: threading.BoundedSemaphore | None = None
+    pool: SlotPool | None = None
 
 
 _HERE: Final = _Here()
 _OUTSIDE: Final[Counter[str]] = Counter()
-_LOCK: Final = threading.Lock()
+_OUTSIDE_LOCK: Final = threading.Lock()
 
 
-class SlotPool(ThreadPoolExecutor):
+class SlotPool(Executor):
     """Threads of which `slot_count` work at a time. Threads start when they are needed."""
 
     def __init__(self, slot_count: int, name: str) -> None:
-        super().__init__(slot_count + OUTSIDE_MAX, name)
-        self._slots = threading.BoundedSemaphore(slot_count)
-        self._waiting_count = 0
-
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Run a call once there is a slot."""
-        run: Callable[..., R] = self._run
-        return super().submit(run, fn, args, kwargs)
+        self._threads = ThreadPoolExecutor(slot_count + OUTSIDE_MAX, name)
+        self._slot_count = self._free_count = slot_count
+        self._changed = threading.Condition()
+        self._waiting: deque[Work] = deque()
+        self._returning: deque[threading.Event] = deque()
+        self._is_closed = False
 
     @property
     def waiting_count(self) -> int:
-        """Calls that wait for a slot, on a thread of their own."""
-        return self._waiting_count
+        """Calls that have no slot yet."""
+        return len(self._waiting)
 
-    def _run(self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        if not self._slots.acquire(blocking=False):
-            with _LOCK:
-                self._waiting_count += 1
-            self._slots.acquire()
-            with _LOCK:
-                self._waiting_count -= 1
-        _HERE.slots = self._slots
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _HERE.slots = None
-            self._slots.release()
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Run a call once there is a slot."""
+        future: Future[R] = Future()
+        work = partial(_fulfil, future, partial(fn, *args, **kwargs))
+        with self._changed:
+            if self._is_closed:
+                raise RuntimeError("the pool was shut down")
+            if self._free_count:
+                self._free_count -= 1
+                self._threads.submit(self._work, work)
+            else:
+                self._waiting.append(work)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls; with `wait` return when all have ended."""
+        with self._changed:
+            self._is_closed = True
+            if cancel_futures:
+                self._waiting.clear()
+            while wait and self._free_count < self._slot_count:
+                self._changed.wait()
+        self._threads.shutdown(wait=wait)
+
+    def _work(self, work: Work | None) -> None:
+        """Work in a slot as long as there is something to do."""
+        while work is not None:
+            _HERE.pool = self
+            work()
+            _HERE.pool = None
+            work = self._free_slot()
+
+    def _free_slot(self) -> Work | None:
+        """Give a slot to a call that comes back; else the call that is next, which has the slot now; else free it."""
+        with self._changed:
+            if self._returning:
+                self._returning.popleft().set()
+                return None
+            if self._waiting:
+                return self._waiting.popleft()
+            self._free_count += 1
+            self._changed.notify_all()
+            return None
+
+    def leave_slot(self) -> None:
+        """Free the slot of this thread; another one goes on with the calls that wait."""
+        work = self._free_slot()
+        if work is not None:
+            self._threads.submit(self._work, work)
+
+    def take_slot(self) -> None:
+        """Wait for a slot."""
+        handed = threading.Event()
+        with self._changed:
+            if self._free_count:
+                self._free_count -= 1
+                return
+            self._returning.append(handed)
+        handed.wait()
+
+
+def _fulfil(future: Future[R], call: Callable[[], R]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 @contextmanager
@@ -81,20 +139,20 @@ def leave_slot(owner: str) -> Iterator[None]:
     Raises `Unavailable` (``busy_outside``): too many calls wait already, of this owner or in all; the block has not
     begun.
     """
-    slots = _HERE.slots
-    if slots is None:
+    pool = _HERE.pool
+    if pool is None:
         yield
         return
-    with _LOCK:
+    with _OUTSIDE_LOCK:
         if _OUTSIDE[owner] >= OUTSIDE_OF_OWNER_MAX or _OUTSIDE.total() >= OUTSIDE_MAX:
             raise Unavailable("was not called: too many calls wait for an answer already", kind="busy_outside")
         _OUTSIDE[owner] += 1
-    slots.release()
+    pool.leave_slot()
     try:
         yield
     finally:
-        with _LOCK:
+        with _OUTSIDE_LOCK:
             _OUTSIDE[owner] -= 1
             if not _OUTSIDE[owner]:
                 del _OUTSIDE[owner]
-        slots.acquire()
+        pool.take_slot()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lakefs_spec import LakeFSFileSystem
 
-COUNT = 1_500
+COUNT = 1_100
 MB = 1 << 20
 
 
@@ -28,7 +28,7 @@ def _filled(lake, count):
 
 
 def more_than_a_page_is_listed(lake):
-    """1,500 objects are listed, uncommitted and committed; pages follow each other without a gap; then all go."""
+    """1,100 objects are listed, uncommitted and committed; pages follow each other without a gap; then all go."""
     made, main, paths = _filled(lake, COUNT)
     assert [entry.path for entry in main.objects()] == paths
     assert [entry.path for entry in main.objects(amount=1000)] == paths
