@@ -18,8 +18,8 @@ import pytest
 from msgspec import structs
 
 from lakebed.errors import LakebedError
+from lakebed.table.branch.candidates import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
 from lakebed.table.branch.manifest_reader import ManifestReader
-from lakebed.table.branch.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
 from lakebed.table.codec.manifest import ENTRY_SCHEMA
 from lakebed.table.collect import deletion, expire, reachability, referenced_files
 from lakebed.table.collect.live_versions import LiveVersions
