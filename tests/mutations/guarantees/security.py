@@ -13,7 +13,7 @@ from lakebed.repo.outside.import_policy import ImportPolicy
 from lakebed.repo.references import branches
 from lakebed.server import auth, errors, identity, keys, permissions, places, reference_tables, site
 from lakebed.server.routes import presigned_parts, staging
-from lakebed.server.s3 import application, body, objects, signature, signature_v2
+from lakebed.server.s3 import application, body, metadata, objects, signature, signature_v2
 from mutations.defects import (
     answer,
     change_arguments,
@@ -70,7 +70,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "The metadata of an object frames no reply and sets no cookie.",
-        returns(objects._is_system_header, True),
+        returns(metadata._is_system_header, True),
         "behaviour/server/s3/test_refused.py::test_metadata_decides_no_header_of_a_reply",
     ),
     Guarantee(

@@ -11,6 +11,7 @@ from lakebed.errors import NotFound
 from lakebed.table.branch import discard
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.changes import stream
+from lakebed.table.codec import roaring
 from lakebed.table.commit import commit, conflicts, index_after, prepared, vector_update
 from lakebed.table.compaction import compact, compact_plan, lookup
 from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update, sequence
@@ -194,6 +195,11 @@ GUARANTEES = [
         "A sum that its column cannot hold is an error.",
         raise_nothing(arithmetic._whole_sums),
         "unit/table/test_engines.py::test_a_sum_that_is_too_large",
+    ),
+    Guarantee(
+        "A union of bitmaps has the numbers of every row of its key.",
+        replace(roaring.unite, lambda original, bodies: bodies[-1]),
+        "unit/table/test_engines.py::test_bitmaps_are_united",
     ),
     Guarantee(
         "Products of decimals are rounded in the order of rows, whatever was compacted.",
