@@ -46,8 +46,10 @@ test: ## lint, types, and all tests but the long ones, in at most 25 minutes
 	@$(MAKE) --no-print-directory --jobs=4 check environments
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: environments hadoop-aws s3-tests lakefs ## the long property tests and simulations
+test-long: environments hadoop-aws s3-tests lakefs ## the long tests, and the random ones with SEEDS seeds and examples
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
+	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -m "not long" -s tests/property tests/simulation \
+		tests/unit/lsm/test_ceilings.py tests/unit/repo/committed/test_diff_segments.py
 
 check: $(VENV)/.ready ## lint, format and types
 	@$(RUN) -m ruff check --quiet .

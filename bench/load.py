@@ -17,6 +17,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _LAST_CHUNK = b"0\r\n\r\n"
 _RECEIVE_BYTES = 1 << 18
+_DRAINED_BYTES = 1 << 20
 _SILENT_S = 60.0
 
 
@@ -95,6 +96,27 @@ def ask(port: int, request: bytes) -> Reply:
         while not connection.is_complete():
             pass
         return connection.reply()
+
+
+def drain(port: int, request: bytes) -> tuple[int, int]:
+    """One request on a connection of its own, whose reply is counted and not kept: status, and bytes of the body.
+
+    Keeping 100 MB takes this process three times as long as sending them takes a server.
+    """
+    buffer = memoryview(bytearray(_DRAINED_BYTES))
+    with connect(port) as made:
+        connection = _Connection(made)
+        connection.send(request)
+        while not connection.is_complete() and not connection.body_at:
+            pass
+        assert connection.body_bytes is not None, "a reply in chunks has no length"
+        size_bytes = len(connection.received) - connection.body_at
+        while size_bytes < connection.body_bytes:
+            count = made.recv_into(buffer)
+            if not count:
+                raise ConnectionError(f"the server hung up behind {size_bytes:,} of {connection.body_bytes:,} bytes")
+            size_bytes += count
+        return int(connection.received[9:12]), size_bytes
 
 
 @dataclass(frozen=True, slots=True)

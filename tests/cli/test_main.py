@@ -18,7 +18,7 @@ import pytest
 
 import lakebed
 from lakebed import errors, kv
-from lakebed.cli import exits
+from lakebed.cli import exits, output
 from lakebed.cli.command import Command
 from lakebed.cli.commands import ROOT
 
@@ -342,3 +342,30 @@ def test_a_group_alone_shows_its_commands(cli: Callable[..., Any]) -> None:
 def test_a_misspelt_command_is_asked_about(cli: Callable[..., Any]) -> None:
     """The nearest command is named, in a sentence with one end."""
     assert "Did you mean 'table'? Try:" in cli("tabel").err
+    assert "No such command 'raed'. Did you mean 'append' or 'read'? Try:" in cli("table", "raed").err
+
+
+def test_a_value_without_its_option_is_told_the_options(cli: Callable[..., Any], lake: str) -> None:
+    """An argument too many may be what an option takes: the sentence names the options."""
+    assert "Options that take a value: --version, --tag, --timestamp" in cli("table", "rollback", lake, "t", "9").err
+
+
+def test_a_lake_that_is_not_there(cli: Callable[..., Any], tmp_path: Path) -> None:
+    """The folder next to it with nearly its name is proposed; without one the sentence ends."""
+    (tmp_path / "lake").mkdir()
+    answer = cli("ls", tmp_path / "lak")
+    assert (answer.code, answer.err.strip()) == (
+        exits.NOT_FOUND,
+        f"lakebed: There is no folder {tmp_path / 'lak'}. Did you mean {tmp_path / 'lake'}?",
+    )
+    assert cli("ls", tmp_path / "no" / "lake").err.strip().endswith(f"no folder {tmp_path / 'no' / 'lake'}.")
+
+
+@pytest.mark.parametrize("place", [("collect",), ("table", "collect")], ids=" ".join)
+def test_a_wrong_age_is_refused_before_the_question(
+    cli: Callable[..., Any], lake: str, monkeypatch: pytest.MonkeyPatch, place: tuple[str, ...]
+) -> None:
+    """A person at a terminal is not asked about a command that cannot run."""
+    monkeypatch.setattr(output, "ask", lambda question, **_: pytest.fail(question))
+    names = [lake, *(["flights"] if place[0] == "table" else [])]
+    assert cli(*place, *names, "--grace", "soon").code == exits.USAGE

@@ -1,6 +1,6 @@
 """Each guarantee has a test that fails when the defect is in which breaks it; ``make mutations`` prints them.
 
-The tests of a room run in forks of one process (`zygote.py`); nothing in the checkout changes.
+The tests run in forks of one process (`zygote.py`), those with a JVM of another; nothing in the checkout changes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,35 +20,44 @@ from mutations.guarantee import ROOMS, load_room
 ROOT = Path(__file__).parents[2]
 
 
-class Room:
-    """The process that answers whether the defects of one room are found."""
+WITH_A_JVM = ("spark",)
+WITHOUT = tuple(room for room in ROOMS if room not in WITH_A_JVM)
 
-    def __init__(self, room: str, folder: Path) -> None:
+
+def neighbours(room: str) -> tuple[str, ...]:
+    """The rooms whose tests run in forks of the same process: most of what it costs is to import and collect."""
+    return WITH_A_JVM if room in WITH_A_JVM else WITHOUT
+
+
+class Runner:
+    """The process that answers whether the defects of some rooms are found."""
+
+    def __init__(self, rooms: tuple[str, ...], folder: Path) -> None:
         self._output = folder / "output"
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         for name in ("PYTEST_ADDOPTS", "PYTEST_DEBUG_TEMPROOT"):
             environment.pop(name, None)
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
-        command = [sys.executable, "-m", "mutations.zygote", room, str(self._output)]
+        command = [sys.executable, "-m", "mutations.zygote", str(self._output), *rooms]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._reply()["outcome"] == "ready"
 
-    def ask(self, number: int) -> dict[str, str]:
-        """Whether the defect of a guarantee is found, by its number in the room."""
-        print(number, file=self.process.stdin, flush=True)
+    def ask(self, room: str, number: int) -> dict[str, str]:
+        """Whether the defect of a guarantee is found, by its number in its room."""
+        print(room, number, file=self.process.stdin, flush=True)
         return self._reply()
 
-    def control(self, number: int) -> dict[str, str]:
+    def control(self, room: str, number: int) -> dict[str, str]:
         """Whether the tests of a guarantee pass without its defect."""
-        print("control", number, file=self.process.stdin, flush=True)
+        print("control", room, number, file=self.process.stdin, flush=True)
         return self._reply()
 
     def _reply(self) -> dict[str, str]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"the process of the room ended:\n{self._output.read_text()[-3000:]}"
+        assert line, f"the process of the tests ended:\n{self._output.read_text()[-3000:]}"
         reply: dict[str, str] = json.loads(line)
         assert reply["outcome"] != "broken" or reply["details"] != "the tests could not be collected", (
             self._output.read_text()[-3000:]
@@ -57,16 +66,23 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-def rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Room]]:
-    """The rooms that have been asked so far."""
-    opened: dict[str, Room] = {}
-    yield opened
-    for room in opened.values():
-        assert room.process.stdin is not None
-        room.process.stdin.close()
-        room.process.wait(30)
-        assert room.process.stdout is not None
-        room.process.stdout.close()
+def runner_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Runner]]:
+    """The process for a room, which is started when it is asked for."""
+    opened: dict[tuple[str, ...], Runner] = {}
+
+    def find(room: str) -> Runner:
+        rooms = neighbours(room)
+        if rooms not in opened:
+            opened[rooms] = Runner(rooms, tmp_path_factory.mktemp(rooms[0]))
+        return opened[rooms]
+
+    yield find
+    for runner in opened.values():
+        assert runner.process.stdin is not None
+        runner.process.stdin.close()
+        runner.process.wait(30)
+        assert runner.process.stdout is not None
+        runner.process.stdout.close()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +93,7 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Room]]
             number,
             id=f"{room}-{guarantee.id}",
             marks=[
-                pytest.mark.xdist_group(f"guarantees of {room}"),
+                pytest.mark.xdist_group(f"guarantees of {neighbours(room)[0]}"),
                 *([pytest.mark.long] if guarantee.is_long else []),
             ],
         )
@@ -85,13 +101,9 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Room]]
         for number, guarantee in enumerate(load_room(room))
     ],
 )
-def test_the_defect_is_found(
-    room: str, number: int, rooms: dict[str, Room], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_defect_is_found(room: str, number: int, runner_of: Callable[[str], Runner]) -> None:
     """With the defect in, one of the named tests fails."""
-    if room not in rooms:
-        rooms[room] = Room(room, tmp_path_factory.mktemp(room))
-    reply = rooms[room].ask(number)
+    reply = runner_of(room).ask(room, number)
     if reply["outcome"] == "skipped":
         pytest.skip(reply["details"])
     assert reply["outcome"] == "found", f"{reply['outcome']}: {reply['details']}"
@@ -99,16 +111,13 @@ def test_the_defect_is_found(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "room", [pytest.param(room, marks=pytest.mark.xdist_group(f"controls of {room}")) for room in ROOMS]
+    "room", [pytest.param(room, marks=pytest.mark.xdist_group(f"controls of {neighbours(room)[0]}")) for room in ROOMS]
 )
-def test_the_tests_pass_without_a_defect(
-    room: str, rooms: dict[str, Room], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_tests_pass_without_a_defect(room: str, runner_of: Callable[[str], Runner]) -> None:
     """In forks of one process, as with a defect: what fails there fails for the defect."""
-    if room not in rooms:
-        rooms[room] = Room(room, tmp_path_factory.mktemp(room))
+    runner = runner_of(room)
     for number, guarantee in enumerate(load_room(room)):
-        reply = rooms[room].control(number)
+        reply = runner.control(room, number)
         assert reply["outcome"] in ("passed", "skipped"), f"{guarantee.sentence}\n{reply['details']}"
 
 

@@ -1,17 +1,20 @@
-"""Runs the tests of a room's guarantees in forks of one process, which has imported and collected everything before.
+"""Runs the tests of guarantees in forks of one process, which has imported and collected everything before.
 
-Owns: the protocol. A line on stdin is the number of a guarantee of the room; the line on stdout that answers it is a
+Owns: the protocol. A line on stdin is a room and the number of a guarantee in it; the line on stdout that answers is a
 JSON object with ``outcome`` ("found", "missed", "broken", "unfit" or "skipped"), ``details`` and ``seconds`` of a
-processor. Its tests run in a fork with the defect, where one must fail. ``control`` before the number runs them as the
+processor. Its tests run in a fork with the defect, where one must fail. ``control`` before the room runs them as the
 code is, where all must pass ("passed"). The suite that a guarantee is part of runs all of them but the long ones, so
 those alone are controlled without the word. The first answer comes when the tests are collected.
 
-A fork's temporary folder ends with it. Hypothesis keeps its examples in a folder of the zygote: those that a defect
-yields are no use to other runs.
+What most forks would import or compute is there before the first one (`warm_up`). A fork's temporary folder ends with
+it. Hypothesis keeps its examples in a folder of the zygote, since those that a defect yields are no use to other runs,
+and does not look for a smaller one than the first that fails.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import os
 import resource
@@ -24,14 +27,18 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 import pytest
+from hypothesis import Phase, settings
 
 from mutations.defects import DoesNotFit
 from mutations.guarantee import Guarantee, load_room
 from worlds import waiting
 
 SECONDS_MAX = 300
+EXAMPLES_MIN = 400  # of Hypothesis, until one fails
 HANG_S = 8  # instead of `worlds.waiting.HANG_S`, in a test that is to fail
 OF_PYTHON = (AttributeError, ImportError, NameError, SyntaxError, TypeError)  # may be mistakes of the defect itself
+# What libraries import at the first use of a function, which would be once in every fork.
+MODULES_OF_FORKS = ("pandas", "pyarrow.compute", "pyarrow.parquet", "numpy.ma", "difflib", "multiprocessing.connection")
 # Warnings about the runner: what it imported ahead, and what pytest's cleaning leaves when a test is stopped.
 RUNNERS_OWN = (
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
@@ -42,8 +49,8 @@ RUNNERS_OWN = (
 class Zygote:
     """A plugin of pytest that answers requests instead of running all that was collected."""
 
-    def __init__(self, room: str, requests: TextIO, replies: TextIO) -> None:
-        self._room, self._requests, self._replies = room, requests, replies
+    def __init__(self, rooms: Sequence[str], requests: TextIO, replies: TextIO) -> None:
+        self._rooms, self._requests, self._replies = rooms, requests, replies
         self._failure: tuple[BaseException, str] | None = None
         self._skipped: str | None = None
         self._passing: set[str] = set()
@@ -65,11 +72,12 @@ class Zygote:
         if session.testsfailed:
             self._reply("broken", "the tests could not be collected")
             return True
-        guarantees = load_room(self._room)
+        guarantees = {room: load_room(room) for room in self._rooms}
+        warm_up(session.items)
         self._reply("ready", f"{len(session.items)} tests")
         for line in self._requests:
-            *control, number = line.split()
-            guarantee = guarantees[int(number)]
+            *control, room, number = line.split()
+            guarantee = guarantees[room][int(number)]
             start_s = seconds_of_children()
             items = _items_of(session.items, guarantee.nodes)
             outcome = self._control(items) if control else self._judge(guarantee, items)
@@ -160,6 +168,20 @@ def seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def warm_up(items: Sequence[pytest.Item]) -> None:
+    """Do what every fork would do again: import, and list the modules that errors are shown with."""
+    for name in MODULES_OF_FORKS:
+        importlib.import_module(name)
+    inspect.getmodule(warm_up.__code__)  # reads the path of every module
+    for item in items:
+        function = getattr(item, "function", None)
+        limits = getattr(function, "_hypothesis_internal_use_settings", None)
+        if limits is not None:
+            phases = [phase for phase in limits.phases if phase not in (Phase.shrink, Phase.explain)]
+            examples = max(limits.max_examples, EXAMPLES_MIN)
+            function._hypothesis_internal_use_settings = settings(limits, phases=phases, max_examples=examples)
+
+
 def shorten_waits() -> None:
     """Let a test that is to fail wait less: many defects are found by a wait that does not end."""
     for function in vars(waiting).values():
@@ -178,19 +200,19 @@ def _items_of(items: Sequence[pytest.Item], nodes: Sequence[str]) -> list[pytest
     return choice
 
 
-def main(room: str, output: str) -> None:
-    """Serve one room; what pytest prints goes to the file `output`."""
+def main(output: str, *rooms: str) -> None:
+    """Serve rooms; what pytest prints goes to the file `output`."""
     replies = os.fdopen(os.dup(1), "w")
     printed = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for target in (1, 2):
         os.dup2(printed, target)
     requests = os.fdopen(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # tests do not read requests
-    nodes = sorted({node for guarantee in load_room(room) for node in guarantee.nodes})
+    nodes = sorted({node for room in rooms for guarantee in load_room(room) for node in guarantee.nodes})
     with tempfile.TemporaryDirectory(prefix="lakebed-zygote-") as folder:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
         arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNNERS_OWN, *nodes]
-        pytest.main(arguments, plugins=[Zygote(room, requests, replies)])
+        pytest.main(arguments, plugins=[Zygote(rooms, requests, replies)])
 
 
 if __name__ == "__main__":

@@ -31,10 +31,11 @@ from lakebed.table.model.predicate_tree import And, Compare, In, IsNull, Not, Or
 from lakebed.table.model.types import arrow_type, json_of_type, parse_type, type_of_json
 from lakebed.table.read.file_stats import may_match
 from lakebed.table.schema.schema import decode_schema, encode_schema, new_schema
+from lakebed.testing import seed_count
 from worlds.binary_rows import encode_row
 
-BRIEF = settings(max_examples=60, deadline=None)
-THOROUGH = settings(max_examples=300, deadline=None)
+BRIEF = settings(max_examples=seed_count(20), deadline=None)
+THOROUGH = settings(max_examples=seed_count(60), deadline=None)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NATURAL = st.integers(0, 2**62)
 TEXT = st.text(max_size=30)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyroaring
 import pytest
 
 from lakebed.objects.open import open_store
@@ -53,6 +54,7 @@ def column(name: str, kind: pa.DataType, *values: Any) -> tuple[pa.Field, Sequen
 LISTS = pa.list_(pa.int32())
 MAPS = pa.map_(pa.string(), pa.int32())
 BIG = 2**55
+BITMAPS = (pyroaring.BitMap(), pyroaring.BitMap([1, 70_000]), pyroaring.BitMap([2**32 - 1]), pyroaring.BitMap(range(9)))
 
 EVERY = {
     "sum": column("sum", pa.int64(), 3, -5, BIG, -BIG),
@@ -67,6 +69,7 @@ EVERY = {
     "listagg_distinct": column("listagg_distinct", pa.string(), "a", "b", "c,a"),
     "bool_and": column("bool_and", pa.bool_(), True, False),
     "bool_or": column("bool_or", pa.bool_(), True, False),
+    "rbm32": column("rbm32", pa.binary(), *(bitmap.serialize() for bitmap in BITMAPS)),
     "collect": column("collect", LISTS, [1, 2], [], [2, None]),
     "collect_distinct": column("collect_distinct", LISTS, [1, 2], [], [2, 3]),
     "merge_map": column("merge_map", MAPS, [("a", 1), ("b", 2)], [], [("a", None), ("c", 3)]),
@@ -250,11 +253,15 @@ class World:
 
 
 def shown_row(row: Row) -> dict[str, str]:
-    """The values of a row; the elements of a set in their order."""
-    return {
-        name: shown(sorted(value) if name == "collect_distinct" and value is not None else value)
-        for name, value in row.items()
-    }
+    """The values of a row; the elements of a set in their order, of a bitmap as numbers."""
+    return {name: shown(elements(name, value)) for name, value in row.items()}
+
+
+def elements(name: str, value: Any) -> Any:
+    """A set as its elements, ascending; anything else as it is."""
+    if value is None or name not in ("collect_distinct", "rbm32"):
+        return value
+    return sorted(pyroaring.BitMap.deserialize(value) if name == "rbm32" else value)
 
 
 def shown(value: Any) -> str:

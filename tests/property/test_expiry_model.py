@@ -6,7 +6,7 @@ second half undoes one rule at a time: a test that cannot fail proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -18,19 +18,20 @@ import pytest
 from msgspec import structs
 
 from lakebed.errors import LakebedError
+from lakebed.table.branch.candidates import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
 from lakebed.table.branch.manifest_reader import ManifestReader
-from lakebed.table.branch.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
 from lakebed.table.codec.manifest import ENTRY_SCHEMA
 from lakebed.table.collect import deletion, expire, reachability, referenced_files
 from lakebed.table.collect.live_versions import LiveVersions
 from lakebed.table.model.model import BucketChange
 from lakebed.table.versions import rollback
+from lakebed.testing import seed_count
 from worlds.table import world as table_world
 from worlds.table.histories import Histories, run_histories
 from worlds.table.world import TableWorld
 
 STEP_COUNT = 30
-CHUNK_COUNT, CHUNK_SIZE = 2, 30
+SEEDS = 24
 LONG_START, LONG_COUNT, LONG_CHUNK_SIZE = 1_000_000, 10_000, 100
 MET = ("files expired", "deleted with a tag", "upgrade", "rolled back", "foreign")
 """What the law is about; the long run meets each at least a thousand times."""
@@ -38,10 +39,9 @@ MET_TOO = ("index files", "statistics", "changelogs")
 """What other clients' snapshots named besides data files; as often."""
 
 
-@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
-def test_nothing_needed_is_deleted_and_everything_unneeded_is(chunk: int, tell: Callable[[str], None]) -> None:
+def test_nothing_needed_is_deleted_and_everything_unneeded_is(tell: Callable[[str], None]) -> None:
     """Over random histories the collectors delete exactly what no snapshot, tag or branch needs."""
-    seeds = range(chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE)
+    seeds = range(seed_count(SEEDS))
     histories = run_histories(seeds, step_count=STEP_COUNT)
     tell(f"expiry model, seeds {seeds.start}-{seeds[-1]}: {histories}")
     for what in (*MET, *MET_TOO):
@@ -244,7 +244,7 @@ MUTATIONS: tuple[Patch, ...] = (
 MUTATION_SEEDS_MAX = 200
 
 
-def first_failing_seed(seeds: range) -> int | None:
+def first_failing_seed(seeds: Iterable[int]) -> int | None:
     """The first seed whose history breaks the law; every history has everything in it."""
     for seed in seeds:
         world = TableWorld(
@@ -262,6 +262,16 @@ def first_failing_seed(seeds: range) -> int | None:
     return None
 
 
+KNOWN_SEEDS = {
+    "branch_pins_are_not_kept": 8,
+    "naive_birth_of_upgrades": 4,
+    "no_fold": 2,
+    "no_fork_rule": 5,
+    "unknown_birth_is_filled_in": 3,
+}
+"""Where late ones were found last: tried first, to save time alone."""
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
@@ -275,6 +285,6 @@ def test_each_rule_undone_is_found(
 ) -> None:
     """Without this rule some history loses a file, leaks one, or breaks, within two hundred seeds."""
     mutation(monkeypatch)
-    seed = first_failing_seed(range(MUTATION_SEEDS_MAX))
+    seed = first_failing_seed((KNOWN_SEEDS.get(mutation.__name__, 0), *range(MUTATION_SEEDS_MAX)))
     assert seed is not None, f"{MUTATION_SEEDS_MAX} histories did not miss the rule"
     found_at_seed("rules of expiry undone", mutation.__name__, seed)

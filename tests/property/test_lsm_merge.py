@@ -28,6 +28,7 @@ from lakebed.lsm.row_merge import merge_rows
 from lakebed.lsm.view import View
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
+from lakebed.testing import seed_count
 from lakebed.testing.clock import ManualClock
 from worlds.rows import resolve_rows
 
@@ -129,7 +130,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "WINDOW_GROWTH", 2)
 
 
-LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=seed_count(40))
 
 
 @LAW
@@ -282,7 +283,7 @@ def build() -> Callable[..., View]:
     return build_view
 
 
-@settings(LAW, max_examples=120)
+@settings(LAW, max_examples=seed_count(40))
 @given(
     histories(size_max=60),
     st.lists(st.integers(0, 60), min_size=4, max_size=6),

@@ -20,6 +20,7 @@ from lakebed.table.model.model import DataFile, Split, Stats
 from lakebed.table.model.row_kinds import ADD_KINDS
 from lakebed.table.read.read import ReadPlan, merge_windows, read_split, read_split_table
 from lakebed.table.schema.schema import new_schema
+from lakebed.testing import seed_count
 from worlds.binary_rows import encode_row
 
 Row = tuple[str, int, int]
@@ -70,7 +71,7 @@ def written(store: ObjectStore, name: str, rows: list[Row], *, level: int, row_g
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=seed_count(25))
 @given(files_of_rows, st.integers(1, 5), st.sampled_from([1, 40, 300, 2**20]))
 @example([([("a", 9, 0), ("a", 1, 0)], False)], 1, 1)
 @example([([("a", 1, 0), ("a", 9, 3), ("b", 2, 0)], False), ([("a", 5, 0), ("b", 1, 0)], False)], 1, 1)

@@ -155,7 +155,7 @@ class Histories:
 
 
 @pytest.mark.parametrize("cache_bytes", CACHE_SIZES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
 def test_live_files_equal_a_replay_of_the_events(seed: int, cache_bytes: int) -> None:
     """Whatever was read before, in any order, each version holds what a replay of its own history leaves."""
     history = Histories(seed)
@@ -281,7 +281,7 @@ def expected_splits(members: list[Member], wanted: set[str], *, keyed: bool, tar
 
 
 @pytest.mark.parametrize("shape", ["single", "double", "append"])
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 40))])
 def test_splits_equal_those_made_file_by_file(seed: int, shape: str) -> None:
     """Sections, merge order, packing, order of splits, row counts and what is left out, for any files."""
     rng = random.Random(f"{seed} {shape}")

@@ -19,6 +19,7 @@ from lakebed.repo.model.model import TOMBSTONE, Entry, MetarangeRef
 from lakebed.repo.model.options import RangeOptions
 from lakebed.repo.model.rows import rows_of
 from lakebed.runtime import Environment
+from lakebed.testing import seed_count
 
 Rows = dict[bytes, bytes]
 
@@ -91,7 +92,7 @@ def outcome(base: Rows, changes: Rows, clears: tuple[tuple[bytes, bytes | None],
     return result, *counts
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=seed_count(40), deadline=None)
 @given(
     options=OPTIONS,
     base=st.dictionaries(PATHS, VALUES, max_size=60),
@@ -143,7 +144,7 @@ def check_reads(
     assert len(ranges) == ref.range_count
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=seed_count(20), deadline=None)
 @given(
     options=OPTIONS,
     first=st.dictionaries(PATHS, VALUES, max_size=40),

@@ -19,6 +19,7 @@ from lakebed.repo.committed.store import Committed
 from lakebed.repo.model.model import ROWS_SCHEMA, TOMBSTONE, DiffKind, MetarangeRef
 from lakebed.repo.model.options import RangeOptions
 from lakebed.repo.model.rows import rows_of
+from lakebed.testing import seed_count
 from worlds.repo.states import SMALL_RANGES, TINY_RANGES, entry_value, open_committed, write_state
 
 State = dict[bytes, bytes]
@@ -57,7 +58,7 @@ def changes_of(committed: Committed, left: MetarangeRef, right: MetarangeRef) ->
     return Changes(clears=(), rows=rows)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=seed_count(40), deadline=None)
 @given(pairs(), RANGES)
 def test_a_difference_is_what_the_dictionaries_say(pair: tuple[State, State], ranges: RangeOptions) -> None:
     """Sorted, each path once, with both entries; and nothing else, in any part of the paths."""
@@ -83,7 +84,7 @@ def test_a_difference_is_what_the_dictionaries_say(pair: tuple[State, State], ra
         assert has_difference(committed, *refs) == bool(want)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=seed_count(30), deadline=None)
 @given(pairs(), RANGES)
 def test_applying_a_difference_gives_the_other_side(pair: tuple[State, State], ranges: RangeOptions) -> None:
     """The difference from left to right, applied to left, is right, to the id; and the way back is the inverse."""
@@ -96,7 +97,7 @@ def test_applying_a_difference_gives_the_other_side(pair: tuple[State, State], r
         assert (forth.added, forth.changed, forth.removed) == (back.removed, back.changed, back.added)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=seed_count(20), deadline=None)
 @given(STATES, STATES, RANGES)
 def test_what_is_equal_is_not_read(base: State, other: State, ranges: RangeOptions) -> None:
     """A state does not differ from itself, and a side that changed nothing leaves the other's: without reading."""

@@ -13,6 +13,7 @@ from lakebed.repo.committed import windows
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
 from lakebed.repo.committed.units import outermost, parse_root
 from lakebed.repo.model.options import RangeOptions
+from lakebed.testing import seed_count
 from worlds.repo.model import below, merged
 from worlds.repo.states import (
     SMALL_RANGES,
@@ -85,7 +86,7 @@ def histories(draw: st.DrawFn) -> tuple[State, State, State]:
 
 
 @pytest.mark.parametrize("window_row_count", [2, pytest.param(65_536, marks=pytest.mark.long)])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=seed_count(12), deadline=None)
 @given(
     three=histories(),
     strategy=st.sampled_from([None, "source-wins", "dest-wins"]),

@@ -18,6 +18,7 @@ from lakebed.objects import open_store
 from lakebed.repo import RangeOptions, Repositories, RepositoryOptions
 from lakebed.repo.transport.catalog import LocalCatalog
 from lakebed.runtime import Environment
+from lakebed.testing import seed_count
 from lakebed.testing.clock import ManualClock
 from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.model import ancestors, chosen, difference, merged
@@ -324,7 +325,7 @@ def test_a_repository_is_a_dictionary_of_dictionaries() -> None:
         run_state_machine_as_test(
             RepositoryMachine,
             settings=settings(
-                max_examples=40,
+                max_examples=seed_count(14),
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

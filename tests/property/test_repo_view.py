@@ -13,6 +13,7 @@ from lakebed.errors import AlreadyExists
 from lakebed.repo.heads.write import stage_if_absent, stage_many
 from lakebed.repo.model.options import RangeOptions, RepositoryOptions
 from lakebed.repo.staging.uncommitted import is_dirty
+from lakebed.testing import seed_count
 from worlds.repo.staging import BRANCH, StagedBranch
 
 PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab", "é/") for name in ("x", "y", "z", "x/y")]
@@ -155,7 +156,7 @@ def test_a_branch_reads_as_a_dictionary(tell: Any) -> None:
         run_state_machine_as_test(
             BranchMachine,
             settings=settings(
-                max_examples=60,
+                max_examples=seed_count(20),
                 stateful_step_count=25,
                 deadline=None,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

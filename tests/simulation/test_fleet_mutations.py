@@ -446,13 +446,27 @@ def a_hole_in_the_log_is_skipped(patch: Patch) -> None:
     patch.setattr(Timeline, "ingest_once", skip)
 
 
+KNOWN_SEEDS = {
+    "a_hole_in_the_log_is_skipped": 11,
+    "any_record_follows": 14,
+    "manifests_are_overwritten": 14,
+    "no_ceilings": 5,
+    "other_local_states_are_acknowledged_for": 2,
+    "pins_below_the_cutoff": 6,
+    "pins_expire_early": 4,
+    "resume_without_the_lock": 8,
+    "the_local_state_is_not_durable": 8,
+}
+"""Where late ones were found last: tried first, to save time alone."""
+
+
 @pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[one.__name__ for one, _ in MUTATIONS])
 def test_a_repair_undone_breaks_a_promise(
     mutation: Mutation, scenario: str, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
 ) -> None:
     """Without it some run of this scenario breaks a promise."""
     mutation(monkeypatch)
-    for seed in range(SEEDS_MAX):
+    for seed in (KNOWN_SEEDS.get(mutation.__name__, 0), *range(SEEDS_MAX)):
         try:
             SIMULATION.play(seed, scenario)
         except PromiseBroken as broken:

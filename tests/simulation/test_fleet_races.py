@@ -12,11 +12,11 @@ from collections.abc import Callable
 import pytest
 
 from lakebed.testing import seed_count
-from worlds.fleet.scenarios import SCENARIOS, SIMULATION
+from worlds.fleet.scenarios import SIMULATION
 
-SEEDS_DEFAULT = 120
+SEEDS_DEFAULT = 36
 LONG_START, LONG_COUNT = 100_000, 1_000
-CHUNK_COUNT = 4
+CHUNK_COUNT = 2
 MET = ("appends", "reads", "node lives", "checkpoints", "timelines read at rest", "objects at rest")
 
 
@@ -44,12 +44,6 @@ def test_a_thousand_seeds(chunk: int, tell: Callable[[str], None]) -> None:
     run(range(LONG_START + chunk * size, LONG_START + (chunk + 1) * size), tell)
 
 
-@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
-def test_the_same_seed_is_the_same_run(scenario: str) -> None:
-    """Two runs of one seed take the same switches, after any other runs."""
-    assert SIMULATION.play(5, scenario).scheduler.trace_hash() == SIMULATION.play(5, scenario).scheduler.trace_hash()
-
-
-def test_a_run_does_not_depend_on_hashes() -> None:
-    """The same seeds are the same runs in another process, whose PYTHONHASHSEED is another."""
+def test_the_same_seed_is_the_same_run() -> None:
+    """Also in another process, whose PYTHONHASHSEED is another, and after other runs."""
     assert SIMULATION.traces_elsewhere(hash_seed="1") == SIMULATION.traces()

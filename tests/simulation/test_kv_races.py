@@ -15,9 +15,9 @@ from lakebed.objects import create_once
 from lakebed.testing import seed_count
 from worlds.kv.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 240
+SEEDS_DEFAULT = 66
 LONG_START, LONG_COUNT = 100_000, 1_000
-CHUNK_COUNT = 4
+CHUNK_COUNT = 2
 
 
 @pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
@@ -52,12 +52,6 @@ def test_no_promise_rests_on_patience(scenario: str, monkeypatch: pytest.MonkeyP
     assert counts["databases reopened"] > 0
 
 
-@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
-def test_the_same_seed_is_the_same_run(scenario: str) -> None:
-    """Two runs of one seed take the same switches, after any other runs."""
-    assert SIMULATION.play(5, scenario).scheduler.trace_hash() == SIMULATION.play(5, scenario).scheduler.trace_hash()
-
-
-def test_a_run_does_not_depend_on_hashes() -> None:
-    """The same seeds are the same runs in another process, whose PYTHONHASHSEED is another."""
+def test_the_same_seed_is_the_same_run() -> None:
+    """Also in another process, whose PYTHONHASHSEED is another, and after other runs."""
     assert SIMULATION.traces_elsewhere(hash_seed="1") == SIMULATION.traces()

@@ -13,9 +13,9 @@ import pytest
 from lakebed.testing import seed_count
 from worlds.repo.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 120
+SEEDS_DEFAULT = 36
 LONG_START, LONG_COUNT = 100_000, 1_000
-CHUNK_COUNT = 3
+CHUNK_COUNT = 1
 
 MET = {
     "put": 1.0,
@@ -60,12 +60,6 @@ def test_a_thousand_seeds(chunk: int, tell: Callable[[str], None]) -> None:
     SIMULATION.play_turns(numbers, what="repositories", tell=tell)
 
 
-@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
-def test_the_same_seed_is_the_same_run(scenario: str) -> None:
-    """Two runs of one seed take the same switches, after any other runs."""
-    assert SIMULATION.play(5, scenario).scheduler.trace_hash() == SIMULATION.play(5, scenario).scheduler.trace_hash()
-
-
-def test_a_run_does_not_depend_on_hashes() -> None:
-    """The same seeds are the same runs in another process, whose PYTHONHASHSEED is another."""
+def test_the_same_seed_is_the_same_run() -> None:
+    """Also in another process, whose PYTHONHASHSEED is another, and after other runs."""
     assert SIMULATION.traces_elsewhere(hash_seed="1") == SIMULATION.traces()

@@ -15,7 +15,7 @@ import pytest
 REGISTRIES = [
     ".".join(parts) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("maven", "org"))
 ]
-UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")) + r")\b")
+UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")) + r")\b|^[<>]{7} ")
 ONE_MACHINE = re.compile(r"(?<![\w.$}])/" + r"(?:work|root|home/\w+|Users/\w+)/")
 
 # Import names that differ from the name of the package that brings them.
@@ -95,7 +95,7 @@ def test_no_registry_is_named(root: Path, text_files: list[Path]) -> None:
 
 @pytest.mark.parametrize("pattern", [UNFINISHED, ONE_MACHINE], ids=["unfinished", "one-machine"])
 def test_words_that_do_not_belong(root: Path, text_files: list[Path], pattern: re.Pattern[str]) -> None:
-    """No marks of unfinished work, and no path of one machine."""
+    """No marks of unfinished work or of a merge that was not solved, and no path of one machine."""
     wrong = []
     for path in text_files:
         for number, line in enumerate(read(path).splitlines(), 1):

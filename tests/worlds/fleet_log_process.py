@@ -27,6 +27,8 @@ storage, port, shards, token = sys.argv[1:]
 sys.exit(run_log(LogSettings(storage_url=storage, shards=int(shards), token=token), port=int(port)))
 """
 TOKEN = "a token of the log"
+PAUSE_S = 0.005
+"""Between two appends of a thread."""
 
 
 class LogProcess:
@@ -102,7 +104,7 @@ class CheckedAppends:
 
     def _work(self, number: int) -> None:
         log, item = self._logs[number], 0
-        while not self._is_over.is_set():
+        while not self._is_over.wait(PAUSE_S):
             item += 1
             timeline = "tenant/shared" if item % 4 == 0 else f"tenant/own-{number}"
             value, same, started_s = b"%d %06d" % (number, item), write_id(), self._now_s()

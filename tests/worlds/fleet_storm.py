@@ -53,7 +53,7 @@ class Storm:
         pause_s: between two steps of a tenant's client.
     """
 
-    def __init__(self, fleet: Fleet, *, count: int, seed: int = 0, pause_s: float = 0.005) -> None:
+    def __init__(self, fleet: Fleet, *, count: int, seed: int = 0, pause_s: float = 0.03) -> None:
         self.fleet = fleet
         self.known = [Known(f"t{number}") for number in range(count)]
         self._seed = seed

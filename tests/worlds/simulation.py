@@ -104,22 +104,23 @@ class Simulation(Generic[W]):
                 return seed, str(violation)
         return None
 
-    def traces(self) -> list[str]:
-        """The hash of the switches of a seed of every scenario."""
-        return [f"{scenario} {self.play(1, scenario).scheduler.trace_hash()}" for scenario in sorted(self.scenarios)]
+    def traces(self, *, reverse: bool = False) -> list[str]:
+        """The hash of the switches of a seed of every scenario, by name."""
+        scenarios = sorted(self.scenarios, reverse=reverse)
+        return [f"{scenario} {self.play(1, scenario).scheduler.trace_hash()}" for scenario in scenarios]
 
     def traces_elsewhere(self, *, hash_seed: str) -> list[str]:
-        """The same, taken by a new process with this PYTHONHASHSEED."""
+        """The same, taken by a new process with this PYTHONHASHSEED, the last scenario first."""
         code = f"from worlds.simulation import print_traces; print_traces({self.store!r})"
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.splitlines()
+        return done.stdout.splitlines()[::-1]
 
 
 def print_traces(store: str) -> None:
-    """Print the traces of a store's simulation."""
+    """Print the traces of a store's simulation, the last one first."""
     simulation: Simulation[Any] = importlib.import_module(f"worlds.{store}.scenarios").SIMULATION
-    print(*simulation.traces(), sep="\n")
+    print(*simulation.traces(reverse=True), sep="\n")
 
 
 def find(scene: str) -> tuple[Simulation[Any], str]:

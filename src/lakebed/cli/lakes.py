@@ -183,12 +183,10 @@ class Collect(Deletion, LakeCommand, name="collect"):
     ] = "1 d"
 
     def run(self) -> None:
-        opened = self.open_lake()
+        opened, grace_ms = self.open_lake(), arguments.duration_ms(self.grace)
         self.ask(f"Collect the lake {opened.url}? (--dry-run shows what would be deleted.)")
         with output.progress("collecting") as progress:
-            reports = opened.collect(
-                grace_ms=arguments.duration_ms(self.grace), dry_run=self.dry_run, progress=progress
-            )
+            reports = opened.collect(grace_ms=grace_ms, dry_run=self.dry_run, progress=progress)
         problems = {report.problem_kind for report in reports if report.problem}
         if self.json:
             json_output.print_reports(reports, json=True)

@@ -8,6 +8,7 @@ a line of a help page breaks at spaces only. Does not know: which groups there a
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,10 @@ class _Formatter(click.HelpFormatter):
             first = lines.pop(0) if len(term) + col_spacing <= column else ""
             self.write(f"{indent}{term:<{column}}{first}".rstrip() + "\n")
             self.write("".join(f"{indent}{'':<{column}}{line}\n" for line in lines))
+
+
+_SEVERAL: Final = re.compile(r"(.*) \(Did you mean one of: (.*)\?\)")
+"""A sentence of click."""
 
 
 class _Context(click.Context):
@@ -318,6 +323,8 @@ def usage_error(problem: click.UsageError, words: Sequence[str]) -> InvalidReque
     unknown = problem if isinstance(problem, click.NoSuchOption) else None
     renamed = load("lakebed.cli.renamed").hint(words, unknown and unknown.option_name)
     message = " ".join((problem.message if renamed else problem.format_message()).split())
+    if several := _SEVERAL.fullmatch(message):  # as where there is one
+        message = f"{several[1]} Did you mean {' or '.join(several[2].split(', '))}?"
     pieces = [message if message.endswith((".", "?", "?)")) else f"{message}."]
     if renamed:
         pieces.append(renamed)
@@ -325,4 +332,7 @@ def usage_error(problem: click.UsageError, words: Sequence[str]) -> InvalidReque
         pieces.append(f"A value that begins with - stands behind --: {name} ... -- {unknown.option_name}.")
     elif isinstance(command, CommandSpec) and type(problem) in (click.UsageError, click.MissingParameter):
         pieces.append(f"The command is {command.usage}.")
+        names = [option.opts[0] for option in command.options if not option.is_flag]
+        if type(problem) is click.UsageError and names:  # an argument too many may be the value of an option
+            pieces.append(f"Options that take a value: {', '.join(names)}.")
     return InvalidRequest(" ".join((*pieces, f"Try: {name} --help")), kind="usage")

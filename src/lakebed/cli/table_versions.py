@@ -248,7 +248,7 @@ class Collect(Deletion, TableCommand, name="collect"):
     grace: Annotated[str, option("--grace", metavar="AGE", help="Keep files that are younger: '6h', '1 d'.")] = "1 d"
 
     def run(self) -> None:
-        opened = self.open_table()
+        opened, grace_ms = self.open_table(), arguments.duration_ms(self.grace)
         self.ask(f"Delete the orphan files of {self.table}? (--dry-run lists them.)")
-        report = opened.collect(grace_ms=arguments.duration_ms(self.grace), dry_run=self.dry_run)
+        report = opened.collect(grace_ms=grace_ms, dry_run=self.dry_run)
         json_output.print_report(report, json=self.json)

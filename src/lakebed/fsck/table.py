@@ -30,9 +30,9 @@ from lakebed.fsck.runs import check_runs
 from lakebed.fsck.vectors import Seen, check_vectors
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectMeta
+from lakebed.table.branch.candidates import Role, paths_of
 from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.manifest_reader import ManifestReader
-from lakebed.table.branch.reclaim import Role, paths_of
 from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.codec.manifest import ADD, fold
 from lakebed.table.codec.snapshot_json import decode_snapshot, decode_tag

@@ -394,6 +394,7 @@ def ask_health(endpoint: str, limit_s: float) -> str | None:
 class _ErrorBody(msgspec.Struct):
     message: str
     facts: dict[str, Any] = {}
+    explanation: str = ""
 
 
 def quote_segment(segment: str) -> str:
@@ -439,7 +440,7 @@ def error_of(reply: urllib3.BaseHTTPResponse, *, endpoint: str, again: bool) -> 
             f"The reply of {endpoint} is not a lakebed server's, but perhaps a proxy's: status {reply.status}."
         )
         made = Unavailable if reply.status >= 500 else InvalidRequest
-    error: LakebedError = made(body.message, kind=kind)
+    error: LakebedError = made(body.explanation or body.message, kind=kind)
     error.facts.update(body.facts)
     return error
 

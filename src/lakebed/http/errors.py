@@ -35,6 +35,7 @@ from lakebed.http.replies import json
 _BY_KIND: Final[dict[str, int]] = {
     "unauthorized": 401,
     "forbidden": 403,
+    "insufficient_permissions": 403,
     "no_route": 404,
     "method_not_allowed": 405,
     "stalled": 408,
@@ -68,6 +69,8 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     facts: dict[str, Any] = {}
     """Details for programs, such as the paths of a conflict."""
+    explanation: str = ""
+    """The sentence, where `message` has the words that the clients of a protocol look for."""
 
 
 def status_of(error: LakebedError, *, statuses: Mapping[str, int] = {}) -> int:

@@ -25,7 +25,7 @@ _STATUS_TEXTS: Final = {
 }
 _ERRORS: Final = {
     400: "The request is invalid.",
-    401: "Missing or invalid credentials.",
+    401: "Missing or invalid credentials, or a user whose policies do not permit this.",
     403: "The credentials do not permit this.",
     404: "Not found.",
     409: "It already exists, or a concurrent or contradicting change was made.",

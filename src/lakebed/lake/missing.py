@@ -47,7 +47,8 @@ def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | 
     if near:
         hint = f" Did you mean {' or '.join(near)}?"
     else:
-        hint = f" {folder or 'It'} has {', '.join(names[:_NEAREST_MAX])}{', ...' if names[_NEAREST_MAX:] else ''}."
+        others = " and others" if names[_NEAREST_MAX:] else ""
+        hint = f" {folder or 'It'} has {', '.join(names[:_NEAREST_MAX])}{others}."
     return NotFound(f"{at}.{hint if names else ''}", kind="object_not_found", path=path, nearest=near)
 
 

@@ -257,7 +257,7 @@ class Stores:
         if near:
             hint = f"Did you mean {' or '.join(near)}?"
         elif names:
-            hint = f"It has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+            hint = f"It has {', '.join(names[:5])}{' and others' if len(names) > 5 else ''}."
         else:
             hint = f"It has no {what} yet."
         for other in KINDS:

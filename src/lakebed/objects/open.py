@@ -6,6 +6,7 @@ is a URL (`is_url`) names an object of another root, which `place_of` opens with
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -159,5 +160,16 @@ def _driver(
         if not os.path.isdir(url.prefix):
             raise InvalidRequest(f"{url.prefix} is a file: a store needs a folder", kind="not_a_folder", url=str(url))
     elif not create:
-        raise NotFound(f"There is no folder {url.prefix}.", kind="store_not_found", url=str(url))
+        raise NotFound(f"There is no folder {url.prefix}.{_hint(url.prefix)}", kind="store_not_found", url=str(url))
     return LocalDriver(url.prefix, environment=environment, folder_memory_count_max=limits.folder_memory_count_max)
+
+
+def _hint(folder: str) -> str:
+    """The folder that may have been meant, next to one that is not there."""
+    above, name = os.path.split(folder)
+    try:
+        names = [entry.name for entry in os.scandir(above) if entry.is_dir()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {os.path.join(above, near[0])}?" if near else ""

@@ -132,7 +132,7 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
         )
     if not place:
         what = "name" if scheme == "memory" else "bucket"
-        raise InvalidRequest(f"{text!r} lacks a {what}: write {scheme}://{what}/folder", kind="invalid_url")
+        raise InvalidRequest(f"{text!r} lacks a {what}: write {scheme}://{what}/folder.", kind="invalid_url")
     return StoreUrl(cast(Scheme, _SCHEMES[scheme]), place, check_folder(prefix))
 
 

@@ -8,6 +8,7 @@ Invariant: a refusal depends on the key and on the name that was asked for, and 
 
 from __future__ import annotations
 
+from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.declaration import ROLES, Role
 from lakebed.http.errors import forbidden
 from lakebed.server.keys import ALL_TABLES, Principal
@@ -18,13 +19,12 @@ def check_permission(principal: Principal, permission: Permission) -> None:
     """Refuse a user whose policies do not permit something; keys that are no user's have roles instead.
 
     Raises:
-        InvalidRequest: kind ``forbidden``.
+        InvalidRequest: kind ``insufficient_permissions``.
     """
     if principal.grants is not None and not principal.grants.permits(permission):
         resource = permission.resource + ("*" if permission.is_prefix else "")
-        raise forbidden(
-            f"Insufficient permissions: the user {principal.user} may not {permission.action} on {resource}. Attach a "
-            "policy that allows it."
+        raise _insufficient(
+            principal, f"{permission.action} on {resource} is not allowed. Attach a policy that allows it."
         )
 
 
@@ -36,7 +36,7 @@ def check_role(principal: Principal, *, needed: Role, repository: str | None) ->
         repository: the one it concerns; None: none, or all.
 
     Raises:
-        InvalidRequest: kind ``forbidden``.
+        InvalidRequest: kind ``forbidden``; of a user ``insufficient_permissions``.
     """
     if principal.grants is not None:
         _check_whole_role(principal, principal.grants, needed=needed, repository=repository)
@@ -70,9 +70,10 @@ def _check_whole_role(principal: Principal, grants: Grants, *, needed: Role, rep
     role = grants.role(repository)
     if role is None or ROLES.index(role) < ROLES.index(least):
         where = "all repositories" if repository is None else f"the repository {repository}"
-        raise forbidden(
-            f"Insufficient permissions: this operation needs policies that permit the user {principal.user} all that "
-            f"the role {least} has in {where}, without an exception."
+        raise _insufficient(
+            principal,
+            f"this operation needs policies that permit all that the role {least} has in {where}, without an "
+            "exception.",
         )
 
 
@@ -80,7 +81,7 @@ def check_catalog(principal: Principal, *, needed: Role) -> None:
     """Refuse a principal without the role; which tables it may use: `check_table` and `check_database`.
 
     Raises:
-        InvalidRequest: kind ``forbidden``.
+        InvalidRequest: kind ``forbidden``; of a user ``insufficient_permissions``.
     """
     _check_rank(principal, needed)
 
@@ -127,12 +128,20 @@ def check_database(principal: Principal, database: str, *, whole: bool = False) 
         raise forbidden(f"The access key {principal.id} is limited to some tables, {concerns} the database {database}.")
 
 
+def _insufficient(principal: Principal, reason: str) -> LakebedError:
+    """The error of a user whose policies do not permit something. Clients of lakeFS look for the words."""
+    return InvalidRequest(
+        f"The user {principal.user} has insufficient permissions: {reason}", kind="insufficient_permissions"
+    )
+
+
 def _check_rank(principal: Principal, needed: Role) -> None:
     if not principal.may(needed):
         if principal.grants is not None:
-            raise forbidden(
-                f"Insufficient permissions: the user {principal.user} needs policies that permit all that the role "
-                f"{needed} has in all repositories, without an exception."
+            raise _insufficient(
+                principal,
+                f"this needs policies that permit all that the role {needed} has in all repositories, without an "
+                "exception.",
             )
         raise forbidden(
             f"The access key {principal.id} has the role {principal.role}, and this needs the role {needed}."

@@ -22,6 +22,7 @@ LOCAL_SCHEME: Final = "local://"
 
 _STATUSES: Final[dict[str, int]] = {
     "namespace_in_use": 400,  # not 409: clients take that as "the repository exists already"
+    "insufficient_permissions": 401,  # of a user, as lakeFS answers; catalogs and S3 have 403
     "default_branch": 403,
     "protected_branch": 403,
     "read_only_repository": 403,
@@ -42,6 +43,15 @@ _PLAIN: Final = {
 }
 """Errors whose sentence elsewhere names other repositories: the fact that stays, and the sentence here."""
 
+_LAKEFS: Final = {
+    "protected_branch": "cannot {} protected branch",
+    "reference_not_found": "commit not found",
+    "repository_exists": "error creating repository: not unique",
+    "repository_not_found": "repository not found",
+    "user_not_found": "user not found",
+    "user_exists": "Already exists",
+}
+"""Words of lakeFS, which its command-line client prints and scripts compare; the sentence is next to them."""
 
 _END: Final = r"""(?:/|(?=[\s'",:;)]|\.?\Z|\.\s))"""
 """What follows a path in a sentence: more of the path, or no more of it."""
@@ -76,7 +86,11 @@ def error_reply(
     """
 
     def body_of(error: LakebedError) -> ErrorBody:
-        return shown_error(error, root_url=root_url)
+        body = shown_error(error, root_url=root_url)
+        words = _LAKEFS.get(error.kind)
+        if words is None:
+            return body
+        return ErrorBody(words.format(error.facts.get("action", "write to")), body.facts, body.message)
 
     return generic.error_reply(error, request_id=request_id, statuses={**_STATUSES, **statuses}, body_of=body_of)
 

@@ -429,6 +429,9 @@ class AccessKeys:
     def signer(self, access_key: str, scope: str) -> tuple[Principal, bytes]:
         """The caller who has an access key, and what it signs with in a scope of AWS's signatures.
 
+        Args:
+            scope: of version 4; empty: of version 2, whose clients sign with the secret. It is not kept.
+
         Raises:
             InvalidRequest: kind ``InvalidAccessKeyId``: the key is unknown or revoked, or was made without the secret
                 key of this server, and so cannot sign.
@@ -448,6 +451,8 @@ class AccessKeys:
             principal = self._principal(key)
         except InvalidRequest as error:
             raise _no_signer(error.message) from error
+        if not scope:
+            return principal, secret.encode()
         signing_key = derive_key(secret, scope)
         if changes == self._changes:
             if len(self._signers) >= _CACHED_MAX:

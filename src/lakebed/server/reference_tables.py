@@ -25,7 +25,7 @@ from lakebed.lake.names import parse_table_name
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.branch_store import BranchStore
-from lakebed.table.branch.reclaim import paths_of
+from lakebed.table.branch.candidates import paths_of
 from lakebed.table.codec.manifest import ADD
 from lakebed.table.files.placement import Placement
 from lakebed.table.model.model import Snapshot

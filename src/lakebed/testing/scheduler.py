@@ -15,7 +15,7 @@ from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
 
 
 def seed_count(default: int) -> int:
-    """How many seeds a simulation should run: ``LAKEBED_SEEDS`` from the environment, else `default`."""
+    """How many seeds, or examples, a test should run: ``LAKEBED_SEEDS`` from the environment, else `default`."""
     return int(os.environ.get("LAKEBED_SEEDS", default))
 
 

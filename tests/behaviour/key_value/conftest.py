@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
 from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 
-IMPLEMENTATIONS = ["memory", "database in memory", "database in a folder", "PostgreSQL"]
+IMPLEMENTATIONS = ["memory", "database in a folder", "PostgreSQL"]
 
 Opener = Callable[[], KeyValue]
 
@@ -25,8 +24,6 @@ def opener(kind: str, request: pytest.FixtureRequest) -> Opener:
         return lambda: MemoryKeyValue(space)
     if kind == "PostgreSQL":
         url = request.getfixturevalue("postgresql").make_database()
-    elif kind == "database in memory":
-        url = f"memory://{uuid.uuid4().hex}/records"
     else:
         folder: Path = request.getfixturevalue("tmp_path")
         url = str(folder / "records")

@@ -19,6 +19,7 @@ from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.iceberg import derived, lines, published
 from lakebed.table.iceberg.published import Metadata, PublishedTable
 from lakebed.table.model.layout import Layout, parse_derived
 from lakebed.table.table import Table
@@ -288,6 +289,24 @@ def test_a_table_that_is_replaced_while_it_is_loaded(table: Table) -> None:
         assert names == (["id", "v"] if is_first else ["other"])
         assert len(metadata["snapshots"]) == (4 + listing % 2 if is_first else 1)
     assert refused
+
+
+def test_what_is_gone_is_not_kept_in_memory(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that loads a table after each commit keeps as much of it as there is, and shows it rightly."""
+    for module in (published, lines, derived):
+        monkeypatch.setattr(module, "_SPARE_COUNT", 2)
+    server = PublishedTable(table.context)
+    for number in range(12):
+        table.append(rows_of(number))
+        table.expire(retain_max=2, retain_min=1, older_than_ms=2**60)
+        table.create_branch("dev")
+        metadata = server.load()
+        table.delete_branch("dev")
+    check_files(table, metadata)
+    line = server._lines["main"]
+    assert len(server._snapshots) + len(server._rendered) + len(line._shown) < 30
+    assert len(server._lines) <= 2
+    assert len(server._objects._sizes or ()) < 40
 
 
 def test_an_unreadable_version_is_left_out(table: Table) -> None:

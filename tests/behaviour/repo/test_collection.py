@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 import struct
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import pytest
@@ -31,7 +33,7 @@ from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from worlds.repo.memory_repository import MemoryRepository, Pause, Trap, open_context
+from worlds.repo.memory_repository import MemoryRepository, Pause, Trap, copy_of_all, open_context
 from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, rebase, reset, revert
 
 AT_ONCE = CollectionOptions(grace=timedelta(0))
@@ -43,6 +45,13 @@ class Lab:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.place = MemoryRepository(environment=Environment(clock=self.clock, rng=random.Random(1)))
+
+    def copy(self) -> Lab:
+        """The same at the same time, with records and objects of its own."""
+        made = copy.copy(self)
+        made.clock = ManualClock(start_ms=self.clock.now_ms())
+        made.place = copy_of_all(self.place, clock=made.clock)
+        return made
 
     def put(self, home: RepositoryContext, path: str, body: bytes, *, branch: str = "main") -> Entry:
         """Upload and stage."""
@@ -310,24 +319,33 @@ def test_negative_ages_are_refused(home: RepositoryContext) -> None:
         collect_garbage(home, options=CollectionOptions(grace=timedelta(seconds=-1)))
 
 
+@cache
+def old_lab() -> tuple[Lab, Entry]:
+    """Old commits, staged rows and garbage; and an entry that only an expired commit names."""
+    lab = Lab()
+    with open_context(lab.place) as home:
+        old = lab.put(home, "a", b"old")
+        commit(home, "main", message="1")
+        lab.put(home, "a", b"new")
+        commit(home, "main", message="2")
+        lab.put(home, "b", b"staged")
+        data.upload(home, b"garbage")
+        create_branch(home, "dev", source="main")
+        lab.put(home, "d", b"dev", branch="dev")
+        commit(home, "dev", message="dev")
+        lab.days(30)
+        store_retention(home, default_days=5)
+    return lab, old
+
+
 @pytest.mark.parametrize("mode", ["crash before", "crash after"])
 def test_a_collector_may_die_at_every_call(mode: str) -> None:
     """After a death at any call, everything that is referred to reads as before, and the next one finishes the work."""
     at = 0
     while True:
-        lab = Lab()
+        prepared, old = old_lab()
+        lab = prepared.copy()
         with open_context(lab.place) as home:
-            old = lab.put(home, "a", b"old")
-            commit(home, "main", message="1")
-            lab.put(home, "a", b"new")
-            commit(home, "main", message="2")
-            lab.put(home, "b", b"staged")
-            data.upload(home, b"garbage")
-            create_branch(home, "dev", source="main")
-            lab.put(home, "d", b"dev", branch="dev")
-            commit(home, "dev", message="dev")
-            lab.days(30)
-            store_retention(home, default_days=5)
             trap = Trap(at, mode)  # type: ignore[arg-type]
             with suppress(Crashed), open_context(lab.place, trap=trap) as dying:
                 collect_garbage(dying)
@@ -381,30 +399,49 @@ def acts(lab: Lab, home: RepositoryContext, *, first_id: str, slow: Entry) -> di
     }
 
 
-@pytest.mark.parametrize("name", sorted(acts(None, None, first_id="", slow=None)))  # type: ignore[arg-type]
+@cache
+def lab_of_branches() -> tuple[Lab, str, Entry]:
+    """Expired and kept commits, a branch that is gone; with the id of the oldest commit and an upload that is old."""
+    lab = Lab()
+    with open_context(lab.place) as home:
+        lab.put(home, "a", b"old")
+        first = commit(home, "main", message="1")
+        delete(home, branch="main", path="a")
+        lab.put(home, "b", b"new")
+        second = commit(home, "main", message="2")
+        create_tag(home, "keep", commit_id=second.id)
+        for branch in ("dev", "gone"):
+            create_branch(home, branch, source="main")
+            lab.put(home, branch, branch.encode(), branch=branch)
+            commit(home, branch, message=branch)
+        lab.days(30)
+        delete_branch(home, "gone")
+        slow = data.upload(home, b"slow")
+        lab.days(2)
+        lab.put(home, "c", b"staged")
+        store_retention(home, default_days=5)
+    return lab, first.id, slow
+
+
+LONG = ("pick an old commit", "reset to an old commit", "reset", "untag")
+"""What they do to a collection a tag or branch of an old commit, or a branch that is dropped, does too."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name in LONG else [])
+        for name in sorted(acts(None, None, first_id="", slow=None))  # type: ignore[arg-type]
+    ],
+)
 def test_whatever_happens_during_a_collection_what_is_named_can_be_read(name: str) -> None:
     """Another's act before each single call of a collection: afterwards every reference reads, object by object."""
     at = 0
     while True:
-        lab = Lab()
+        prepared, first_id, slow = lab_of_branches()
+        lab = prepared.copy()
         with open_context(lab.place) as home:
-            lab.put(home, "a", b"old")
-            first = commit(home, "main", message="1")
-            delete(home, branch="main", path="a")
-            lab.put(home, "b", b"new")
-            second = commit(home, "main", message="2")
-            create_tag(home, "keep", commit_id=second.id)
-            for branch in ("dev", "gone"):
-                create_branch(home, branch, source="main")
-                lab.put(home, branch, branch.encode(), branch=branch)
-                commit(home, branch, message=branch)
-            lab.days(30)
-            delete_branch(home, "gone")
-            slow = data.upload(home, b"slow")
-            lab.days(2)
-            lab.put(home, "c", b"staged")
-            store_retention(home, default_days=5)
-            interlude = Interlude(at, acts(lab, home, first_id=first.id, slow=slow)[name])
+            interlude = Interlude(at, acts(lab, home, first_id=first_id, slow=slow)[name])
             with open_context(lab.place, trap=interlude) as collecting:
                 collect_garbage(collecting)
             for branch, _ in list_branches(home):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import create_branch, load_branch
 from lakebed.repo.references.commits import load_commit
 from lakebed.repo.staging.cleanup import clean_once
+from lakebed.testing import seed_count
 from worlds.repo.memory_repository import (
     MemoryRepository,
     committed_contents,
@@ -354,7 +354,7 @@ def walk(place: MemoryRepository, *, seed: int, step_count: int, reopen_every: i
 def test_in_memory_everything_is_as_the_model_says() -> None:
     """In any order of verbs, layers and processes; every verb did its work at least three times."""
     done: Counter[str] = Counter()
-    for seed in range(3):
+    for seed in range(seed_count(2)):
         done.update(walk(MemoryRepository(), seed=seed, step_count=250, reopen_every=20).done)
     assert len(done) == 16
     assert min(done.values()) >= 3, done
@@ -375,9 +375,7 @@ def test_histories_are_as_the_model_says() -> None:
     assert min(done.values()) >= 2, done
 
 
-@pytest.mark.parametrize("kind", ["memory", "local"])
-def test_over_a_database_everything_is_as_the_model_says(kind: str, tmp_path: Path) -> None:
+def test_over_a_database_everything_is_as_the_model_says(tmp_path: Path) -> None:
     """The same over the database that a home has by default, which is opened anew by each process."""
-    url = f"memory://{uuid.uuid4().hex}/records" if kind == "memory" else str(tmp_path / "records")
-    model = walk(MemoryRepository(records_url=url), seed=11, step_count=160, reopen_every=20)
+    model = walk(MemoryRepository(records_url=str(tmp_path / "records")), seed=11, step_count=160, reopen_every=20)
     assert len(model.done) >= 10, model.done

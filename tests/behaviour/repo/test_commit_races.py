@@ -140,9 +140,19 @@ def paused(first: Verb, second: Verb, at: int, *, is_dirty: bool) -> tuple[Outco
     return seen(place, first_error, errors[0] if errors else None), trap.has_sprung
 
 
+LONG = ("commit of a prefix", "reset", "revert")
+"""They move the branch as a commit, a reset of a prefix and a merge do."""
+
+
 @pytest.mark.parametrize(
     ("name", "is_dirty"),
-    [(name, True) for name in MOVES if name not in NEED_CLEAN] + [(name, False) for name in (*NEED_CLEAN, "commit")],
+    [
+        *(
+            pytest.param(name, name not in NEED_CLEAN, marks=[pytest.mark.long] if name in LONG else [])
+            for name in MOVES
+        ),
+        pytest.param("commit", False, marks=pytest.mark.long),
+    ],
 )
 def test_two_at_once_are_as_one_after_the_other(name: str, is_dirty: bool) -> None:
     """For every verb of the other process, at every call."""

@@ -191,7 +191,7 @@ def indexed() -> tuple[MemoryRepository, dict[bytes, bytes], list[Any]]:
 @pytest.mark.usefixtures("small_segments")
 @pytest.mark.parametrize(
     ("damage", "number"),
-    [("bit", 2), ("cut", 0), ("empty", -1), ("missing", 0), ("missing", 2), ("swapped", 3)],
+    [("bit", 2), ("cut", 0), ("missing", -1), ("swapped", 3)],
 )
 def test_a_damaged_index_answers_nothing_wrong(
     indexed: tuple[MemoryRepository, dict[bytes, bytes], list[Any]], damage: str, number: int
@@ -204,7 +204,6 @@ def test_a_damaged_index_answers_nothing_wrong(
     damaged = {
         "bit": raw[:middle] + bytes([raw[middle] ^ 4]) + raw[middle + 1 :],
         "cut": raw[:middle],
-        "empty": b"",
         "swapped": whole[sorted(whole)[1]],
         "missing": b"",
     }[damage]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cache
 
 import pytest
 
@@ -30,6 +31,7 @@ from worlds.repo.memory_repository import (
     MemoryRepository,
     Pause,
     contents,
+    copy_of_all,
     entry_of,
     open_context,
     put,
@@ -81,26 +83,33 @@ CASES: dict[str, tuple[Verb, object]] = {
 """What a caller does on a branch with something compacted and something staged, and what it must be told."""
 
 
+@cache
+def staged_and_compacted() -> MemoryRepository:
+    """A branch with something committed, something compacted and something staged."""
+    place = MemoryRepository(environment=Environment(clock=ManualClock(), rng=random.Random(0)))
+    with open_context(place) as home:
+        put(home, "main", "a", "old")
+        commit(home, "main", message="1")
+        create_branch(home, "dev", source="main")
+        put(home, "dev", "d", "new")
+        commit(home, "dev", message="2")
+        put(home, "main", "b", "compacted")
+        compact_once(home, "main", force=True)
+        put(home, "main", "a", "new")
+    return place
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_no_verb_fails_because_what_it_opened_was_replaced_and_collected(name: str) -> None:
     """Compaction and collection, by another process, before each single call: the answer is as without."""
     verb, expected = CASES[name]
-    clock = ManualClock()
     at = 0
     while True:
-        place = MemoryRepository(environment=Environment(clock=clock, rng=random.Random(at)))
-        with open_context(place) as home:
-            put(home, "main", "a", "old")
-            commit(home, "main", message="1")
-            create_branch(home, "dev", source="main")
-            put(home, "dev", "d", "new")
-            commit(home, "dev", message="2")
-            put(home, "main", "b", "compacted")
-            compact_once(home, "main", force=True)
-            put(home, "main", "a", "new")
-        clock.advance(1)
+        begun = staged_and_compacted()
+        clock = ManualClock(start_ms=begun.environment.clock.now_ms() + 1000)
+        place = copy_of_all(begun, clock=clock)
 
-        def supersede(place: MemoryRepository = place) -> None:
+        def supersede(place: MemoryRepository = place, clock: ManualClock = clock) -> None:
             with open_context(place) as other:
                 compact_once(other, "main", force=True)
                 clock.advance(1)

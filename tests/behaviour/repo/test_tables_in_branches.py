@@ -27,7 +27,6 @@ MODULES = (
     "test_data_changes",
     "test_data_compaction",
     "test_data_discarded",
-    "test_data_options",
     "test_data_rows",
     "test_expire",
     "test_orphans",
@@ -38,7 +37,7 @@ MODULES = (
     "test_tags",
     "test_travel",
 )
-PARAMETERS = {"make": ["memory", "local"]}
+PARAMETERS = {"make": ["memory"]}
 OF_OTHER_STORES = {
     # Of hints, which tables do not write inside of branches; what they save is described below.
     "test_the_first_commit_is_snapshot_one",
@@ -48,6 +47,8 @@ OF_OTHER_STORES = {
     "test_a_thousand_tags_are_known_from_one_listing",
     "test_the_index_notices_every_change",
     "test_a_damaged_index_is_only_a_slower_look",
+    # Of memory, whatever the store.
+    "test_merging_is_bounded_in_memory",
 }
 
 

@@ -33,8 +33,8 @@ class Answer:
     @property
     def message(self) -> str:
         """The sentence of an error."""
-        assert set(self.json) - {"facts"} == {"message"}, self.body
-        return str(self.json["message"])
+        assert set(self.json) - {"facts", "explanation"} == {"message"}, self.body
+        return str(self.json.get("explanation") or self.json["message"])
 
 
 @dataclass

@@ -171,10 +171,10 @@ def test_a_snapshot_that_lands_late_below_the_oldest_is_withdrawn() -> None:
     expired(made, 2)
 
 
-@pytest.mark.parametrize("tag_count", [10, 1000])
-def test_the_cost_does_not_grow_with_tags(tag_count: int) -> None:
+def test_the_cost_does_not_grow_with_tags() -> None:
     """Bytes read by an expiry with many tags are at most 1.2 times those with none, and no request is made per tag."""
     costs = []
+    tag_count = 300
     for tagged in (0, tag_count):
         made = world(snapshot_count=6)
         for number in range(tagged):

@@ -273,8 +273,13 @@ def crash(table: Table, verb: str, at: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("inserts", [5, 6])
-@pytest.mark.parametrize("verb", ["expire", "delete_tag", "rollback_to"])
+@pytest.mark.parametrize(
+    ("verb", "inserts"),
+    [
+        *(("expire", 5), ("expire", 6), ("delete_tag", 6), ("rollback_to", 6)),
+        *(pytest.param(verb, 5, marks=pytest.mark.long) for verb in ("delete_tag", "rollback_to")),
+    ],
+)
 def test_unfinished_work_from_before_a_rollback_is_finished_by_what_is_there(verb: str, inserts: int) -> None:
     """A verb of lakebed's crashes at any change; Java rolls back and writes the same ids again: no row is lost.
 

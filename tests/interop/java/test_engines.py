@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyroaring
 import pytest
 
 from lakebed import Lake
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from conftest import Java
 
 ID = pa.field("id", pa.int64(), nullable=False)
+BITMAPS = (pyroaring.BitMap([1, 2**32 - 1]), pyroaring.BitMap(range(0, 70_000, 2)), pyroaring.BitMap(range(5, 900)))
 VALUES: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
     "sum": (pa.int64(), (None, 3, -5)),
     "product": (pa.int32(), (None, 2, -1)),
@@ -26,6 +28,7 @@ VALUES: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
     "listagg": (pa.string(), (None, "a", "b")),
     "bool_and": (pa.bool_(), (None, True, False)),
     "bool_or": (pa.bool_(), (None, True, False)),
+    "rbm32": (pa.binary(), (None, *(bitmap.serialize() for bitmap in BITMAPS))),
 }
 AGGREGATION = {f"fields.{name}.aggregate-function": name for name in VALUES}
 PLAIN = {name: (pa.string(), (None, "a", "b", "c")) for name in ("a", "b", "free")}

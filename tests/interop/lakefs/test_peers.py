@@ -27,6 +27,12 @@ def test_lakectls_commands_end_as_they_do_on_lakefs() -> None:
 
 
 @pytest.mark.long
+def test_random_programs_end_as_they_do_on_lakefs() -> None:
+    """Objects, branches, commits, merges, differences, listings: equal statuses and bodies, but for what is listed."""
+    run("differential.py")
+
+
+@pytest.mark.long
 def test_lakefss_system_tests_find_what_is_known() -> None:
     """What lakeFS passes itself passes here, but for what is listed with its reason."""
     run("esti.py")

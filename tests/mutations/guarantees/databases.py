@@ -98,7 +98,7 @@ GUARANTEES = [
     Guarantee(
         "A row that was acknowledged survives a flush that fails, a close and an opening.",
         see(writer.WriterCore.leave, lambda it: it.waiting_count, 0),
-        "behaviour/kv/writer/test_reopen.py::test_closing_after_a_failed_flush_keeps_the_log[memory-sst/]",
+        "behaviour/kv/writer/test_reopen.py::test_closing_after_a_failed_flush_keeps_the_log[sst/]",
     ),
     Guarantee(
         "Rows that cannot be encoded do not stop later writes.",
@@ -129,14 +129,12 @@ GUARANTEES = [
     Guarantee(
         "A value that a serializable transaction has read and that expires before its commit refuses it.",
         never(transaction.Transaction._check, lambda it: it.first_ms),
-        "behaviour/kv/writer/test_transactions.py"
-        "::test_the_end_of_a_value_that_was_read_is_a_change[memory-get-0-False]",
+        "behaviour/kv/writer/test_transactions.py::test_the_end_of_a_value_that_was_read_is_a_change[get-0-False]",
     ),
     Guarantee(
         "So does a value that it has met in a scan of many.",
         see(view.View._visible, lambda it: it._ends, None),
-        "behaviour/kv/writer/test_transactions.py"
-        "::test_the_end_of_a_value_that_was_read_is_a_change[memory-scan-500-True]",
+        "behaviour/kv/writer/test_transactions.py::test_the_end_of_a_value_that_was_read_is_a_change[scan-500-True]",
     ),
     # ---- files
     Guarantee(

@@ -13,7 +13,7 @@ from lakebed.repo.outside.import_policy import ImportPolicy
 from lakebed.repo.references import branches
 from lakebed.server import auth, errors, identity, keys, permissions, places, reference_tables, site
 from lakebed.server.routes import presigned_parts, staging
-from lakebed.server.s3 import application, body, objects, signature
+from lakebed.server.s3 import application, body, metadata, objects, signature, signature_v2
 from mutations.defects import (
     answer,
     change_arguments,
@@ -70,7 +70,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "The metadata of an object frames no reply and sets no cookie.",
-        returns(objects._is_system_header, True),
+        returns(metadata._is_system_header, True),
         "behaviour/server/s3/test_refused.py::test_metadata_decides_no_header_of_a_reply",
     ),
     Guarantee(
@@ -112,6 +112,11 @@ GUARANTEES = [
         "The S3 gateway does nothing for a request whose signature is wrong.",
         raise_nothing(signature.check_signature),
         "unit/server/test_s3_signature.py::test_the_example_of_awss_documents_is_verified",
+    ),
+    Guarantee(
+        "The same holds for signatures of version 2.",
+        raise_nothing(signature_v2.check_version_2),
+        "behaviour/server/s3/test_version_2.py::test_who_changes_a_request_is_refused",
     ),
     Guarantee(
         "What a signature for S3 does not cover is refused.",

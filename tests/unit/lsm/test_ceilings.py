@@ -27,7 +27,7 @@ from lakebed.lsm.view import View
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.testing import ManualClock
+from lakebed.testing import ManualClock, seed_count
 from worlds.memory_publisher import MemoryPublisher
 
 NUMBERS = count()
@@ -356,7 +356,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=seed_count(40))
 @given(STEPS, st.integers(0, 30), STEPS, st.integers(0, 30), STEPS, st.sampled_from([64, 1 << 16]))
 def test_branches_are_what_a_dictionary_says(
     parent_steps: list[object],

@@ -276,14 +276,12 @@ def test_memory_does_not_grow_with_the_inputs() -> None:
 
     def peak_bytes(file_count: int) -> int:
         bench = Bench(block_bytes=64 << 10)
-        value = bytes(1_000)
+        value = bytes(4_000)
         runs = tuple(
             Run(
                 str(age),
                 tuple(
-                    bench.file(
-                        put(b"%03d%05d" % (part, n), age * 10**6 + part * 2_000 + n, value) for n in range(2_000)
-                    )
+                    bench.file(put(b"%03d%05d" % (part, n), age * 10**6 + part * 500 + n, value) for n in range(500))
                     for part in range(file_count)
                 ),
             )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import urllib3
 
 from lakebed import errors
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.http.asking import error_of
 from lakebed.server.errors import error_reply, status_of
 
 
@@ -52,3 +55,20 @@ def test_a_client_is_told_the_class_and_plain_facts() -> None:
     )
     assert reply.headers["x-lakebed-error-class"] == "Conflict"
     assert json.loads(reply.body) == {"message": "sentence.", "facts": {**facts, "near": ["x"]}}
+
+
+def test_words_of_lakefs_stand_in_front_of_the_sentence() -> None:
+    """Scripts find lakeFS's words, people the sentence next to them, and lakebed's own client shows the sentence."""
+    blocked = InvalidRequest("Branch main is protected.", kind="protected_branch", action="commit to")
+    for error, status, words in (
+        (NotFound("There is no user 'ann'.", kind="user_not_found"), 404, "user not found"),
+        (blocked, 403, "cannot commit to protected branch"),
+        (NotFound("There is no object.", kind="path_not_found"), 404, "There is no object."),
+    ):
+        reply = error_reply(error, request_id="r")
+        body = json.loads(reply.body)
+        assert (reply.status_code, body["message"]) == (status, words)
+        assert body.get("explanation", words) in (error.message, words)
+        answer = urllib3.HTTPResponse(body=bytes(reply.body), headers=dict(reply.headers), status=status)
+        shown = error_of(answer, endpoint="http://x", again=True)
+        assert (type(shown), shown.kind, shown.message) == (type(error), error.kind, error.message)

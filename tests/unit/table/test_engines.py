@@ -11,6 +11,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyroaring
 import pytest
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
@@ -275,6 +276,30 @@ def test_products_of_decimals_are_rounded_one_by_one() -> None:
     assert table.read(where="id = 1")["d"].to_pylist() == [Decimal("-0.12")]
 
 
+def test_bitmaps_are_united() -> None:
+    """Two of a key are one with every number of both; one that is alone keeps its bytes; other bytes are an error."""
+    table = Table.create(
+        open_store(f"memory://engines-{uuid.uuid4()}"),
+        name="t",
+        schema=pa.schema([("id", pa.int64()), ("b", pa.binary())]),
+        primary_keys=["id"],
+        options={"bucket": "1", "merge-engine": "aggregation", "fields.b.aggregate-function": "rbm32"},
+    )
+    alone = pyroaring.BitMap(range(100)).serialize()  # without runs, which a union would make
+    table.upsert(pa.table({"id": [1, 2, 3], "b": [pyroaring.BitMap([1, 2**32 - 1]).serialize(), alone, b"none"]}))
+    table.upsert(pa.table({"id": [1, 2], "b": [pyroaring.BitMap([7]).serialize(), None]}))
+    for _ in range(2):
+        bodies = table.read().sort_by("id")["b"].to_pylist()
+        assert list(pyroaring.BitMap.deserialize(bodies[0])) == [1, 7, 2**32 - 1]
+        assert bodies[1:] == [alone, b"none"]
+        table.compact(full=True)
+    table.upsert(pa.table({"id": [3], "b": [alone]}))
+    with pytest.raises(InvalidRequest, match=r"rbm32 aggregates is not a 32-bit Roaring.*function to 'last_value'"):
+        table.read()
+    table.set_options({"fields.b.aggregate-function": "last_value"})
+    assert table.read(where="id = 3")["b"].to_pylist() == [alone]
+
+
 def test_a_retract_that_a_function_cannot_undo() -> None:
     """Writers refuse it where the table shows it, and merges where another client wrote it."""
     gone = pa.table({"id": [1], "v": [1], "w": [0], "gone": [True]})
@@ -296,6 +321,8 @@ REFUSED = [
     ("aggregation", {"fields.w.aggregate-function": "count"}, "there are sum, product, max"),
     ("aggregation", {"fields.w.aggregate-function": "count"}, "sum a column of ones"),
     ("aggregation", {"fields.w.aggregate-function": "bool_or"}, "by bool_or, which does not take BIGINT"),
+    ("aggregation", {"fields.w.aggregate-function": "rbm32"}, "by rbm32, which does not take BIGINT"),
+    ("aggregation", {"fields.w.aggregate-function": "rbm64"}, "'rbm64', which this version of lakebed does not have"),
     ("aggregation", {"fields.w.agregate-function": "sum"}, "of columns there are aggregate-function, ignore-retract"),
     ("aggregation", {"fields.x.aggregate-function": "sum"}, "names 'x', which is not a column"),
     ("aggregation", {"fields.w.sequence-group": "v"}, "needs option 'merge-engine' = 'partial-update'"),

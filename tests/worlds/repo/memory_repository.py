@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
+from lakebed.clock import Clock
 from lakebed.errors import OutcomeUnknown
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
@@ -37,6 +39,7 @@ from lakebed.repo.references.commits import load_commit
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
@@ -171,6 +174,18 @@ def copy_of(place: MemoryRepository) -> MemoryRepository:
     made.space = MemorySpace(environment=place.environment)
     with MemoryKeyValue(place.space).snapshot() as snapshot:
         MemoryKeyValue(made.space).write(list(snapshot.scan()))
+    return made
+
+
+def copy_of_all(place: MemoryRepository, *, clock: Clock) -> MemoryRepository:
+    """The same repository with records and objects of its own, as old as those, for a collection."""
+    made = copy_of(place)
+    made.environment = Environment(clock=clock, rng=random.Random(next(_numbers)))
+    made.url = f"memory://repository-home-{next(_numbers)}"
+    source = open_store(place.url)
+    for meta in source.list():
+        then = Environment(clock=ManualClock(start_ms=meta.modified_ms))
+        open_store(made.url, environment=then).put(meta.path, source.get(meta.path))
     return made
 
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyroaring
+
 Row = Mapping[str, Any]
-BY_ARRIVAL = ("sum", "product", "max", "min", "bool_and", "bool_or", "collect", "collect_distinct")
+BY_ARRIVAL = ("sum", "product", "max", "min", "bool_and", "bool_or", "rbm32", "collect", "collect_distinct")
 """Functions for which a late row of a group is a row like any other."""
 Event = tuple[bool, Any]
 """Whether a row is taken back, and its value in one column."""
@@ -58,6 +60,9 @@ def step(name: str, state: Any, event: Event) -> Any:
             return state and value
         case "bool_or":
             return state or value
+        case "rbm32":
+            sets = [set(pyroaring.BitMap.deserialize(body)) for body in (state, value)]
+            return pyroaring.BitMap(set.union(*sets)).serialize()
         case "listagg":
             return f"{state},{value}"
         case "listagg_distinct":

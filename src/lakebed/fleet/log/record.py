@@ -176,7 +176,7 @@ def _end_of(view: memoryview) -> End:
     return End(features) if features in tuple(End) else End.OPEN
 
 
-_NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in ROW_SCHEMA], schema=ROW_SCHEMA)
+_NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in ROW_SCHEMA], schema=ROW_SCHEMA)
 
 
 def mark_of(body: Buffer) -> LogMark:

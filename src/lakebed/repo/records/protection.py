@@ -87,6 +87,7 @@ def check_rules(rules: Collection[ProtectionRule], branch: str, what: Blocked, *
                 kind="protected_branch",
                 branch=branch,
                 pattern=rule.pattern,
+                action=_VERBS[what],
             )
 
 

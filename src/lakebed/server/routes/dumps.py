@@ -80,7 +80,14 @@ async def dump(call: RepositoryCall) -> Response:
 
 
 @DUMPS.add(
-    "PUT", _REFS + "restore", "restoreRefs", tag="internal", needs="write", takes=RefsRestoreBody, gives={200: None}
+    "PUT",
+    _REFS + "restore",
+    "restoreRefs",
+    tag="internal",
+    needs="write",
+    takes=RefsRestoreBody,
+    gives={200: None},
+    audited=True,
 )
 async def restore(call: RepositoryCall) -> Response:
     """Restore a dump from the namespace of a bare repository, and answer when that is done."""

@@ -13,7 +13,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, NotFound
 from lakebed.http.call import ClientGone, parse_query
 from lakebed.http.endpoint import TRACE, RequestTrace
 from lakebed.http.pools import run_in
@@ -23,7 +23,7 @@ from lakebed.server.auth import check_role
 from lakebed.server.keys import Principal
 from lakebed.server.s3.body import plan_body
 from lakebed.server.s3.buckets import BUCKETS
-from lakebed.server.s3.call import S3Call, Target, decode_path, is_domain, split_path
+from lakebed.server.s3.call import S3Call, Target, decode_path, host_bucket, is_domain, split_path
 from lakebed.server.s3.errors import error_reply, s3_error
 from lakebed.server.s3.listing import LISTING
 from lakebed.server.s3.multipart import MULTIPART
@@ -38,6 +38,7 @@ from lakebed.server.s3.signature import (
     is_signed,
     parse_signature,
 )
+from lakebed.server.s3.signature_v2 import check_lifetime, check_version_2, is_version_2, parse_version_2
 from lakebed.server.site import RepositorySite
 
 _OPERATIONS: Final[dict[tuple[str, Level], list[Operation]]] = {}
@@ -57,6 +58,7 @@ _SUBRESOURCES: Final = frozenset((
 # fmt: on
 """Names of a query that make a request another operation than the plain one of its method."""
 
+_API: Final = b"/api/v1"
 _METHOD_NOT_ALLOWED: Final = "The specified method is not allowed against this resource."
 
 
@@ -112,16 +114,11 @@ class S3Application:
         raw_path = _raw_path(scope)
         pairs = parse_query(scope)
         path = decode_path(raw_path)
-        signature = parse_signature(headers, pairs)
-        principal, key = await self._verify(signature)
-        trace.access_key = principal.id
-        check_headers(signature, headers)
-        check_signature(
-            signature, key, method=scope["method"], path=path, raw_path=raw_path, pairs=pairs, headers=headers
-        )
+        values = {header.decode("latin-1"): value.decode("latin-1") for header, value in headers}
         bucket, name = split_path(path, host=_host(headers), domains=self._domains)
         target = Target(bucket, name, path, raw_path, pairs)
-        values = {header.decode("latin-1"): value.decode("latin-1") for header, value in headers}
+        signature, key, principal = await self._authenticate(scope["method"], target, headers)
+        trace.access_key = principal.id
         operation = _find(scope["method"], target, values)
         endpoint = operation.endpoint
         trace.route = f"s3/{endpoint.name}"
@@ -148,6 +145,23 @@ class S3Application:
             await self._audit(call, operation, principal, reply.status_code)
         return reply
 
+    async def _authenticate(self, method: str, target: Target, headers: Headers) -> tuple[Signature, bytes, Principal]:
+        """The signature of a request, which is right, what it was made with, and who made it."""
+        path, raw_path, pairs = target.path, target.raw_path, target.pairs
+        if not is_version_2(headers, pairs):
+            signature = parse_signature(headers, pairs)
+            principal, key = await self._verify(signature)
+            check_headers(signature, headers)
+            check_signature(signature, key, method=method, path=path, raw_path=raw_path, pairs=pairs, headers=headers)
+            return signature, key, principal
+        signature = parse_version_2(headers, pairs)
+        principal, key = await self._verify(signature)
+        check_lifetime(signature, now_ms=self._site.serving.environment.clock.now_ms())
+        host = host_bucket(_host(headers), domains=self._domains)
+        raw_path, path = (f"/{host}".encode() + raw_path, f"/{host}{path}") if host else (raw_path, path)
+        check_version_2(signature, key, method=method, path=path, raw_path=raw_path, pairs=pairs, headers=headers)
+        return signature, key, principal
+
     async def _verify(self, signature: Signature) -> tuple[Principal, bytes]:
         """The caller whose key a signature names, and what it signs with. Raises ``InvalidAccessKeyId``."""
         site = self._site
@@ -170,6 +184,11 @@ class S3Application:
             self._site.serving.log_problem(f"no audit line of {name}: {error}", request_id=call.request_id)
 
     def _explain(self, error: Exception, scope: Scope, trace: RequestTrace) -> Response:
+        if isinstance(error, NotFound) and error.kind == "repository_not_found" and _raw_path(scope).startswith(_API):
+            error = s3_error(
+                "ErrNoSuchBucketPossibleAPIEndpoint",
+                'There is no repository "api": the endpoint of S3 is the URL of the server without "/api/v1".',
+            )
         reply = error_reply(
             error,
             request_id=trace.request_id,

@@ -117,9 +117,14 @@ async def create_bucket(call: S3Call) -> Response:
             check_branch_name(place.ref)
     except InvalidRequest as error:
         raise s3_error("InvalidBucketName", error.message) from error
-    context = await call.context()
+    try:
+        context = await call.context()
+    except NotFound as error:
+        raise s3_error(
+            "NotImplemented", "The bucket is of a repository that is not there: make it over REST."
+        ) from error
     if not place.is_branch_bucket:
-        raise s3_error("BucketAlreadyOwnedByYou", "The repository exists, and you own it.")
+        raise s3_error("BucketAlreadyExists", "The bucket is a repository, which is there.")
     await call.heavy(
         actions.create_branch, context, place.ref, source=context.record.default_branch, committer=call.committer
     )

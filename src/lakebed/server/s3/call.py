@@ -78,12 +78,19 @@ class Target:
     pairs: Pairs
 
 
-def split_path(path: str, *, host: str, domains: tuple[str, ...]) -> tuple[str, str]:
-    """Bucket and key of a path; the bucket may be in the host's name, in front of one of the domains."""
+def host_bucket(host: str, *, domains: tuple[str, ...]) -> str:
+    """The bucket in a host's name, in front of one of the domains; empty: there is none."""
     name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
     for domain in domains:
         if name.lower().endswith("." + domain.lower()):
-            return name[: -len(domain) - 1], path[1:]
+            return name[: -len(domain) - 1]
+    return ""
+
+
+def split_path(path: str, *, host: str, domains: tuple[str, ...]) -> tuple[str, str]:
+    """Bucket and key of a path; the bucket may be in the host's name (`host_bucket`)."""
+    if bucket := host_bucket(host, domains=domains):
+        return bucket, path[1:]
     bucket, _, key = path[1:].partition("/")
     return bucket, key
 

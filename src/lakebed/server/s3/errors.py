@@ -22,11 +22,13 @@ _STATUSES: Final[dict[str, int]] = {
     "AuthorizationHeaderMalformed": 400,
     "AuthorizationQueryParametersError": 400,
     "BadDigest": 400,
+    "BucketAlreadyExists": 409,
     "BucketAlreadyOwnedByYou": 409,
     "BucketNotEmpty": 409,
     "ConditionalRequestConflict": 409,
     "EntityTooLarge": 400,
     "EntityTooSmall": 400,
+    "ErrNoSuchBucketPossibleAPIEndpoint": 404,  # lakeFS's own
     "IncompleteBody": 400,
     "InternalError": 500,
     "InvalidAccessKeyId": 403,

@@ -26,10 +26,10 @@ from lakebed.server.s3.body import RunningChecksums
 from lakebed.server.s3.call import S3Call
 from lakebed.server.s3.errors import XML_TYPE, error_fields, s3_error
 from lakebed.server.s3.listing import STORAGE_CLASS, owner_fields
+from lakebed.server.s3.metadata import describe
 from lakebed.server.s3.objects import (
     check_conditions,
     check_writable_path,
-    describe,
     echo_checksums,
     explain_unstaged,
     find,

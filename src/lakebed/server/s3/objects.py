@@ -6,7 +6,6 @@ bytes move. Where a collection may have passed the address since, and between re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import formatdate, parsedate_to_datetime
@@ -42,84 +41,15 @@ from lakebed.server.s3.body import decode
 from lakebed.server.s3.call import KEY_BYTES_MAX, Place, S3Call, explain_missing_branch, place_of
 from lakebed.server.s3.checksums import HEADER
 from lakebed.server.s3.errors import XML_TYPE, code_of, s3_error
+from lakebed.server.s3.metadata import describe, headers_of
 from lakebed.server.s3.operations import Operations
 from lakebed.server.s3.xml import Element, Value, render
 
 OBJECTS: Final = Operations()
 
-META: Final = "x-amz-meta-"
-"""Begins the headers of the user's own metadata."""
-_SYSTEM_KEY: Final = "::s3::"
-"""Begins the metadata key of a header that S3 keeps with an object. Stored: DO NOT CHANGE."""
-_SYSTEM_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
-_OVERRIDES: Final = {f"response-{name}": name for name in ("content-type", *_SYSTEM_HEADERS)}
-"""Headers of a reply that a query may choose."""
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _DIRECTORY_TYPE: Final = "application/x-directory"
 EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
 _DELETED_MAX: Final = 1_000
-_SYSTEM_META_MAX: Final = 2_048
-"""Largest metadata of S3 in bytes."""
-
-
-def describe(call: S3Call) -> tuple[str, dict[str, str]]:
-    """Content type and metadata that the headers of an upload state."""
-    metadata: dict[str, str] = {}
-    for name, value in call.scope["headers"]:
-        text = _text(value)
-        label = _text(name)
-        if label.startswith(META):
-            key = label[len(META) :]
-            metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
-        elif label in _SYSTEM_HEADERS:
-            if label == "content-encoding":  # how it was sent is no matter of the object
-                text = ", ".join(word for word in map(str.strip, text.split(",")) if word and word != "aws-chunked")
-            if text:
-                metadata[_SYSTEM_KEY + label] = text
-    if sum(len(key) + len(value.encode()) for key, value in metadata.items() if key[:2] != "::") > _SYSTEM_META_MAX:
-        raise s3_error("MetadataTooLarge", f"Your metadata headers exceed {_SYSTEM_META_MAX} bytes.")
-    return call.headers.get("content-type") or "binary/octet-stream", metadata
-
-
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
-
-
-def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:
-    """The headers of an object."""
-    headers = {
-        "content-type": _header_value(entry.content_type or data.CONTENT_TYPE),
-        "etag": _header_value(f'"{entry.checksum}"'),
-        "last-modified": formatdate(entry.modified_ms // 1000, usegmt=True),
-        "accept-ranges": "bytes",
-        # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
-        "x-content-type-options": "nosniff",
-        "content-security-policy": "default-src 'none'; sandbox",
-    }
-    for key, value in entry.metadata.items():
-        if key.startswith(_SYSTEM_KEY):
-            if _is_system_header(key[len(_SYSTEM_KEY) :]):
-                headers[key[len(_SYSTEM_KEY) :]] = _header_value(value)
-        elif _TOKEN.fullmatch(key) is not None:
-            headers[META + key] = _header_value(value)
-    for name, header in _OVERRIDES.items():
-        if name in call.pairs:
-            headers[header] = _header_value(call.pairs[name])
-    return headers
-
-
-def _is_system_header(name: str) -> bool:
-    """Whether metadata may decide a header: it may have come over REST, with any key."""
-    return name in _SYSTEM_HEADERS
-
-
-def _header_value(value: str) -> str:
-    """A value that users chose, as UTF-8, without what would end a header."""
-    return _CONTROL.sub("", value).encode().decode("latin-1")
 
 
 def _date_ms(text: str | None) -> int | None:

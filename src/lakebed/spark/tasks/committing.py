@@ -12,8 +12,8 @@ from typing import Final
 import lakebed.compute as pc
 from lakebed.errors import Conflict
 from lakebed.repo.objects.task_store import EntryStore
+from lakebed.table.branch.candidates import paths_of
 from lakebed.table.branch.discard import paths_written
-from lakebed.table.branch.reclaim import paths_of
 from lakebed.table.codec.manifest import ADD
 from lakebed.table.commit.commit import Basis, CommitOptions
 from lakebed.table.files.placement import Placement

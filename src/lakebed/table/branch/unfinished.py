@@ -32,7 +32,7 @@ import lakebed.compute as pc
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.path import URL_PATTERN
 from lakebed.objects.port import ObjectStore
-from lakebed.table.branch.reclaim import CANDIDATES
+from lakebed.table.branch.candidates import CANDIDATES
 from lakebed.table.model.layout import Layout
 
 FORMAT: Final = 1

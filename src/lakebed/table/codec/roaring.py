@@ -1,16 +1,18 @@
-"""Sets of row numbers as bytes: the portable format of Roaring bitmaps. Pure.
+"""Sets of numbers as bytes: the portable format of Roaring bitmaps. Pure.
 
-Owns: `encode_positions`, and `decode_positions` for 32-bit and `decode_positions_64` for 64-bit bitmaps. A bitmap is
-cut by the upper 16 bits of its values into containers; a container holds the lower 16 bits as a sorted array, as 8 KiB
-of bits, or as runs. Little-endian. DO NOT CHANGE: on disk, shared with other clients.
+Owns: `encode_positions`; `decode_positions` for 32-bit and `decode_positions_64` for 64-bit bitmaps; and `unite`, which
+makes one of several that users stored. A bitmap is cut by the upper 16 bits of its values into containers; a container
+holds the lower 16 bits as a sorted array, as 8 KiB of bits, or as runs. Little-endian. DO NOT CHANGE: on disk, shared
+with other clients.
 
 Invariants: positions are int64, ascending, each once. Damaged bytes raise `DamageError` and never yield other sets
 silently where the structure shows the damage; callers also compare a checksum. CRoaring reads, and checks what it read.
-It does not write: it makes a run of a full container, and bytes on disk stay as they are.
+It does not write positions: it makes a run of a full container, and bytes on disk stay as they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal
 
@@ -68,6 +70,24 @@ def decode_positions_64(body: Buffer) -> Positions:
     Raises `DamageError`.
     """
     return _decode(body, "BitMap64", np.uint64)
+
+
+def unite(bodies: Sequence[bytes]) -> bytes:
+    """The bytes of the 32-bit bitmap that has every value of some others, with runs where these are smaller.
+
+    Args:
+        bodies: bitmaps of any client, at least one; values are the whole of 32 bits.
+
+    Raises `DamageError`. Cost: 1 us a small bitmap.
+    """
+    import pyroaring
+
+    try:
+        bitmap = pyroaring.BitMap.union(*map(pyroaring.BitMap.deserialize, bodies))
+    except (ValueError, IndexError) as error:
+        raise DamageError("a bitmap is cut off, or does not hold what its headers say") from error
+    bitmap.run_optimize()
+    return bytes(bitmap.serialize())
 
 
 def _decode(body: Buffer, kind: Literal["BitMap", "BitMap64"], dtype: type[np.unsignedinteger[Any]]) -> Positions:

@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from lakebed.runtime import map_in_pool
 from lakebed.table.branch.branches import with_fork_point
+from lakebed.table.branch.candidates import UNKNOWN, BoolArray, IntArray, Role, candidates_of, concat
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.manifest_reader import Unreadable
-from lakebed.table.branch.reclaim import UNKNOWN, BoolArray, IntArray, Role, candidates_of, concat
 from lakebed.table.branch.tags import is_hidden
 from lakebed.table.codec.manifest import ADD, IDENTITY
 from lakebed.table.codec.row_codes import first_and_last, row_codes

@@ -32,9 +32,9 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
 from lakebed.table.branch.branches import with_fork_point
+from lakebed.table.branch.candidates import CANDIDATES, STAGES, UNKNOWN, concat
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.manifest_reader import Unreadable
-from lakebed.table.branch.reclaim import CANDIDATES, STAGES, UNKNOWN, concat
 from lakebed.table.branch.snapshots import write_id_of
 from lakebed.table.branch.tags import TAG_ID
 from lakebed.table.branch.unfinished import Deletion, HiddenTag, path_of, store_deletion

@@ -26,9 +26,9 @@ from lakebed.ids import new_uuid
 from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Sweep, notes_on, report_of
 from lakebed.table.branch.branches import with_fork_point
+from lakebed.table.branch.candidates import Retention, plan_expiry
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.manifest_reader import Unreadable
-from lakebed.table.branch.reclaim import Retention, plan_expiry
 from lakebed.table.branch.tags import Source, check_tag_name
 from lakebed.table.branch.unfinished import Deletion, HiddenTag, store_deletion
 from lakebed.table.collect.deletion import (

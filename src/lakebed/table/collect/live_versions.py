@@ -21,9 +21,9 @@ import numpy as np
 
 from lakebed.errors import Conflict, NotFound
 from lakebed.objects.port import ObjectMeta
+from lakebed.table.branch.candidates import IntArray
 from lakebed.table.branch.consumers import load_consumers
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.reclaim import IntArray
 from lakebed.table.branch.tag_index import TagEntry
 from lakebed.table.model.model import Snapshot
 from lakebed.texts import whole_number

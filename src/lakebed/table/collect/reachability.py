@@ -1,4 +1,4 @@
-"""Which candidates no version reaches: the interval test of `reclaim`, and lists of files where ids cannot decide.
+"""Which candidates no version reaches: the interval test of `candidates`, and lists of files where ids cannot decide.
 
 Owns: `judge`. It runs **after** hiding, with the live versions read again, and its results are never stored. The rules,
 for a candidate that lived in [born, dead):
@@ -30,9 +30,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.table.branch.branches import PUBLISHED_FOLDER, fork_pin
-from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.manifest_reader import Unreadable
-from lakebed.table.branch.reclaim import (
+from lakebed.table.branch.candidates import (
     ROLES,
     UNKNOWN,
     BoolArray,
@@ -43,6 +41,8 @@ from lakebed.table.branch.reclaim import (
     nearest_earlier,
     nearest_later,
 )
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.manifest_reader import Unreadable
 from lakebed.table.collect.live_versions import LiveVersions, read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.layout import parse_branch, parse_changelog
@@ -56,7 +56,7 @@ class Judgement:
     """Which of some candidates may be deleted now."""
 
     deletable: pa.Table
-    """`reclaim.CANDIDATES` that nothing needs."""
+    """`candidates.CANDIDATES` that nothing needs."""
     kept: dict[str, int]
     """Count of the others, by reason."""
     warnings: tuple[str, ...]
@@ -127,7 +127,7 @@ def judge(
     """Which candidates nothing needs.
 
     Args:
-        candidates: `reclaim.CANDIDATES`.
+        candidates: `candidates.CANDIDATES`.
         versions: read after everything that should be hidden was hidden.
         walk_end: last snapshot of the walk that gathered the candidates; rollbacks up to it are folded in.
         is_open: the candidates are what a deleted tag had, and may have lived longer than the tag.
@@ -166,7 +166,7 @@ def judge_each(
     """Which candidates nothing but their own version needs: each is judged as if that version alone were released.
 
     Args:
-        candidates: `reclaim.CANDIDATES` that neither of the versions next to theirs has.
+        candidates: `candidates.CANDIDATES` that neither of the versions next to theirs has.
         owners: the version of each, which only one tag holds.
 
     Cost: 1 LIST in a table without rollbacks; else the files of every version, once.

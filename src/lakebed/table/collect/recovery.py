@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionReport
+from lakebed.table.branch.candidates import CANDIDATES
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.manifest_reader import Unreadable
-from lakebed.table.branch.reclaim import CANDIDATES
 from lakebed.table.branch.tags import HIDDEN_PREFIX
 from lakebed.table.branch.unfinished import Deletion, HiddenTag, RollbackIntent, load_deletions, store_deletion
 from lakebed.table.collect.deletion import ProgressCall, carry_out, forget, tag_now

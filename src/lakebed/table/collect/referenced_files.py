@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.table.branch.candidates import ROLES, UNKNOWN, Role, candidates_of, concat, fold_deltas, paths_of
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.reclaim import ROLES, UNKNOWN, Role, candidates_of, concat, fold_deltas, paths_of
 from lakebed.table.codec.manifest import ADD, DELETE
 from lakebed.table.codec.ragged import one_array
 from lakebed.table.files.external import OwnFiles
@@ -65,7 +65,7 @@ class ReferencedFiles:
         self._deltas: dict[str, pa.Table] = {}
 
     def paths_of(self, entries: pa.Table) -> pa.Table:
-        """As `reclaim.paths_of`. Cost: that of `OwnFiles` when there are external files, once."""
+        """As `candidates.paths_of`. Cost: that of `OwnFiles` when there are external files, once."""
         return paths_of(entries, self._folders_of, own_outside=self._own_files.among)
 
     def _all_paths_of(self, entries: pa.Table) -> pa.Array:
@@ -90,7 +90,7 @@ class ReferencedFiles:
         return pa.concat_arrays(parts)
 
     def own_external(self, snapshot: Snapshot) -> pa.Table:
-        """The external files of a version that are the table's own, in the form of `reclaim.paths_of`.
+        """The external files of a version that are the table's own, in the form of `candidates.paths_of`.
 
         Cost: as `of` for data and changelogs.
         """
@@ -107,7 +107,7 @@ class ReferencedFiles:
         return pa.concat_arrays([one_array(delta.filter(pc.equal(delta["kind"], ADD))["path"]), external])
 
     def delta(self, snapshot: Snapshot) -> pa.Table:
-        """A version's own entries, in the form of `reclaim.paths_of`. Cost: 1 GET + 1 a delta manifest, once."""
+        """A version's own entries, in the form of `candidates.paths_of`. Cost: 1 GET + 1 a delta manifest, once."""
         paths = self._deltas.get(snapshot.delta_manifest_list)
         if paths is None:
             paths = self.paths_of(self._branch.manifests.delta_entries(snapshot))

@@ -17,7 +17,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from lakebed.errors import InvalidRequest
+from lakebed.table.codec.avro_container import DamageError
 from lakebed.table.codec.ragged import valid_mask
+from lakebed.table.codec.roaring import unite
 from lakebed.table.engines.arithmetic import PRODUCT_DIGITS_MAX, product, sum_of
 from lakebed.table.engines.key_rows import NONE, KeyRows
 from lakebed.table.engines.lists import collect, listagg, merge_map
@@ -116,6 +119,27 @@ def _decide(column: pa.Array, rows: KeyRows, *, by: bool) -> Positions:
     return np.where(positions == NONE, rows.first(usable), positions)
 
 
+def _unite_bitmaps(column: pa.Array, rows: KeyRows, _: Settings) -> pa.Array:
+    """The union of the bitmaps of each key. One that is alone stays as it is, byte for byte."""
+    usable = rows.counts & valid_mask(column)
+    at = rows.last(usable)
+    unions = column.take(pa.array(at, mask=at == NONE)).to_pylist()
+    bodies = column.filter(pa.array(usable)).to_pylist()
+    counts = np.add.reduceat(usable.astype(np.int64), rows.starts)
+    ends = np.cumsum(counts)
+    for key in np.flatnonzero(counts > 1).tolist():
+        try:
+            unions[key] = unite(bodies[ends[key] - counts[key] : ends[key]])
+        except DamageError as error:
+            raise InvalidRequest(
+                "A value of a column that rbm32 aggregates is not a 32-bit Roaring bitmap in the portable format: "
+                f"{error}. Write bitmaps as the libraries of Roaring bitmaps serialise them; to read the rows that are "
+                "there, set the column's aggregate function to 'last_value'.",
+                kind="invalid_bitmap",
+            ) from error
+    return pa.array(unions, column.type)
+
+
 _NUMBERS: Final = frozenset(("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"))
 
 
@@ -147,6 +171,10 @@ def _arrays(kind: Type) -> bool:
     return kind.root == "ARRAY" and _with_order(kind.children[0])
 
 
+def _bytes(kind: Type) -> bool:
+    return kind.root in ("VARBINARY", "BYTES")
+
+
 def _maps(kind: Type) -> bool:
     return kind.root == "MAP" and _with_order(kind.children[0])
 
@@ -167,5 +195,6 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "bool_or": Function(_pick_by(_one_true), _booleans, Retracts.NO, True),
     "collect": Function(lambda c, r, s: collect(c, r, distinct=s.distinct), _arrays, Retracts.LATER, False),
     "merge_map": Function(lambda c, r, _: merge_map(c, r), _maps, Retracts.LATER, False),
+    "rbm32": Function(_unite_bitmaps, _bytes, Retracts.NO, True),
 }
 """Every function by its name in the option ``fields.<column>.aggregate-function``."""

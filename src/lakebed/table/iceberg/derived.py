@@ -18,6 +18,8 @@ from lakebed.table.model.layout import Layout, derived_path
 
 GENERATION: Final = 1
 """Of the code that makes these objects. Another number makes all of them again, under other names."""
+_SPARE_COUNT: Final = 1_000
+"""Objects that may be gone and are remembered."""
 
 
 class DerivedObjects:
@@ -27,6 +29,7 @@ class DerivedObjects:
         self._store = store
         self._place = digest_of(GENERATION, store.root_url)[:12]
         self._sizes: dict[str, int] | None = None
+        self._listed_count = 0
         self.written_count = 0
 
     def path(self, source: str, name: str) -> str:
@@ -38,7 +41,13 @@ class DerivedObjects:
         if self._sizes is None:
             metas = self._store.list(f"{Layout.iceberg_folder}/{self._place}")
             self._sizes = {meta.path: meta.size_bytes for meta in metas}
+            self._listed_count = len(self._sizes)
         return self._sizes.get(path)
+
+    def forget_many(self) -> None:
+        """List anew at the next question, where far more objects were made than there were: most may be deleted."""
+        if self._sizes is not None and len(self._sizes) > 2 * self._listed_count + _SPARE_COUNT:
+            self._sizes = None
 
     def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
         """The size in bytes of an object, which is made when there is none. Cost: nothing, or 1 durable PUT."""

@@ -11,7 +11,7 @@ snapshot is written last, so a list that exists needs no look at what it names.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +52,10 @@ from lakebed.table.read.scan import check_readable
 from lakebed.table.read.vectors import decode_vector, may_have_vectors, skips_level_0
 
 _EVERYTHING_BYTES: Final = 1 << 62
+_SPARE_COUNT: Final = 100
+"""Snapshots that are gone of which something is kept."""
+_SUMS_MAX: Final = 10_000
+"""Manifests whose sums are kept: about 1 kB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,14 @@ class Line:
         if self._fork_id is None or number <= self._fork_id:
             return number
         return hashed_id(str(self._branch.branch), number)
+
+    def forget_all_but(self, numbers: Collection[int]) -> None:
+        """Drop what is kept of other snapshots, tags' included, once it is much."""
+        if len(self._shown) > 2 * len(numbers) + _SPARE_COUNT:
+            self._shown = {key: shown for key, shown in self._shown.items() if key[0] in numbers}
+        if len(self._sums) > _SUMS_MAX:
+            self._sums.clear()
+        self._objects.forget_many()
 
     def show(self, snapshot: Snapshot, *, parent_id: int | None) -> ShownSnapshot | None:
         """Publish a snapshot; None: it cannot be shown, because its rows have to be merged.

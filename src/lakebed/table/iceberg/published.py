@@ -48,6 +48,8 @@ LEFT_OUT: Final = "lakebed.left-out"
 """Property: what is not shown, in sentences."""
 
 _TRIES_MAX: Final = 5
+_SPARE_COUNT: Final = 100
+"""What is kept of versions that are gone, before it is dropped."""
 _OPERATIONS: Final = {"APPEND": "append", "COMPACT": "replace", "OVERWRITE": "overwrite", "ANALYZE": "replace"}
 _ENCODE: Final = msgspec.json.Encoder().encode
 
@@ -151,6 +153,8 @@ class PublishedTable:
                     self._check_place()
                     continue
                 self._check_place()  # last, so that all that was looked at is of one table
+                if metadata is not self._metadata:
+                    self._forget_all_but(look)
                 self._metadata, self._mark = metadata, look.mark
                 return metadata
             raise Unavailable(
@@ -249,6 +253,16 @@ class PublishedTable:
             line = self._lines[name] = Line(branch, fork_id=pin.snapshot.id, objects=self._objects)
         line.branch.refresh()
         return line
+
+    def _forget_all_but(self, look: _Look) -> None:
+        """Drop what is kept of versions and branches that are gone: a server may run for years."""
+        self._lines = {name: line for name, line in self._lines.items() if name in look.snapshots}
+        counts = [len(snapshots) for snapshots in look.snapshots.values()]
+        if len(self._snapshots) + len(self._rendered) > 4 * sum(counts) + _SPARE_COUNT:
+            self._snapshots.clear()
+            self._rendered.clear()
+        for name, line in self._lines.items():
+            line.forget_all_but(look.snapshots[name])
 
     # ---- making
 

@@ -121,8 +121,9 @@ class Snapshot:
     version: int = 3
 
     def __repr__(self) -> str:
+        """Rows as they are stored: a key that was written twice counts twice until a compaction, as in histories."""
         return (
-            f"Snapshot({self.id}, {self.commit_kind}, rows={self.total_record_count}, "
+            f"Snapshot({self.id}, {self.commit_kind}, stored={self.total_record_count}, "
             f"change={self.delta_record_count:+}, {utc(self.time_ms)!r})"
         )
 
@@ -146,7 +147,7 @@ class Tag:
         return min(self.create_time_ms + self.lifetime_ms, LONG_MAX)
 
     def __repr__(self) -> str:
-        return f"Tag({self.name!r}, snapshot={self.snapshot.id}, rows={self.snapshot.total_record_count})"
+        return f"Tag({self.name!r}, snapshot={self.snapshot.id}, stored={self.snapshot.total_record_count})"
 
 
 @dataclass(frozen=True, slots=True)

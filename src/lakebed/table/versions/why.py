@@ -11,8 +11,8 @@ from lakebed.errors import Corruption, NotFound
 from lakebed.objects.path import check_path, is_url
 from lakebed.reclaim.model import Explanation, Pin
 from lakebed.table.branch.branches import every_branch
+from lakebed.table.branch.candidates import ROLES, Role, is_named
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.reclaim import ROLES, Role, is_named
 from lakebed.table.branch.tags import is_utf8
 from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.collect.live_versions import LiveVersions, consumer_limit, read_live_versions

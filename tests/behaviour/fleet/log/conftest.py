@@ -22,7 +22,7 @@ from lakebed.runtime import Environment
 from worlds.fleet_log import TIMELINE
 from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 
-LOGS = ["memory", "shared memory", "database in memory", "database in a folder", "PostgreSQL", "HTTP", "JetStream"]
+LOGS = ["memory", "shared memory", "database in a folder", "PostgreSQL", "HTTP", "JetStream"]
 
 Opener = Callable[[], Log]
 
@@ -38,9 +38,6 @@ def opener(kind: str, request: pytest.FixtureRequest) -> Opener:
     if kind == "PostgreSQL":
         url = request.getfixturevalue("postgresql").make_database()
         return lambda: KeyValueLog([open_key_value(url)], environment=environment, is_shared=True, prefix=b"_log/")
-    if kind == "database in memory":
-        url = f"memory://{uuid.uuid4().hex}/fleet"
-        return lambda: open_embedded(url, shards=3)
     if kind == "HTTP":
         server = request.getfixturevalue("served_log")
         return lambda: HttpLog([server.endpoint], token=TOKEN, environment=environment)
@@ -55,7 +52,7 @@ def opener(kind: str, request: pytest.FixtureRequest) -> Opener:
 
         return open_it
     folder: Path = request.getfixturevalue("tmp_path")
-    return lambda: open_embedded(str(folder / "fleet"))
+    return lambda: open_embedded(str(folder / "fleet"), shards=3)
 
 
 TOKEN = "a token of the log"

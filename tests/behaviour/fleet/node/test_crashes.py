@@ -90,7 +90,15 @@ def test_crash_at_every_store_call(kind: Fault, how: str) -> None:
         finish(fleet, how=how, store=store)
 
 
-@pytest.mark.parametrize("kind", [Fault.ERROR_BEFORE, Fault.LOST_REQUEST, Fault.LOST_REPLY, Fault.LATE])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Fault.ERROR_BEFORE,
+        pytest.param(Fault.LOST_REQUEST, marks=pytest.mark.long),  # the store is as after an error before
+        Fault.LOST_REPLY,
+        Fault.LATE,
+    ],
+)
 def test_a_fault_at_every_store_call(kind: Fault) -> None:
     """A request that fails or whose reply is lost is made again; late ones change nothing and leave nothing."""
     for point in crash_points():

@@ -1,11 +1,10 @@
-"""Databases for the tests of this folder: at a memory place and in a local folder, with a clock that tests move."""
+"""Databases in memory for the tests of this folder, with a clock that tests move."""
 
 from __future__ import annotations
 
 import random
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,12 +36,11 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["memory", "local"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> DatabaseLocation:
-    """An empty place of each kind."""
+@pytest.fixture
+def place(clock: ManualClock) -> DatabaseLocation:
+    """An empty place in memory; other stores are the matter of `tests/behaviour/objects` and `test_stores.py`."""
     environment = Environment(clock=clock, rng=random.Random(7))
-    url = f"memory://{uuid.uuid4().hex}/db" if request.param == "memory" else tmp_path / "db"
-    return DatabaseLocation.at(url, environment=environment, durable=False)
+    return DatabaseLocation.at(f"memory://{uuid.uuid4().hex}/db", environment=environment, durable=False)
 
 
 @pytest.fixture
@@ -68,5 +66,5 @@ def open_at() -> Iterator[Callable[..., Database]]:
 
 @pytest.fixture
 def db(place: DatabaseLocation, open_at: Callable[..., Database]) -> Database:
-    """A new database at each kind of place."""
+    """A new database."""
     return open_at(place)

@@ -105,6 +105,9 @@ def test_buckets_are_repositories_and_branches(gateway: Any, bucket: str, code: 
     assert s3.get_bucket_location(Bucket=bucket)["LocationConstraint"] is None
     assert "Status" not in s3.get_bucket_versioning(Bucket=bucket)
     assert code(lambda: s3.create_bucket(Bucket=bucket)) == "BucketAlreadyOwnedByYou"
+    assert code(lambda: s3.create_bucket(Bucket="analytics")) == "BucketAlreadyExists"
+    assert code(lambda: s3.create_bucket(Bucket="missing")) == "NotImplemented"
+    assert code(lambda: s3.create_bucket(Bucket="missing.branch")) == "NotImplemented"
     s3.put_object(Bucket=bucket, Key="k", Body=b"1")
     assert code(lambda: s3.delete_bucket(Bucket=bucket)) == "BucketNotEmpty"
     s3.delete_object(Bucket=bucket, Key="k")

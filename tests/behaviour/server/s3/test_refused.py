@@ -49,7 +49,7 @@ def test_who_is_not_known_gets_nothing(gateway: Any, bucket: str, code: Code, er
     reply = urllib3.request("PUT", f"{gateway.endpoint}/{bucket}/k", body=b"bodx", headers=signed, retries=False)
     assert error(reply) == (400, "XAmzContentSHA256Mismatch")
     old = urllib3.request("GET", gateway.endpoint + "/", headers={"Authorization": "AWS a:b"}, retries=False)
-    assert error(old) == (400, "InvalidRequest")
+    assert error(old) == (403, "AccessDenied")
     assert keys_of(gateway, bucket) == []
 
 

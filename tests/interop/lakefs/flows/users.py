@@ -74,7 +74,7 @@ def a_policy_limits_a_user(lake):
     main.commit("first")
     name, client = _user(lake)
     mine = lakefs.Repository(made.id, client=client).branch("main")
-    with refused(403, kind=PermissionException):
+    with refused(401, kind=PermissionException):
         mine.object("in/1").reader().read()
     arn, policy = f"arn:lakefs:fs:::repository/{made.id}", _name("policy")
     statements = [
@@ -103,7 +103,7 @@ def a_policy_limits_a_user(lake):
     assert mine.commit("mine").get_commit().committer == name
     for path in ("public/2", "private/2", "in"):
         for presign in (False, True):
-            with refused(403):
+            with refused(401):
                 mine.object(path).upload(b"2", pre_sign=presign)
     for change in (
         lambda: mine.object("in/2").delete(),
@@ -113,7 +113,7 @@ def a_policy_limits_a_user(lake):
         lambda: client.sdk_client.auth_api.list_users(),
         lambda: client.sdk_client.auth_api.attach_policy_to_user(name, "FSFullAccess"),
     ):
-        with refused(403):
+        with refused(401):
             change()
     auth.delete_policy(policy)
     lake.until(lambda: not _reads(mine, "in/1"))
@@ -139,16 +139,16 @@ def groups_of_the_beginning_are_roles(lake):
         client: lakefs.Repository(made.id, client=client).branch("main") for client in (viewer, developer, admin)
     }
     assert all(_reads(branch, "a") for branch in branches.values())
-    with refused(403):
+    with refused(401):
         branches[viewer].object("b").upload(b"1", pre_sign=False)
     branches[developer].object("b").upload(b"1")
     branches[developer].commit("by a developer")
     for client in (viewer, developer):
-        with refused(403):
+        with refused(401):
             lakefs.Repository(made.id, client=client).delete()
-        with refused(403):
+        with refused(401):
             lakefs.Repository(lake.name(), client=client).create(f"local://{lake.name()}")
-        with refused(403):
+        with refused(401):
             client.sdk_client.auth_api.list_users()
     assert name in _ids(admin.sdk_client.auth_api.list_users(amount=1000))
     lakefs.Repository(made.id, client=admin).delete()

@@ -1,4 +1,4 @@
-"""The pure judgement of `lakebed.table.branch.reclaim`."""
+"""The pure judgement of `lakebed.table.branch.candidates`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakebed.table.branch.reclaim import (
+from lakebed.table.branch.candidates import (
     CANDIDATES,
     ROLES,
     STAGES,

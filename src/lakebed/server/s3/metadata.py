@@ -1,0 +1,134 @@
+"""An object's type and metadata, as the headers of S3 have them.
+
+Owns: which headers of an upload are kept, and which headers of a reply the metadata of an object may decide: those of
+the user's own metadata, and six that S3 keeps. What is not ASCII is sent as RFC 2047 has it (``=?utf-8?q?...?=``), as
+S3 does, and read as that and as plain UTF-8. Invariant: no value ends its header.
+"""
+
+from __future__ import annotations
+
+import re
+from email.errors import HeaderParseError
+from email.header import decode_header
+from email.utils import formatdate
+from typing import Final
+
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects import data
+from lakebed.server.s3.call import S3Call
+from lakebed.server.s3.errors import s3_error
+
+META: Final = "x-amz-meta-"
+"""Begins the headers of the user's own metadata."""
+_META_KEY: Final = "X-Amz-Meta-"
+"""Begins the metadata keys of what came in those headers, as in lakeFS, whose objects are read here and the other way
+round. Stored: DO NOT CHANGE. Metadata that came over REST has keys of any form.
+"""
+_SYSTEM_KEY: Final = "::s3::"
+"""Begins the metadata key of a header that S3 keeps with an object. Stored: DO NOT CHANGE."""
+_SYSTEM_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
+_OVERRIDES: Final = {f"response-{name}": name for name in ("content-type", *_SYSTEM_HEADERS)}
+"""Headers of a reply that a query may choose."""
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_SYSTEM_META_MAX: Final = 2_048
+"""Largest metadata of S3 in bytes."""
+
+
+def describe(call: S3Call) -> tuple[str, dict[str, str]]:
+    """Content type and metadata that the headers of an upload state."""
+    metadata: dict[str, str] = {}
+    for name, value in call.scope["headers"]:
+        text = _text(value)
+        label = _text(name)
+        if label.startswith(META):
+            key, text = _META_KEY + label[len(META) :], decode_words(text)
+            metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
+        elif label in _SYSTEM_HEADERS:
+            if label == "content-encoding":  # how it was sent is no matter of the object
+                text = ", ".join(word for word in map(str.strip, text.split(",")) if word and word != "aws-chunked")
+            if text:
+                metadata[_SYSTEM_KEY + label] = text
+    own = [(key[len(_META_KEY) :], value) for key, value in metadata.items() if key.startswith(_META_KEY)]
+    if sum(len(key) + len(value.encode()) for key, value in own) > _SYSTEM_META_MAX:
+        raise s3_error("MetadataTooLarge", f"Your metadata headers exceed {_SYSTEM_META_MAX} bytes.")
+    return call.headers.get("content-type") or "binary/octet-stream", metadata
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:
+    """The headers of an object."""
+    headers = {
+        "content-type": _header_value(entry.content_type or data.CONTENT_TYPE),
+        "etag": _header_value(f'"{entry.checksum}"'),
+        "last-modified": formatdate(entry.modified_ms // 1000, usegmt=True),
+        "accept-ranges": "bytes",
+        # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "default-src 'none'; sandbox",
+    }
+    for key, value in entry.metadata.items():
+        if key.startswith(_SYSTEM_KEY):
+            if _is_system_header(key[len(_SYSTEM_KEY) :]):
+                headers[key[len(_SYSTEM_KEY) :]] = _header_value(value)
+        elif _TOKEN.fullmatch(key) is not None:
+            is_header = key.lower().startswith(META)
+            name = key.lower() if is_header else META + key
+            if is_header or name not in headers:
+                headers[name] = encode_words(_CONTROL.sub("", value))
+    for name, header in _OVERRIDES.items():
+        if name in call.pairs:
+            headers[header] = _header_value(call.pairs[name])
+    return headers
+
+
+def _is_system_header(name: str) -> bool:
+    """Whether metadata may decide a header: it may have come over REST, with any key."""
+    return name in _SYSTEM_HEADERS
+
+
+def _header_value(value: str) -> str:
+    """A value that users chose, as UTF-8, without what would end a header."""
+    return _CONTROL.sub("", value).encode().decode("latin-1")
+
+
+_WORD_BEGIN: Final = "=?utf-8?q?"
+_WORD_END: Final = "?="
+_WORD_CHARACTERS_MAX: Final = 75
+_PLAIN: Final = frozenset(
+    "!\"#$%&'()*+,-./0123456789:;<>@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^`abcdefghijklmnopqrstuvwxyz{|}~"
+)
+"""Characters that stand for themselves in an encoded word."""
+
+
+def encode_words(value: str) -> str:
+    """A value as a header has it: as it is, or as encoded words of at most 75 characters, none of which cuts one."""
+    if value.isascii():
+        return value
+    words, word, room = [], "", _WORD_CHARACTERS_MAX - len(_WORD_BEGIN) - len(_WORD_END)
+    for character in value:
+        code = "_" if character == " " else character
+        if character not in _PLAIN and character != " ":
+            code = "".join(f"={byte:02X}" for byte in character.encode())
+        if len(word) + len(code) > room:
+            words.append(word)
+            word = ""
+        word += code
+    return " ".join(_WORD_BEGIN + word + _WORD_END for word in [*words, word])
+
+
+def decode_words(text: str) -> str:
+    """What a header's value means; one without encoded words, or with broken ones, is meant as it is."""
+    if "=?" not in text:
+        return text
+    try:
+        parts = decode_header(text)
+        return "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts)
+    except (HeaderParseError, LookupError, ValueError):
+        return text
