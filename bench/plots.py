@@ -69,10 +69,16 @@ _FONT: Final = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-ser
 _MACHINE: Final = "{cores} cores, {architecture}, {system}, Python {python}"
 
 LABELS: Final = {
-    "paimon_commit": "pypaimon commits 100 rows through the server",
+    "paimon_commit": "pypaimon commits 100 rows through the server, which syncs; on files nothing is synced",
+    "paimon_commit_cpu": "processor time of the server for it",
+    "paimon_commit_large": "the same on a table of 500 unmerged commits",
+    "paimon_commit_unsynced": "pypaimon commits 100 rows through a server that does not sync either",
+    "paimon_commit_large_unsynced": "the same on a table of 500 unmerged commits",
+    "paimon_request_unsynced": "one small request of pypaimon to that server",
     "paimon_request": "one small request of pypaimon",
     "paimon_race": "16 pypaimon clients race: requests to commit for each commit",
     "paimon_config": "config of the catalog, 16 connections",
+    "paimon_config_cpu": "processor time of the server for one of these requests",
     "append_write": "append a million rows",
     "append_read": "read them",
     "pk_write": "write a million keys",

@@ -19,9 +19,11 @@ from typing import Any
 import pyarrow as pa
 from pypaimon import CatalogFactory, Schema
 
-FOLDER, URI, WAREHOUSE, TOKEN = sys.argv[1], *sys.argv[3:]
+FOLDER, SCALE, URI, WAREHOUSE, TOKEN = sys.argv[1], float(sys.argv[2]), *sys.argv[3:]
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "v": pa.array([1.5] * 100)})
 CLIENTS = 16
+LARGE_COUNT = max(20, int(500 * SCALE))
+"""Commits of the large table; the client never merges their manifests."""
 RETRIES = {"commit.max-retries": "100", "commit.min-retry-wait": "10 ms", "commit.max-retry-wait": "1 s"}
 OPTIONS = {
     "server": {
@@ -63,14 +65,22 @@ class Committer:
 committers: dict[str, Committer] = {}
 
 
-def commit(peer: str) -> float:
-    """Milliseconds of a commit, without the writing of its rows."""
-    if peer not in committers:
-        committers[peer] = Committer(peer, "commits")
-    make_visible = committers[peer].prepare()
+def commit(peer: str, *, table: str = "commits", earlier_count: int = 0) -> float:
+    """Milliseconds of a commit, without the writing of its rows; the table has so many commits at first."""
+    key = f"{peer} {table}"
+    if key not in committers:
+        committers[key] = Committer(peer, table)
+        for _ in range(earlier_count):
+            committers[key].prepare()()
+    make_visible = committers[key].prepare()
     start = time.perf_counter()
     make_visible()
     return (time.perf_counter() - start) * 1000
+
+
+def commit_large(peer: str) -> float:
+    """As `commit`, on a table with many manifests."""
+    return commit(peer, table="large", earlier_count=LARGE_COUNT)
 
 
 def request(peer: str) -> float:
@@ -109,7 +119,7 @@ def race(peer: str) -> float:
         return float(sum(pool.map(run, range(CLIENTS))))
 
 
-WORKLOADS = {"commit": commit, "request": request, "race": race}
+WORKLOADS = {"commit": commit, "commit_large": commit_large, "request": request, "race": race}
 
 
 def main() -> None:

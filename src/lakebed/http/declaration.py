@@ -17,8 +17,20 @@ C = TypeVar("C")
 
 Handler = Callable[[C], Awaitable[Response]]
 
-ErrorReply = Callable[[BaseException, str], Response]
-"""The reply to a request that failed, given the error and the request's id."""
+
+@dataclass(frozen=True, slots=True)
+class ErrorForm:
+    """How a protocol with its own form of errors tells them.
+
+    Attributes:
+        statuses: of error kinds for which the protocol has another status than the service's table gives.
+        reshape: the reply to a request that failed, given the error and the reply that the service would send: its
+            status, headers and message, which reveal nothing that a client may not see.
+    """
+
+    statuses: Mapping[str, int]
+    reshape: Callable[[BaseException, Response], Response]
+
 
 Role = Literal["read", "write", "admin"]
 """What a caller may do: read; also change; everything."""
@@ -51,8 +63,9 @@ class Endpoint:
         takes: the struct of the JSON body, or ``bytes`` for a raw one; None: no body.
         body_required: whether the body must be present.
         audited: whether a success is handed to `Site.audit`.
+        audited_after: the reply does not wait for that: the change itself says who made it.
         statuses: of error kinds for which this endpoint answers another status than the service's table gives.
-        errors: how an error becomes a reply, where a protocol has its own form of errors; None: as `Site.error_reply`.
+        errors: of a protocol with its own form of errors; None: as `Site.error_reply`.
     """
 
     method: str
@@ -65,8 +78,9 @@ class Endpoint:
     body_required: bool = True
     parameters: tuple[Parameter, ...] = ()
     audited: bool = False
+    audited_after: bool = False
     statuses: Mapping[str, int] = field(default_factory=dict)
-    errors: ErrorReply | None = None
+    errors: ErrorForm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,7 @@ class Details(TypedDict, total=False):
     body_required: bool
     parameters: tuple[Parameter, ...]
     audited: bool
+    audited_after: bool
     statuses: Mapping[str, int]
 
 
@@ -96,7 +111,7 @@ class Routes(Generic[C]):
         errors: `Endpoint.errors` of all of them.
     """
 
-    def __init__(self, tag: str, *, errors: ErrorReply | None = None) -> None:
+    def __init__(self, tag: str, *, errors: ErrorForm | None = None) -> None:
         self._tag = tag
         self._errors = errors
         self._routes: list[Route[C]] = []

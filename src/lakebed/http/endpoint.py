@@ -48,6 +48,7 @@ class EndpointApp(Generic[P, C]):
         method = scope["method"]
         trace.route = self._template
         endpoint: Endpoint | None = None
+        late: Change | None = None
         try:
             route = self._routes["GET" if method == "HEAD" and method not in self._routes else method]
             endpoint = route.endpoint
@@ -55,14 +56,22 @@ class EndpointApp(Generic[P, C]):
             call = self._site.new_call(scope, receive, principal=principal, request_id=trace.request_id)
             reply = await route.handler(call)
             if endpoint.audited and reply.status_code < 300 and principal is not None:
-                await self._audit(call, endpoint, principal, reply.status_code)
+                change = Change(endpoint, principal.id, call.path, call.subject, reply.status_code, call.request_id)
+                if endpoint.audited_after:
+                    late = change
+                else:
+                    await self._audit(change)
         except ClientGone:
             trace.status, trace.error = 499, "client_gone"
             return
         except Exception as error:
             reply = self._explain(error, trace, endpoint)
         reply.raw_headers.append((b"x-request-id", trace.request_id.encode()))
-        await reply(scope, receive, send)
+        try:
+            await reply(scope, receive, send)
+        finally:
+            if late is not None:
+                await self._audit(late)
 
     async def _authenticate(self, scope: Scope, endpoint: Endpoint, trace: RequestTrace) -> P:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
@@ -71,19 +80,21 @@ class EndpointApp(Generic[P, C]):
         self._site.authorize(principal, endpoint, scope)
         return principal
 
-    async def _audit(self, call: C, endpoint: Endpoint, principal: P, status: int) -> None:
-        change = Change(endpoint, principal.id, call.path, call.subject, status, call.request_id)
+    async def _audit(self, change: Change) -> None:
         try:
             await self._site.audit(change)
         except LakebedError as error:  # the change is made, and its reply must say so
-            self._site.serving.log_problem(f"no audit line of {endpoint.name}: {error}", request_id=call.request_id)
+            problem = f"no audit line of {change.endpoint.name}: {error}"
+            self._site.serving.log_problem(problem, request_id=change.request_id)
 
     def _explain(self, error: Exception, trace: RequestTrace, endpoint: Endpoint | None) -> Response:
-        if endpoint is not None and endpoint.errors is not None:
-            reply = endpoint.errors(error, trace.request_id)
-        else:
-            statuses = {} if endpoint is None else endpoint.statuses
-            reply = self._site.error_reply(error, request_id=trace.request_id, statuses=statuses)
+        form = None if endpoint is None else endpoint.errors
+        statuses = {} if endpoint is None else endpoint.statuses
+        if form is not None:
+            statuses = {**form.statuses, **statuses}
+        reply = self._site.error_reply(error, request_id=trace.request_id, statuses=statuses)
+        if form is not None:
+            reply = form.reshape(error, reply)
         if isinstance(error, LakebedError) and reply.status_code != 500:
             trace.error = error.kind
         else:

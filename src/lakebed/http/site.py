@@ -60,7 +60,10 @@ class Site(Protocol[P, C]):
         """What a handler takes; `principal` is None for public endpoints."""
 
     async def audit(self, change: Change) -> None:
-        """Record a change, after it was made and before its reply is sent. An error is logged; the reply stays."""
+        """Record a change after it was made, and before its reply is sent but for `Endpoint.audited_after`.
+
+        An error is logged; the reply stays.
+        """
 
     def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
         """The reply to a request that failed, usually made by `lakebed.http.errors.error_reply`.

@@ -2,7 +2,8 @@
 
 Owns: the records below ``audit/`` of the key-value store and their limit. A line is written after the change and before
 the reply, so a client that received the reply finds the line. A crash between change and line loses the line. Staged
-objects have no line of their own (the access log has them); the commit has one.
+objects have no line of their own (the access log has them); the commit has one. Commits to tables get theirs behind the
+reply: their snapshot names the committer, so nothing is lost with the line.
 
 Invariants: no line holds a secret; lines are read newest first; at most about `ServerOptions.audit_lines_max` are kept.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 import lakebed
 from lakebed import Lake, Table
 from lakebed.server.paimon.routes import ROUTES
+from lakebed.table.codec.manifest import encode_manifest_list
 from lakebed.table.table import branch_of
+from worlds.waiting import wait_until
 
 if TYPE_CHECKING:
     from conftest import Answer, Client
@@ -253,6 +256,44 @@ def test_commits_that_are_refused(paimon: Paimon) -> None:
     # The newest snapshot sent as the next one: its base list lacks what its delta brings.
     assert "live files" in paimon.refuse(400, "POST", ":/commit", commit)["message"]
     assert table.resolve() == head
+
+
+def test_a_commit_says_who_made_it(paimon: Paimon) -> None:
+    """The snapshot of a commit names the key, and the audit log has the commit too, soon after the reply."""
+    table = paimon.fill()
+    head = table.resolve()
+    names = [f"manifest-list-{part}" for part in ("base", "delta")]
+    for name, metas in zip(names, (table.context.manifests.all_metas(head), []), strict=True):
+        table.store.put(f"manifest/{name}", encode_manifest_list(metas))
+    snapshot = {**paimon.done("GET", ":/snapshot")["snapshot"]["snapshot"], "id": head.id + 1, "properties": {}}
+    snapshot |= {"uuid": None, "baseManifestList": names[0], "deltaManifestList": names[1]}
+    snapshot |= {"baseManifestListSize": None, "deltaManifestListSize": None}
+    assert paimon.done("POST", ":/commit", {"snapshot": snapshot}) == {"success": True}
+    committed = table.resolve()
+    key = base64.b64decode(paimon.client.headers["authorization"].split()[1]).decode().partition(":")[0]
+    assert committed.id == head.id + 1
+    assert committed.properties["lakebed.committer"] == key
+
+    def lines() -> list[tuple[str, str]]:
+        rows = paimon.client.ask("GET", "/auth/audit").json["results"]
+        return [(row["action"], row["access_key_id"]) for row in rows]
+
+    wait_until(lambda: ("paimonCommit", key) in lines())
+
+
+def test_errors_do_not_say_where_the_lake_is(paimon: Paimon) -> None:
+    """No error of the catalogs has the path of the lake's folder, though tables are told with theirs."""
+    paimon.fill()
+    folder = str(paimon.folder)
+    refused = [
+        paimon.refuse(409, "POST", "/databases/db/tables", body)["message"]
+        for body in ({"identifier": {"database": "db", "object": "t"}, "schema": {"fields": FIELDS}},)
+    ]
+    snapshot = paimon.done("GET", ":/snapshot")["snapshot"]["snapshot"]
+    gone = {**snapshot, "id": 4, "uuid": None, "properties": {}, "deltaManifestList": "none"}
+    refused.append(paimon.refuse(400, "POST", ":/commit", {"snapshot": gone})["message"])
+    assert "local://" in refused[0]
+    assert not [message for message in refused if folder in message]
 
 
 @pytest.mark.parametrize(

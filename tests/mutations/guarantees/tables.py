@@ -11,7 +11,8 @@ from lakebed.errors import NotFound
 from lakebed.table.branch import discard
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.changes import stream
-from lakebed.table.codec import roaring
+from lakebed.table.codec import manifest, roaring
+from lakebed.table.codec.manifest import DecodedList
 from lakebed.table.commit import commit, conflicts, index_after, prepared, vector_update
 from lakebed.table.compaction import compact, compact_plan, lookup
 from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update, sequence
@@ -42,6 +43,18 @@ GUARANTEES = [
         "A snapshot that another client prepared is committed only on the files of the newest one.",
         raise_nothing(prepared._check_base),
         "behaviour/table/test_prepared.py::test_a_base_with_other_files_is_refused",
+    ),
+    Guarantee(
+        "A list of manifests has what its file says, and not what was read of the list before it.",
+        replace(
+            manifest.decode_extended_list,
+            lambda original, body, *, path, parts: (
+                DecodedList(tuple(meta for part in parts for meta in part.metas), parts[0].content)
+                if parts
+                else original(body, path=path, parts=parts)
+            ),
+        ),
+        "unit/table/test_manifest.py::test_a_list_that_repeats_others",
     ),
     Guarantee(
         "A snapshot that another client prepared brings no deleted row back.",

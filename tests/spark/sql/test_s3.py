@@ -103,11 +103,13 @@ def forms(secret: str) -> list[str]:
     return result
 
 
-def command_lines() -> Iterator[str]:
-    """Of every process that can be seen."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def command_lines(spark: SparkSession) -> Iterator[str]:
+    """Of the JVM and all processes below it. Those of other tests may have the secret of the server that they share."""
+    jvm: Any = spark._jvm
+    driver = jvm.java.lang.ProcessHandle.current()
+    for process in (driver, *driver.descendants().toArray()):
         with suppress(OSError):  # it has ended
-            yield path.read_bytes().decode(errors="replace")
+            yield Path(f"/proc/{process.pid()}/cmdline").read_bytes().decode(errors="replace")
 
 
 def test_the_secret_is_found_in_every_form() -> None:
@@ -121,7 +123,9 @@ def test_the_secret_is_found_in_every_form() -> None:
 def check_texts(on_s3: OnS3, spark: SparkSession, folder: Path, shown: list[str]) -> None:
     """The secret is in none of the texts, nor in settings, event logs, checkpoints and command lines."""
     shown += [str(on_s3.sql("SET -v")), str(on_s3.sql("SET")), spark.sparkContext._jsc.sc().getConf().toDebugString()]
-    shown += command_lines()
+    lines = list(command_lines(spark))
+    assert any("lakebed.spark.bridge" in line for line in lines)
+    shown += lines
     logs = [path.read_text() for path in (folder / "events").rglob("events_*")]
     assert any("lake.db.t" in log for log in logs)
     notes = [path.read_text(errors="replace") for path in folder.glob("checkpoint-*/**/*") if path.is_file()]

@@ -18,6 +18,7 @@ from lakebed.table.codec.manifest import (
     ADD,
     DELETE,
     ENTRY_SCHEMA,
+    decode_extended_list,
     decode_manifest,
     decode_manifest_list,
     decode_manifest_lists,
@@ -88,6 +89,14 @@ def null_codec(body: bytes) -> bytes:
     for count, block in zip(counts, blocks, strict=True):
         out += avro._varint(count) + avro._varint(len(block)) + block + header.sync
     return bytes(out)
+
+
+def foreign_list(metas: list[ManifestMeta], *, codec: str = "deflate") -> bytes:
+    """A manifest list as another Avro library writes it, in several blocks."""
+    reader = fastavro.reader(io.BytesIO(null_codec(encode_manifest_list(metas))))
+    out = io.BytesIO()
+    fastavro.writer(out, reader.writer_schema, list(reader), codec=codec, sync_interval=100)
+    return out.getvalue()
 
 
 def records_of(entries: pa.Table) -> list[dict[str, Any]]:
@@ -323,3 +332,55 @@ def test_lists_decoded_together() -> None:
     assert decode_manifest_lists(bodies[:2]) == {}
     bodies[4] = bodies[4][:-1]
     assert decode_manifest_lists(bodies) == {number: metas for number, metas in enumerate(lists) if number != 4}
+
+
+def some_metas(start: int, end: int) -> list[ManifestMeta]:
+    """Descriptions of manifests, each another."""
+    stats = Stats(b"a", b"b", (None, 1))
+    return [ManifestMeta(f"m-{number}", number, 1, 2, stats, 0, number or None) for number in range(start, end)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "end"), [(0, 0, 3), (5, 1, 0), (5, 1, 4), (100, 1, 0), (100, 0, 90), (3, 2, 5)]
+)
+def test_a_list_that_repeats_others(first: int, second: int, end: int) -> None:
+    """A list that begins with others has the manifests that are in it, whatever of them is taken from the others."""
+    whole = some_metas(0, first + second + end)
+    parts = []
+    for start, stop in ((0, first), (first, first + second)):
+        parts.append(decode_extended_list(foreign_list(whole[start:stop]), path="l", parts=[]))
+        assert list(parts[-1].metas) == whole[start:stop]
+    grown = decode_extended_list(foreign_list(whole, codec="null"), path="l", parts=parts)
+    assert list(grown.metas) == whole
+    # What does not begin with them is decoded, and so is what another schema, or lakebed, wrote.
+    other = [*some_metas(200, 201), *whole]
+    assert list(decode_extended_list(foreign_list(other), path="l", parts=parts).metas) == other
+    assert list(decode_extended_list(foreign_list(whole[:first]), path="l", parts=[grown]).metas) == whole[:first]
+    ours = decode_extended_list(encode_manifest_list(whole), path="l", parts=parts)
+    assert list(ours.metas) == whole
+
+
+def test_damage_behind_what_a_list_repeats() -> None:
+    """A list that is cut, or states other numbers of records, is what it is when nothing of it is known: damage."""
+    known = decode_extended_list(foreign_list(some_metas(0, 9), codec="null"), path="l", parts=[])
+    body = foreign_list(some_metas(0, 12), codec="null")
+    whole_count = 0
+    for size in range(len(body) - 120, len(body)):
+        try:
+            metas = decode_manifest_list(body[:size], path="l")
+        except Corruption:
+            with pytest.raises(Corruption):
+                decode_extended_list(body[:size], path="l", parts=[known])
+        else:  # cut between two blocks: the size that its snapshot states tells
+            whole_count += 1
+            assert list(decode_extended_list(body[:size], path="l", parts=[known]).metas) == metas
+    assert whole_count < 5
+    reader = avro.Cursor(body)
+    header = avro.read_header(reader)
+    counts, blocks = avro.read_blocks(reader, header)
+    start = body[: header.end]
+    for stated in (8, 9, 13):
+        short = start + avro._varint(stated) + avro._varint(len(b"".join(blocks))) + b"".join(blocks) + header.sync
+        with pytest.raises(Corruption):
+            decode_extended_list(short, path="l", parts=[known])
+    assert sum(counts) == 12

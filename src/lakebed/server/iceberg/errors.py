@@ -11,8 +11,8 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound
-from lakebed.http import errors as generic
 from lakebed.http.asking import KIND_HEADER
+from lakebed.http.declaration import ErrorForm
 from lakebed.http.replies import json
 
 _STATUSES: Final = {"read_only": 406}
@@ -49,9 +49,8 @@ class IcebergErrorBody(msgspec.Struct, frozen=True):
     error: IcebergError
 
 
-def error_reply(error: BaseException, request_id: str) -> Response:
+def _reshape(error: BaseException, plain: Response) -> Response:
     """The reply to a request that failed, in the protocol's form."""
-    plain = generic.error_reply(error, request_id=request_id, statuses=_STATUSES)
     status = plain.status_code
     name = _BY_STATUS.get(status, "InternalServerError")
     if isinstance(error, LakebedError):
@@ -62,6 +61,10 @@ def error_reply(error: BaseException, request_id: str) -> Response:
         if header in ("www-authenticate", "retry-after", "allow", KIND_HEADER.lower()):
             reply.headers[header] = value
     return reply
+
+
+ERRORS: Final = ErrorForm(_STATUSES, _reshape)
+"""Of every route of this interface."""
 
 
 def read_only(what: str) -> InvalidRequest:

@@ -14,12 +14,12 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, check_table, may_see_database, may_see_table
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog, load_reply
-from lakebed.server.iceberg.errors import error_reply, namespace_not_found, table_not_found
+from lakebed.server.iceberg.errors import ERRORS, namespace_not_found, table_not_found
 from lakebed.server.paimon.calls import caller_of, name_of
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
 
-ROUTES: Final = Routes[RepositoryCall](ICEBERG_TAG, errors=error_reply)
+ROUTES: Final = Routes[RepositoryCall](ICEBERG_TAG, errors=ERRORS)
 NAMESPACES: Final = "/v1/{prefix}/namespaces"
 NAMESPACE: Final = "/v1/{prefix}/namespaces/{namespace}"
 TABLES: Final = "/v1/{prefix}/namespaces/{namespace}/tables"

@@ -12,12 +12,12 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Routes
 from lakebed.server.iceberg.catalog import ICEBERG_TAG
-from lakebed.server.iceberg.errors import error_reply, read_only
+from lakebed.server.iceberg.errors import ERRORS, read_only
 from lakebed.server.iceberg.reading import NAMESPACE, NAMESPACES, TABLE, TABLES, catalog_of, namespace_of
 from lakebed.server.paimon.calls import name_of
 from lakebed.server.site import RepositoryCall
 
-ROUTES: Final = Routes[RepositoryCall](ICEBERG_TAG, errors=error_reply)
+ROUTES: Final = Routes[RepositoryCall](ICEBERG_TAG, errors=ERRORS)
 
 _VIEW: Final = f"{NAMESPACE}/views/{{view}}"
 _REFUSED: Final = (

@@ -14,10 +14,10 @@ from lakebed.http.declaration import Routes
 from lakebed.http.replies import json
 from lakebed.server.paimon.calls import DATABASE, PAGE, TABLE, catalog_of, database_of, name_of, table_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
-from lakebed.server.paimon.errors import error_reply, not_served
+from lakebed.server.paimon.errors import ERRORS, not_served
 from lakebed.server.site import RepositoryCall
 
-ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 
 
 async def _list_none(call: RepositoryCall) -> Response:

@@ -13,7 +13,7 @@ from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.paimon.calls import PAGE, TABLE, name_of, table_of
 from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog, is_in_reference
-from lakebed.server.paimon.errors import error_reply
+from lakebed.server.paimon.errors import ERRORS
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.reference_tables import check_kept
 from lakebed.server.site import RepositoryCall
@@ -22,7 +22,7 @@ from lakebed.table.commit.prepared import commit_prepared
 from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
-ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 
 
 class PartitionStatistics(msgspec.Struct, frozen=True, rename="camel"):
@@ -124,17 +124,30 @@ async def list_snapshots(call: RepositoryCall) -> Response:
 
 
 @ROUTES.add(
-    "POST", f"{TABLE}/commit", "paimonCommit", needs="write", takes=TableCommit, gives={200: dict}, audited=True
+    "POST",
+    f"{TABLE}/commit",
+    "paimonCommit",
+    needs="write",
+    takes=TableCommit,
+    gives={200: dict},
+    audited=True,
+    audited_after=True,
 )
 async def commit(call: RepositoryCall) -> Response:
     """Commit a snapshot that the client prepared; false: another commit came first."""
     (catalog, database, name), body = table_of(call), await call.read(TableCommit)
     snapshot = decode_proposed(body.snapshot)
-    committed = await call.transfer(_commit, catalog, database, name, body, snapshot)
-    return json({"success": committed})
+    committer = call.committer
+
+    def run() -> bool:
+        return _commit(catalog, database, name, body, snapshot, committer=committer)
+
+    return json({"success": await call.transfer(run)})
 
 
-def _commit(catalog: PaimonCatalog, database: str, name: str, body: TableCommit, snapshot: Snapshot) -> bool:
+def _commit(
+    catalog: PaimonCatalog, database: str, name: str, body: TableCommit, snapshot: Snapshot, *, committer: str
+) -> bool:
     table, _ = catalog.look(database, name)
     if body.table_id is not None and body.table_id != catalog.id_of(table):
         raise InvalidRequest(
@@ -142,7 +155,7 @@ def _commit(catalog: PaimonCatalog, database: str, name: str, body: TableCommit,
             f"{catalog.id_of(table)}: it was dropped and created again, or is another one. Open the table again.",
             kind="table_replaced",
         )
-    committed = commit_prepared(table.context, snapshot, base_uuid=body.base_snapshot_uuid)
+    committed = commit_prepared(table.context, snapshot, base_uuid=body.base_snapshot_uuid, committer=committer)
     if committed is not None and is_in_reference(database):
         check_kept(table, committed)
     return committed is not None

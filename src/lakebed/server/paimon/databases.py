@@ -14,11 +14,11 @@ from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, may_see_database
 from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, caller_of, catalog_of, database_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
-from lakebed.server.paimon.errors import error_reply
+from lakebed.server.paimon.errors import ERRORS
 from lakebed.server.paimon.pages import PageOf, pattern_of
 from lakebed.server.site import RepositoryCall
 
-ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 _PATTERN: Final = "databaseNamePattern"
 
 

@@ -12,8 +12,8 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound
-from lakebed.http import errors as generic
 from lakebed.http.asking import KIND_HEADER
+from lakebed.http.declaration import ErrorForm
 from lakebed.http.replies import json
 
 _STATUSES: Final = {
@@ -55,24 +55,23 @@ class PaimonError(msgspec.Struct, frozen=True, rename="camel"):
     code: int
 
 
-def error_reply(error: BaseException, request_id: str) -> Response:
+def _reshape(error: BaseException, plain: Response) -> Response:
     """The reply to a request that failed, in the protocol's form."""
-    reply = generic.error_reply(error, request_id=request_id, statuses=_STATUSES)
-    if not isinstance(error, LakebedError):
-        return _reply(reply, reply.status_code, msgspec.json.decode(reply.body)["message"], (None, None))
-    resource, fact = _RESOURCES.get(error.kind, (None, None))
-    name = None if fact is None else error.facts.get(fact)
-    message = msgspec.json.decode(reply.body)["message"]
-    return _reply(reply, reply.status_code, message, (resource, None if name is None else str(name)))
-
-
-def _reply(plain: Response, status: int, message: str, resource: tuple[str | None, str | None]) -> Response:
-    reply = json(PaimonError(message, *resource, status), status)
-    kept = ("www-authenticate", "retry-after", "allow", KIND_HEADER.lower())
-    for name, value in plain.headers.items():
-        if name in kept:
-            reply.headers[name] = value
+    body = msgspec.json.decode(plain.body)
+    resource, name = None, None
+    if isinstance(error, LakebedError) and plain.status_code != 500:
+        resource, fact = _RESOURCES.get(error.kind, (None, ""))
+        name = body.get("facts", {}).get(fact)
+    shown = PaimonError(body["message"], resource, None if name is None else str(name), plain.status_code)
+    reply = json(shown, plain.status_code)
+    for header, value in plain.headers.items():
+        if header in ("www-authenticate", "retry-after", "allow", KIND_HEADER.lower()):
+            reply.headers[header] = value
     return reply
+
+
+ERRORS: Final = ErrorForm(_STATUSES, _reshape)
+"""Of every route of this interface."""
 
 
 def not_served(what: str) -> InvalidRequest:

@@ -14,14 +14,14 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import json
 from lakebed.server.paimon.calls import PAGE, TABLE, table_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
-from lakebed.server.paimon.errors import error_reply
+from lakebed.server.paimon.errors import ERRORS
 from lakebed.server.paimon.pages import PageOf, pattern_of
 from lakebed.server.site import RepositoryCall
 from lakebed.table.files.placement import Placement
 from lakebed.table.read.partitions import partition_totals
 from lakebed.table.table import Table
 
-ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 _PARTITIONS: Final = f"{TABLE}/partitions"
 _PATTERN: Final = "partitionNamePattern"
 

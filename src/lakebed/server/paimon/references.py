@@ -12,12 +12,12 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.paimon.calls import PAGE, TABLE, name_of, table_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
-from lakebed.server.paimon.errors import error_reply, not_served
+from lakebed.server.paimon.errors import ERRORS, not_served
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
 from lakebed.table.codec.snapshot_json import encode_snapshot
 
-ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 _TAGS: Final = f"{TABLE}/tags"
 _TAG: Final = f"{TABLE}/tags/{{tag}}"
 _BRANCHES: Final = f"{TABLE}/branches"

@@ -13,7 +13,7 @@ from lakebed.http.openapi import PathParameter, Service, describe
 from lakebed.http.replies import json
 from lakebed.server.paimon import absent, commits, databases, partitions, references, tables
 from lakebed.server.paimon.catalog import PAIMON_TAG
-from lakebed.server.paimon.errors import PaimonError, error_reply
+from lakebed.server.paimon.errors import ERRORS, PaimonError
 from lakebed.server.site import RepositoryCall
 
 __all__ = ["PREFIX", "ROUTES"]
@@ -32,7 +32,7 @@ _SERVICE: Final = Service(
     },
     error=PaimonError,
 )
-_DESCRIPTION: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+_DESCRIPTION: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 
 
 @cache

@@ -27,11 +27,11 @@ from lakebed.server.paimon.calls import (
 from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog, describe, split_object
 from lakebed.server.paimon.changes import SchemaChange, apply_changes, columns_of
 from lakebed.server.paimon.databases import NAME_PATTERNS
-from lakebed.server.paimon.errors import error_reply, not_served
+from lakebed.server.paimon.errors import ERRORS, not_served
 from lakebed.server.paimon.pages import PageOf, pattern_of
 from lakebed.server.site import RepositoryCall
 
-ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=error_reply)
+ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 _PATTERN: Final = "tableNamePattern"
 
 

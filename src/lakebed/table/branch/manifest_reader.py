@@ -29,6 +29,8 @@ from lakebed.table.codec.avro import SMALL_COUNT_MAX
 from lakebed.table.codec.index_manifest import IndexEntry, decode_index_manifest
 from lakebed.table.codec.manifest import (
     ENTRY_SCHEMA,
+    DecodedList,
+    decode_extended_list,
     decode_manifest,
     decode_manifest_list,
     decode_manifest_lists,
@@ -92,6 +94,7 @@ class ManifestReader:
         self._layout = layout
         self._environment = environment
         self._cache = cache
+        self._keyed: tuple[list[ManifestMeta], list[tuple[str, bytes]]] = [], []
 
     def index_entries(self, name: str) -> tuple[IndexEntry, ...]:
         """The entries of an index manifest.
@@ -122,6 +125,31 @@ class ManifestReader:
             cached = tuple(decode_manifest_list(body, path=path))
             self._cache.put(key, cached, size_bytes=_META_BYTES * (len(cached) + 1))
         return list(cached)
+
+    def extended_metas(
+        self, list_name: str, *, size_bytes: int | None = None, parts: Sequence[str] = ()
+    ) -> list[ManifestMeta]:
+        """As `metas`, of a list of another client that is likely to begin with the lists `parts`.
+
+        What the list has of them is not decoded again if they were read by this function: the base list of a commit
+        repeats the base and delta lists of the one before. Cost: as `metas`; memory of the cache: the list, undecoded.
+        """
+        key = self._content_key(list_name)
+        known: DecodedList | None = self._cache.get(key)
+        if known is None:
+            path = self._layout.manifest(list_name)
+            before: list[DecodedList] = []
+            for part in map(self._cache.get, map(self._content_key, parts)):
+                if part is None:
+                    break
+                before.append(part)
+            known = decode_extended_list(self._read(path, size_bytes), path=path, parts=before)
+            self._cache.put(key, known, size_bytes=len(known.content.blocks) + _META_BYTES)
+            self.remember_list(list_name, known.metas)
+        return list(known.metas)
+
+    def _content_key(self, list_name: str) -> tuple[str, str]:
+        return self._store.url(self._layout.manifest(list_name)), "content"
 
     def entries(self, meta: ManifestMeta) -> pa.Table:
         """The entries of one manifest, as `decode_manifest` returns them.
@@ -291,7 +319,7 @@ class ManifestReader:
         metas = self.all_metas(snapshot)
         kept = metas if keep_manifest is None else [meta for meta in metas if keep_manifest(meta)]
         if len(kept) < len(metas):
-            known: pa.Table | None = self._cache.get(_live_keys(self._store.root_url, metas)[-1])
+            known: pa.Table | None = self._cache.get(self._live_keys(metas)[-1])
             if known is not None:
                 return known
             return live_after(ENTRY_SCHEMA.empty_table(), self.concat_entries(kept))
@@ -299,7 +327,7 @@ class ManifestReader:
 
     def live_of(self, metas: Sequence[ManifestMeta]) -> pa.Table:
         """The live files of a list of manifests, computed from its longest cached prefix; columns as `live_entries`."""
-        keys = _live_keys(self._store.root_url, metas)
+        keys = self._live_keys(metas)
         live, known_count = ENTRY_SCHEMA.empty_table(), 0
         for count in range(len(metas), 0, -1):
             cached: pa.Table | None = self._cache.get(keys[count - 1])
@@ -315,6 +343,24 @@ class ManifestReader:
         if known_count:
             self._cache.discard(keys[known_count - 1])
         return live
+
+    def _live_keys(self, metas: Sequence[ManifestMeta]) -> list[tuple[str, bytes]]:
+        """The cache key of the live files of each prefix of a list of manifests.
+
+        Names of manifests are unique and their bytes never change, so the key identifies the content. Snapshot ids
+        would not: another client reuses them after a rollback. Cost: 2 us a manifest that the last call did not have.
+        """
+        keyed, keys = self._keyed
+        if len(metas) < len(keyed) or metas[: len(keyed)] != keyed:
+            keyed, keys = [], []
+        keys, root_url = list(keys), self._store.root_url
+        previous = keys[-1][1] if keys else b""
+        for meta in metas[len(keyed) :]:
+            text = f"{meta.file_name}\0{meta.file_size}\0{meta.added_snapshot}\0"
+            previous = hashlib.blake2b(previous + text.encode(), digest_size=16).digest()
+            keys.append((root_url, previous))
+        self._keyed = list(metas), keys
+        return keys
 
     def delta_entries(self, snapshot: Snapshot) -> pa.Table:
         """The entries of a snapshot's own change, in committed order, not folded. Cost: 1 GET + 1 a manifest."""
@@ -357,20 +403,6 @@ def _attempt(read: Callable[[], T]) -> T | None:
         return read()
     except Unreadable:
         return None
-
-
-def _live_keys(root_url: str, metas: Sequence[ManifestMeta]) -> list[tuple[str, bytes]]:
-    """The cache key of the live files of each prefix of a list of manifests.
-
-    Names of manifests are unique and their bytes never change, so the key identifies the content. Snapshot ids would
-    not: another client reuses them after a rollback.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    keys = []
-    for meta in metas:
-        digest.update(f"{meta.file_name}\0{meta.file_size}\0{meta.added_snapshot}\0".encode())
-        keys.append((root_url, digest.digest()))
-    return keys
 
 
 def _resident_bytes(entries: pa.Table) -> int:

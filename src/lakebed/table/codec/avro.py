@@ -17,6 +17,7 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -47,9 +48,11 @@ from lakebed.table.codec.ragged import I64, Bytes, binary_array, byte_strings, g
 __all__ = [
     "LENGTHS_KEY",
     "SMALL_COUNT_MAX",
+    "Content",
     "JoinedFiles",
     "RecordSchema",
     "decode_columns",
+    "decode_extended",
     "decode_joined",
     "encode_columns",
     "encode_values",
@@ -106,19 +109,78 @@ def decode_columns(
 
     Cost: about 3 us a record in files of lakebed, 8 us in others. Memory: the result and one field.
     """
+    with _explain_damage(path):
+        return _decode_content(_read_content(body), narrow=narrow or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The records of a container file, not decoded."""
+
+    schema_json: bytes
+    blocks: bytes
+    """All blocks, uncompressed."""
+    count: int
+
+
+def decode_extended(
+    body: Buffer, *, path: str, parts: Sequence[Content]
+) -> tuple[Content, int, int, dict[str, pa.Array]]:
+    """The records of a container file behind those that it shares with others.
+
+    Args:
+        parts: what the file may begin with, one behind the other; of these the longest run that it begins with is not
+            decoded again. Files of lakebed, which state the lengths of their records, are always decoded whole.
+
+    Returns:
+        ``(content, how many of the parts it begins with, count of the other records, their columns)``, the last two as
+        `decode_columns` returns them; without other records no columns. Raises as that. Cost: as that, of the other
+        records alone.
+    """
+    with _explain_damage(path):
+        header, counts, blocks = _read_content(body)
+        content = Content(header.entries[b"avro.schema"], b"".join(blocks), sum(counts))
+        known, end, count = 0, 0, 0
+        for part in parts if LENGTHS_KEY not in header.entries else ():
+            if part.schema_json != content.schema_json or not content.blocks.startswith(part.blocks, end):
+                break
+            known, end, count = known + 1, end + len(part.blocks), count + part.count
+        if known:
+            counts, blocks = [content.count - count], [content.blocks[end:]]
+            if counts == [0] and blocks == [b""]:
+                return content, known, 0, {}
+            if counts[0] < 0:
+                raise DamageError("it has fewer records than it states")
+        return content, known, *_decode_content((header, counts, blocks), narrow={})
+
+
+def _read_content(body: Buffer) -> tuple[Header, list[int], list[bytes]]:
+    """The header, and the record counts and contents of all blocks."""
+    reader = Cursor(bytes(body))
+    other = next((name for start, name in _OTHER_FORMATS.items() if reader.data.startswith(start)), None)
+    if other is not None:
+        raise UnsupportedFormat(f"It is {other}; this version of lakebed reads manifests in Avro only.")
+    header = read_header(reader)
+    return header, *read_blocks(reader, header)
+
+
+def _decode_content(
+    content: tuple[Header, list[int], list[bytes]], *, narrow: Mapping[str, pa.DataType]
+) -> tuple[int, dict[str, pa.Array]]:
+    header, counts, blocks = content
+    schema_json = header.entries[b"avro.schema"]
+    if sum(counts) <= SMALL_COUNT_MAX and (leaves := leaves_of(schema_json)) is not None:
+        return decode_few(leaves, header, counts, blocks, narrow=narrow)
+    schema = json.loads(schema_json)
+    starts = _record_starts(header, counts, blocks, schema)
+    return len(starts) - 1, _decode_records(schema, starts, blocks)
+
+
+@contextmanager
+def _explain_damage(path: str) -> Iterator[None]:
+    """Name the file in errors of what is read of it."""
     try:
-        reader = Cursor(bytes(body))
-        other = next((name for start, name in _OTHER_FORMATS.items() if reader.data.startswith(start)), None)
-        if other is not None:
-            raise UnsupportedFormat(f"It is {other}; this version of lakebed reads manifests in Avro only.")
-        header = read_header(reader)
-        schema_json = header.entries[b"avro.schema"]
-        counts, blocks = read_blocks(reader, header)
-        if sum(counts) <= SMALL_COUNT_MAX and (leaves := leaves_of(schema_json)) is not None:
-            return decode_few(leaves, header, counts, blocks, narrow=narrow or {})
-        schema = json.loads(schema_json)
-        starts = _record_starts(header, counts, blocks, schema)
-        return len(starts) - 1, _decode_records(schema, starts, blocks)
+        yield
     except UnsupportedFormat as error:
         raise UnsupportedFormat(f"{path}: {error.message}", path=path) from error
     except _UNREADABLE as error:

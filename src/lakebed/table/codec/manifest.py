@@ -27,8 +27,10 @@ import lakebed.compute as pc
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.table.codec.avro import (
     SMALL_COUNT_MAX,
+    Content,
     RecordSchema,
     decode_columns,
+    decode_extended,
     decode_joined,
     encode_columns,
     encode_values,
@@ -253,6 +255,28 @@ def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
     """The manifests of a list, in order. Raises `Corruption`, `UnsupportedFormat`: see `decode_manifest`."""
     count, columns = decode_columns(body, path=path)
     return _metas_of(count, columns, path=path)
+
+
+class DecodedList(NamedTuple):
+    """A manifest list, with the bytes by which a later one that repeats it is known to do so."""
+
+    metas: tuple[ManifestMeta, ...]
+    content: Content
+
+
+def decode_extended_list(body: Buffer, *, path: str, parts: Sequence[DecodedList]) -> DecodedList:
+    """As `decode_manifest_list`, of a list that may begin with others, which are then not decoded again.
+
+    Args:
+        parts: one behind the other; see `avro.decode_extended`.
+
+    Cost: as `decode_manifest_list`, of the manifests that the parts do not have.
+    """
+    content, known, count, columns = decode_extended(body, path=path, parts=[part.content for part in parts])
+    metas: tuple[ManifestMeta, ...] = ()
+    for part in parts[:known]:
+        metas += part.metas
+    return DecodedList(metas if count == 0 else (*metas, *_metas_of(count, columns, path=path)), content)
 
 
 def decode_manifest_lists(bodies: Sequence[Buffer]) -> dict[int, list[ManifestMeta]]:

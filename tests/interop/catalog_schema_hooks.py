@@ -1,4 +1,4 @@
-"""What schemathesis should know of the catalog under test: names that exist, so that requests come past the first look.
+"""What schemathesis should know of the catalogs under test: names that exist, so that requests come past a first look.
 
 Loaded by schemathesis in the clients' environment. Of the generated names most are replaced by existing ones, by a rule
 that depends on nothing but the generated name; the others stay, and are mistakes that must be refused well.
@@ -9,6 +9,7 @@ import schemathesis
 KNOWN = {
     "prefix": ["lake"],
     "database": ["db", "default"],
+    "namespace": ["db", "default"],
     "table": ["t", "t$branch_dev"],
     "tag": ["v1"],
     "branch": ["dev"],
