@@ -15,7 +15,7 @@ from lakebed.http.asking import KIND_HEADER
 from lakebed.http.declaration import ErrorForm
 from lakebed.http.replies import json
 
-_STATUSES: Final = {"read_only": 406}
+_STATUSES: Final = {"insufficient_permissions": 403, "read_only": 406}
 
 _BY_KIND: Final = {
     "table_not_found": "NoSuchTableException",
@@ -55,7 +55,8 @@ def _reshape(error: BaseException, plain: Response) -> Response:
     name = _BY_STATUS.get(status, "InternalServerError")
     if isinstance(error, LakebedError):
         name = _BY_KIND.get(error.kind, name)
-    message = msgspec.json.decode(plain.body)["message"]
+    body = msgspec.json.decode(plain.body)
+    message = body.get("explanation") or body["message"]
     reply = json(IcebergErrorBody(IcebergError(message, name, status)), status)
     for header, value in plain.headers.items():
         if header in ("www-authenticate", "retry-after", "allow", KIND_HEADER.lower()):

@@ -17,6 +17,7 @@ from lakebed.http.declaration import ErrorForm
 from lakebed.http.replies import json
 
 _STATUSES: Final = {
+    "insufficient_permissions": 403,  # 401 is for wrong keys: clients fetch another token
     "not_served": 501,
     "protected_branch": 403,
     "read_only_repository": 403,
@@ -62,7 +63,9 @@ def _reshape(error: BaseException, plain: Response) -> Response:
     if isinstance(error, LakebedError) and plain.status_code != 500:
         resource, fact = _RESOURCES.get(error.kind, (None, ""))
         name = body.get("facts", {}).get(fact)
-    shown = PaimonError(body["message"], resource, None if name is None else str(name), plain.status_code)
+    shown = PaimonError(
+        body.get("explanation") or body["message"], resource, None if name is None else str(name), plain.status_code
+    )
     reply = json(shown, plain.status_code)
     for header, value in plain.headers.items():
         if header in ("www-authenticate", "retry-after", "allow", KIND_HEADER.lower()):
