@@ -1,4 +1,4 @@
-"""A pool of threads of which few work at a time: a call that waits for somebody outside leaves its slot meanwhile.
+"""A pool of threads of which few work at a time: a call that waits for another service leaves its slot meanwhile.
 
 Owns: `SlotPool` and `leave_slot`. The calls of a pool share the processor, so it has few slots. A webhook may take a
 minute, and its owner decides how long: were its call to keep the slot, two of them would stop the calls of everybody.
@@ -131,7 +131,7 @@ def _fulfil(future: Future[R], call: Callable[[], R]) -> None:
 
 @contextmanager
 def leave_slot(owner: str) -> Iterator[None]:
-    """Leave the slot of this thread, if it has one, while the block waits for somebody outside.
+    """Leave the slot of this thread, if it has one, while the block waits for another service.
 
     Args:
         owner: on whose behalf it waits, such as a repository.

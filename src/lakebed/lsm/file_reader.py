@@ -395,8 +395,8 @@ class FileReader:
         try:
             if values is not None and not is_few:
                 places = np.fromiter(map(place_of.__getitem__, page_of.values()), np.int64, len(keys))
-                found = find_values(content, np.array(starts), keys, places=places, sequence=sequence)
-                keys = _add_values(values, keys, found)
+                contents = find_values(content, np.array(starts), keys, places=places, sequence=sequence)
+                keys = _add_values(values, keys, contents)
             for key in keys:
                 page = page_of[key]
                 place = place_of[page]
@@ -730,13 +730,13 @@ def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence
         start = end
 
 
-def _add_values(values: dict[bytes, bytes], keys: Sequence[bytes], found: Sequence[bytes | None]) -> Sequence[bytes]:
-    """Add the values that were found, one or None a key; the keys without."""
-    if None not in found:
-        values.update(zip(keys, cast(Sequence[bytes], found), strict=True))
+def _add_values(values: dict[bytes, bytes], keys: Sequence[bytes], contents: Sequence[bytes | None]) -> Sequence[bytes]:
+    """Add the contents, one or None a key, of those keys that have some; the keys without."""
+    if None not in contents:
+        values.update(zip(keys, cast(Sequence[bytes], contents), strict=True))
         return ()
-    values.update((key, value) for key, value in zip(keys, found, strict=True) if value is not None)
-    return [key for key, value in zip(keys, found, strict=True) if value is None]
+    values.update((key, value) for key, value in zip(keys, contents, strict=True) if value is not None)
+    return [key for key, value in zip(keys, contents, strict=True) if value is None]
 
 
 def _page_groups(

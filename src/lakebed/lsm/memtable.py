@@ -308,7 +308,7 @@ class Memtable:
             return [(row, special[row]) for row in range(start, end) if row in special]
         return [entry for entry in special.copy().items() if start <= entry[0] < end]
 
-    def ordered_keys(self) -> tuple[list[bytes], list[bytes]]:
+    def order_keys(self) -> tuple[list[bytes], list[bytes]]:
         """The keys of all rows so far, hidden ones included, each once: two ascending lists, the second a short one.
 
         Cost: nothing without new rows; a copy of the short list, and 1 us a new row; now and then 0.1 us a row of all.

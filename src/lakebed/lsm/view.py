@@ -403,7 +403,7 @@ class View:
         sources = [
             chunks_of_memtable(memtable, keys, start, end, sequence=self.sequence)
             for memtable in self.memtables
-            for keys in memtable.ordered_keys()
+            for keys in memtable.order_keys()
         ]
         sources += [self._chunks_of_files(files, start, end) for files in levels]
         return (

@@ -124,6 +124,26 @@ def test_a_repeated_request_is_recognised_after_its_snapshot_expired(bench: Benc
     assert bench.live() == ["b", "c", "mine"]
 
 
+def test_a_base_behind_a_gap_is_met(bench: Bench, client: Client) -> None:
+    """A server whose hint is behind numbers that expired sees the version that its client is based on."""
+    for name in ("a", "b", "c"):
+        bench.commit(name)
+    first = bench.table.context.snapshots.body(1)
+    bench.table.expire(retain_max=1, older_than_ms=2**50)
+    bench.store.put("snapshot/snapshot-1", first)
+    bench.store.put("snapshot/LATEST", b"1")
+    prepared = client.prepare(bench.change("d"), base=bench.table.latest())
+    table = bench.reopen()
+    stale = table.context.snapshots.latest(exact=False)
+    assert stale is not None
+    assert stale.id == 1, "or this is no test of a gap"
+    committed = commit_prepared(bench.reopen().context, prepared)
+    assert committed is not None
+    assert committed.id == 4
+    assert commit_prepared(bench.reopen().context, prepared) == committed
+    assert bench.live(bench.reopen()) == ["a", "b", "c", "d"]
+
+
 def test_an_old_base_must_be_prepared_again(bench: Bench, client: Client) -> None:
     """A snapshot on a version that is not the newest is not committed, and says so without an error."""
     bench.commit("a")

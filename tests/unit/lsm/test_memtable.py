@@ -221,7 +221,7 @@ def test_ordered_keys_are_every_key_once() -> None:
     for size in (1, 0, 200, 300, 5000, 3, 40, 900, 1):
         some = [b"%05d" % rng.randrange(9000) for _ in range(size)]
         memtable.extend(some, [b"v"] * size)
-        keys, late = memtable.ordered_keys()
+        keys, late = memtable.order_keys()
         count += size
         assert memtable.row_count == count
         assert keys == sorted(keys)

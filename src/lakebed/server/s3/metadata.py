@@ -49,8 +49,8 @@ def describe(call: S3Call) -> tuple[str, dict[str, str]]:
                 text = ", ".join(word for word in map(str.strip, text.split(",")) if word and word != "aws-chunked")
             if text:
                 metadata[_SYSTEM_KEY + label] = text
-    own = [(key[len(_META_KEY) :], value) for key, value in metadata.items() if key.startswith(_META_KEY)]
-    if sum(len(key) + len(value.encode()) for key, value in own) > _SYSTEM_META_MAX:
+    pairs = [(key[len(_META_KEY) :], value) for key, value in metadata.items() if key.startswith(_META_KEY)]
+    if sum(len(key) + len(value.encode()) for key, value in pairs) > _SYSTEM_META_MAX:
         raise s3_error("MetadataTooLarge", f"Your metadata headers exceed {_SYSTEM_META_MAX} bytes.")
     return call.headers.get("content-type") or "binary/octet-stream", metadata
 

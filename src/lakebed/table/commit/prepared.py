@@ -88,7 +88,9 @@ def commit_prepared(
         raise _invalid(f"its id is {snapshot.id}, and the first one is 1")
     snapshot = replace(snapshot, uuid=_write_id(snapshot))
     with branch.commit_turn:
-        head = branch.snapshots.latest(exact=False)  # a newer one behind a gap is met when the id is taken
+        head = branch.snapshots.latest(exact=False)
+        if snapshot.id > 1 + (0 if head is None else head.id):
+            head = branch.snapshots.latest()  # the client has seen one behind a gap that a rollback left
         known = _find_committed(branch, snapshot, head)
         if known is not None or not _is_on_top(branch, snapshot, head, base_uuid):
             return known
