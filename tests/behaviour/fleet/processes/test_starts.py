@@ -1,4 +1,4 @@
-"""Real processes that start under difficulties: two of a kind at once on a fresh lake, and a node without its control plane."""
+"""Real processes that start at once, two of a kind on a fresh lake, or alone: a node without its control plane."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_two_of_a_kind_start_at_once_on_a_fresh_lake(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_node_resumes_without_its_control_plane(tmp_path: Path) -> None:
-    """Killed and started while no control plane runs, it goes on with its transaction, which is committed afterwards."""
+    """Killed and started while no control plane runs, it goes on with its transaction, which is committed later."""
     settings = FleetSettings(str(tmp_path / "lake"), tmp_path / "local", node_count=0)
     with LocalFleet(settings) as local:
         words = ("node", "--control", local.control_url, "--local", str(tmp_path / "node-1"), "--memtable-mib", "1")
