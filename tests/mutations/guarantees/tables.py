@@ -373,4 +373,9 @@ GUARANTEES = [
         never(scan_pruning.prune_buckets, lambda it: it.is_floating),
         "behaviour/table/test_placement_options.py::test_both_zeros_are_found_in_any_bucket[primary-key-double]",
     ),
+    Guarantee(
+        "A commit of another client does not name files that a collection took while the client stood still.",
+        raise_nothing(prepared._check_old_files),
+        "behaviour/table/test_prepared.py::test_files_that_a_collection_may_have_taken_are_looked_for[10-1]",
+    ),
 ]
