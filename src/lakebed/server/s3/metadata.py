@@ -129,6 +129,8 @@ def decode_words(text: str) -> str:
         return text
     try:
         parts = decode_header(text)
-        return "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts)
+        meant = "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts)
+        meant.encode()  # a charset such as utf-7 may make halves of characters, which no client could be sent
+        return meant
     except (HeaderParseError, LookupError, ValueError):
         return text

@@ -61,6 +61,15 @@ def test_the_gateway_and_rest_share_their_objects(gateway: Any, bucket: str) -> 
     assert s3.get_object(Bucket="analytics", Key=f"{branch}/shared")["Body"].read() == b"newer"
 
 
+@pytest.mark.parametrize(
+    "value", ["=?utf-7?q?+2AA-?=", "=?utf-8?q?=ff?=", "=?utf-8?b?x?=", "=?zlib?q?abc?=", "=?nothing?q?a?=", "=?", "?="]
+)
+def test_metadata_that_only_looks_encoded_is_kept(gateway: Any, bucket: str, value: str) -> None:
+    """Words in no charset, in a broken one, or that mean no character stay as they are, and are no error."""
+    gateway.s3().put_object(Bucket=bucket, Key="odd", Body=b"", Metadata={"k": value})
+    assert gateway.s3().head_object(Bucket=bucket, Key="odd")["Metadata"] == {"k": value}
+
+
 def test_metadata_of_both_interfaces_and_in_any_script(gateway: Any, bucket: str) -> None:
     """Keys with and without S3's beginning are shown, and text beyond ASCII comes back in encoded words that decode."""
     text = "ÿ öä = _ ? " + "中" * 30
