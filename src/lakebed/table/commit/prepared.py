@@ -36,7 +36,7 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.earlier_commits import newest_first
 from lakebed.table.branch.inherited import encode_inherited, load_inherited
 from lakebed.table.codec.index_manifest import HASH, IndexEntry
-from lakebed.table.codec.manifest import ADD, ENTRY_SCHEMA, IDENTITY
+from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
 from lakebed.table.files.dynamic_bucket import is_dynamic
@@ -187,7 +187,7 @@ def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, sc
         snapshot.base_manifest_list, size_bytes=snapshot.base_manifest_list_size, parts=before
     )
     delta = _load_metas(branch, snapshot.delta_manifest_list, snapshot.delta_manifest_list_size)
-    live = ENTRY_SCHEMA.empty_table() if head is None else branch.manifests.live_entries(head)
+    live = NO_ENTRIES if head is None else branch.manifests.live_entries(head)
     _check_base(branch, base, head, live)
     entries = branch.manifests.concat_entries(delta)
     _check_entries(branch, entries, live, schema)
