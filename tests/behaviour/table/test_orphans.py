@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import Closed
+from lakebed.errors import Closed, Conflict
 from lakebed.objects import open_store
 from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.manifest_reader import ManifestReader
 from lakebed.table.branch.unfinished import load_deletions
 from lakebed.table.collect import deletion
 from lakebed.table.collect.orphans import remove_orphan_files
+from lakebed.table.model.model import BucketChange
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from worlds.table.world import TableWorld
+
+if TYPE_CHECKING:
+    from conftest import Bench
 
 DAY_S = 86_400.0
 
@@ -137,3 +144,42 @@ def test_files_of_a_deleted_branch_are_orphans(made: TableWorld) -> None:
     assert not only & made.stored()
     made.check(collected=True)
     made.check_versions()
+
+
+@pytest.mark.parametrize("file_count", [1, 5])
+@pytest.mark.parametrize("is_logged", [False, True])
+def test_a_writer_that_took_longer_than_a_day_is_told_that_its_files_went(
+    new_bench: Callable[..., Bench], file_count: int, is_logged: bool
+) -> None:
+    """Rows whose files a search of orphans took are not called committed; files that are old and there are taken."""
+    bench = new_bench({"bucket": str(file_count), "bucket-key": "id"} if not is_logged else {})
+    context = bench.table.context
+
+    def write() -> list[BucketChange]:
+        writer = new_writer(context)
+        writer.write(pa.table({"id": range(100)}))
+        changes = writer.finish()
+        return [replace(change, added=(), changelog=change.added) for change in changes] if is_logged else changes
+
+    late, gone = write(), write()
+    bench.clock.advance(DAY_S + 1)
+    with bench.store.count() as requests:
+        commit_changes(context, late)
+    assert requests.head + requests.list >= file_count
+    assert bench.table.collect().deleted_count == sum(len(change.added + change.changelog) for change in gone)
+    with pytest.raises(Conflict, match="deleted after a day") as refused:
+        commit_changes(context, gone)
+    assert refused.value.kind == "file_gone"
+    assert bench.table.latest().id == 1
+    assert bench.table.read().num_rows == (0 if is_logged else 100)
+
+
+def test_a_writer_of_an_hour_pays_nothing_for_it(bench: Bench) -> None:
+    """Young files are not looked for."""
+    writer = new_writer(bench.table.context)
+    writer.write(pa.table({"id": [1]}))
+    changes = writer.finish()
+    bench.clock.advance(3_600)
+    with bench.store.count() as requests:
+        commit_changes(bench.table.context, changes)
+    assert requests.head <= 2

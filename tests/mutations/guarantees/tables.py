@@ -14,7 +14,7 @@ from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import stream
 from lakebed.table.codec import manifest, roaring
 from lakebed.table.codec.manifest import DecodedList
-from lakebed.table.commit import commit, conflicts, index_after, prepared, vector_update
+from lakebed.table.commit import commit, conflicts, index_after, prepared, presence, vector_update
 from lakebed.table.compaction import compact, compact_plan, lookup
 from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update, sequence
 from lakebed.table.model.model import Split
@@ -375,7 +375,12 @@ GUARANTEES = [
     ),
     Guarantee(
         "A commit of another client does not name files that a collection took while the client stood still.",
-        raise_nothing(prepared._check_old_files),
+        returns(presence.find_gone_file, None),
         "behaviour/table/test_prepared.py::test_files_that_a_collection_may_have_taken_are_looked_for[10-1]",
+    ),
+    Guarantee(
+        "Rows whose files a search of orphans took while they were written are not called committed.",
+        raise_nothing(commit._Commit._check_presence),
+        "behaviour/table/test_orphans.py::test_a_writer_that_took_longer_than_a_day_is_told_that_its_files_went[False-5]",
     ),
 ]

@@ -42,6 +42,7 @@ from lakebed.table.codec.manifest_merge import MergePlan, fold_run, plan_merge
 from lakebed.table.codec.manifest_meta import manifest_meta
 from lakebed.table.commit.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
 from lakebed.table.commit.index_after import index_after
+from lakebed.table.commit.presence import WHY_GONE, find_gone_file
 from lakebed.table.commit.vector_update import check_live, check_vectors, has_deleted, read_files
 from lakebed.table.model.model import (
     BATCH_COMMIT_IDENTIFIER,
@@ -161,7 +162,8 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
     newest, which contains it too). The files of `CommitRequest.own` are deleted then.
 
     Raises:
-        Conflict: what it deletes is gone, or keys overlap; or the allowed retries or time are used up.
+        Conflict: what it deletes is gone, or keys overlap; new files were collected, because the change took longer
+            than a day (``file_gone``); or the allowed retries or time are used up.
         OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
 
     Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 LIST of schemas, 1 PUT a manifest, 2 PUTs of lists,
@@ -197,6 +199,7 @@ class _Changelog:
     row_count: int | None = None
     paths: frozenset[str] = frozenset()
     """Of the list and its manifests."""
+    entries: pa.Table | None = None
 
 
 @dataclass(slots=True)
@@ -333,6 +336,9 @@ class _Commit:
         index_manifest = self._index_of(staged)
         changelog = self.changelog = self.changelog or self._write_changelog()
         self.used |= changelog.paths
+        self._check_presence(staged.entries)
+        if changelog.entries is not None:
+            self._check_presence(changelog.entries)
         delta_rows = _row_count_delta(staged.entries)
         kept = staged.keeps or staged.base
         marks = (self.request.options.get("watermark"), head.watermark if head else None)
@@ -423,6 +429,17 @@ class _Commit:
             at_basis=vectors_of(self.branch, basis),
             load=partial(load_positions, self.branch.store),
         )
+
+    def _check_presence(self, entries: pa.Table) -> None:
+        """Raise `Conflict` if a search of orphans took new files, because the change took longer than their grace."""
+        is_new = pc.and_(pc.is_null(entries["commit_snapshot"]), pc.is_null(entries["external_path"]))
+        is_new = pc.and_(is_new, pc.is_valid(entries["creation_time_ms"]))
+        added = entries.filter(pc.and_(is_new, pc.equal(entries["kind"], ADD)))
+        gone = find_gone_file(self.branch, added, self.schema)
+        if gone is not None:
+            raise Conflict(
+                f"The new file {gone} is not there any more; {WHY_GONE}. Nothing was committed.", kind="file_gone"
+            )
 
     def _check_basis(self, basis: Basis, entries: pa.Table, head: Snapshot | None) -> None:
         """Raise `Conflict` if another writer may have changed the rows that the change was made from."""
@@ -532,7 +549,7 @@ class _Commit:
         name, size_bytes = self._write_list(metas)
         names = (name, *(meta.file_name for meta in metas))
         row_count = pc.sum(entries["row_count"]).as_py()
-        return _Changelog(name, size_bytes, row_count, frozenset(map(self.branch.layout.manifest, names)))
+        return _Changelog(name, size_bytes, row_count, frozenset(map(self.branch.layout.manifest, names)), entries)
 
     def _write_list(self, metas: Sequence[ManifestMeta]) -> tuple[str, int]:
         body = encode_manifest_list(metas)

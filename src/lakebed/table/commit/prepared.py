@@ -22,7 +22,6 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -39,6 +38,7 @@ from lakebed.table.codec.index_manifest import HASH, IndexEntry
 from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
+from lakebed.table.commit.presence import WHY_GONE, added_files, find_gone_file
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement
@@ -57,12 +57,6 @@ _USER_CHARACTERS_MAX: Final = 1_000
 _COUNTS: Final = ("base_manifest_list_size", "delta_manifest_list_size", "changelog_manifest_list_size")
 _COUNTS_OF_ROWS: Final = ("changelog_record_count", "next_row_id")
 _BUCKET: Final = ("partition", "bucket")
-_YOUNG_MS: Final = 9 * 3_600_000
-"""Of this age no file is an orphan yet, whose age is a day. Clients write the time in a zone of their own, which makes
-a file look up to 12 hours older, or 14 hours younger, than it is."""
-_AHEAD_MS: Final = 15 * 3_600_000
-_HEADS_MAX: Final = 3
-"""So many files of a bucket are asked for one by one, and more by a list of its folder."""
 _UNREADABLE: Final = (NotFound, Corruption, UnsupportedFormat)
 
 
@@ -192,7 +186,9 @@ def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, sc
     entries = branch.manifests.concat_entries(delta)
     _check_entries(branch, entries, live, schema)
     _check_change(branch, snapshot, entries, live, schema)
-    _check_old_files(branch, entries, live, schema)
+    gone = find_gone_file(branch, added_files(entries, live), schema)
+    if gone is not None:
+        raise _invalid(f"the file {gone}, which it adds, is not there; {WHY_GONE}")
     if snapshot.changelog_manifest_list is not None:
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
         _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)
@@ -314,45 +310,6 @@ def _check_change(
         upserts=snapshot.commit_kind == "APPEND",
         least=max(gone["schema_id"].to_pylist(), default=0),
     )
-
-
-def _check_old_files(branch: TableBranch, entries: pa.Table, live: pa.Table, schema: TableSchema) -> None:
-    """Raise unless the new files are there that a collection may have deleted before they were committed.
-
-    A writer that stood still for a day finds its files gone, as no version named them. Files at external paths, where
-    nothing is deleted by age alone, are trusted, and so are young files: a look at each would be a request a file.
-    """
-    added = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"])))
-    now_ms, times = branch.now_ms(), added["creation_time_ms"]
-    is_young = pc.and_(pc.greater(times, now_ms - _YOUNG_MS), pc.less(times, now_ms + _AHEAD_MS))
-    old = added.filter(pc.invert(pc.fill_null(is_young, False)))
-    old = old.filter(pc.invert(pc.is_in(old["file_name"], value_set=live["file_name"])))
-    if not old.num_rows:
-        return
-    folders_of = Placement.of(schema)
-    names: dict[tuple[bytes, int], list[str]] = {}
-    for partition, bucket, name in zip(*(old[column].to_pylist() for column in (*_BUCKET, "file_name")), strict=True):
-        names.setdefault((partition, bucket), []).append(name)
-    for (partition, bucket), files in names.items():
-        folders = folders_of.folders(partition, bucket)
-        for name in files if len(files) <= _HEADS_MAX else sorted(set(files) - _list_names(branch, folders)):
-            if not _is_in_any(branch, folders, name):
-                raise _invalid(
-                    f"the file {folders[0]}/{name}, which it adds, is not there; files that no version names are "
-                    "deleted after a day: write the rows again"
-                )
-
-
-def _list_names(branch: TableBranch, folders: Sequence[str]) -> set[str]:
-    return {meta.path.rpartition("/")[2] for folder in folders for meta in branch.store.list(folder)}
-
-
-def _is_in_any(branch: TableBranch, folders: Sequence[str], name: str) -> bool:
-    for folder in folders:
-        with suppress(NotFound):
-            branch.store.head(f"{folder}/{name}")
-            return True
-    return False
 
 
 def _check_index(
