@@ -11,10 +11,8 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from enum import Enum
-from itertools import accumulate
-from typing import Final, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +22,18 @@ from lakebed.errors import Corruption, InvalidRequest
 from lakebed.lsm.block import CONTINUES, PLAIN, Block, damage_error, keys_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.filter import hash_key
-from lakebed.lsm.format import Pages, Tail, decode_blocks, decode_page, decode_tail, join_pages
-from lakebed.lsm.model import FileMeta, Row
+from lakebed.lsm.format import (
+    PAGE_ENTRY_BYTES,
+    Pages,
+    Tail,
+    decode_blocks,
+    decode_page,
+    decode_tail,
+    join_pages,
+    read_page_entry,
+    unpack_page,
+)
+from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Row, RowsDecide
 from lakebed.lsm.page import BadPageError, batch_of_run, find_rows, find_value, find_values, pairs_of_page, rows_of_page
 from lakebed.lsm.short_scan import Chunk, chunk_of_rows
 from lakebed.objects.port import ObjectStore
@@ -56,15 +64,6 @@ _PYTHON_BYTES_OF_PAGE: Final = 64
 """What a cached page costs in addition to its bytes."""
 
 
-class RowsDecide(Enum):
-    """That a key may be in a file, and its value is not the whole answer."""
-
-    ROWS_DECIDE = 0
-
-
-ROWS_DECIDE: Final = RowsDecide.ROWS_DECIDE
-
-
 class FileReader:
     """One file that can be read. Holds no part of it, so that it is cheap to keep.
 
@@ -80,10 +79,10 @@ class FileReader:
         "_name",
         "_path",
         "_store",
-        "_tail_key",
         "first_key",
         "last_key",
         "meta",
+        "tail_key",
     )
 
     def __init__(self, store: ObjectStore, path: str, *, meta: FileMeta, cache: BlockCache) -> None:
@@ -97,7 +96,8 @@ class FileReader:
         # Ids are unique but for copies of a database and for simulations, where one seed mints them twice.
         self._name = f"{store.root_url}/{path}"
         self._entries = cache.entries
-        self._tail_key = (self._name, _TAIL)
+        self.tail_key = (self._name, _TAIL)
+        """Of the open file in `BlockCache.entries`."""
 
     @property
     def path(self) -> str:
@@ -153,14 +153,13 @@ class FileReader:
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
-        entry = self._entries.get(self._tail_key)
-        if entry is None:
-            tail = self.tail()
-        else:
-            entry.used = True
-            tail = entry.value
+        tail = self.tail()
         if not tail.filter.may_contain(hash_key(key) if key_hash is None else key_hash):
             return []
+        return self._rows_in_file(tail, key, sequence=sequence)
+
+    def _rows_in_file(self, tail: Tail, key: bytes, *, sequence: int | None) -> list[Row]:
+        """As `get`, of a key that the filter lets pass."""
         pages = tail.pages
         if pages is None or self._cache.has_space:
             return self._get_by_block(tail, key, sequence=sequence)
@@ -178,49 +177,48 @@ class FileReader:
             self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
         return rows
 
-    def find_value(self, key: bytes, key_hash: int, *, sequence: int | None = None) -> bytes | RowsDecide | None:
+    def find_value(self, tail: Tail, key: bytes, *, sequence: int | None = None) -> bytes | RowsDecide | None:
         """The value of a key whose newest row here is a PUT that does not end, in the fewest steps.
 
         Args:
-            key_hash: of the key (`hash_key`).
+            tail: of this file; its filter lets the key pass.
             sequence: as for `get`.
 
         Returns:
             None when the key is not here; `ROWS_DECIDE` when `get` has to tell.
         Raises and cost: as `get`.
         """
-        entries = self._entries
-        entry = entries.get(self._tail_key)
-        if entry is None:
-            return ROWS_DECIDE  # what is read by a request is read once, also if the cache does not keep it
-        entry.used = True
-        tail: Tail = entry.value
-        if not tail.filter.may_contain(key_hash):
-            return None
-        pages = tail.pages
+        pages, mapped = tail.pages, tail.mapped
         if pages is None or self._ceiling is not None:
             return ROWS_DECIDE
         page = bisect_right(pages.keys or pages.load_keys(tail), key) - 1
         if page < 0:
             return None
-        number = pages.blocks[page]
-        if tail.flags[number] & CONTINUES:
+        entry = start, _, length, _, number, _, flags = read_page_entry(pages.octets, PAGE_ENTRY_BYTES * page)
+        if flags & CONTINUES:
             return ROWS_DECIDE
-        entry = entries.get((self._name, number))
-        value: bytes | None
-        if entry is not None:
-            entry.used = True
-            value = entry.value.find_value(key, sequence=sequence)
-        elif tail.mapped is None:
-            return ROWS_DECIDE
-        elif self._cache.has_space:
-            value = self._load(tail, number).find_value(key, sequence=sequence)
+        entries, name, cache = self._entries, self._name, self._cache
+        cached = entries.get((name, number))
+        if cached is not None:
+            cached.used = True
+            value: bytes | RowsDecide | None = cached.value.find_value(key, sequence=sequence)
+            return value
+        if mapped is None:
+            return ROWS_DECIDE  # what is read by a request is read once, also if the cache does not keep it
+        if cache.has_space:
+            return self._load(tail, number).find_value(key, sequence=sequence)
+        cached = entries.get((name, _PAGES - page))
+        if cached is not None:
+            cached.used = True
+            body: bytes = cached.value
         else:
-            try:
-                value = find_value(self._page(tail, pages, page), key, sequence=sequence)
-            except BadPageError as error:
-                raise self._bad_page_error(tail, number) from error
-        return ROWS_DECIDE if value is None else value
+            body = unpack_page(entry, mapped[start : start + length], path=self._path)
+            if cache.wants(name, _PAGES - page):
+                cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+        try:
+            return find_value(body, key, sequence=sequence)
+        except BadPageError as error:
+            raise self._bad_page_error(tail, number) from error
 
     def _get_by_block(self, tail: Tail, key: bytes, *, sequence: int | None) -> list[Row]:
         """As `get`, of a key that the filter lets pass."""
@@ -285,43 +283,46 @@ class FileReader:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail = self.tail()
         likely = _keys_in_filter(tail, keys, hashes)
+        pages = tail.pages
         if not likely:
             return
-        low, high = bisect_left(likely, tail.first_keys[0]), bisect_right(likely, self.meta.last_key)
-        if low or high < len(likely):
-            likely = likely[low:high]
-        if likely and (tail.pages is None or self._cache.has_space):
-            likely = self._find_in_blocks(tail, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
-        if likely and tail.pages is not None:
-            self._find_in_pages(tail, tail.pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
+        if pages is None:
+            likely = sorted(likely)
+            low, high = bisect_left(likely, tail.first_keys[0]), bisect_right(likely, self.meta.last_key)
+            by_block = dict(_by_block(tail, likely[low:high]))
+            self._find_in_blocks(tail, by_block, sequence=sequence, rows_by_key=rows_by_key, values=values)
+        elif len(likely) < _FEW_KEYS and tail.mapped is not None:
+            for key in likely:
+                value = self.find_value(tail, key, sequence=sequence) if values is not None else ROWS_DECIDE
+                if value is ROWS_DECIDE:
+                    if rows := self._rows_in_file(tail, key, sequence=sequence):
+                        rows_by_key[key] = rows
+                elif value is not None and values is not None:
+                    values[key] = value
+        else:
+            self._find_in_pages(tail, pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
 
     def _find_in_blocks(
         self,
         tail: Tail,
-        keys: Sequence[bytes],
+        by_block: Mapping[int, Sequence[bytes]],
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
-    ) -> list[bytes]:
-        """Add what blocks that are in the cache or fit in have of ascending keys; the keys that are left."""
-        missing: dict[int, Sequence[bytes]] = {}
-        left: list[bytes] = []
-        space_bytes = self._cache.space_bytes
-        for number, some in _by_block(tail, keys):
+    ) -> None:
+        """Add what whole blocks have of keys, by the number of the block; they are kept if they fit in."""
+        missing: list[int] = []
+        for number, some in by_block.items():
             block: Block | None = self._cache.get(self._name, number)
             if block is not None:
                 self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
-            elif tail.pages is not None and space_bytes <= 0:
-                left += some
             else:
-                missing[number] = some
-                space_bytes -= tail.raw_lengths[number]
-        for numbers in _groups(tail, list(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
+                missing.append(number)
+        for numbers in _groups(tail, sorted(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
             for number, _, block in self._blocks(tail, numbers, fill_cache=True):
-                some = missing[number]
+                some = by_block[number]
                 self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
-        return left
 
     def _find_each(
         self,
@@ -336,7 +337,7 @@ class FileReader:
     ) -> None:
         """Add what a block has of keys whose first rows can only be in there."""
         if values is not None:
-            keys = _add_values(values, keys, block.find_values(keys, sequence=sequence))
+            keys = block.find_values(keys, values, sequence=sequence)
         for key in keys:
             rows, unfinished = block.rows_of(key, sequence=sequence)
             if unfinished:
@@ -354,66 +355,85 @@ class FileReader:
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add what single pages have of ascending keys, and blocks where those are in the cache."""
-        cached, blocks, flags = self._cache.numbers_of(self._name), pages.blocks, tail.flags
-        wanted: list[tuple[int, bytes]] = []
-        in_blocks: dict[int, list[bytes]] = {}
-        for page, key in zip(pages.find_each(tail, keys), keys, strict=True):
-            number = blocks[page]
-            if number not in cached and not flags[number] & CONTINUES:
-                wanted.append((page, key))
-            elif flags[number] & CONTINUES:
-                if rows := self._get_by_block(tail, key, sequence=sequence):
-                    rows_by_key[key] = rows
-            else:
-                in_blocks.setdefault(number, []).append(key)
-        for number, some in in_blocks.items():
-            block = self._cache.get(self._name, number) or self._load(tail, number)
-            self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
-        for group in _page_groups(pages, wanted, ahead_bytes=AHEAD_BYTES_DEFAULT):
-            if group:
-                self._find_in_group(tail, pages, group, sequence=sequence, rows_by_key=rows_by_key, values=values)
+        """Add what single pages have of keys, and blocks where those are in the cache or fit in."""
+        if pages.common_bytes:
+            first_key, last_key = self.first_key, self.last_key
+            keys = [key for key in keys if first_key <= key <= last_key]
+            if not keys:
+                return
+        numbers = pages.find_each(tail, keys)
+        if int(numbers.min()) < 0:
+            keys, numbers = _select(keys, numbers, numbers >= 0)
+        entries = pages.table.take(numbers)
+        blocks, continues = entries["block"].tolist(), entries["flags"] & CONTINUES
+        if continues.any():
+            for place in continues.nonzero()[0].tolist():
+                if rows := self._get_by_block(tail, keys[place], sequence=sequence):
+                    rows_by_key[keys[place]] = rows
+            keys, numbers = _select(keys, numbers, continues == 0)
+            blocks = pages.table.take(numbers)["block"].tolist()
+        cached = self._cache.numbers_of(self._name)
+        if self._cache.has_space or not cached.isdisjoint(blocks):
+            space_bytes = self._cache.space_bytes
+            by_block: dict[int, list[bytes]] = {}
+            is_left = np.zeros(len(keys), bool)
+            for place, (number, key) in enumerate(zip(blocks, keys, strict=True)):
+                some = by_block.get(number)
+                if some is not None:
+                    some.append(key)
+                elif number in cached:
+                    by_block[number] = [key]
+                elif space_bytes > 0:
+                    by_block[number] = [key]
+                    space_bytes -= tail.raw_lengths[number]
+                else:
+                    is_left[place] = True
+            self._find_in_blocks(tail, by_block, sequence=sequence, rows_by_key=rows_by_key, values=values)
+            keys, numbers = _select(keys, numbers, is_left)
+        for their_keys, group, places in _page_groups(pages, keys, numbers, ahead_bytes=AHEAD_BYTES_DEFAULT):
+            self._find_in_group(
+                tail, pages, group, their_keys, places=places, sequence=sequence, rows_by_key=rows_by_key, values=values
+            )
 
     def _find_in_group(
         self,
         tail: Tail,
         pages: Pages,
-        group: Sequence[tuple[int, bytes]],
+        group: npt.NDArray[np.int64],
+        keys: Sequence[bytes],
         *,
+        places: npt.NDArray[np.int64],
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add what pages have of keys: both ascending, and read at once."""
-        page_of = {key: page for page, key in group}
-        numbers = list(dict.fromkeys(page_of.values()))
-        content = self._read_pages(tail, pages, numbers)
-        starts = [0, *accumulate(map(pages.raw_lengths.__getitem__, numbers))]
-        place_of = dict(zip(numbers, range(len(numbers)), strict=True))
-        keys: Sequence[bytes] = list(page_of)
-        is_few = len(keys) < _FEW_KEYS
+        """Add what pages that are read at once have of keys; `places` says of each key in which of the pages."""
+        # A mapped page is decoded as soon as it is looked up and copied.
+        is_mapped = tail.mapped is not None
+        content = (
+            join_pages(tail, group, None, path=self._path)
+            if is_mapped
+            else self._read_pages(tail, pages, group.tolist())
+        )
+        starts = np.zeros(len(group) + 1, np.int64)
+        pages.table.take(group)["raw_length"].cumsum(out=starts[1:])
         try:
-            if values is not None and not is_few:
-                places = np.fromiter(map(place_of.__getitem__, page_of.values()), np.int64, len(keys))
-                contents = find_values(content, np.array(starts), keys, places=places, sequence=sequence)
-                keys = _add_values(values, keys, contents)
-            for key in keys:
-                page = page_of[key]
-                place = place_of[page]
+            undecided: Sequence[int] = range(len(keys))
+            if values is not None:
+                undecided = find_values(content, starts, keys, values, places=places, sequence=sequence)
+            for number in undecided:
+                key, place = keys[number], int(places[number])
                 body = content[starts[place] : starts[place + 1]]
                 try:
-                    value = find_value(body, key, sequence=sequence) if values is not None and is_few else None
-                    rows, unfinished = ([], False) if value is not None else find_rows(body, key, sequence=sequence)
+                    rows, unfinished = find_rows(body, key, sequence=sequence)
                 except BadPageError as error:
                     raise BadPageError(place) from error
                 if unfinished:
-                    self._go_on(tail, pages.blocks[page] + 1, key, sequence=sequence, rows=rows)
+                    self._go_on(tail, pages.blocks[int(group[place])] + 1, key, sequence=sequence, rows=rows)
                 if rows:
                     rows_by_key[key] = rows
-                elif value is not None and values is not None:
-                    values[key] = value
         except BadPageError as error:
-            raise self._bad_page_error(tail, pages.blocks[numbers[error.place]]) from error
+            raise self._bad_page_error(tail, pages.blocks[int(group[error.place])]) from error
 
     def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
         """Add the rows of a key that are in the blocks from `number` on."""
@@ -704,13 +724,21 @@ def _first_block(tail: Tail, key: bytes) -> int:
     return number - 1
 
 
-def _keys_in_filter(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64]) -> list[bytes]:
-    """Those of the keys that may be in the file by its filter, ascending."""
+def _keys_in_filter(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64]) -> Sequence[bytes]:
+    """Those of the keys that may be in the file by its filter, in their order."""
     if len(keys) < _FEW_KEYS:
         may_contain = tail.filter.may_contain
-        return sorted([key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(key_hash)])
+        return [key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(key_hash)]
     places = tail.filter.may_contain_each(hashes).nonzero()[0].tolist()
-    return sorted([keys[place] for place in places])
+    return keys if len(places) == len(keys) else [keys[place] for place in places]
+
+
+def _select(
+    keys: Sequence[bytes], numbers: npt.NDArray[np.int64], is_wanted: npt.NDArray[np.bool_]
+) -> tuple[Sequence[bytes], npt.NDArray[np.int64]]:
+    """Those of the keys, and of the numbers, that are wanted."""
+    places = is_wanted.nonzero()[0]
+    return list(map(keys.__getitem__, places.tolist())), numbers.take(places)
 
 
 def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
@@ -730,32 +758,36 @@ def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence
         start = end
 
 
-def _add_values(values: dict[bytes, bytes], keys: Sequence[bytes], contents: Sequence[bytes | None]) -> Sequence[bytes]:
-    """Add the contents, one or None a key, of those keys that have some; the keys without."""
-    if None not in contents:
-        values.update(zip(keys, cast(Sequence[bytes], contents), strict=True))
-        return ()
-    values.update((key, value) for key, value in zip(keys, contents, strict=True) if value is not None)
-    return [key for key, value in zip(keys, contents, strict=True) if value is None]
-
-
 def _page_groups(
-    pages: Pages, wanted: Sequence[tuple[int, bytes]], *, ahead_bytes: int
-) -> Iterator[Sequence[tuple[int, bytes]]]:
-    """Pages with keys in their order, as many at once as have `ahead_bytes`."""
-    if len(wanted) * pages.raw_length_max <= ahead_bytes:
-        yield wanted
+    pages: Pages, keys: Sequence[bytes], numbers: npt.NDArray[np.int64], *, ahead_bytes: int
+) -> Iterator[tuple[Sequence[bytes], npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Keys with the ascending numbers of their pages, as many at once as have `ahead_bytes`.
+
+    Args:
+        numbers: of the pages in which the keys may be.
+
+    Yields:
+        Keys, the pages, and of each key which of these pages.
+    """
+    if not keys:
         return
-    start, size_bytes, last = 0, 0, -1
-    for position, (page, _) in enumerate(wanted):
-        if page == last:
-            continue
-        last = page
-        size_bytes += pages.raw_lengths[page]
-        if size_bytes > ahead_bytes and position > start:
-            yield wanted[start:position]
-            start, size_bytes = position, pages.raw_lengths[page]
-    yield wanted[start:]
+    order = numbers.argsort()
+    ordered = numbers.take(order)
+    is_first = np.ones(len(keys), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    group = ordered[is_first]
+    places = np.empty(len(keys), np.int64)
+    places[order] = is_first.cumsum() - 1
+    if len(group) * pages.raw_length_max <= ahead_bytes:
+        yield keys, group, places
+        return
+    ends = pages.table.take(group)["raw_length"].cumsum(dtype=np.int64)
+    low = 0
+    while low < len(group):
+        behind = max(low + 1, int(ends.searchsorted(ahead_bytes + (int(ends[low - 1]) if low else 0), side="right")))
+        some, of_some = _select(keys, places, (places >= low) & (places < behind))
+        yield some, group[low:behind], of_some - low
+        low = behind
 
 
 def _runs(tail: Tail, numbers: Sequence[int], cached: dict[int, Block], *, run_bytes: int) -> Iterator[Sequence[int]]:

@@ -23,7 +23,7 @@ from typing_extensions import Buffer
 from xxhash import xxh32_intdigest
 
 from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, offsets_of
-from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
+from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
 PAGE_BYTES: Final = 4096
 """Of a page before compression: rows that begin in one such stretch of a block are one page."""
@@ -40,7 +40,6 @@ _HAS_ENDS: Final = 4
 _HEADER_BYTES: Final = _HEADER.size
 _HEADER_PLACES: Final = np.arange(_HEADER_BYTES)
 _NARROW_ROW: Final = struct.Struct("<HHI")
-_ROW_PLACES: Final = np.arange(_NARROW_ROW.size)
 _WIDE_ROW: Final = struct.Struct("<IIQ")
 _END: Final = struct.Struct("<q")
 _NARROW_BYTES_MAX: Final = (1 << 16) - 1
@@ -200,17 +199,19 @@ def _unpack_as_frame(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *
     return content
 
 
-def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes | None:
-    """The value of a key whose newest row is a PUT that does not end; None: `find_rows` has to tell.
+def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes | RowsDecide | None:
+    """The value of a key whose newest row is a PUT that does not end.
 
     Args:
         sequence: as for `find_rows`.
 
+    Returns:
+        None when the key is not in the page; `ROWS_DECIDE` when `find_rows` has to tell.
     Raises `BadPageError`. Cost: about 0.7 us.
     """
     flags, count, key_bytes, value_bytes, base = _read_header(page)
     if flags:
-        return None
+        return ROWS_DECIDE
     keys_at = _HEADER_BYTES + 8 * count
     values_at = keys_at + key_bytes
     if values_at + value_bytes != len(page):
@@ -226,7 +227,7 @@ def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes
         start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
         end, value_end = key_bytes, value_bytes
     if start != place or end - start != len(key) or (sequence is not None and base + number > sequence):
-        return None
+        return ROWS_DECIDE
     return page[values_at + value_start : values_at + value_end]
 
 
@@ -234,66 +235,84 @@ def find_values(
     content: bytes,
     starts: npt.NDArray[np.int64],
     keys: Sequence[bytes],
+    values: dict[bytes, bytes],
     *,
     places: npt.NDArray[np.int64],
     sequence: int | None = None,
-) -> list[bytes | None]:
+) -> list[int]:
     """`find_value` of some keys in several pages.
 
     Args:
         content: the pages, one after another.
         starts: where each begins in there, and at the end where the last one ends.
         keys: at least one.
+        values: receives the values.
         places: of each key, which of the pages.
         sequence: as for `find_rows`.
 
-    Raises `BadPageError`. Cost: about 50 us, and 0.7 us a key.
+    Returns:
+        Of which of the keys `find_rows` has to tell.
+    Raises `BadPageError`. Cost: about 40 us, and 0.8 us a key.
     """
     lengths = starts[1:] - starts[:-1]
     if int(lengths.min()) < _HEADER_BYTES or int(starts[-1]) != len(content):
         raise BadPageError
-    octets = np.frombuffer(content, np.uint8)
-    heads = octets[starts[:-1, None] + _HEADER_PLACES].view(_HEADER_TYPE).ravel()
-    counts, key_bytes, value_bytes = (heads[name].astype(np.int64) for name in ("rows", "keys", "values"))
+    heads = _records(content, _HEADER_TYPE)[starts[:-1]]
     is_simple = heads["flags"] == 0
-    tops = starts[:-1] + _HEADER_BYTES
-    keys_at = tops + 8 * counts
+    sizes = np.empty((3, len(heads)), np.int64)
+    counts, key_bytes, value_bytes = sizes
+    sizes[0], sizes[1], sizes[2] = heads["rows"], heads["keys"], heads["values"]
+    keys_at = starts[:-1] + _HEADER_BYTES + 8 * counts
     values_at = keys_at + key_bytes
-    is_bad = is_simple & ((values_at + value_bytes != starts[1:]) | (counts == 0))
+    is_bad = (values_at + value_bytes != starts[1:]) | (counts == 0)
+    is_bad &= is_simple
     if is_bad.any():
         raise BadPageError(int(is_bad.argmax()))
+    all_simple = is_simple.all()
     # Of other pages nothing is searched, so that rows have to tell: no search ends before it begins.
-    low, high = np.where(is_simple, keys_at, 1).take(places), np.where(is_simple, values_at, 0).take(places)
+    low = (keys_at if all_simple else np.where(is_simple, keys_at, 1)).take(places)
+    high = (values_at if all_simple else np.where(is_simple, values_at, 0)).take(places)
     positions = np.fromiter(map(content.find, keys, low.tolist(), high.tolist()), np.int64, len(keys))
+    undecided: list[int] = [] if all_simple else (~is_simple).take(places).nonzero()[0].tolist()
     hits = (positions >= 0).nonzero()[0]
-    values: list[bytes | None] = [None] * len(keys)
-    if not len(hits):
-        return values
-    pages = places.take(hits)
-    key_starts = (positions - low).take(hits)
-    counts, key_bytes, value_bytes = counts.take(pages), key_bytes.take(pages), value_bytes.take(pages)
+    if len(hits) < len(keys):
+        if not len(hits):
+            return undecided
+        positions, low, places = positions.take(hits), low.take(hits), places.take(hits)
+        keys = list(map(keys.__getitem__, hits.tolist()))
+    key_starts = positions - low
+    counts, key_bytes, value_bytes = sizes.take(places, axis=1)
     rows = key_starts * counts // np.maximum(key_bytes, 1)  # as in `find_value`
     is_last = rows + 1 >= counts
-    rows_at = tops.take(pages) + 8 * rows
-    fields = octets[rows_at[:, None] + _ROW_PLACES].view(_NARROW).ravel()
-    following = octets[(rows_at + np.where(is_last, 0, 8))[:, None] + _ROW_PLACES].view(_NARROW).ravel()
+    rows_at = low + 8 * (rows - counts)
+    records = _records(content, _NARROW)
+    fields, following = records[rows_at], records[rows_at + 8 * ~is_last]
     ends = np.where(is_last, key_bytes, following["key"])
     value_starts, value_ends = fields["value"].astype(np.int64), np.where(is_last, value_bytes, following["value"])
-    widths = np.fromiter(map(len, keys), np.int64, len(keys)).take(hits)
+    widths = np.fromiter(map(len, keys), np.int64, len(keys))
     is_match = (fields["key"] == key_starts) & (ends - key_starts == widths)
     if sequence is not None:
-        is_match &= heads["base"].take(pages) + fields["sequence"] <= np.uint64(sequence)
-    is_bad = is_match & ((value_starts > value_ends) | (value_ends > value_bytes))
+        is_match &= heads["base"].take(places) + fields["sequence"] <= np.uint64(sequence)
+    is_bad = (value_starts > value_ends) | (value_ends > value_bytes)
+    is_bad &= is_match
     if is_bad.any():
-        raise BadPageError(int(pages[is_bad.argmax()]))
-    bases = values_at.take(pages)
-    slices = map(slice, (value_starts + bases).tolist(), (value_ends + bases).tolist())
-    if len(hits) == len(keys) and is_match.all():
-        return list(map(content.__getitem__, slices))
-    for hit, part, matches in zip(hits.tolist(), slices, is_match.tolist(), strict=True):
+        raise BadPageError(int(places[is_bad.argmax()]))
+    bases = values_at.take(places)
+    value_starts += bases
+    contents = map(content.__getitem__, map(slice, value_starts.tolist(), (value_ends + bases).tolist()))
+    if is_match.all():
+        values.update(zip(keys, contents, strict=True))
+        return undecided
+    for key, value, matches in zip(keys, contents, is_match.tolist(), strict=True):
         if matches:
-            values[hit] = content[part]
-    return values
+            values[key] = value
+    undecided += hits[~is_match].tolist()
+    return undecided
+
+
+def _records(content: bytes, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    """What stands at each place of `content`, read as a record: without a copy, and they overlap."""
+    return np.ndarray((len(content) - kind.itemsize + 1,), kind, content, strides=(1,))
 
 
 def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:

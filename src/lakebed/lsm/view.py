@@ -21,12 +21,13 @@ import lakebed.compute as pc
 from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import RowCache
-from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, ROWS_DECIDE, FileReader, RowsDecide
+from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FileReader
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.filter import hash_key, hash_keys
+from lakebed.lsm.format import Tail
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.merge import Part, Window, cut_windows
-from lakebed.lsm.model import ROW_SCHEMA, FileMeta, FileSet, Kind, Row
+from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, FileMeta, FileSet, Kind, Row, RowsDecide
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import resolve_row, visible
 from lakebed.lsm.row_merge import merge_rows, newest_first, rows_of_batch
@@ -149,6 +150,7 @@ class View:
         "_cached_rows",
         "_clock",
         "_ends",
+        "_entries",
         "_files",
         "_levels",
         "_operator",
@@ -176,6 +178,7 @@ class View:
         self._operator = operator
         self._clock: Clock | Ends = environment.clock
         self._files = files
+        self._entries = files.cache.entries
         self._levels = levels
         self._ends: Ends | None = None
 
@@ -244,16 +247,23 @@ class View:
             None when it has none; `ROWS_DECIDE` when only `get_row` can tell.
         Raises and cost: as `get_row`.
         """
-        key_hash, files, sequence = hash_key(key), self._files, self.sequence
+        key_hash, files, sequence, entries = hash_key(key), self._files, self.sequence, self._entries
         for level in self._levels or self.levels:
             reader = level.only
             if reader is None:
                 reader = level.reader_of(key, files)
+                if reader is None:
+                    continue
             elif not reader.first_key <= key <= reader.last_key:
                 continue
-            if reader is None or (sequence is not None and reader.meta.min_sequence > sequence):
+            entry = entries.get(reader.tail_key)
+            if entry is None:
+                return ROWS_DECIDE  # an open file that the cache does not keep is read once for both ways
+            entry.used = True
+            tail: Tail = entry.value
+            if not tail.filter.may_contain(key_hash) or (sequence is not None and reader.meta.min_sequence > sequence):
                 continue
-            value = reader.find_value(key, key_hash, sequence=sequence)
+            value = reader.find_value(tail, key, sequence=sequence)
             if value is not None:
                 return value
         return None
