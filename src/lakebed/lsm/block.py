@@ -21,6 +21,7 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.lsm.key_batch import WORD_BYTES, KeyBatch, count_common, cut, words_at
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
 PLAIN: Final = 1
@@ -43,8 +44,6 @@ _PYTHON_BYTES_OF_BLOCK: Final = 4096
 
 _MARK_ROWS: Final = 16
 """Rows from one mark to the next."""
-_WORD_BYTES: Final = 8
-"""Of a key, as one number."""
 _PYTHON_BYTES_OF_MARK: Final = 48
 """What a mark costs in addition to its bytes: a bytes object and its slot in a list."""
 
@@ -135,7 +134,7 @@ class Block:
         point = self._point or self._make_point()
         key_bytes, row_count = len(point.text), len(point.rows)
         marks_bytes = (key_bytes + row_count * _PYTHON_BYTES_OF_MARK) // _MARK_ROWS
-        made_bytes = key_bytes + marks_bytes + _WORD_BYTES * row_count
+        made_bytes = key_bytes + marks_bytes + WORD_BYTES * row_count
         return int(self.batch.get_total_buffer_size()) + made_bytes + _PYTHON_BYTES_OF_BLOCK
 
     def slice(self, start: int, end: int) -> Block:
@@ -195,7 +194,7 @@ class Block:
         return point.values[point.value_offsets[row] : point.value_offsets[row + 1]].tobytes()
 
     def find_values(
-        self, keys: Sequence[bytes], values: dict[bytes, bytes], *, sequence: int | None = None
+        self, batch: KeyBatch, values: dict[bytes, bytes], *, sequence: int | None = None
     ) -> Sequence[bytes]:
         """`find_value` of some keys.
 
@@ -205,11 +204,12 @@ class Block:
         Returns:
             The keys of which `rows_of` has to tell.
         """
+        keys = batch.keys
         if not self.flags & PLAIN or (sequence is not None and self.max_sequence > sequence):
             return keys
-        undecided: list[bytes] = []
         if len(keys) >= _FEW_KEYS:
-            keys = self._find_by_words(keys, values)
+            keys = self._find_by_words(batch, values)
+        undecided: list[bytes] = []
         for key in keys:
             value = self.find_value(key, sequence=sequence)
             if value is ROWS_DECIDE:
@@ -218,7 +218,7 @@ class Block:
                 values[key] = value
         return undecided
 
-    def _find_by_words(self, keys: Sequence[bytes], values: dict[bytes, bytes]) -> list[bytes]:
+    def _find_by_words(self, batch: KeyBatch, values: dict[bytes, bytes]) -> Sequence[bytes]:
         """Add the values of keys that eight of their bytes tell from all others of the block; the keys that are left.
 
         A key of which no row has these bytes is not here.
@@ -227,25 +227,31 @@ class Block:
         if words is None:
             words = self._words = _make_words(point)
         common, numbers = words
-        wanted = words_of(keys, common)
+        wanted = batch.words(common)
         rows = numbers.searchsorted(wanted)
         is_here = numbers.take(rows, mode="clip") == wanted
-        is_tie = is_here & (numbers.take(rows + 1, mode="clip") == wanted) & (rows + 1 < len(numbers))
-        if not is_here.all() or is_tie.any():
-            left = list(map(keys.__getitem__, is_tie.nonzero()[0].tolist()))
-            is_here &= ~is_tie
-            keys = list(map(keys.__getitem__, is_here.nonzero()[0].tolist()))
+        left: Sequence[bytes] = ()
+        if len(numbers) > 1:
+            is_tie = numbers.take(rows + 1, mode="clip") == wanted
+            is_tie &= is_here
+            if is_tie.any():
+                left = batch.select(is_tie.nonzero()[0]).keys
+                is_here &= ~is_tie
+        if not is_here.all():
             rows = rows[is_here]
-        else:
-            left = []
-        if not keys:
-            return left
+            if not len(rows):
+                return left
+            batch = batch.select(is_here.nonzero()[0])
         offsets, value_offsets = np.asarray(point.offsets), np.asarray(point.value_offsets)
-        starts, ends = offsets.take(rows), offsets.take(rows + 1)
-        texts = map(point.text.__getitem__, map(slice, starts.tolist(), ends.tolist()))
-        parts = map(slice, value_offsets.take(rows).tolist(), value_offsets.take(rows + 1).tolist())
-        contents = map(bytes, map(point.values.__getitem__, parts))
-        values.update([(key, value) for key, text, value in zip(keys, texts, contents, strict=True) if text == key])
+        keys, following = batch.keys, rows + 1
+        texts = cut(point.text, offsets.take(rows), offsets.take(following))
+        contents = cut(point.values, value_offsets.take(rows), value_offsets.take(following))
+        if texts == keys:
+            values.update(zip(keys, contents, strict=True))
+        else:
+            # A key that is not here may have the bytes by which others are told apart.
+            triples = zip(keys, texts, contents, strict=True)
+            values.update([(key, value) for key, text, value in triples if text == key])
         return left
 
     def rows_of(self, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
@@ -333,33 +339,9 @@ def _make_words(point: _Point) -> tuple[int, npt.NDArray[np.uint64]]:
     """How much all keys begin with in common, and `words_of` all keys behind that."""
     count = len(point.rows)
     common = count_common(point.key_at(0), point.key_at(count - 1))
-    offsets = np.asarray(point.offsets)[: count + 1]
-    text = point.text + bytes(_WORD_BYTES)
+    offsets = np.asarray(point.offsets)[: count + 1].astype(np.int64)
     starts = offsets[:-1] + common
-    words = np.ndarray((len(text) - _WORD_BYTES + 1,), ">u8", text, strides=(1,))[starts].astype(np.uint64)
-    lengths = offsets[1:] - starts
-    if int(lengths.min()) < _WORD_BYTES:
-        # Behind the end of a key others begin: their bytes are none of its own.
-        foreign_bits = np.clip(8 * (_WORD_BYTES - lengths), 0, 63).astype(np.uint64)
-        words = np.where(lengths > 0, words >> foreign_bits << foreign_bits, np.uint64(0))
-    return common, words
-
-
-def words_of(keys: Sequence[bytes], start: int) -> npt.NDArray[np.uint64]:
-    """Bytes [start, start + 8) of each key as a big-endian number, zero behind its end."""
-    end = start + _WORD_BYTES
-    pieces = [key[start:end] for key in keys]
-    content = b"".join(pieces)
-    if len(content) < _WORD_BYTES * len(keys):
-        content = b"".join([piece.ljust(_WORD_BYTES, b"\0") for piece in pieces])
-    return np.frombuffer(content, ">u8").astype(np.uint64)
-
-
-def count_common(left: bytes, right: bytes) -> int:
-    """How many bytes two keys begin with in common."""
-    count = min(len(left), len(right))
-    difference = int.from_bytes(left[:count], "big") ^ int.from_bytes(right[:count], "big")
-    return count - (difference.bit_length() + 7) // 8
+    return common, words_at(point.text, starts, offsets[1:] - starts)
 
 
 def offsets_of(array: pa.BinaryArray) -> npt.NDArray[np.int32]:

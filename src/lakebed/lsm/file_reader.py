@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
 import numpy as np
@@ -33,6 +33,7 @@ from lakebed.lsm.format import (
     read_page_entry,
     unpack_page,
 )
+from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Row, RowsDecide
 from lakebed.lsm.page import BadPageError, batch_of_run, find_rows, find_value, find_values, pairs_of_page, rows_of_page
 from lakebed.lsm.short_scan import Chunk, chunk_of_rows
@@ -261,14 +262,13 @@ class FileReader:
             about `AHEAD_BYTES_DEFAULT` are held at once.
         """
         rows_by_key: dict[bytes, list[Row]] = {}
-        self.find_many(keys, hashes=hashes, sequence=sequence, rows_by_key=rows_by_key, values=None)
+        self.find_many(KeyBatch(keys, hashes), sequence=sequence, rows_by_key=rows_by_key, values=None)
         return rows_by_key
 
     def find_many(
         self,
-        keys: Sequence[bytes],
+        batch: KeyBatch,
         *,
-        hashes: npt.NDArray[np.uint64],
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
@@ -282,17 +282,17 @@ class FileReader:
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail = self.tail()
-        likely = _keys_in_filter(tail, keys, hashes)
+        likely = _select_in_filter(tail, batch)
         pages = tail.pages
-        if not likely:
+        if not len(likely):
             return
         if pages is None:
-            likely = sorted(likely)
-            low, high = bisect_left(likely, tail.first_keys[0]), bisect_right(likely, self.meta.last_key)
-            by_block = dict(_by_block(tail, likely[low:high]))
+            keys = sorted(likely.keys)
+            low, high = bisect_left(keys, tail.first_keys[0]), bisect_right(keys, self.meta.last_key)
+            by_block = {number: KeyBatch(some) for number, some in _by_block(tail, keys[low:high])}
             self._find_in_blocks(tail, by_block, sequence=sequence, rows_by_key=rows_by_key, values=values)
         elif len(likely) < _FEW_KEYS and tail.mapped is not None:
-            for key in likely:
+            for key in likely.keys:
                 value = self.find_value(tail, key, sequence=sequence) if values is not None else ROWS_DECIDE
                 if value is ROWS_DECIDE:
                     if rows := self._rows_in_file(tail, key, sequence=sequence):
@@ -305,7 +305,7 @@ class FileReader:
     def _find_in_blocks(
         self,
         tail: Tail,
-        by_block: Mapping[int, Sequence[bytes]],
+        by_block: Mapping[int, KeyBatch],
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
@@ -329,15 +329,14 @@ class FileReader:
         tail: Tail,
         number: int,
         block: Block,
-        keys: Sequence[bytes],
+        batch: KeyBatch,
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
         """Add what a block has of keys whose first rows can only be in there."""
-        if values is not None:
-            keys = block.find_values(keys, values, sequence=sequence)
+        keys = batch.keys if values is None else block.find_values(batch, values, sequence=sequence)
         for key in keys:
             rows, unfinished = block.rows_of(key, sequence=sequence)
             if unfinished:
@@ -349,7 +348,7 @@ class FileReader:
         self,
         tail: Tail,
         pages: Pages,
-        keys: Sequence[bytes],
+        batch: KeyBatch,
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
@@ -358,49 +357,69 @@ class FileReader:
         """Add what single pages have of keys, and blocks where those are in the cache or fit in."""
         if pages.common_bytes:
             first_key, last_key = self.first_key, self.last_key
-            keys = [key for key in keys if first_key <= key <= last_key]
-            if not keys:
+            batch = batch.select(np.flatnonzero([first_key <= key <= last_key for key in batch.keys]))
+            if not len(batch):
                 return
-        numbers = pages.find_each(tail, keys)
+        numbers = pages.find_each(tail, batch)
         if int(numbers.min()) < 0:
-            keys, numbers = _select(keys, numbers, numbers >= 0)
+            batch, numbers = batch.select((numbers >= 0).nonzero()[0]), numbers[numbers >= 0]
         entries = pages.table.take(numbers)
-        blocks, continues = entries["block"].tolist(), entries["flags"] & CONTINUES
+        blocks, continues = entries["block"], entries["flags"] & CONTINUES
         if continues.any():
-            for place in continues.nonzero()[0].tolist():
-                if rows := self._get_by_block(tail, keys[place], sequence=sequence):
-                    rows_by_key[keys[place]] = rows
-            keys, numbers = _select(keys, numbers, continues == 0)
-            blocks = pages.table.take(numbers)["block"].tolist()
+            for key in batch.select(continues.nonzero()[0]).keys:
+                if rows := self._get_by_block(tail, key, sequence=sequence):
+                    rows_by_key[key] = rows
+            batch = batch.select((continues == 0).nonzero()[0])
+            numbers, blocks = numbers[continues == 0], blocks[continues == 0]
+            if not len(batch):
+                return
         cached = self._cache.numbers_of(self._name)
-        if self._cache.has_space or not cached.isdisjoint(blocks):
-            space_bytes = self._cache.space_bytes
-            by_block: dict[int, list[bytes]] = {}
-            is_left = np.zeros(len(keys), bool)
-            for place, (number, key) in enumerate(zip(blocks, keys, strict=True)):
-                some = by_block.get(number)
-                if some is not None:
-                    some.append(key)
-                elif number in cached:
-                    by_block[number] = [key]
-                elif space_bytes > 0:
-                    by_block[number] = [key]
-                    space_bytes -= tail.raw_lengths[number]
-                else:
-                    is_left[place] = True
-            self._find_in_blocks(tail, by_block, sequence=sequence, rows_by_key=rows_by_key, values=values)
-            keys, numbers = _select(keys, numbers, is_left)
-        for their_keys, group, places in _page_groups(pages, keys, numbers, ahead_bytes=AHEAD_BYTES_DEFAULT):
+        if self._cache.has_space or not cached.isdisjoint(blocks.tolist()):
+            by_block, left = self._choose_blocks(tail, blocks, cached=cached)
+            batches = {number: batch.select(places) for number, places in by_block.items()}
+            self._find_in_blocks(tail, batches, sequence=sequence, rows_by_key=rows_by_key, values=values)
+            batch, numbers = batch.select(left), numbers.take(left)
+        for some, group, places in _page_groups(pages, batch, numbers, ahead_bytes=AHEAD_BYTES_DEFAULT):
             self._find_in_group(
-                tail, pages, group, their_keys, places=places, sequence=sequence, rows_by_key=rows_by_key, values=values
+                tail, pages, group, some, places=places, sequence=sequence, rows_by_key=rows_by_key, values=values
             )
+
+    def _choose_blocks(
+        self, tail: Tail, blocks: npt.NDArray[np.uint32], *, cached: Set[int]
+    ) -> tuple[dict[int, npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
+        """Which blocks to search as a whole, because they are in the cache or fit in.
+
+        Args:
+            blocks: for each key the number of its block.
+
+        Returns:
+            The places of their keys by the number of the block, and those of the other keys; all ascend.
+        """
+        order = blocks.argsort(kind="stable")
+        ordered = blocks.take(order)
+        starts = np.append(0, (ordered[1:] != ordered[:-1]).nonzero()[0] + 1)
+        sizes = np.diff(starts, append=len(ordered))
+        numbers = ordered.take(starts).tolist()
+        is_whole, space_bytes = np.zeros(len(numbers), bool), self._cache.space_bytes
+        # A few keys are found sooner in their pages, where these cost no request.
+        for place in range(len(numbers)) if tail.mapped is None else (sizes >= _FEW_KEYS).nonzero()[0].tolist():
+            if numbers[place] not in cached:
+                if space_bytes <= 0:
+                    continue
+                space_bytes -= tail.raw_lengths[numbers[place]]
+            is_whole[place] = True
+        by_block = {
+            numbers[place]: order[starts[place] : starts[place] + sizes[place]]
+            for place in is_whole.nonzero()[0].tolist()
+        }
+        return by_block, np.sort(order[~np.repeat(is_whole, sizes)])
 
     def _find_in_group(
         self,
         tail: Tail,
         pages: Pages,
         group: npt.NDArray[np.int64],
-        keys: Sequence[bytes],
+        batch: KeyBatch,
         *,
         places: npt.NDArray[np.int64],
         sequence: int | None,
@@ -418,11 +437,11 @@ class FileReader:
         starts = np.zeros(len(group) + 1, np.int64)
         pages.table.take(group)["raw_length"].cumsum(out=starts[1:])
         try:
-            undecided: Sequence[int] = range(len(keys))
+            undecided: Sequence[int] = range(len(batch))
             if values is not None:
-                undecided = find_values(content, starts, keys, values, places=places, sequence=sequence)
+                undecided = find_values(content, starts, batch, values, places=places, sequence=sequence)
             for number in undecided:
-                key, place = keys[number], int(places[number])
+                key, place = batch.keys[number], int(places[number])
                 body = content[starts[place] : starts[place + 1]]
                 try:
                     rows, unfinished = find_rows(body, key, sequence=sequence)
@@ -724,21 +743,9 @@ def _first_block(tail: Tail, key: bytes) -> int:
     return number - 1
 
 
-def _keys_in_filter(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64]) -> Sequence[bytes]:
-    """Those of the keys that may be in the file by its filter, in their order."""
-    if len(keys) < _FEW_KEYS:
-        may_contain = tail.filter.may_contain
-        return [key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(key_hash)]
-    places = tail.filter.may_contain_each(hashes).nonzero()[0].tolist()
-    return keys if len(places) == len(keys) else [keys[place] for place in places]
-
-
-def _select(
-    keys: Sequence[bytes], numbers: npt.NDArray[np.int64], is_wanted: npt.NDArray[np.bool_]
-) -> tuple[Sequence[bytes], npt.NDArray[np.int64]]:
-    """Those of the keys, and of the numbers, that are wanted."""
-    places = is_wanted.nonzero()[0]
-    return list(map(keys.__getitem__, places.tolist())), numbers.take(places)
+def _select_in_filter(tail: Tail, batch: KeyBatch) -> KeyBatch:
+    """Those of the keys that may be in the file by its filter."""
+    return batch.select(tail.filter.may_contain_each(batch.hashes).nonzero()[0])
 
 
 def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
@@ -759,8 +766,8 @@ def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence
 
 
 def _page_groups(
-    pages: Pages, keys: Sequence[bytes], numbers: npt.NDArray[np.int64], *, ahead_bytes: int
-) -> Iterator[tuple[Sequence[bytes], npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    pages: Pages, batch: KeyBatch, numbers: npt.NDArray[np.int64], *, ahead_bytes: int
+) -> Iterator[tuple[KeyBatch, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """Keys with the ascending numbers of their pages, as many at once as have `ahead_bytes`.
 
     Args:
@@ -769,24 +776,24 @@ def _page_groups(
     Yields:
         Keys, the pages, and of each key which of these pages.
     """
-    if not keys:
+    if not len(batch):
         return
     order = numbers.argsort()
     ordered = numbers.take(order)
-    is_first = np.ones(len(keys), bool)
+    is_first = np.ones(len(batch), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
     group = ordered[is_first]
-    places = np.empty(len(keys), np.int64)
+    places = np.empty(len(batch), np.int64)
     places[order] = is_first.cumsum() - 1
     if len(group) * pages.raw_length_max <= ahead_bytes:
-        yield keys, group, places
+        yield batch, group, places
         return
     ends = pages.table.take(group)["raw_length"].cumsum(dtype=np.int64)
     low = 0
     while low < len(group):
         behind = max(low + 1, int(ends.searchsorted(ahead_bytes + (int(ends[low - 1]) if low else 0), side="right")))
-        some, of_some = _select(keys, places, (places >= low) & (places < behind))
-        yield some, group[low:behind], of_some - low
+        some = ((places >= low) & (places < behind)).nonzero()[0]
+        yield batch.select(some), group[low:behind], places.take(some) - low
         low = behind
 
 

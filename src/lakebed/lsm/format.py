@@ -39,14 +39,13 @@ from lakebed.lsm.block import (
     TOMBSTONES_ONLY,
     Block,
     BlockEntry,
-    count_common,
     damage_error,
     decode_block,
     keys_of,
     unknown_codec_error,
-    words_of,
 )
 from lakebed.lsm.filter import FILTER_BLOCK_BYTES, Filter
+from lakebed.lsm.key_batch import KeyBatch, count_common, words_of
 from lakebed.lsm.model import FileMeta
 from lakebed.lsm.page import BadPageError, batch_of_run, unpack_pages
 
@@ -222,14 +221,14 @@ class Pages:
         first, last = self.starts[block], self.starts[block + 1]
         return bisect_right(self.keys or self.load_keys(tail), key, first + 1, last) - 1
 
-    def find_each(self, tail: Tail, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    def find_each(self, tail: Tail, batch: KeyBatch) -> npt.NDArray[np.int64]:
         """`find` of some keys, which begin as all keys of the file do (`common_bytes`)."""
-        first_keys = self.keys or self.load_keys(tail)
+        first_keys, keys = self.keys or self.load_keys(tail), batch.keys
         if len(keys) < _FEW_KEYS:
             return np.array([bisect_right(first_keys, key) - 1 for key in keys])
         if self.words is None:
             self.words = words_of(first_keys, self.common_bytes)
-        words = words_of(keys, self.common_bytes)
+        words = batch.words(self.common_bytes)
         numbers: npt.NDArray[np.int64] = self.words.searchsorted(words, side="right")
         numbers -= 1
         # Where these 8 bytes are equal, others decide.

@@ -23,6 +23,7 @@ from typing_extensions import Buffer
 from xxhash import xxh32_intdigest
 
 from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, offsets_of
+from lakebed.lsm.key_batch import KeyBatch, cut, records_at
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
 PAGE_BYTES: Final = 4096
@@ -234,7 +235,7 @@ def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes
 def find_values(
     content: bytes,
     starts: npt.NDArray[np.int64],
-    keys: Sequence[bytes],
+    batch: KeyBatch,
     values: dict[bytes, bytes],
     *,
     places: npt.NDArray[np.int64],
@@ -243,53 +244,55 @@ def find_values(
     """`find_value` of some keys in several pages.
 
     Args:
-        content: the pages, one after another.
+        content: the pages, one after another, in the order of their keys.
         starts: where each begins in there, and at the end where the last one ends.
-        keys: at least one.
+        batch: at least one key.
         values: receives the values.
         places: of each key, which of the pages.
         sequence: as for `find_rows`.
 
     Returns:
         Of which of the keys `find_rows` has to tell.
-    Raises `BadPageError`. Cost: about 40 us, and 0.8 us a key.
+    Raises `BadPageError`. Cost: about 40 us, and 0.6 us a key.
     """
     lengths = starts[1:] - starts[:-1]
     if int(lengths.min()) < _HEADER_BYTES or int(starts[-1]) != len(content):
         raise BadPageError
-    heads = _records(content, _HEADER_TYPE)[starts[:-1]]
+    heads = records_at(content, _HEADER_BYTES, starts[:-1]).view(_HEADER_TYPE)
     is_simple = heads["flags"] == 0
     sizes = np.empty((3, len(heads)), np.int64)
     counts, key_bytes, value_bytes = sizes
     sizes[0], sizes[1], sizes[2] = heads["rows"], heads["keys"], heads["values"]
-    keys_at = starts[:-1] + _HEADER_BYTES + 8 * counts
+    keys_at = starts[:-1] + _HEADER_BYTES
+    keys_at += 8 * counts
     values_at = keys_at + key_bytes
     is_bad = (values_at + value_bytes != starts[1:]) | (counts == 0)
     is_bad &= is_simple
     if is_bad.any():
         raise BadPageError(int(is_bad.argmax()))
     all_simple = is_simple.all()
+    keys = batch.keys
     # Of other pages nothing is searched, so that rows have to tell: no search ends before it begins.
     low = (keys_at if all_simple else np.where(is_simple, keys_at, 1)).take(places)
     high = (values_at if all_simple else np.where(is_simple, values_at, 0)).take(places)
     positions = np.fromiter(map(content.find, keys, low.tolist(), high.tolist()), np.int64, len(keys))
     undecided: list[int] = [] if all_simple else (~is_simple).take(places).nonzero()[0].tolist()
     hits = (positions >= 0).nonzero()[0]
+    if not len(hits):
+        return undecided
     if len(hits) < len(keys):
-        if not len(hits):
-            return undecided
-        positions, low, places = positions.take(hits), low.take(hits), places.take(hits)
-        keys = list(map(keys.__getitem__, hits.tolist()))
+        batch, positions, low, places = batch.select(hits), positions.take(hits), low.take(hits), places.take(hits)
+        keys = batch.keys
     key_starts = positions - low
     counts, key_bytes, value_bytes = sizes.take(places, axis=1)
     rows = key_starts * counts // np.maximum(key_bytes, 1)  # as in `find_value`
     is_last = rows + 1 >= counts
     rows_at = low + 8 * (rows - counts)
-    records = _records(content, _NARROW)
-    fields, following = records[rows_at], records[rows_at + 8 * ~is_last]
+    fields = records_at(content, 8, rows_at).view(_NARROW)
+    following = records_at(content, 8, rows_at + 8 * ~is_last).view(_NARROW)
     ends = np.where(is_last, key_bytes, following["key"])
     value_starts, value_ends = fields["value"].astype(np.int64), np.where(is_last, value_bytes, following["value"])
-    widths = np.fromiter(map(len, keys), np.int64, len(keys))
+    widths = batch.widths
     is_match = (fields["key"] == key_starts) & (ends - key_starts == widths)
     if sequence is not None:
         is_match &= heads["base"].take(places) + fields["sequence"] <= np.uint64(sequence)
@@ -299,20 +302,16 @@ def find_values(
         raise BadPageError(int(places[is_bad.argmax()]))
     bases = values_at.take(places)
     value_starts += bases
-    contents = map(content.__getitem__, map(slice, value_starts.tolist(), (value_ends + bases).tolist()))
+    value_ends = value_ends + bases
     if is_match.all():
-        values.update(zip(keys, contents, strict=True))
+        values.update(zip(keys, cut(content, value_starts, value_ends), strict=True))
         return undecided
-    for key, value, matches in zip(keys, contents, is_match.tolist(), strict=True):
-        if matches:
-            values[key] = value
+    matches = is_match.nonzero()[0]
+    if len(matches):
+        contents = cut(content, value_starts.take(matches), value_ends.take(matches))
+        values.update(zip(batch.select(matches).keys, contents, strict=True))
     undecided += hits[~is_match].tolist()
     return undecided
-
-
-def _records(content: bytes, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """What stands at each place of `content`, read as a record: without a copy, and they overlap."""
-    return np.ndarray((len(content) - kind.itemsize + 1,), kind, content, strides=(1,))
 
 
 def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:

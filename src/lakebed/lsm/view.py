@@ -23,8 +23,9 @@ from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import RowCache
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FileReader
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.filter import hash_key, hash_keys
+from lakebed.lsm.filter import hash_key
 from lakebed.lsm.format import Tail
+from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.merge import Part, Window, cut_windows
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, FileMeta, FileSet, Kind, Row, RowsDecide
@@ -332,7 +333,7 @@ class View:
         sequence, levels = self.sequence, self.levels
         if any(len(level.files) > 1 for level in levels):
             wanted = sorted(wanted)
-        hashes = hash_keys(wanted)
+        batch = KeyBatch(wanted)
         for level in levels:
             # Rows are needed where some were found above: there they are operands.
             needs_rows = bool(by_key) and not by_key.keys().isdisjoint(wanted)
@@ -341,12 +342,8 @@ class View:
             for file, low, high in level.of_keys(wanted):
                 if sequence is not None and file.min_sequence > sequence:
                     continue
-                reader, some, some_hashes = self._files.reader(file), wanted, hashes
-                if high - low < len(wanted):
-                    some, some_hashes = wanted[low:high], hashes[low:high]
-                reader.find_many(
-                    some,
-                    hashes=some_hashes,
+                self._files.reader(file).find_many(
+                    batch.slice(low, high),
                     sequence=sequence,
                     rows_by_key=rows,
                     values=None if needs_rows else values,
@@ -361,7 +358,7 @@ class View:
             wanted = _still_wanted(wanted, rows, by_key)
             if not wanted:
                 return
-            hashes = hash_keys(wanted)
+            batch = KeyBatch(wanted)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False

@@ -12,6 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 from lakebed.lsm.block import PLAIN, Block, BlockEntry, decode_block
 from lakebed.lsm.memtable import batch_of
+from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.model import ROWS_DECIDE, Kind, Row
 
 
@@ -80,7 +81,7 @@ def test_values_of_plain_blocks(count: int) -> None:
             block = Block(whole.batch, flags=PLAIN, min_sequence=5, max_sequence=999).slice(start, end)
             assert block.find_value(asked[0]) == values.get(asked[0])
         several: dict[bytes, bytes] = {}
-        undecided = block.find_values(asked, several)
+        undecided = block.find_values(KeyBatch(asked), several)
         assert several == {key: values[key] for key in asked if key in values and key not in undecided}
         for key in asked:
             # A key whose bytes are in another at or before its place is left to the rows.
@@ -88,9 +89,9 @@ def test_values_of_plain_blocks(count: int) -> None:
             assert value == values.get(key) or (value is ROWS_DECIDE and (len(key) < 9 or key not in values))
             assert value is ROWS_DECIDE or key not in undecided
         assert len(several) > len(values) // 2
-        assert block.find_values(asked, {}, sequence=6) == asked
+        assert block.find_values(KeyBatch(asked), {}, sequence=6) == asked
     mixed = stored(rows)
-    assert mixed.find_values(keys, {}) == keys
+    assert mixed.find_values(KeyBatch(keys), {}) == keys
     assert mixed.find_value(keys[0]) is ROWS_DECIDE
 
 
@@ -101,7 +102,7 @@ def test_keys_that_differ_late() -> None:
     block = stored(rows, flags=PLAIN)
     asked = keys + [key + b"\0" for key in keys] + [b"commo", b"common" + b"c" * 20, b"z", b"\0"]
     values: dict[bytes, bytes] = {}
-    undecided = block.find_values(asked, values)
+    undecided = block.find_values(KeyBatch(asked), values)
     for key in undecided:
         values |= {row.key: row.value for row in block.rows_of(key)[0]}
     assert values == {row.key: row.value for row in rows}
