@@ -11,8 +11,8 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from lakebed.lsm.block import PLAIN, Block, BlockEntry, decode_block
-from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.key_batch import KeyBatch
+from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import ROWS_DECIDE, Kind, Row
 
 

@@ -16,8 +16,8 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.file_writer import FileOptions, FileWriter
 from lakebed.lsm.filter import hash_keys
-from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.key_batch import KeyBatch
+from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Kind, Row
 from lakebed.lsm.page import (
     BadPageError,
