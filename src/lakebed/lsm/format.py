@@ -615,9 +615,9 @@ def join_pages(
         assert tail.mapped is not None, "pages are given, or they are mapped"
         ends = (entries["start"] + entries["length"]).tolist()
         pieces = list(map(tail.mapped.__getitem__, map(slice, offsets, ends)))
-    sums = list(map(xxh3_64_intdigest, pieces, offsets))
+    sums, checksums = list(map(xxh3_64_intdigest, pieces, offsets)), entries["checksum"].tolist()
     codecs = entries["codec"]
-    if sums == entries["checksum"].tolist() and (codecs == codecs[0]).all():
+    if sums == checksums and (codecs == codecs[0]).all():
         with suppress(KeyError, pa.ArrowException, OSError):
             return unpack_pages(pieces, entries["raw_length"].tolist(), codec=int(codecs[0]))
     # Each by itself says which of them is wrong.
