@@ -207,6 +207,27 @@ def hash_of(key: bytes) -> int:
     return int(hash_keys([key])[0])
 
 
+@pytest.mark.parametrize("has_space", [True, False])
+def test_keys_of_a_mapped_file(tmp_path: Path, has_space: bool) -> None:
+    """Alone, a few, and many together, near each other and far apart, each has its value; absent ones are settled."""
+    store = open_store(str(tmp_path))
+    meta = written(store)
+    reader = FileReader(store, "x", meta=meta, cache=BlockCache(1 << 24)) if has_space else full_reader(store, meta)
+    tail = reader.tail()
+    absent = [row.key + b"x" for row in ROWS[::50]] + [b"!", b"~"]
+    for _ in range(2):
+        assert all(reader.find_value(tail, row.key) == row.value for row in ROWS[::61])
+        assert [reader.find_value(tail, key) for key in absent] == [None] * len(absent)
+        for some in (ROWS[::900], ROWS[1000:1300], ROWS[::-7], ROWS[:1] * 20):
+            keys = [key for row in some for key in (row.key, row.key + b"x")]
+            values: dict[bytes, bytes] = {}
+            rows: dict[bytes, list[Row]] = {}
+            reader.find_many(KeyBatch(keys), sequence=None, rows_by_key=rows, values=values)
+            assert (rows, values) == ({}, {row.key: row.value for row in some})
+            assert reader.get_many(keys, hashes=hash_keys(keys)) == {row.key: [row] for row in some}
+    assert reader.get_many(absent, hashes=hash_keys(absent)) == {}
+
+
 @pytest.mark.parametrize("compression", ["lz4", "zstd", None])
 def test_files_of_a_folder_are_mapped(tmp_path: Path, compression: Compression | None) -> None:
     """A file of a folder is opened by one request and read without any, also when its name was deleted."""
