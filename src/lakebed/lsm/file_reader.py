@@ -45,6 +45,9 @@ AHEAD_BYTES_DEFAULT: Final = 4 << 20
 _FEW_KEYS: Final = 16
 """So many keys are asked of a filter, or looked for in pages, one by one: setting up arrays would take longer."""
 
+_FEW_IN_BLOCK: Final = 4
+"""Fewer keys than these are not looked for in a block of a mapped file, when others are looked for in pages."""
+
 _TAIL: Final = -1
 """The tail's number in the cache, where blocks count from 0."""
 
@@ -402,7 +405,7 @@ class FileReader:
         numbers = ordered.take(starts).tolist()
         is_whole, space_bytes = np.zeros(len(numbers), bool), self._cache.space_bytes
         # A few keys are found sooner in their pages, where these cost no request.
-        for place in range(len(numbers)) if tail.mapped is None else (sizes >= _FEW_KEYS).nonzero()[0].tolist():
+        for place in range(len(numbers)) if tail.mapped is None else (sizes >= _FEW_IN_BLOCK).nonzero()[0].tolist():
             if numbers[place] not in cached:
                 if space_bytes <= 0:
                     continue
