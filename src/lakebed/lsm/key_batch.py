@@ -36,7 +36,7 @@ class KeyBatch:
         self.keys = keys
         self.hashes = hash_keys(keys) if hashes is None else hashes
         self._texts: npt.NDArray[np.void] | tuple[()] | None = None
-        """Empty: the keys are not equally long; None: nobody has looked."""
+        """Empty: the keys are not equally long; None: not computed yet."""
 
     def __len__(self) -> int:
         return len(self.keys)
