@@ -10,6 +10,8 @@ Invariants:
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -42,6 +44,12 @@ _TAIL: Final = -1
 _PAGES: Final = -2
 """The first page's number in the cache; further ones count down."""
 
+_LOCAL_AHEAD_BYTES: Final = 1 << 20
+"""Most bytes that a scan takes at once of a mapped file."""
+
+_UNLOAD_BEFORE_BYTES: Final = 64 << 10
+"""So much in front of a place is loaded with it: Linux maps what lies around a page that is touched."""
+
 RUN_BYTES: Final = 512 << 10
 """Most bytes of neighbouring blocks, before compression, that a scan decodes as one: each time costs some steps."""
 
@@ -51,6 +59,8 @@ _MANY_PAGES: Final = 12
 """From so many pages on it is quicker to form a batch of them than to go through each."""
 _PAGES_AT_ONCE: Final = 32
 """Most pages that a short scan reads at once."""
+
+_MADVISE: Final = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_DONTNEED") else None
 
 _PYTHON_BYTES_OF_PAGE: Final = 64
 """What a cached page costs in addition to its bytes."""
@@ -127,6 +137,8 @@ class FileReader:
                 # Of what is mapped no byte may be touched that is not there: the process would die of it.
                 whole = self._whole(mapped, 0, meta.size_bytes)
                 tail = decode_tail(whole[meta.tail_offset :], meta=meta, path=self._path, mapped=whole)
+                if meta.size_bytes - meta.tail_offset > _LOCAL_AHEAD_BYTES:
+                    _unload(whole, meta.tail_offset, meta.size_bytes)  # of which filter and separators are read there
             self._cache.put(self._name, _TAIL, tail, size_bytes=tail.size_bytes)
         return tail
 
@@ -442,7 +454,8 @@ class FileReader:
                 bounded one begins: small ranges are asked for again.
 
         Raises: as `tail`.
-        Cost: 1 GET each time something is read, none for what is in the cache.
+        Cost: 1 GET each time something is read, none for what is in the cache. A mapped file adds about
+            `_LOCAL_AHEAD_BYTES` to the memory of the process, however long it is.
         """
         if start is not None and end is not None and start >= end:
             return
@@ -453,6 +466,8 @@ class FileReader:
         if reverse:
             numbers.reverse()
         keep = fill_cache or start is not None or end is not None
+        if tail.mapped is not None:
+            ahead_bytes = min(ahead_bytes, _LOCAL_AHEAD_BYTES)
         for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=True):
             for lowest, highest, block in self._blocks(tail, group, fill_cache=keep):
                 low = block.find(start) if start is not None and lowest == first else 0
@@ -463,6 +478,9 @@ class FileReader:
                         kept = kept.through(self._ceiling)
                     if kept.row_count:
                         yield kept
+            if tail.mapped is not None and group[0] != numbers[0]:  # the first block alone may be asked for again
+                lowest, highest = min(group[0], group[-1]), max(group[0], group[-1])
+                _unload(tail.mapped, tail.offsets[lowest], tail.offsets[highest] + tail.lengths[highest])
             keep = fill_cache
 
     @property
@@ -629,6 +647,9 @@ class FileReader:
             block = self._cache.get(self._name, number)
             if block is not None:
                 cached[number] = block
+        if not fill_cache and tail.mapped is not None and 2 * len(cached) <= len(numbers):
+            # Of a local file no request is saved by a few of them, and each would part a run.
+            cached.clear()
         missing = sorted(number for number in numbers if number not in cached)
         ranges = [(tail.offsets[number], tail.offsets[number] + tail.lengths[number]) for number in missing]
         stored = dict(zip(missing, self._read_pieces(ranges, mapped=tail.mapped), strict=True))
@@ -694,6 +715,24 @@ class FileReader:
             path=self._path,
             offset=offset,
         )
+
+
+def _unload(mapped: memoryview, start: int, end: int) -> None:
+    """Take the range [start, end) of a map out of the memory of the process, and what was loaded in front of it.
+
+    What is touched of a map stays in the memory of the process until the map goes, and a scan touches everything once.
+    Nothing else changes: who reads there, now or later, loads it again. Where the system has no such call, it stays.
+    Cost: about 10 us a megabyte.
+    """
+    if _MADVISE is None:
+        return
+    address = np.frombuffer(mapped, np.uint8).ctypes.data
+    low = address + max(start - _UNLOAD_BEFORE_BYTES, 0)
+    low -= low % mmap.PAGESIZE
+    high = address + end
+    high -= high % mmap.PAGESIZE
+    if low < high:
+        _MADVISE(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)
 
 
 def _first_block(tail: Tail, key: bytes) -> int:

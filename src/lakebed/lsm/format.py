@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import reduce
+from itertools import groupby, pairwise
+from operator import and_
 from typing import Final, NoReturn
 
 import msgspec
@@ -276,21 +278,6 @@ class Tail:
             self.raw_lengths[number],
         )
 
-    def entries(self, first: int, last: int) -> Iterator[BlockEntry]:
-        """What the index says of the blocks [first, last)."""
-        return map(
-            BlockEntry,
-            self.offsets[first:last].tolist(),
-            self.lengths[first:last].tolist(),
-            self.row_counts[first:last].tolist(),
-            self.checksums[first:last].tolist(),
-            self.min_sequences[first:last].tolist(),
-            self.max_sequences[first:last].tolist(),
-            self.flags[first:last],
-            self.codecs[first:last].tolist(),
-            self.raw_lengths[first:last].tolist(),
-        )
-
 
 def encode_tail(meta: FileMeta, *, filter_body: bytes, index: pa.RecordBatch, pages: PageColumns) -> bytes:
     """Filter, index, pages, statistics, footer and trailer, to stand at ``meta.tail_offset``; its size is not read."""
@@ -520,38 +507,39 @@ def decode_blocks(tail: Tail, first: int, bodies: Sequence[memoryview], *, path:
     if tail.pages is None:
         return decode_block(bodies[0], entry=tail.block(first), path=path)
     pages = tail.pages
-    flags, row_count, entries = PLAIN | TOMBSTONES_ONLY, 0, list(tail.entries(first, first + len(bodies)))
-    runs: list[tuple[int, int, list[memoryview], list[int]]] = []
-    for number, (entry, body) in enumerate(zip(entries, bodies, strict=True), first):
-        if xxh3_64_intdigest(body, seed=entry.offset) != entry.checksum:
-            raise damage_error(path, entry.offset, "its checksum is wrong")
-        low, high = pages.starts[number], pages.starts[number + 1]
-        ends = pages.ends[low:high].tolist()
-        if not runs or runs[-1][1] != entry.codec:
-            runs.append((entry.offset, entry.codec, [], []))
-        runs[-1][2].extend(map(body.__getitem__, map(slice, [0, *ends[:-1]], ends)))
-        runs[-1][3].extend(pages.raw_lengths[low:high].tolist())
-        flags &= entry.flags
-        row_count += entry.row_count
+    behind = first + len(bodies)
+    offsets, checksums = tail.offsets[first:behind].tolist(), tail.checksums[first:behind].tolist()
+    sums = list(map(xxh3_64_intdigest, bodies, offsets))
+    if sums != checksums:
+        damaged = next(place for place, pair in enumerate(zip(sums, checksums, strict=True)) if pair[0] != pair[1])
+        raise damage_error(path, offsets[damaged], "its checksum is wrong")
+    starts = pages.starts[first : behind + 1]
+    low, high = starts[0], starts[-1]
+    ends, raw_lengths = pages.ends[low:high].tolist(), pages.raw_lengths[low:high].tolist()
+    pieces: list[memoryview] = []
+    for body, (start, end) in zip(bodies, pairwise(starts), strict=True):
+        stops = ends[start - low : end - low]
+        pieces += map(body.__getitem__, map(slice, [0, *stops], stops))
     contents: list[bytes] = []
-    for offset, codec, pieces, raw_lengths in runs:
+    for codec, some in groupby(range(len(bodies)), tail.codecs[first:behind].tolist().__getitem__):
+        places = list(some)
+        part = slice(starts[places[0]] - low, starts[places[-1] + 1] - low)
         try:
-            contents.append(unpack_pages(pieces, raw_lengths, codec=codec))
+            contents.append(unpack_pages(pieces[part], raw_lengths[part], codec=codec))
         except (KeyError, pa.ArrowException, OSError) as error:
-            raise _unpack_error(error, offset=offset, codec=codec, path=path) from error
+            raise _unpack_error(error, offset=offsets[places[0]], codec=codec, path=path) from error
     try:
-        lengths = np.asarray(pages.raw_lengths[pages.starts[first] : pages.starts[first + len(bodies)]])
-        batch = batch_of_run(contents[0] if len(contents) == 1 else b"".join(contents), lengths.astype(np.int64))
+        batch = batch_of_run(contents[0] if len(contents) == 1 else b"".join(contents), np.array(raw_lengths, np.int64))
     except BadPageError as error:
-        raise damage_error(path, entries[0].offset, "it cannot be decoded (a page contradicts itself)") from error
+        raise damage_error(path, offsets[0], "it cannot be decoded (a page contradicts itself)") from error
+    row_count = sum(tail.row_counts[first:behind])
     if batch.num_rows != row_count:
-        what = f"it has {batch.num_rows} rows, and the index says {row_count}"
-        raise damage_error(path, entries[0].offset, what)
+        raise damage_error(path, offsets[0], f"it has {batch.num_rows} rows, and the index says {row_count}")
     return Block(
         batch,
-        flags=flags | entries[0].flags & CONTINUES,
-        min_sequence=min([entry.min_sequence for entry in entries]),
-        max_sequence=max([entry.max_sequence for entry in entries]),
+        flags=reduce(and_, tail.flags[first:behind], PLAIN | TOMBSTONES_ONLY) | tail.flags[first] & CONTINUES,
+        min_sequence=min(tail.min_sequences[first:behind]),
+        max_sequence=max(tail.max_sequences[first:behind]),
     )
 
 

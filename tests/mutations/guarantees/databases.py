@@ -164,7 +164,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A block of pages that is read whole is checked before it is used.",
-        never(format.decode_blocks, lambda it: it.checksum),
+        never(format.decode_blocks, lambda it: it.checksums),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
     ),
     Guarantee(
