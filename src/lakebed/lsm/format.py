@@ -560,6 +560,29 @@ def decode_page(tail: Tail, number: int, piece: memoryview, *, path: str) -> byt
     return body
 
 
+def decode_mapped_pages(tail: Tail, first: int, last: int, *, path: str) -> list[bytes]:
+    """As `decode_page` of the neighbouring pages [first, last) of a file that is mapped. Cost: about 1 us a page."""
+    pages, mapped = tail.pages, tail.mapped
+    assert pages is not None, "a file without pages has none"
+    assert mapped is not None, "a file that is not mapped is read by requests"
+    bounds = pages.bounds[first : last + 1].tolist()
+    pieces = list(map(mapped.__getitem__, map(slice, bounds, bounds[1:])))
+    codecs = set(tail.codecs[pages.blocks[first] : pages.blocks[last - 1] + 1])
+    if list(map(xxh3_64_intdigest, pieces, bounds)) == pages.checksums[first:last].tolist() and len(codecs) == 1:
+        codec = codecs.pop()
+        sizes = pages.raw_lengths[first:last].tolist()
+        if codec == NOT_COMPRESSED:
+            return list(map(bytes, pieces))
+        with suppress(KeyError, pa.ArrowException, OSError):
+            unpack = CODECS[codec].decompress
+            return [
+                bytes(piece) if len(piece) == size else unpack(piece, size, asbytes=True)
+                for piece, size in zip(pieces, sizes, strict=True)
+            ]
+    # Each by itself says which of them is wrong.
+    return [decode_page(tail, page, piece, path=path) for page, piece in zip(range(first, last), pieces, strict=True)]
+
+
 def join_pages(tail: Tail, numbers: Sequence[int], pieces: Sequence[memoryview], *, path: str) -> bytes:
     """As `decode_page` of some pages, at least one, one after another. Cost: about 10 us, and 2 us a page with LZ4."""
     pages = tail.pages
