@@ -55,8 +55,8 @@ _PAGES: Final = -2
 _LOCAL_AHEAD_BYTES: Final = 1 << 20
 """Most bytes that a scan takes at once of a mapped file."""
 
-_UNLOAD_BEFORE_BYTES: Final = 64 << 10
-"""So much in front of a place is loaded with it: Linux maps what lies around a page that is touched."""
+_UNLOAD_BEFORE_BYTES: Final = 2 << 20
+"""So much in front of a place may be loaded with it: Linux maps what lies around a page that is touched."""
 
 RUN_BYTES: Final = 512 << 10
 """Most bytes of neighbouring blocks, before compression, that a scan decodes as one: each time costs some steps."""
