@@ -1,4 +1,4 @@
-"""The pages run as pasted: every block of the README and the guides, in order, in an empty folder."""
+"""The pages run as pasted: every block of the README, the guides and the reference, in order, in an empty folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+DOCS = ROOT / "docs"
+GUIDES = [ROOT / "README.md", *sorted(DOCS.glob("guide/*.md")), *sorted(DOCS.glob("reference/*.md"))]
 PAGES = [
     "README.md",
     "docs/guide/quickstart.md",
@@ -20,6 +21,11 @@ PAGES = [
     "docs/guide/databases.md",
     "docs/guide/repositories.md",
     "docs/guide/testing.md",
+    "docs/reference/lake.md",
+    "docs/reference/table.md",
+    "docs/reference/database.md",
+    "docs/reference/repository.md",
+    "docs/reference/pipeline.md",
 ]
 
 

@@ -90,6 +90,7 @@ def test_why_looks_first(cli: Cli, lake: str, tmp_path: Path) -> None:
         assert (answer.code, answer.out) == (exits.NOT_FOUND, ""), mistyped
         assert answer.err.startswith("lakebed: There is no object "), answer.err
         assert hint in answer.err
+        assert "lakebed.json" not in answer.err
     missing = cli("why", lake, path + "x", "--json").error
     assert missing["kind"] == "object_not_found"
     assert path in missing["facts"]["nearest"]

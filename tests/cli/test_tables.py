@@ -57,6 +57,13 @@ def test_create_if_not_exists(cli: Cli, lake: str) -> None:
     assert cli("table", "create", lake, "flights", "-c", "id BIGINT", "--if-not-exists").code == exits.OK
 
 
+def test_create_says_first_that_the_table_is_there(cli: Cli, lake: str) -> None:
+    """Without columns, which are named when there is none, a table that exists is what is wrong."""
+    answer = cli("table", "create", lake, "flights", "--json")
+    assert (answer.code, answer.error["kind"]) == (exits.CONFLICT, "table_exists")
+    assert cli("table", "create", lake, "new", "--json").error["kind"] == "no_columns"
+
+
 def test_describe(cli: Cli, lake: str) -> None:
     """Columns, keys, newest version and number of tags."""
     shown = cli("table", "describe", lake, "flights", "--json").json

@@ -198,8 +198,11 @@ def layers_of_two_moments(patch: Patch) -> None:
         "at_reference",
         (
             "    with context.key_value.snapshot() as snapshot:\n"
-            "        resolved = resolve(context, ref, snapshot=snapshot)\n",
-            "    resolved = resolve(context, ref)\n    with context.key_value.snapshot() as snapshot:\n",
+            "        yield reference_view(context, ref, snapshot=snapshot)\n",
+            "    with context.key_value.snapshot() as early:\n"
+            "        shown = reference_view(context, ref, snapshot=early)\n"
+            "    with context.key_value.snapshot() as snapshot:\n"
+            "        yield View(context, snapshot=snapshot, base=shown.base, tokens=shown.tokens)\n",
         ),
     )
 

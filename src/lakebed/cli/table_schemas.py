@@ -10,7 +10,7 @@ from lakebed.cli.command import Confirmed, Deletion
 from lakebed.cli.context import BranchTableCommand, TableCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.loading import load
-from lakebed.errors import InvalidRequest
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.table.model.model import DataField, TableSchema
 from lakebed.table.model.option_values import check_listed
 from lakebed.table.model.types import parse_type
@@ -43,6 +43,8 @@ class Create(TableCommand, name="create"):
     if_not_exists: Annotated[bool, option("--if-not-exists", help="Succeed if the table already exists.")] = False
 
     def run(self) -> None:
+        if not (self.column or self.like or self.if_not_exists):
+            self._check_is_new()
         # Before the lake is created: a mistake creates none.
         columns, options = _columns(self.column, self.like), pairs(self.option)
         for text, what in ((self.primary_key, "--primary-key"), (self.partition_by, "--partition-by")):
@@ -59,6 +61,19 @@ class Create(TableCommand, name="create"):
         self.result(
             {"table": made.name, "url": made.url, **table_output.of_schema(made.schema)},
             f"Created the table {made.name} with {output.count(len(made.schema.fields), 'column')} at {made.url}.",
+        )
+
+    def _check_is_new(self) -> None:
+        """Raise `AlreadyExists` if the table is there: who names no columns is not asked for them then."""
+        try:
+            self.open_table()
+        except NotFound:
+            return
+        raise AlreadyExists(
+            f"The lake {self.lake} has a table {self.table} already: drop it first, or choose another name. "
+            f"lakebed table describe {self.lake} {self.table} shows its columns.",
+            kind="table_exists",
+            table=self.table,
         )
 
 

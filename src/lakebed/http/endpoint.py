@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from lakebed.errors import LakebedError
 from lakebed.http.call import Call, ClientGone
 from lakebed.http.declaration import Endpoint, Route
+from lakebed.http.replies import send_reply
 from lakebed.http.site import Change, Principal, Site
 
 P = TypeVar("P", bound=Principal)
@@ -32,6 +33,11 @@ class RequestTrace:
     error: str = ""
     status: int = 0
     bytes_out: int = 0
+
+    def sent(self, status: int, size_bytes: int) -> None:
+        """Note a reply that was sent in one piece, past the messages that are counted; else 0 bytes are added."""
+        self.status = self.status or status
+        self.bytes_out += size_bytes
 
 
 class EndpointApp(Generic[P, C]):
@@ -68,7 +74,7 @@ class EndpointApp(Generic[P, C]):
             reply = self._explain(error, trace, endpoint)
         reply.raw_headers.append((b"x-request-id", trace.request_id.encode()))
         try:
-            await reply(scope, receive, send)
+            trace.sent(reply.status_code, await send_reply(reply, scope, receive, send))
         finally:
             if late is not None:
                 await self._audit(late)

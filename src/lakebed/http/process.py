@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from lakebed.http.call import Call
 from lakebed.http.gate import Gate
-from lakebed.http.options import HttpOptions
 from lakebed.http.protocol import BoundedHttp
+from lakebed.http.serving import Serving
 from lakebed.http.site import Principal, Site
 from lakebed.http.tls import ServerCertificate
 
@@ -67,11 +67,12 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _server(application: Gate[P, C], options: HttpOptions, *, ready: Callable[[], None]) -> _Server:
+def _server(application: Gate[P, C], serving: Serving, *, ready: Callable[[], None]) -> _Server:
+    options = serving.options
     certificate = None if options.tls is None else ServerCertificate(options.tls)
     config = uvicorn.Config(
         application,
-        http=type("BoundedHttp", (BoundedHttp,), {"options": options}),
+        http=type("BoundedHttp", (BoundedHttp,), {"options": options, "arrivals": serving.arrivals}),
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         ws="none",
         lifespan="on",
@@ -94,7 +95,7 @@ def serve(application: Gate[P, C], site: Site[P, C], listener: socket.socket, *,
         listener: bound; closed at the end.
     """
     try:
-        _server(application, site.serving.options, ready=ready).run(sockets=[listener])
+        _server(application, site.serving, ready=ready).run(sockets=[listener])
     finally:
         site.close()
 
@@ -109,7 +110,7 @@ class RunningServer(Generic[P, C]):
     def __init__(self, application: Gate[P, C], site: Site[P, C], listener: socket.socket) -> None:
         self.site = site
         answers = threading.Event()
-        self._server = _server(application, site.serving.options, ready=answers.set)
+        self._server = _server(application, site.serving, ready=answers.set)
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(listener, answers), name="lakebed-server", daemon=True)
         self._thread.start()

@@ -9,18 +9,26 @@ replies that it does not read. Does not know: requests; a body has bounds of its
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from lakebed.http.errors import ErrorBody
 from lakebed.http.options import HttpOptions
-from lakebed.http.replies import HAS_PIECE, IS_GONE, encode
+from lakebed.http.replies import ARRIVAL, HAS_PIECE, IS_GONE, SEND_WHOLE, Arrivals, encode
 
 _TOO_LARGE: Final = "The head of the request is larger than the limit of {:,} bytes: send fewer or shorter headers."
 _TOO_LATE: Final = "The head of the request was not complete within {:g} s: send it again."
 _NO_HTTP: Final = "The bytes received are not a valid HTTP/1.1 request."
+_BODILESS: Final = frozenset((204, 304))
+"""Status of replies that have no body, and need no length."""
+_FRAMING: Final = frozenset((b"connection", b"transfer-encoding"))
+"""Headers that say how a reply goes on, which is left to the cycle."""
+_JOINED_BYTES_MAX: Final = 64 << 10
+"""Largest body that is copied behind its head: less work than two writes."""
 
 
 class _ReplyTransport:
@@ -57,10 +65,53 @@ class _ReplyTransport:
         self._transport.close()
 
 
+def _send_whole(
+    cycle: RequestResponseCycle,
+    transport: asyncio.Transport,
+    status: int,
+    headers: Sequence[tuple[bytes, bytes]],
+    body: bytes | memoryview,
+) -> bool:
+    """Send a reply as its cycle would, in one write and without a message for each part of it.
+
+    Returns:
+        False: nothing was sent, because this is no plain reply with a length, or its client is slow.
+    """
+    if cycle.disconnected:
+        return True
+    is_bodiless = status in _BODILESS
+    if cycle.response_started or cycle.waiting_for_100_continue or cycle.flow.write_paused or not cycle.keep_alive:
+        return False
+    pieces, length = [STATUS_LINE[status]], b""
+    for name, value in (*cycle.default_headers, *headers):
+        if name == b"content-length":
+            length = value
+        elif name in _FRAMING:
+            return False
+        pieces += (name, b": ", value, b"\r\n")
+    pieces.append(b"\r\n")
+    head = b"".join(pieces)
+    size_bytes = len(body)
+    line_count = len(pieces) // 4 + 2
+    if head.count(b"\r") != line_count or head.count(b"\n") != line_count or b"\0" in head:
+        return False  # a header that would end early: the cycle refuses it
+    if (size_bytes or length) if is_bodiless else length != b"%d" % size_bytes:
+        return False
+    cycle.response_started = cycle.response_complete = True
+    if size_bytes <= _JOINED_BYTES_MAX:
+        transport.write(head + body)
+    else:
+        transport.writelines((head, body))
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
+
+
 class BoundedHttp(HttpToolsProtocol):
     """A connection with bounded heads, whose client reads."""
 
     options: ClassVar[HttpOptions]
+    arrivals: ClassVar[Arrivals]
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -113,7 +164,9 @@ class BoundedHttp(HttpToolsProtocol):
         if cycle is not None:
             cycle.scope[IS_GONE] = lambda: cycle.disconnected  # type: ignore[typeddict-unknown-key]
             cycle.scope[HAS_PIECE] = cycle.message_event.is_set  # type: ignore[typeddict-unknown-key]
+            cycle.scope[ARRIVAL] = self.arrivals.add()  # type: ignore[typeddict-unknown-key]
             if cycle.scope["method"] != "HEAD":  # whose reply ends with its head
+                cycle.scope[SEND_WHOLE] = partial(_send_whole, cycle, self.transport)  # type: ignore[typeddict-unknown-key]
                 cycle.transport = _ReplyTransport(self.transport, cycle)  # type: ignore[assignment]
 
     @override

@@ -26,6 +26,48 @@ HAS_PIECE: Final = "lakebed.has_piece"
 """In the scope of a request: whether a piece of its body, or its end, is here already."""
 
 
+SEND_WHOLE: Final = "lakebed.send_whole"
+"""In the scope of a request, where the connection can send a whole reply in one piece: `SendWhole`."""
+
+SendWhole = Callable[[int, Sequence[tuple[bytes, bytes]], bytes | memoryview], bool]
+"""Status, headers and body; whether the reply is sent. If not, it has to be sent as ASGI has it."""
+
+ARRIVAL: Final = "lakebed.arrival"
+"""In the scope of a request: its number among those that came to the process (`Arrivals`)."""
+
+
+class Arrivals:
+    """Counts the requests of an event loop as their heads come in.
+
+    What is looked at after a request had come is new enough for it, however much later it is answered: so those that
+    come together can share a look.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        """The number of the request that came just now."""
+        self.count += 1
+        return self.count
+
+
+async def send_reply(reply: Response, scope: Scope, receive: Receive, send: Send) -> int:
+    """Send a reply, in one piece where that can be.
+
+    Returns:
+        The size of its body in bytes, or 0 when `send` was told of all of it.
+    """
+    send_whole: SendWhole | None = scope.get(SEND_WHOLE)
+    is_whole = type(reply) is Response and reply.background is None
+    if send_whole is not None and is_whole and send_whole(reply.status_code, reply.raw_headers, reply.body):
+        return len(reply.body)
+    await reply(scope, receive, send)
+    return 0
+
+
 class StreamedResponse(StreamingResponse):
     """A reply whose body comes in pieces; its headers hold its length.
 

@@ -16,6 +16,7 @@ from lakebed.http.access_log import AccessLog, open_access_log
 from lakebed.http.memory import release_unused
 from lakebed.http.options import HttpOptions
 from lakebed.http.pools import Pools, run_in
+from lakebed.http.replies import Arrivals
 from lakebed.log import warn
 from lakebed.runtime import Environment
 
@@ -35,6 +36,7 @@ class Serving:
         reads_inline: whether short reads are made in the event loop, because what they read is on this machine.
         instance: a few random letters, in front of every request's id.
         running: requests at this moment.
+        arrivals: of its requests.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Serving:
     reads_inline: bool
     access_log: AccessLog | None
     running: int = 0
+    arrivals: Arrivals = field(default_factory=Arrivals)
     _tasks: tuple[asyncio.Task[None], ...] = field(default=(), repr=False)
 
     @classmethod

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from lakebed.errors import Unavailable
 
@@ -48,7 +48,7 @@ class SlotPool(Executor):
         self._threads = ThreadPoolExecutor(slot_count + OUTSIDE_MAX, name)
         self._slot_count = self._free_count = slot_count
         self._changed = threading.Condition()
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[tuple[Future[Any], Work]] = deque()
         self._returning: deque[threading.Event] = deque()
         self._is_closed = False
 
@@ -68,15 +68,15 @@ class SlotPool(Executor):
                 self._free_count -= 1
                 self._threads.submit(self._work, work)
             else:
-                self._waiting.append(work)
+                self._waiting.append((future, work))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; with `wait` return when all have ended."""
+        """Take no more calls; with `wait` return when all have ended. `cancel_futures`: of those without a slot."""
         with self._changed:
             self._is_closed = True
-            if cancel_futures:
-                self._waiting.clear()
+            while cancel_futures and self._waiting:
+                self._waiting.popleft()[0].cancel()
             while wait and self._free_count < self._slot_count:
                 self._changed.wait()
         self._threads.shutdown(wait=wait)
@@ -96,7 +96,7 @@ class SlotPool(Executor):
                 self._returning.popleft().set()
                 return None
             if self._waiting:
-                return self._waiting.popleft()
+                return self._waiting.popleft()[1]
             self._free_count += 1
             self._changed.notify_all()
             return None
@@ -107,10 +107,15 @@ class SlotPool(Executor):
         if work is not None:
             self._threads.submit(self._work, work)
 
-    def take_slot(self) -> None:
-        """Wait for a slot."""
+    def take_slot(self, owner: str) -> None:
+        """Wait for a slot, as the call of an owner that is not outside any more.
+
+        It stops to be outside only when it has a slot or is the next to get one: were it before, another call could
+        leave in its place and give its own slot to a third one, for which there is no thread.
+        """
         handed = threading.Event()
         with self._changed:
+            _note_return(owner)
             if self._free_count:
                 self._free_count -= 1
                 return
@@ -143,16 +148,26 @@ def leave_slot(owner: str) -> Iterator[None]:
     if pool is None:
         yield
         return
-    with _OUTSIDE_LOCK:
-        if _OUTSIDE[owner] >= OUTSIDE_OF_OWNER_MAX or _OUTSIDE.total() >= OUTSIDE_MAX:
-            raise Unavailable("was not called: too many calls wait for an answer already", kind="busy_outside")
-        _OUTSIDE[owner] += 1
+    _note_outside(owner)
+    _HERE.pool = None  # of a block in this block there is no slot to leave
     pool.leave_slot()
     try:
         yield
     finally:
-        with _OUTSIDE_LOCK:
-            _OUTSIDE[owner] -= 1
-            if not _OUTSIDE[owner]:
-                del _OUTSIDE[owner]
-        pool.take_slot()
+        pool.take_slot(owner)
+        _HERE.pool = pool
+
+
+def _note_outside(owner: str) -> None:
+    """Raise `Unavailable` as `leave_slot`."""
+    with _OUTSIDE_LOCK:
+        if _OUTSIDE[owner] >= OUTSIDE_OF_OWNER_MAX or _OUTSIDE.total() >= OUTSIDE_MAX:
+            raise Unavailable("was not called: too many calls wait for an answer already", kind="busy_outside")
+        _OUTSIDE[owner] += 1
+
+
+def _note_return(owner: str) -> None:
+    with _OUTSIDE_LOCK:
+        _OUTSIDE[owner] -= 1
+        if not _OUTSIDE[owner]:
+            del _OUTSIDE[owner]

@@ -15,6 +15,8 @@ from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Explanation
 
 _NEAREST_MAX: Final = 3
+_INTERNAL: Final = ("_", "lakebed.json")
+"""How names of what is no store begin: they are found when they are asked for, and not proposed."""
 _COMPARED_MAX: Final = 1000
 """Names of a folder that are compared with the requested one: those that sort around it."""
 
@@ -47,6 +49,7 @@ def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | 
     if near:
         hint = f" Did you mean {' or '.join(near)}?"
     else:
+        names = [name for name in names if not name.startswith(_INTERNAL)]
         others = " and others" if names[_NEAREST_MAX:] else ""
         hint = f" {folder or 'It'} has {', '.join(names[:_NEAREST_MAX])}{others}."
     return NotFound(f"{at}.{hint if names else ''}", kind="object_not_found", path=path, nearest=near)

@@ -243,6 +243,18 @@ class IdentityStore:
 
         self._change(change)
 
+    def set_policies(self, group: str, policies: Iterable[str]) -> None:
+        """Attach these policies to a group, and no others. Raises `NotFound`. Cost: 1 write."""
+        names = tuple(sorted(policies))
+
+        def change(identity: Identity) -> Identity:
+            for name in names:
+                identity.policy(name)
+            identity.group(group)
+            return _replaced(identity, names, user=None, group=group)
+
+        self._change(change)
+
     def detach(self, policy: str, *, user: str | None = None, group: str | None = None) -> None:
         """Detach a policy from a user or a group. Raises `NotFound`. Cost: 1 write."""
 

@@ -212,7 +212,9 @@ REST: Final[dict[str, Needs]] = {
     "deleteUser": _need("auth:DeleteUser", _USER),
     "listGroups": _everywhere("auth:ListGroups"),
     "createGroup": Needs(body=lambda body, _: [Permission("auth:CreateGroup", GROUPS + body.id)]),
-    **dict.fromkeys(("getGroup", "listGroupMembers", "listGroupPolicies"), _need("auth:ReadGroup", _GROUP)),
+    **dict.fromkeys(
+        ("getGroup", "getGroupACL", "listGroupMembers", "listGroupPolicies"), _need("auth:ReadGroup", _GROUP)
+    ),
     "deleteGroup": _need("auth:DeleteGroup", _GROUP),
     "addGroupMembership": _need("auth:AddGroupMember", _GROUP),
     "deleteGroupMembership": _need("auth:RemoveGroupMember", _GROUP),
@@ -224,6 +226,7 @@ REST: Final[dict[str, Needs]] = {
     "attachPolicyToUser": _need("auth:AttachPolicy", _USER),
     "detachPolicyFromUser": _need("auth:DetachPolicy", _USER),
     "attachPolicyToGroup": _need("auth:AttachPolicy", _GROUP),
+    "setGroupACL": Needs((Permission("auth:AttachPolicy", _GROUP), Permission("auth:DetachPolicy", _GROUP))),
     "detachPolicyFromGroup": _need("auth:DetachPolicy", _GROUP),
     "listUserCredentials": _need("auth:ListCredentials", _USER),
     "createCredentials": _need("auth:CreateCredentials", _USER),

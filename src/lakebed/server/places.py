@@ -55,7 +55,7 @@ def place_names(text: str, *, root_url: str) -> tuple[str, ...]:
     if url.startswith(f"{root_url}/"):
         inside = url.removeprefix(f"{root_url}/")
         names += [LOCAL_SCHEME + inside, inside]
-    return tuple(name + end for name in names)
+    return tuple(name if name.endswith("/") else name + end for name in names)
 
 
 def name_place(permission: Permission, *, root_url: str) -> Permission:

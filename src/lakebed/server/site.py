@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from lakebed.errors import LakebedError
 from lakebed.http.authentication import parse_credential
 from lakebed.http.call import Call, parse_query
 from lakebed.http.declaration import Endpoint
@@ -20,6 +21,8 @@ from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
 from lakebed.http.site import Change
 from lakebed.objects.path import parse_url
+from lakebed.repo.heads.uploads import SmallUpload, upload_many
+from lakebed.repo.model.model import Entry
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.transport import context_of
@@ -30,11 +33,13 @@ from lakebed.server.errors import error_reply
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, Principal
+from lakebed.server.moments import Moments
 from lakebed.server.needs import BodyNeeds, needs_of, object_resource
 from lakebed.server.options import ServerOptions
 from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog
 from lakebed.server.permissions import NAMESPACES, Permission
 from lakebed.server.places import name_place
+from lakebed.server.uploads import SmallUploads
 
 _BODY_NEEDS: Final = "lakebed.body_needs"
 """Where the scope of a user's request holds what its body needs."""
@@ -62,12 +67,16 @@ class RepositorySite:
     iceberg: IcebergCatalog = field(init=False)
     description: Callable[[], dict[str, Any]]
     encoded_rows: EncodedRows
+    moments: Moments = field(init=False)
+    uploads: SmallUploads = field(init=False)
     signs: bool = field(init=False)
     """Whether the storage's vendor signs URLs."""
 
     def __post_init__(self) -> None:
         self.signs = not is_on_disk(self.repositories.url)
         self.iceberg = IcebergCatalog(self.paimon)
+        self.moments = Moments(local_catalog(self.repositories).key_value, self.serving.arrivals)
+        self.uploads = SmallUploads(self.serving.pools.quick)
 
     async def context(self, name: str, *, is_proven_later: bool = False) -> RepositoryContext:
         """A repository by name. Raises `NotFound`.
@@ -186,6 +195,17 @@ class RepositoryCall(Call):
             for permission in needs(body, self.path.get("repository", "")):
                 self.check(permission)
         return body
+
+    async def store_small(
+        self, context: RepositoryContext, branch: str, upload: SmallUpload, *, size_bytes: int
+    ) -> Entry:
+        """Store and stage a small object, together with others that came at the same time where that is faster."""
+        if self.serving.reads_inline:
+            return await self.site.uploads.store(context, branch, upload, size_bytes=size_bytes)
+        [outcome] = await self.quick(upload_many, context, branch, [upload])
+        if isinstance(outcome, LakebedError):
+            raise outcome
+        return outcome
 
     def check(self, permission: Permission) -> None:
         """Refuse a user who may not do something. Raises `InvalidRequest` (``forbidden``)."""

@@ -5,7 +5,7 @@ Names and fields are those of lakeFS's clients: DO NOT CHANGE them.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -37,6 +37,12 @@ class GroupRow(msgspec.Struct, frozen=True):
     name: str
     description: str
     creation_date: Seconds
+
+
+class GroupAcl(msgspec.Struct, frozen=True):
+    """What the members of a group may do, as a word: the policies of one of the groups that are there at first."""
+
+    permission: Literal["Read", "Write", "Super", "Admin"]
 
 
 class StatementBody(msgspec.Struct, frozen=True):

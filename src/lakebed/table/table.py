@@ -24,7 +24,7 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.travel import SourceOptions, Time
 from lakebed.table.model.model import DataField, Rows, Snapshot, TableSchema, Tag
 from lakebed.table.model.options import TableOptions
-from lakebed.table.model.types import arrow_schema
+from lakebed.table.model.types import arrow_schema, text_of_type
 from lakebed.table.schema import schema as schemas
 from lakebed.table.schema.schema import Name, new_schema, schema_html
 from lakebed.table.versions import versions
@@ -137,10 +137,21 @@ class Table:
     # Each change is one new schema object; no data file is rewritten. Raises `InvalidRequest`.
 
     def add_column(
-        self, name: Name, type: str, *, comment: str | None = None, after: str | None = None, first: bool = False
+        self,
+        name: Name,
+        type: str | pa.DataType,
+        *,
+        comment: str | None = None,
+        after: str | None = None,
+        first: bool = False,
     ) -> TableSchema:
-        """Add a nullable column, by default at the end, null in existing rows; a tuple: see `table.model.nested`."""
-        return self._change_schema(schemas.add_column, name, type, comment=comment, after=after, first=first)
+        """Add a nullable column, by default at the end, null in existing rows; a tuple: see `table.model.nested`.
+
+        The type is the table format's, such as ``"DECIMAL(10, 2)"``, or Arrow's.
+        """
+        return self._change_schema(
+            schemas.add_column, name, text_of_type(type), comment=comment, after=after, first=first
+        )
 
     def drop_column(self, name: Name) -> TableSchema:
         """Remove a column; older versions keep it, and a new column of the same name does not restore its values."""
@@ -150,9 +161,9 @@ class Table:
         """Rename a column; its values stay."""
         return self._change_schema(schemas.rename_column, old, new)
 
-    def widen_column(self, name: str, type: str) -> TableSchema:
-        """Give a column a wider type, such as INT to BIGINT."""
-        return self._change_schema(schemas.widen_column, name, type)
+    def widen_column(self, name: str, type: str | pa.DataType) -> TableSchema:
+        """Give a column a wider type, such as INT to BIGINT, of the table format or of Arrow."""
+        return self._change_schema(schemas.widen_column, name, text_of_type(type))
 
     def move_column(self, name: str, *, after: str | None = None) -> TableSchema:
         """Move a column behind another one, or to the front."""

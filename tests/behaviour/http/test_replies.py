@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import uvicorn
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from lakebed.http.options import HttpOptions
 from lakebed.http.protocol import BoundedHttp
+from lakebed.http.replies import SEND_WHOLE, Arrivals, send_reply
 
 STEPS = 50
 """Turns of the event loop, far more than any of these requests takes."""
@@ -52,6 +55,13 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
     """Reply with the path, in two pieces for /long; /broken fails behind its head, /read reads the body first."""
     path: str = scope["path"]
     body = path.encode()
+    if path.startswith(("/whole", "/parts")):
+        if path.startswith("/parts"):
+            scope.pop(SEND_WHOLE, None)
+        headers = dict(pair.split("=", 1) for pair in unquote(scope["query_string"].decode()).split("&") if pair)
+        status = int(headers.pop("status", "200"))
+        await send_reply(Response(None if status == 204 else b"a body", status, headers), scope, receive, send)
+        return
     if path == "/read":
         body = (await receive())["body"]
     size = 2 * len(body) if path == "/long" else len(body)
@@ -69,7 +79,7 @@ def exchange(*received: bytes) -> Recorder:
     async def run() -> Recorder:
         config = uvicorn.Config(answer, log_config=None, access_log=False, server_header=False, date_header=False)
         config.load()
-        kind = type("Connection", (BoundedHttp,), {"options": HttpOptions()})
+        kind = type("Connection", (BoundedHttp,), {"options": HttpOptions(), "arrivals": Arrivals()})
         connection = kind(config=config, server_state=ServerState(), app_state={})
         recorder = Recorder()
         connection.connection_made(recorder)
@@ -117,3 +127,30 @@ def test_half_a_reply_ends_its_connection() -> None:
     [head] = broken.writes
     assert b"content-length: 7" in head
     assert broken.is_closed
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("query", ["", "status=204", "status=304&content-length=0", "x-a=1&x-b=2", "connection=close"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_reply_in_one_piece_is_the_same(method: str, query: str, version: str) -> None:
+    """Byte for byte what the messages of ASGI give, to clients that keep their connection and to those that do not."""
+    whole, parts = (
+        exchange(f"{method} {path}?{query} HTTP/{version}\r\nHost: x\r\n\r\n".encode()) for path in ("/whole", "/parts")
+    )
+    assert b"".join(whole.writes) == b"".join(parts.writes)
+    assert whole.is_closed == parts.is_closed
+    assert b"HTTP/1.1" in whole.writes[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mark", ["%0D%0A", "%0A", "%00"])
+def test_no_header_of_a_reply_in_one_piece_ends_early(mark: str) -> None:
+    """A value with an end of line is refused, and nothing of it is sent."""
+    sent = exchange(f"GET /whole?x-a=1{mark}x-evil:2 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert not any(b"x-evil" in piece for piece in sent.writes)
+
+
+def test_pipelined_requests_have_their_replies_in_order() -> None:
+    """A reply in one piece goes to the request that it is for."""
+    two = exchange(b"GET /whole?x-a=1 HTTP/1.1\r\nHost: x\r\n\r\nGET /whole?x-a=2 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert [reply.partition(b"x-a: ")[2][:1] for reply in two.writes] == [b"1", b"2"]

@@ -27,6 +27,7 @@ BODIES: dict[str, Any] = {
         "commit": {"message": "m"},
     },
     "createUser": {"id": "bob"},
+    "setGroupACL": {"permission": "Read"},
     "createGroup": {"id": "staff"},
     "createPolicy": {"id": "p", "statement": [{"effect": "allow", "action": ["fs:*"], "resource": "*"}]},
 }
@@ -184,6 +185,22 @@ def test_one_permission_permits_one_operation(client: Any) -> None:
         if below and method != "GET":
             set_policy(client, "ann", ("allow", action, f"{REPOSITORY}{below.replace('*', '')}-other"))
             assert ann.ask(method, place, body, **query).status == 401, place
+
+
+def test_a_word_stands_for_the_policies_of_a_group(client: Any) -> None:
+    """Setting it replaces them; other policies have no word; a user who may not read the group does not learn it."""
+    assert client.ask("POST", "/auth/groups", {"id": "staff"}).status == 201
+    assert client.ask("GET", "/auth/groups/staff/acl").status == 404
+    for word, group in {"Write": "Developers", "Admin": "Admins", "Super": "SuperUsers", "Read": "Viewers"}.items():
+        assert client.ask("GET", f"/auth/groups/{group}/acl").json == {"permission": word}
+        assert client.ask("POST", "/auth/groups/staff/acl", {"permission": word}).status == 201
+        assert client.ask("GET", "/auth/groups/staff/acl").json == {"permission": word}
+        assert rows(client, "/auth/groups/staff/policies") == rows(client, f"/auth/groups/{group}/policies")
+    assert client.ask("POST", "/auth/groups/staff/acl", {"permission": "Everything"}).status == 400
+    assert client.ask("POST", "/auth/groups/nowhere/acl", {"permission": "Read"}).status == 404
+    ann = new_user(client, "ann", ("allow", "auth:ReadUser auth:AttachPolicy", "*"))
+    assert ann.ask("GET", "/auth/groups/staff/acl").status == 401
+    assert ann.ask("POST", "/auth/groups/staff/acl", {"permission": "Admin"}).status == 401
 
 
 def test_a_denial_wins(client: Any) -> None:

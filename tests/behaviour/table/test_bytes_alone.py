@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,3 +86,25 @@ def test_what_cannot_be_read_may_need_everything(tmp_path: Path) -> None:
     reopened = lakebed.open(str(tmp_path)).table("t")
     PROCESS_CACHE.clear()
     assert bytes_alone(reopened.context) == {"t0": 0, "t1": 0, "t2": whole["t2"]}
+
+
+def test_many_tags_cost_one_request_each() -> None:
+    """Of 1,000 tags each file is read once, and each manifest, however many tags name it."""
+    lake = lakebed.open(f"memory://{uuid.uuid4()}")
+    table = lake.create_table("t", pa.schema([("id", pa.int64())]))
+    bodies = []
+    for number in range(10):
+        table.append(pa.table({"id": [number]}))
+        bodies.append(bytes(table.store.get(table.context.layout.snapshot(number + 1))))
+    for number in range(1_000):
+        table.store.put(table.context.layout.tag(f"t{number:03d}"), bodies[number % 10])
+    PROCESS_CACHE.clear()
+    table = lake.table("t")
+    with table.store.count() as requests:
+        alone = bytes_alone(table.context)
+    assert (len(alone), sum(alone.values())) == (1_000, 0)
+    assert requests.get <= 1_000 + 60  # 10 snapshots, each with 2 lists and 1 manifest
+    assert requests.total - requests.get <= 12
+    with table.store.count() as requests:
+        assert sum(pin.kind == "tag" for pin in lake.pins()) == 1_000
+    assert requests.total <= 2 * (1_000 + 60)

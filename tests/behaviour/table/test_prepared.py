@@ -48,6 +48,9 @@ class Client:
         """A snapshot on top of `base`; `members` differ from what a client would write."""
         metas = [] if base is None else self.table.context.manifests.all_metas(base)
         delta = []
+        for change in changes:
+            for file in (file for file in change.added if "/" not in file.file_name):
+                self.table.store.put(f"bucket-{change.bucket}/{file.file_name}", b"x")
         if changes:
             entries = entries_of_changes(changes)
             name, body = f"manifest-{uuid.uuid4()}", encode_manifest(entries)
@@ -346,6 +349,27 @@ def test_a_compaction_brings_no_deleted_row_back(bench: Bench) -> None:
     assert caught.value.kind == "rows_changed"
     assert 5 not in table.read()["id"].to_pylist()
     assert compact(99) is not None
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("age_h", [None, 10, -16, 1])
+def test_files_that_a_collection_may_have_taken_are_looked_for(
+    bench: Bench, client: Client, age_h: int | None, count: int
+) -> None:
+    """A writer that slept for a day names files that are gone: nothing is committed. Young files cost no request."""
+    created_ms = None if age_h is None else bench.clock.now_ms() - age_h * 3_600_000
+    names = [f"f{number}" for number in range(count)]
+    files = tuple(replace(named_file(name), creation_time_ms=created_ms) for name in names)
+    snapshot = client.prepare(BucketChange(EMPTY_ROW, 0, -1, files, ()), base=None)
+    is_looked_for = age_h != 1
+    if is_looked_for:
+        bench.store.delete([f"bucket-0/{names[-1]}"])
+        refuse(bench, snapshot, "invalid_snapshot")
+        bench.store.put(f"bucket-0/{names[-1]}", b"x")
+    with bench.store.count() as requests:
+        assert commit_prepared(bench.table.context, snapshot) is not None
+    assert bench.live() == names
+    assert requests.head == 1 + (is_looked_for and count <= 3)
 
 
 def test_the_time_is_the_servers(bench: Bench, client: Client) -> None:

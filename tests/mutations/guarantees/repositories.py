@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
+from lakebed.http import replies
 from lakebed.key_value.port import KeyValue
+from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories, fs
 from lakebed.repo.collect import collect
 from lakebed.repo.heads import commit, multipart, write
@@ -62,6 +64,16 @@ def complete_whatever_became_of_it(original, key_value, puts, *, expected):
 
 
 GUARANTEES = [
+    Guarantee(
+        "A read that shares a look at the records shows what was written before its request came.",
+        returns(replies.Arrivals.add, 0),
+        "unit/server/test_moments.py::test_a_later_request_sees_what_was_written_before_it_came",
+    ),
+    Guarantee(
+        "Objects that are stored together are durable before a row names them.",
+        skip(data.upload_each, ObjectStore.sync),
+        "behaviour/repo/test_uploads_together.py::test_bytes_are_durable_before_they_are_named",
+    ),
     Guarantee(
         "A downloaded file has the bytes of its own object, whatever its neighbours are called.",
         replace(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lakebed.errors import OutcomeUnknown
-from lakebed.pipeline import increments
+from lakebed.pipeline import carry, increments
 from lakebed.pipeline.table_branch import TableBranches
 from lakebed.spark import worker
-from lakebed.spark.catalog import writes
+from lakebed.spark.catalog import scans, writes
 from lakebed.spark.dataframe import writing
-from lakebed.spark.plan import found_rows
+from lakebed.spark.datasource.stream_source import StreamReader
+from lakebed.spark.plan import change_rows, found_rows
 from lakebed.spark.streams import stream_commits
 from lakebed.spark.tasks import native_writes, tasks
-from mutations.defects import answer, pass_on, raise_nothing, returns, see, skip
+from mutations.defects import answer, forget, never, pass_on, raise_nothing, returns, see, skip
 from mutations.guarantee import Guarantee
 
 NATIVE = "unit/spark/test_native_writes.py"
@@ -119,5 +121,26 @@ GUARANTEES = [
         "An increment that another run merged is refused.",
         answer(increments.commit_identity, increments._claim, lambda original, *args: None),
         "unit/pipeline/test_increments.py::test_the_same_increment_under_another_run_is_refused",
+    ),
+    Guarantee(
+        "Of equal steps of a pipeline as many are not run again as have run.",
+        forget(carry._Search.same, lambda it: it._turns),
+        "unit/pipeline/test_carry.py::test_a_resumed_run_takes_no_record_over_twice",
+    ),
+    # ---- reads
+    Guarantee(
+        "A LIMIT has its rows although some of the first splits are replaced by a merge.",
+        see(scans._enough, lambda it: it.is_whole, as_=True),
+        "unit/spark/test_catalog.py::test_a_limit_counts_no_rows_that_a_merge_may_replace",
+    ),
+    Guarantee(
+        "Changes of a table with a primary key may lack all values of a deleted row but the key.",
+        never(change_rows.change_fields, lambda it: it.keys),
+        "unit/spark/test_catalog.py::test_changes_may_lack_all_but_the_key",
+    ),
+    Guarantee(
+        "Trigger.Once reads everything that there is.",
+        never(StreamReader.latestOffset, ReadAllAvailable),
+        f"{STREAMS}::test_a_trigger_that_wants_everything_gets_it",
     ),
 ]

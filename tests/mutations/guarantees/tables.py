@@ -18,7 +18,7 @@ from lakebed.table.commit import commit, conflicts, index_after, prepared, vecto
 from lakebed.table.compaction import compact, compact_plan, lookup
 from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update, sequence
 from lakebed.table.model.model import Split
-from lakebed.table.read import vectors
+from lakebed.table.read import scan_pruning, vectors
 from lakebed.table.read.scan import Scan
 from lakebed.table.rows import rows, update
 from lakebed.table.schema.schema_log import SchemaLog
@@ -367,5 +367,15 @@ GUARANTEES = [
         "A consumer in the middle of a snapshot holds that snapshot.",
         see(stream.TableStream.hold, lambda it: it.units, None),
         "behaviour/table/test_stream.py::test_a_consumer_holds_what_is_not_read_yet",
+    ),
+    Guarantee(
+        "A filter finds 0.0 and -0.0 alike, though they are in different buckets.",
+        never(scan_pruning.prune_buckets, lambda it: it.is_floating),
+        "behaviour/table/test_placement_options.py::test_both_zeros_are_found_in_any_bucket[primary-key-double]",
+    ),
+    Guarantee(
+        "A commit of another client does not name files that a collection took while the client stood still.",
+        raise_nothing(prepared._check_old_files),
+        "behaviour/table/test_prepared.py::test_files_that_a_collection_may_have_taken_are_looked_for[10-1]",
     ),
 ]

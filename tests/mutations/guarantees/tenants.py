@@ -16,6 +16,7 @@ from lakebed.fleet.control.claim import claim_storage
 from lakebed.fleet.control.collector import Collector
 from lakebed.fleet.control.members import Members
 from lakebed.fleet.control.plane import ControlPlane
+from lakebed.fleet.control.reconciler import Reconciler
 from lakebed.fleet.log import changes as log_changes
 from lakebed.fleet.log import jetstream_subjects, record
 from lakebed.fleet.log import timeline as log_timeline
@@ -23,6 +24,7 @@ from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.timeline import End
 from lakebed.fleet.node import attached, changes, indices, reads, timeline, timeline_set, transaction
 from lakebed.fleet.node.node import Node
+from lakebed.fleet.ports import Location
 from mutations.defects import (
     always,
     answer,
@@ -463,5 +465,12 @@ GUARANTEES = [
         "A wall clock that is set ages no row.",
         replace(timeline.Timeline._now_ms, lambda original, self: self._clock.now_ms()),
         "behaviour/fleet/node/test_retention.py::test_a_wall_clock_that_is_set_ages_nothing",
+    ),
+    Guarantee(
+        "A node that was told to forget a tenant takes its next attachment.",
+        answer(
+            Reconciler._detachments, Location, lambda original, tenant, last, mode: original(tenant, last + 1, mode)
+        ),
+        "behaviour/fleet/control/test_failover.py::test_a_node_that_was_told_to_forget_a_tenant_takes_it_again",
     ),
 ]

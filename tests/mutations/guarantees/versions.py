@@ -8,7 +8,7 @@ from lakebed.table.changes import incremental
 from lakebed.table.collect import deletion, expire, lineage, live_versions, orphans, reachability, recovery
 from lakebed.table.iceberg.lines import Line
 from lakebed.table.iceberg.published import PublishedTable
-from lakebed.table.versions import fast_forward
+from lakebed.table.versions import fast_forward, rollback
 from mutations.defects import answer, never, pass_on, raise_nothing, replace, returns, see, skip
 from mutations.guarantee import Guarantee
 
@@ -74,6 +74,11 @@ GUARANTEES = [
         answer(deletion._hide_snapshots, deletion.fits, lambda original, *args: True),
         "behaviour/table/test_foreign_rollback.py"
         "::test_unfinished_work_from_before_a_rollback_is_finished_by_what_is_there[expire-5]",
+    ),
+    Guarantee(
+        "The version to which a rollback goes keeps its files while another process expires it.",
+        skip(rollback._roll_back, rollback._pin),
+        "behaviour/table/test_tag_races.py::test_a_rollback_keeps_its_target_from_an_expiry_at_any_call[rollback_to]",
     ),
     Guarantee(
         "A snapshot to which another client rolls back while it is being hidden is put back.",

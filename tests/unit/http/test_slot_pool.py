@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import wait
+from contextlib import suppress
 
 import pytest
 
@@ -97,3 +98,63 @@ def test_a_call_that_is_cancelled_before_it_has_a_slot_never_runs() -> None:
     third.result(HANG_S)
     pool.shutdown()
     assert ran == [3]
+
+
+def test_threads_suffice_while_a_call_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the end of its wait and its turn for a slot a call has its thread: no other one leaves in its place."""
+    monkeypatch.setattr(slot_pool, "OUTSIDE_MAX", 1)
+    pool, returning, goes_on = SlotPool(1, "test"), threading.Event(), threading.Event()
+    take_slot = SlotPool.take_slot
+
+    def take_late(self: SlotPool, owner: str) -> None:
+        if not returning.is_set():
+            returning.set()
+            assert goes_on.wait(HANG_S)
+        take_slot(self, owner)
+
+    monkeypatch.setattr(SlotPool, "take_slot", take_late)
+
+    def leave() -> None:
+        with suppress(Unavailable), leave_slot("other"):
+            pass
+
+    def leave_first() -> None:
+        with leave_slot("owner"):
+            pass
+
+    first = pool.submit(leave_first)
+    assert returning.wait(HANG_S)
+    second, third = pool.submit(leave), pool.submit(int)
+    wait_until(lambda: second.done() or pool._returning)
+    goes_on.set()
+    assert wait([first, second, third], timeout=HANG_S).not_done == set()
+    pool.shutdown()
+
+
+def test_a_wait_inside_of_a_wait_frees_one_slot() -> None:
+    """Who is outside has no slot to leave."""
+    pool, stops = SlotPool(1, "test"), threading.Event()
+    most: list[int] = []
+
+    def nest() -> None:
+        with leave_slot("owner"), leave_slot("owner"):
+            pool.submit(most.append, pool._free_count).result(HANG_S)
+            most.append(pool._free_count)
+        with leave_slot("owner"):
+            pass
+
+    pool.submit(nest).result(HANG_S)
+    stops.set()
+    pool.shutdown()
+    assert max(most) <= 1
+    assert pool._free_count == 1
+
+
+def test_calls_that_a_shutdown_cancels_are_cancelled() -> None:
+    """Who waits for one of them is told, and does not wait for ever."""
+    pool, stops = SlotPool(1, "test"), threading.Event()
+    first, second = pool.submit(stops.wait, HANG_S), pool.submit(int)
+    pool.shutdown(wait=False, cancel_futures=True)
+    stops.set()
+    assert first.result(HANG_S)
+    assert second.cancelled()

@@ -15,6 +15,7 @@ from lakebed.table.model.types import (
     fields_of_arrow,
     json_of_type,
     parse_type,
+    text_of_type,
     type_of_arrow,
     type_of_json,
 )
@@ -126,3 +127,11 @@ def test_narrow_arrow_types() -> None:
 def test_widening(old: str, new: str, allowed: bool) -> None:
     """A type widens exactly when the new one holds every old value."""
     assert can_widen(parse_type(old), parse_type(new)) is allowed
+
+
+def test_a_type_is_given_as_text_or_as_arrow() -> None:
+    """What is neither is refused with a sentence that shows both."""
+    assert text_of_type("DECIMAL(10, 2)") == "DECIMAL(10, 2)"
+    assert text_of_type(pa.decimal128(10, 2)) == "DECIMAL(10, 2)"
+    with pytest.raises(InvalidRequest, match=r'"BIGINT".*pa\.int64\(\)'):
+        text_of_type(int)  # type: ignore[arg-type]

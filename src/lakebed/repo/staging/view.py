@@ -251,11 +251,15 @@ def at_reference(context: RepositoryContext, ref: str) -> Iterator[View]:
     Cost: 1 snapshot and about 3 reads of the key-value store.
     """
     with context.key_value.snapshot() as snapshot:
-        resolved = resolve(context, ref, snapshot=snapshot)
-        if resolved.branch is not None:
-            yield branch_view(context, resolved.branch, snapshot=snapshot)
-        else:
-            yield View(context, snapshot=snapshot, base=resolved.commit.metarange)
+        yield reference_view(context, ref, snapshot=snapshot)
+
+
+def reference_view(context: RepositoryContext, ref: str, *, snapshot: KeyValueSnapshot) -> View:
+    """What a reference shows at the moment of a snapshot, which stays yours. Raises as `at_reference`."""
+    resolved = resolve(context, ref, snapshot=snapshot)
+    if resolved.branch is not None:
+        return branch_view(context, resolved.branch, snapshot=snapshot)
+    return View(context, snapshot=snapshot, base=resolved.commit.metarange)
 
 
 def read_reference(context: RepositoryContext, ref: str, read: Callable[[View], R]) -> R:

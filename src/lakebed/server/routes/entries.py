@@ -9,27 +9,48 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.http.replies import ARRIVAL
 from lakebed.repo.heads.write import stage, stage_if_absent, stage_if_match
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects.data import LOOKS_MAX, find_newer
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.staging.view import read_reference
+from lakebed.repo.staging.view import read_reference, went_suppressed
 from lakebed.server.site import RepositoryCall
 
 
 def find_entry(context: RepositoryContext, ref: str, path: str) -> Entry:
     """What a reference has at a path. Raises `NotFound` (``path_not_found``)."""
-    entry = read_reference(context, ref, lambda view: view.get(path))
+    return _require(context, ref, path, read_reference(context, ref, lambda view: view.get(path)))
+
+
+def _require(context: RepositoryContext, ref: str, path: str, entry: Entry | None) -> Entry:
     if entry is None:
         raise NotFound(f"{ref} of repository {context.name} has nothing at {path!r}.", kind="path_not_found", path=path)
     return entry
 
 
+async def look_up(call: RepositoryCall, context: RepositoryContext, ref: str, path: str) -> Entry:
+    """As `find_entry`, of a moment that is shared with the requests that came together with this one."""
+    if call.serving.reads_inline:
+        with went_suppressed():  # look again, at a later moment
+            view = call.site.moments.view(context, ref, arrival=call.scope[ARRIVAL])
+            return _require(context, ref, path, view.get(path))
+    return await call.look(find_entry, context, ref, path)
+
+
 async def reply_with_found(
-    call: RepositoryCall, find: Callable[[], Entry], reply: Callable[[Entry], Awaitable[Response]]
+    call: RepositoryCall,
+    find: Callable[[], Entry],
+    reply: Callable[[Entry], Awaitable[Response]],
+    *,
+    first: Entry | None = None,
 ) -> Response:
-    """Reply with the bytes of an entry; `lakebed.repo.objects.data.read_found` of the event loop."""
-    entry = await call.look(find)
+    """Reply with the bytes of an entry; `lakebed.repo.objects.data.read_found` of the event loop.
+
+    Args:
+        first: the entry, if it was looked up already.
+    """
+    entry = await call.look(find) if first is None else first
     for _ in range(LOOKS_MAX - 1):
         try:
             return await reply(entry)

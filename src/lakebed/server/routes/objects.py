@@ -18,6 +18,7 @@ from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest, join_page, page_of_many
 from lakebed.http.replies import StreamedResponse, empty, encode, encode_each, json
 from lakebed.http.streaming import whole_or_stream
+from lakebed.repo.heads.uploads import SmallUpload
 from lakebed.repo.heads.write import delete, delete_many, update_metadata
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path, check_prefix
@@ -43,6 +44,7 @@ from lakebed.server.routes.entity import part_of
 from lakebed.server.routes.entries import (
     condition_of,
     find_entry,
+    look_up,
     refuse_early,
     reply_with_found,
     stage_entry,
@@ -91,7 +93,7 @@ async def stat_object(call: RepositoryCall) -> Response:
     path = call.required("path")
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign")
     context = await call.context(is_proven_later=True)
-    entry = await call.look(find_entry, context, call.path["ref"], path)
+    entry = await look_up(call, context, call.path["ref"], path)
     if presign and call.site.signs:
         return json(await call.quick(_stats, call, context, path, entry, with_metadata=with_metadata, presign=True))
     return json(_stats(call, context, path, entry, with_metadata=with_metadata, presign=False))
@@ -145,7 +147,8 @@ async def get_object(call: RepositoryCall) -> Response:
         body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=part.span)
         return Response(memoryview(body), part.status, part.headers)
 
-    return await reply_with_found(call, lambda: find_entry(context, call.path["ref"], path), reply)
+    entry = await look_up(call, context, call.path["ref"], path)
+    return await reply_with_found(call, lambda: find_entry(context, call.path["ref"], path), reply, first=entry)
 
 
 @HOT.add(
@@ -155,7 +158,7 @@ async def head_object(call: RepositoryCall) -> Response:
     """Check whether an object exists, and get its headers."""
     path = call.required("path")
     context = await call.context(is_proven_later=True)
-    entry = await call.look(find_entry, context, call.path["ref"], path)
+    entry = await look_up(call, context, call.path["ref"], path)
     part = part_of(call, entry)
     return Response(status_code=part.status, headers=part.headers)
 
@@ -183,7 +186,10 @@ async def upload_object(call: RepositoryCall) -> Response:
         chunks, named = await form_content(chunks, content_type=content_type)
         content_type = named or _ANY_TYPE
     body, rest = await whole_or_stream(chunks, bytes_max=call.site.options.small_object_bytes)
-    if rest is None:
+    if rest is None and condition is None:
+        upload = SmallUpload(path, lambda: body, content_type, metadata)
+        entry = await call.store_small(context, branch, upload, size_bytes=len(body))
+    elif rest is None:
 
         def store() -> Entry:
             entry = data.upload(context, body, content_type=content_type, metadata=metadata)
@@ -459,5 +465,5 @@ async def get_underlying_properties(call: RepositoryCall) -> Response:
     """Check that an object is there. Stores are not asked for its storage class."""
     path = call.required("path")
     context = await call.context(is_proven_later=True)
-    await call.look(find_entry, context, call.path["ref"], path)
+    await look_up(call, context, call.path["ref"], path)
     return json(UnderlyingProperties())

@@ -9,19 +9,20 @@ from typing import Final, Literal, TypeVar
 from msgspec import UNSET
 from starlette.responses import Response
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.http.declaration import Parameter, Role, Routes
 from lakebed.http.pages import Page, PageRequest
 from lakebed.http.replies import empty, json
 from lakebed.server.bodies import User as UserRow
 from lakebed.server.identity import Group, Identity, Policy, User
 from lakebed.server.keys import AccessKey
-from lakebed.server.permissions import Statement, format_resource, parse_statement
+from lakebed.server.permissions import BUILT_IN_GROUPS, Statement, format_resource, parse_statement
 from lakebed.server.routes.parameters import PAGE
 from lakebed.server.site import RepositoryCall
 from lakebed.server.user_bodies import (
     CredentialsRow,
     CredentialsWithSecret,
+    GroupAcl,
     GroupCreation,
     GroupRow,
     PolicyBody,
@@ -39,6 +40,14 @@ _GROUP: Final = "/auth/groups/{group}"
 _ALL_POLICIES: Final = "/auth/policies"
 _POLICY: Final = "/auth/policies/{policy}"
 _EFFECTIVE: Final = Parameter("effective", "Also the policies of the user's groups.", kind="boolean")
+
+_GROUPS_OF_WORDS: Final[dict[Literal["Read", "Write", "Super", "Admin"], str]] = {
+    "Read": "Viewers",
+    "Write": "Developers",
+    "Super": "SuperUsers",
+    "Admin": "Admins",
+}
+"""Words of lakeFS's access-control lists, and the group whose policies each stands for."""
 
 T = TypeVar("T")
 
@@ -278,6 +287,27 @@ async def list_group_policies(call: RepositoryCall) -> Response:
     """List the policies of a group."""
     identity = await call.quick(call.site.keys.identity.read)
     return await _list(call, "policies", identity.group(call.path["group"]).policies)
+
+
+@USERS.add("GET", _GROUP + "/acl", "getGroupACL", needs=_NEEDS, gives={200: GroupAcl})
+async def get_acl(call: RepositoryCall) -> Response:
+    """Get the word for what the members of a group may do; 404 if its policies are those of no word."""
+    group = call.path["group"]
+    policies = set((await call.quick(call.site.keys.identity.read)).group(group).policies)
+    for permission, name in _GROUPS_OF_WORDS.items():
+        if policies == set(BUILT_IN_GROUPS[name]):
+            return json(GroupAcl(permission))
+    raise NotFound(f"The group {group!r} has policies that no word stands for: list them.", kind="no_acl")
+
+
+@USERS.add("POST", _GROUP + "/acl", "setGroupACL", needs=_NEEDS, takes=GroupAcl, gives={201: None}, audited=True)
+async def set_acl(call: RepositoryCall) -> Response:
+    """Replace the policies of a group by those that a word stands for."""
+    body = await call.read(GroupAcl)
+    call.subject = call.path["group"]
+    policies = BUILT_IN_GROUPS[_GROUPS_OF_WORDS[body.permission]]
+    await call.quick(call.site.keys.identity.set_policies, call.path["group"], policies)
+    return empty(201)
 
 
 @USERS.add("PUT", _GROUP + "/policies/{policy}", "attachPolicyToGroup", needs=_NEEDS, gives={201: None}, audited=True)

@@ -17,6 +17,7 @@ from lakebed.errors import LakebedError, NotFound
 from lakebed.http.call import ClientGone, parse_query
 from lakebed.http.endpoint import TRACE, RequestTrace
 from lakebed.http.pools import run_in
+from lakebed.http.replies import send_reply
 from lakebed.http.site import Change
 from lakebed.repo.repositories import local_catalog
 from lakebed.server.auth import check_role
@@ -107,7 +108,7 @@ class S3Application:
             reply.raw_headers.append((b"connection", b"close"))
         request_id = trace.request_id.encode()
         reply.raw_headers += [(b"x-amz-request-id", request_id), (b"x-request-id", request_id)]
-        await reply(scope, receive, send)
+        trace.sent(reply.status_code, await send_reply(reply, scope, receive, send))
 
     async def _answer(self, scope: Scope, receive: Receive, trace: RequestTrace) -> Response:
         headers: Headers = scope["headers"]

@@ -6,7 +6,7 @@ and a key is a path. Invariant: a path is decoded once, and never normalised.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -177,24 +177,36 @@ class S3Call(RepositoryCall):
             raise s3_error("MissingContentLength", "You must provide the Content-Length HTTP header.")
         return self.chunks(bytes_max=bytes_max)
 
-    async def receive_object(self, store: Callable[[Buffer | Iterator[Buffer]], R], finish: Callable[[R], None]) -> R:
+    async def receive_object(
+        self,
+        store: Callable[[Buffer | Iterator[Buffer]], R],
+        finish: Callable[[R], None],
+        *,
+        store_small: Callable[[Callable[[], Buffer], int], Awaitable[R]] | None = None,
+    ) -> R:
         """Store the body of this request.
 
         Args:
             store: makes something durable of the whole body, or of its pieces.
             finish: refers to it. Both are called in one step of the pool for a small body.
+            store_small: does both for a small body, given what decodes it and about how many bytes it has.
         """
         options = self.site.options
         chunks = self.encoded_chunks(bytes_max=options.object_bytes_max)
         body, rest = await whole_or_stream(chunks, bytes_max=options.small_object_bytes)
         if rest is None:
 
-            def store_whole() -> R:
+            def decode_whole() -> Buffer:
                 pieces = list(decode([body], self.body_plan))
-                stored = store(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+            def store_whole() -> R:
+                stored = store(decode_whole())
                 finish(stored)
                 return stored
 
+            if store_small is not None:
+                return await store_small(decode_whole, len(body))
             return await self.quick(store_whole)
         stored = await self.upload(rest, into=lambda pieces: store(decode(pieces, self.body_plan)))
         await self.quick(self.check_key)  # its upload may have taken hours

@@ -6,7 +6,8 @@ bytes move. Where a collection may have passed the address since, and between re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import formatdate, parsedate_to_datetime
 from typing import Final
@@ -19,6 +20,7 @@ from typing_extensions import Buffer
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.http.ranges import content_range, parse_range
 from lakebed.http.replies import StreamedResponse
+from lakebed.repo.heads.uploads import SmallUpload
 from lakebed.repo.heads.write import delete, delete_many
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path
@@ -33,6 +35,7 @@ from lakebed.server.routes.entries import (
     Condition,
     condition_of,
     find_entry,
+    look_up,
     refuse_early,
     reply_with_found,
     stage_entry,
@@ -131,13 +134,22 @@ async def get_object(call: S3Call) -> Response:
         body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=span)
         return Response(memoryview(body), status, headers)
 
-    return await reply_with_found(call, lambda: find(context, place), reply)
+    with explaining_bucket(place):
+        entry = await look_up(call, context, place.ref, place.path)
+    return await reply_with_found(call, lambda: find(context, place), reply, first=entry)
 
 
 def find(context: RepositoryContext, place: Place) -> Entry:
-    """The entry at a place. Raises `NotFound`, whose code tells a missing bucket from a missing key."""
-    try:
+    """The entry at a place. Raises as `explaining_bucket`."""
+    with explaining_bucket(place):
         return find_entry(context, place.ref, place.path)
+
+
+@contextmanager
+def explaining_bucket(place: Place) -> Iterator[None]:
+    """A block that looks up an entry: raises `NotFound`, whose code tells a missing bucket from a missing key."""
+    try:
+        yield
     except NotFound as error:
         if error.kind == "reference_not_found" and place.is_branch_bucket:
             raise s3_error("NoSuchBucket", error.message) from error
@@ -213,9 +225,18 @@ async def put_object(call: S3Call) -> Response:
                 raise explain_unstaged(context, place, error, condition=condition) from error
 
         await call.quick(look)
+
+    async def store_small(read: Callable[[], Buffer], size_bytes: int) -> Entry:
+        upload = SmallUpload(place.path, read, content_type, metadata)
+        try:
+            return await call.store_small(context, place.ref, upload, size_bytes=size_bytes)
+        except (NotFound, InvalidRequest) as error:
+            raise explain_unstaged(context, place, error, condition=None) from error
+
     entry = await call.receive_object(
         lambda pieces: data.upload(context, pieces, content_type=content_type, metadata=metadata),
         lambda entry: stage_at(context, place, entry, condition=condition),
+        store_small=store_small if condition is None else None,
     )
     return Response(status_code=200, headers={"etag": f'"{entry.checksum}"', **echo_checksums(call)})
 

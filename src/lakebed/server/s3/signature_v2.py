@@ -128,7 +128,7 @@ def check_version_2(
     sent = raw_path.decode("latin-1")
     is_bucket = "/" not in path[1:]  # clients sign it with a slash behind, and send it without
     for candidate in dict.fromkeys((sent, quote(path, safe="/-_.~"), *([sent + "/"] if is_bucket else []))):
-        text = (begin + extra + candidate + end).encode("latin-1", "replace")
+        text = (begin + extra + candidate).encode("latin-1", "replace") + end.encode("utf-8", "replace")
         if is_signature(signature.signature, b64encode(hmac.new(secret, text, "sha1").digest()).decode()):
             return
     raise mismatch()

@@ -29,6 +29,7 @@ from lakebed.table.codec.avro import SMALL_COUNT_MAX
 from lakebed.table.codec.index_manifest import IndexEntry, decode_index_manifest
 from lakebed.table.codec.manifest import (
     ENTRY_SCHEMA,
+    NO_ENTRIES,
     DecodedList,
     decode_extended_list,
     decode_manifest,
@@ -240,7 +241,7 @@ class ManifestReader:
             for name, count in zip(names, counts, strict=True):
                 ranges[name] = (end, end + count)
                 end += count
-        tables = [ENTRY_SCHEMA.empty_table().select(columns), *(table.select(columns) for _, _, table in parts)]
+        tables = [NO_ENTRIES.select(columns), *(table.select(columns) for _, _, table in parts)]
         result = JoinedEntries(pa.concat_tables(tables).combine_chunks(), ranges)
         if len(ranges) == len(distinct):  # what is unreadable may be restored
             size_bytes = _resident_bytes(result.rows) + _RANGE_BYTES * len(ranges)
@@ -322,13 +323,13 @@ class ManifestReader:
             known: pa.Table | None = self._cache.get(self._live_keys(metas)[-1])
             if known is not None:
                 return known
-            return live_after(ENTRY_SCHEMA.empty_table(), self.concat_entries(kept))
+            return live_after(NO_ENTRIES, self.concat_entries(kept))
         return self.live_of(metas)
 
     def live_of(self, metas: Sequence[ManifestMeta]) -> pa.Table:
         """The live files of a list of manifests, computed from its longest cached prefix; columns as `live_entries`."""
         keys = self._live_keys(metas)
-        live, known_count = ENTRY_SCHEMA.empty_table(), 0
+        live, known_count = NO_ENTRIES, 0
         for count in range(len(metas), 0, -1):
             cached: pa.Table | None = self._cache.get(keys[count - 1])
             if cached is not None:
@@ -376,7 +377,7 @@ class ManifestReader:
     def concat_entries(self, metas: Sequence[ManifestMeta]) -> pa.Table:
         """The entries of several manifests one after the other."""
         if not metas:
-            return ENTRY_SCHEMA.empty_table()
+            return NO_ENTRIES
         if len(metas) == 1:
             return self.entries(metas[0])
         runtime = self._environment.runtime

@@ -24,7 +24,7 @@ from lakebed.reclaim.model import HTML_ROWS_MAX
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.travel import resolve
 from lakebed.table.changes.change_units import Logged, Replaced, Told, Written, generations, kind_schema
-from lakebed.table.codec.manifest import ADD, ENTRY_SCHEMA, files_of
+from lakebed.table.codec.manifest import ADD, NO_ENTRIES, files_of
 from lakebed.table.engines.engine import Increments
 from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.files.splits import bucket_groups, plan_splits, touching
@@ -194,7 +194,7 @@ def plan_logged(
 
 def additions_in(deltas: Sequence[pa.Table]) -> pa.Table:
     """The entries of files that some deltas added."""
-    whole = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *deltas])
+    whole = pa.concat_tables([NO_ENTRIES, *deltas])
     return whole.filter(pc.equal(whole.column("kind"), ADD))
 
 
@@ -212,7 +212,7 @@ def plan_written(
     """
     check_increments(schema)
     is_compared = engine_of(schema).increments is Increments.COMPARED
-    end_entries = branch.manifests.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
+    end_entries = branch.manifests.live_entries(end) if is_compared else NO_ENTRIES
     ends = _splits_by_bucket(end_entries, schema, branch.layout)
     added = additions_in(deltas)
     ages = {name: age for age, delta in enumerate(deltas) for name in delta.column("file_name").to_pylist()}

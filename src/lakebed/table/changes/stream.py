@@ -48,7 +48,7 @@ from lakebed.table.changes.incremental import (
     whole_rows,
 )
 from lakebed.table.changes.stream_limits import Content, Limits, Taken
-from lakebed.table.codec.manifest import DELETE, ENTRY_SCHEMA
+from lakebed.table.codec.manifest import DELETE, NO_ENTRIES
 from lakebed.table.commit.vector_update import has_deleted
 from lakebed.table.files.splits import plan_splits
 from lakebed.table.model.changelog_options import Producer
@@ -268,7 +268,7 @@ class TableStream:
                 to = end.units if last.id == end.snapshot else None
                 deltas.append(self._content(last, is_full=False).slice(0, to))
         if not self._schema.primary_keys or last is None:
-            return self._batch_of_inserts(pa.concat_tables([ENTRY_SCHEMA.empty_table(), *deltas]), columns)
+            return self._batch_of_inserts(pa.concat_tables([NO_ENTRIES, *deltas]), columns)
         if self._producer is not Producer.NONE:
             logged, plan = plan_logged(self._branch, deltas, schema=self._schema, told=self._told)
             return StreamBatch(plan, units=logged)

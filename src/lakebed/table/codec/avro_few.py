@@ -134,9 +134,11 @@ def decode_few(
     packed = header.entries.get(LENGTHS_KEY)
     if packed is not None and unpack_lengths(packed).tolist() != lengths:
         raise DamageError("a record does not end where the next one begins")
-    values = zip(*rows, strict=True) if rows else ((),) * len(leaves)
-    columns = {
-        leaf.path: pa.array(column, narrow.get(leaf.path, leaf.type) if leaf.type == pa.int64() else leaf.type)
-        for leaf, column in zip(leaves, values, strict=True)
-    }
+    # All columns by one call of Arrow: each takes as long to begin as to convert a hundred values.
+    types = [narrow.get(leaf.path, leaf.type) if leaf.type == pa.int64() else leaf.type for leaf in leaves]
+    paths = [leaf.path for leaf in leaves]
+    records = pa.array(
+        [dict(zip(paths, row, strict=True)) for row in rows], pa.struct(list(zip(paths, types, strict=True)))
+    )
+    columns = dict(zip(paths, records.flatten(), strict=True))
     return len(rows), columns

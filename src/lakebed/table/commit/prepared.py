@@ -12,6 +12,7 @@ Invariants:
 - A key of dynamic buckets has one bucket, and the index keeps every key that may be stored.
 - A prepared snapshot has one write id, made from its names, so it is committed once, however often it is sent.
 - Every name in it is a plain one: nothing outside the table's folders becomes part of the table.
+- A data file that a collection may have taken, by its age, is there. A younger one is trusted to have been written.
 
 Counts, time, schema and inherited properties are lakebed's, not the client's.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -34,7 +36,7 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.earlier_commits import newest_first
 from lakebed.table.branch.inherited import encode_inherited, load_inherited
 from lakebed.table.codec.index_manifest import HASH, IndexEntry
-from lakebed.table.codec.manifest import ADD, ENTRY_SCHEMA, IDENTITY
+from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
 from lakebed.table.files.dynamic_bucket import is_dynamic
@@ -55,6 +57,12 @@ _USER_CHARACTERS_MAX: Final = 1_000
 _COUNTS: Final = ("base_manifest_list_size", "delta_manifest_list_size", "changelog_manifest_list_size")
 _COUNTS_OF_ROWS: Final = ("changelog_record_count", "next_row_id")
 _BUCKET: Final = ("partition", "bucket")
+_YOUNG_MS: Final = 9 * 3_600_000
+"""Of this age no file is an orphan yet, whose age is a day. Clients write the time in a zone of their own, which makes
+a file look up to 12 hours older, or 14 hours younger, than it is."""
+_AHEAD_MS: Final = 15 * 3_600_000
+_HEADS_MAX: Final = 3
+"""So many files of a bucket are asked for one by one, and more by a list of its folder."""
 _UNREADABLE: Final = (NotFound, Corruption, UnsupportedFormat)
 
 
@@ -74,7 +82,7 @@ def commit_prepared(
 
     Raises:
         InvalidRequest: kind ``invalid_snapshot``: a list or manifest is missing, unreadable or outside the table, or
-            the parts do not agree with each other.
+            the parts do not agree with each other; or a data file whose age is 9 hours or unknown is missing.
         Conflict: the change does not fit the newest snapshot (as `commit`): ``file_gone``, ``file_twice``,
             ``keys_overlap``, ``schema_changed``, ``rows_changed``, ``index_changed``, ``boundary``.
         OutcomeUnknown: whether it was committed before cannot be found out any more.
@@ -82,7 +90,8 @@ def commit_prepared(
 
     Cost, warm: 2 requests for the newest snapshot, 1 LIST of schemas, 1 GET each for base list, delta list and delta
     manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD: 10 requests. Of the base list
-    only what the newest snapshot's lists do not have is decoded.
+    only what the newest snapshot's lists do not have is decoded. Data files whose age is 9 hours or unknown cost 1 HEAD
+    each, or 1 LIST a bucket with more than 3 of them.
     """
     if snapshot.id < 1:
         raise _invalid(f"its id is {snapshot.id}, and the first one is 1")
@@ -178,11 +187,12 @@ def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, sc
         snapshot.base_manifest_list, size_bytes=snapshot.base_manifest_list_size, parts=before
     )
     delta = _load_metas(branch, snapshot.delta_manifest_list, snapshot.delta_manifest_list_size)
-    live = ENTRY_SCHEMA.empty_table() if head is None else branch.manifests.live_entries(head)
+    live = NO_ENTRIES if head is None else branch.manifests.live_entries(head)
     _check_base(branch, base, head, live)
     entries = branch.manifests.concat_entries(delta)
     _check_entries(branch, entries, live, schema)
     _check_change(branch, snapshot, entries, live, schema)
+    _check_old_files(branch, entries, live, schema)
     if snapshot.changelog_manifest_list is not None:
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
         _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)
@@ -304,6 +314,45 @@ def _check_change(
         upserts=snapshot.commit_kind == "APPEND",
         least=max(gone["schema_id"].to_pylist(), default=0),
     )
+
+
+def _check_old_files(branch: TableBranch, entries: pa.Table, live: pa.Table, schema: TableSchema) -> None:
+    """Raise unless the new files are there that a collection may have deleted before they were committed.
+
+    A writer that stood still for a day finds its files gone, as no version named them. Files at external paths, where
+    nothing is deleted by age alone, are trusted, and so are young files: a look at each would be a request a file.
+    """
+    added = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"])))
+    now_ms, times = branch.now_ms(), added["creation_time_ms"]
+    is_young = pc.and_(pc.greater(times, now_ms - _YOUNG_MS), pc.less(times, now_ms + _AHEAD_MS))
+    old = added.filter(pc.invert(pc.fill_null(is_young, False)))
+    old = old.filter(pc.invert(pc.is_in(old["file_name"], value_set=live["file_name"])))
+    if not old.num_rows:
+        return
+    folders_of = Placement.of(schema)
+    names: dict[tuple[bytes, int], list[str]] = {}
+    for partition, bucket, name in zip(*(old[column].to_pylist() for column in (*_BUCKET, "file_name")), strict=True):
+        names.setdefault((partition, bucket), []).append(name)
+    for (partition, bucket), files in names.items():
+        folders = folders_of.folders(partition, bucket)
+        for name in files if len(files) <= _HEADS_MAX else sorted(set(files) - _list_names(branch, folders)):
+            if not _is_in_any(branch, folders, name):
+                raise _invalid(
+                    f"the file {folders[0]}/{name}, which it adds, is not there; files that no version names are "
+                    "deleted after a day: write the rows again"
+                )
+
+
+def _list_names(branch: TableBranch, folders: Sequence[str]) -> set[str]:
+    return {meta.path.rpartition("/")[2] for folder in folders for meta in branch.store.list(folder)}
+
+
+def _is_in_any(branch: TableBranch, folders: Sequence[str], name: str) -> bool:
+    for folder in folders:
+        with suppress(NotFound):
+            branch.store.head(f"{folder}/{name}")
+            return True
+    return False
 
 
 def _check_index(

@@ -318,6 +318,21 @@ def type_of_arrow(data_type: pa.DataType) -> str:
         raise _too_deep() from error
 
 
+def text_of_type(given: str | pa.DataType) -> str:
+    """The text of a type that a caller gave as text, which is not looked at, or as an Arrow type.
+
+    Raises `InvalidRequest`: it is neither, or as `type_of_arrow`.
+    """
+    if isinstance(given, str):
+        return given
+    if isinstance(given, pa.DataType):
+        return type_of_arrow(given)
+    raise InvalidRequest(
+        f'{given!r} is not a type: give one of the table format, such as "BIGINT", or of Arrow, such as pa.int64().',
+        kind="unknown_type",
+    )
+
+
 _TYPE_OF_ARROW_ID: Final[dict[int, Type]] = {
     pa.bool_().id: Type("BOOLEAN"),
     pa.int8().id: Type("TINYINT"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -11,11 +12,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
+import pytest
 
 import lakebed
 from lakebed.errors import Unavailable
+from lakebed.fleet.connect import connect
 from lakebed.fleet.http_ports import HttpNode
+from lakebed.objects.open import open_store
 from worlds.fleet_served import served_fleet
+from worlds.ports import free_port
 
 
 @contextmanager
@@ -97,3 +102,17 @@ def test_a_closed_fleet_leaves_no_connection(tmp_path: Path) -> None:
         assert len(node._asker.servers._pool._pool.pool.pools) == 1
         fleet.close()
         assert len(node._asker.servers._pool._pool.pool.pools) == 0
+
+
+@pytest.mark.parametrize("hangs_at", [0, 1])
+def test_a_control_plane_that_hangs_runs(tmp_path: Path, hangs_at: int) -> None:
+    """Of two of which one hangs and one has ended, the fleet is not said not to run: starting it is no remedy."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        urls = [f"http://127.0.0.1:{free_port()}"]
+        urls.insert(hangs_at, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        lakebed.open(str(tmp_path))
+        with pytest.raises(Unavailable, match="its process hangs or is cut off") as caught:
+            connect(open_store(str(tmp_path)), control=",".join(urls))
+    assert caught.value.kind == "fleet_hangs"

@@ -75,6 +75,33 @@ def test_a_node_that_was_told_to_forget_a_tenant_takes_it_again() -> None:
     assert fleet.node_of("orders") == first
 
 
+def test_a_node_that_missed_the_end_of_a_tenant_takes_the_next_of_its_name() -> None:
+    """The record was gone when it was told to forget the tenant: that is no newer than what a new one begins with."""
+    fleet = FleetInProcess()
+    tenant = fleet.tenant()
+    tenant.create()
+    tenant.main.put(b"k", b"1")
+    first = fleet.node_of("orders")
+    fleet.stopped.add(first)
+    fleet.wait(4)
+    second = fleet.node_of("orders")
+    tenant.drop()
+    for transaction in fleet.control.transactions("orders").unfinished:
+        fleet.control.force_ack("orders", transaction.id)
+    fleet.wait(5)
+    assert fleet.ledger.floor("orders") is not None
+    fleet.stopped.discard(first)
+    fleet.wait(5)
+    assert fleet.nodes[first].locations() == []
+    fleet.kill(second)
+    fleet.wait(4)
+    again = fleet.tenant()
+    again.create()
+    again.main.put(b"k", b"2")
+    assert again.main.get(b"k") == b"2"
+    assert fleet.node_of("orders") == first
+
+
 def test_a_log_that_is_away_delays_new_tenants_alone() -> None:
     """A tenant that was created is reported as created, and comes when the log does; the node serves its others."""
     world = World()

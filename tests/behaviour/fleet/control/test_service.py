@@ -19,7 +19,7 @@ from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.serve import ControlSettings, start_control
-from lakebed.fleet.control.service import ControlCall
+from lakebed.fleet.control.service import CLIENTS, CONTROLS, UPCALLS, ControlCall
 from lakebed.fleet.http_ports import HttpControl
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.model import Policy
@@ -33,7 +33,7 @@ from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.fleet_control import ToldNode, World
-from worlds.odd_numbers import odd_bodies
+from worlds.odd_numbers import numbers_in, numbers_of, odd_bodies
 
 TOKEN = "a-token-of-the-fleet"
 
@@ -341,6 +341,20 @@ BODIES: list[tuple[str, str, Any]] = [
     ("POST", "/v1/tenant/t/timeline",
      {"kind": "pin", "name": "p", "id": "x", "parent": "main", "lsn": 1, "expires_ms": 1}),
 ]  # fmt: skip
+
+
+def test_every_number_of_a_declared_body_is_tried() -> None:
+    """A number that a later version declares is in one of the bodies of the next test, or this one fails."""
+    declared = {
+        (route.endpoint.method, route.endpoint.path): numbers_of(route.endpoint.takes)
+        for routes in (UPCALLS, CONTROLS, CLIENTS)
+        for route in routes
+        if route.endpoint.takes is not None
+    }
+    tried = {(method, path.replace("/t/", "/{tenant}/")): numbers_in(body) for method, path, body in BODIES}
+    for (method, path), numbers in declared.items():
+        (name,) = (known for known in tried if known[0] == method and known[1].endswith(path))
+        assert {number.replace("timelines.main", "timelines.*") for number in tried[name]} == numbers, name
 
 
 @pytest.mark.parametrize(("method", "path", "body"), BODIES, ids=[path for _, path, _ in BODIES])

@@ -14,14 +14,14 @@ import urllib3
 
 from lakebed.clock import SystemClock
 from lakebed.errors import Conflict, InvalidRequest, Unavailable
-from lakebed.fleet.log.bodies import AppendItem, encode_rows
+from lakebed.fleet.log.bodies import AppendItem, WaitBody, encode_rows
 from lakebed.fleet.log.client import HttpLog
 from lakebed.fleet.log.embedded import open_embedded
 from lakebed.fleet.log.port import Log, rows_of
 from lakebed.fleet.log.serve import LogSettings, run_log, start_log
 from worlds.fleet_log import TIMELINE, append, values_of, write_id
 from worlds.fleet_log_process import TOKEN, CheckedAppends, LogProcess, refused
-from worlds.odd_numbers import odd_bodies
+from worlds.odd_numbers import numbers_in, numbers_of, odd_bodies
 from worlds.waiting import wait_until
 
 CLOCK = SystemClock()
@@ -233,9 +233,12 @@ def test_numbers_that_cannot_be_are_refused(tmp_path: Path) -> None:
     record = encode_rows(rows_of([b"k"], [b"v"]), write_id=write_id())
     with start_log(LogSettings(storage_url=str(tmp_path))) as server:
         url = server.endpoint + "/log/v1"
-        for name, odd in odd_bodies({"after": {"t/main": 1}, "timeout_s": 1.0}):
+        wait = {"after": {"t/main": 1}, "timeout_s": 1.0}
+        assert {name.replace("t/main", "*") for name in numbers_in(wait)} == numbers_of(WaitBody)
+        for name, odd in odd_bodies(wait):
             reply = urllib3.request("POST", url + "/wait", body=msgspec.json.encode(odd), retries=False)
             assert (reply.status, reply.headers["x-lakebed-error"]) == (400, "invalid_body"), (name, reply.data)
+        assert numbers_in([["t/main", record, 1]]) == numbers_of(list[AppendItem])
         for name, odd in odd_bodies([["t/main", record, 1]]):
             reply = urllib3.request("POST", url + "/append", body=msgspec.msgpack.encode(odd), retries=False)
             assert (reply.status, reply.headers["x-lakebed-error"]) == (400, "invalid_body"), (name, reply.data)

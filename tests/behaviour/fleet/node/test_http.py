@@ -17,7 +17,7 @@ from lakebed.fleet.http_ports import HttpNode
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, Policy
-from lakebed.fleet.node.bodies import LSN_HEADER
+from lakebed.fleet.node.bodies import LSN_HEADER, KeysBody, RangeBody
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.service import NodeCall, NodeSite, application
 from lakebed.fleet.ports import Found, Location, TimelineChange
@@ -28,7 +28,7 @@ from lakebed.http.process import RunningServer
 from lakebed.http.serving import Serving
 from lakebed.ids import new_uuid
 from worlds.fleet_node import TENANT, Fleet
-from worlds.odd_numbers import odd_bodies
+from worlds.odd_numbers import numbers_in, numbers_of, odd_bodies
 from worlds.waiting import pause
 
 TOKEN = "a-token-of-the-fleet"
@@ -250,10 +250,12 @@ def test_numbers_that_cannot_be_are_refused(running: Running) -> None:
     for name, body in (*odd_bodies(_PLACE), *odd_bodies({**_PLACE, "mode": None, "txn": 7})):
         bodies.append((f"location {name}", "location", msgspec.json.encode(body)))
     bodies += [(f"change {name}", "changes", msgspec.json.encode(body)) for name, body in odd_bodies(_CHANGE)]
-    for verb, asked in (
-        ("values", {"keys": [b"k"], "lsn": 1, "at_least": 1}),
-        ("rows", {"start": b"a", "end": b"b", "lsn": 1, "at_least": 1}),
+    assert (numbers_in(_PLACE), numbers_in(_CHANGE)) == (numbers_of(Location), numbers_of(TimelineChange))
+    for verb, takes, asked in (
+        ("values", KeysBody, {"keys": [b"k"], "lsn": 1, "at_least": 1}),
+        ("rows", RangeBody, {"start": b"a", "end": b"b", "lsn": 1, "at_least": 1}),
     ):
+        assert numbers_in(asked) == numbers_of(takes)
         path = f"timelines/{MAIN}/{verb}"
         bodies += [(f"{verb} {name}", path, msgspec.msgpack.encode(body)) for name, body in odd_bodies(asked)]
     for mode, txn in (("reader", 7), ("stale", 7), (None, 7)):

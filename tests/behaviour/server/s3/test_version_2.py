@@ -126,6 +126,18 @@ def test_a_presigned_address_permits_one_request_for_its_time(gateway: Any, buck
         assert error(urllib3.request(method, address, retries=False))[0] == 403
 
 
+@pytest.mark.parametrize("version", [2, 4])
+def test_a_presigned_address_may_choose_any_file_name(gateway: Any, bucket: str, version: int) -> None:
+    """Values of a query are signed as UTF-8, and so is the header that a reply then has."""
+    s3 = client(gateway, query=True) if version == 2 else gateway.s3()
+    s3.put_object(Bucket=bucket, Key="ü", Body=b"x")
+    for name in ("größe", "世"):
+        place = {"Bucket": bucket, "Key": "ü", "ResponseContentDisposition": f"attachment; filename={name}"}
+        reply = urllib3.request("GET", s3.generate_presigned_url("get_object", Params=place), retries=False)
+        assert (reply.status, reply.data) == (200, b"x")
+        assert reply.headers["content-disposition"].encode("latin-1").decode().endswith(name)
+
+
 def test_a_key_that_was_revoked_signs_nothing(gateway: Any, bucket: str, code: Code) -> None:
     """Nothing that signs by version 2 is kept, so a revocation counts at once."""
     other = gateway.with_key("read")

@@ -1,0 +1,117 @@
+"""Small uploads that came together, stored together.
+
+Owns: which uploads are one step of the pool. An upload waits for a disk twice, for its bytes and for its row; those
+that wait anyway share both, and are handed to a thread and back once for all. Invariants: an upload never waits for one
+that has not come; while `_RUNNING_MAX` steps run, those that come gather for the next; a step has bounded bytes; each
+upload has its own outcome. Used by the thread of the event loop alone.
+
+Only where objects and records are on this machine: a bucket answers many requests at once, so there each upload is a
+step of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from lakebed.errors import LakebedError
+from lakebed.repo.heads.uploads import SmallUpload, upload_many
+from lakebed.repo.model.model import Entry
+from lakebed.repo.records.context import RepositoryContext
+
+_RUNNING_MAX: Final = 2
+"""Steps at a time: one waits for the disk while the other prepares. More of them would be smaller ones."""
+_STEP_COUNT_MAX: Final = 64
+_STEP_BYTES_MAX: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """An upload, and where its outcome goes."""
+
+    context: RepositoryContext
+    branch: str
+    upload: SmallUpload
+    size_bytes: int
+    outcome: asyncio.Future[Entry]
+
+
+class SmallUploads:
+    """The small uploads of one event loop."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+        self._waiting: list[_Waiting] = []
+        self._running = 0
+        self._begins = False
+
+    async def store(self, context: RepositoryContext, branch: str, upload: SmallUpload, *, size_bytes: int) -> Entry:
+        """Store and stage an object. Raises as `lakebed.repo.objects.data.upload` and `lakebed.repo.heads.write.stage`.
+
+        Args:
+            size_bytes: of its bytes, about.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(context, branch, upload, size_bytes, loop.create_future())
+        self._waiting.append(waiting)
+        if not self._begins and self._running < _RUNNING_MAX:
+            self._begins = True
+            loop.call_soon(self._begin)  # behind the requests that came together with this one
+        return await waiting.outcome
+
+    def _begin(self) -> None:
+        self._begins = False
+        loop = asyncio.get_running_loop()
+        while self._waiting and self._running < _RUNNING_MAX:
+            step = self._next_step()
+            self._running += 1
+            running = loop.run_in_executor(self._pool, _store_all, step)
+            running.add_done_callback(partial(self._end, step))
+
+    def _next_step(self) -> list[_Waiting]:
+        """The uploads that waited longest, at least one, which are not waiting any more."""
+        count = size_bytes = 0
+        for waiting in self._waiting[:_STEP_COUNT_MAX]:
+            size_bytes += waiting.size_bytes
+            if count and size_bytes > _STEP_BYTES_MAX:
+                break
+            count += 1
+        step, self._waiting = self._waiting[:count], self._waiting[count:]
+        return step
+
+    def _end(self, step: list[_Waiting], running: asyncio.Future[list[Entry | BaseException]]) -> None:
+        self._running -= 1
+        for waiting, outcome in zip(step, running.result(), strict=True):
+            if waiting.outcome.done():
+                continue  # its client has gone
+            if isinstance(outcome, Entry):
+                waiting.outcome.set_result(outcome)
+            else:
+                waiting.outcome.set_exception(outcome)
+        self._begin()
+
+
+def _store_all(step: Sequence[_Waiting]) -> list[Entry | BaseException]:
+    """What became of each upload; those of one branch are stored together."""
+    outcomes: dict[_Waiting, Entry | BaseException] = {}
+    by_branch: dict[tuple[int, str], list[_Waiting]] = {}
+    for waiting in step:
+        by_branch.setdefault((id(waiting.context), waiting.branch), []).append(waiting)
+    for alike in by_branch.values():
+        context, branch = alike[0].context, alike[0].branch
+        try:
+            outcomes.update(
+                zip(alike, upload_many(context, branch, [waiting.upload for waiting in alike]), strict=True)
+            )
+        except Exception as error:
+            outcomes.update((waiting, _copy(error)) for waiting in alike)
+    return [outcomes[waiting] for waiting in step]
+
+
+def _copy(error: Exception) -> Exception:
+    """The same error for another request: one that is raised twice would mix up its traces."""
+    return type(error)(error.message, kind=error.kind, **error.facts) if isinstance(error, LakebedError) else error
