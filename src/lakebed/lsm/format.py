@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -276,6 +276,21 @@ class Tail:
             self.flags[number],
             self.codecs[number],
             self.raw_lengths[number],
+        )
+
+    def entries(self, first: int, last: int) -> Iterator[BlockEntry]:
+        """What the index says of the blocks [first, last)."""
+        return map(
+            BlockEntry,
+            self.offsets[first:last].tolist(),
+            self.lengths[first:last].tolist(),
+            self.row_counts[first:last].tolist(),
+            self.checksums[first:last].tolist(),
+            self.min_sequences[first:last].tolist(),
+            self.max_sequences[first:last].tolist(),
+            self.flags[first:last],
+            self.codecs[first:last].tolist(),
+            self.raw_lengths[first:last].tolist(),
         )
 
 
