@@ -24,6 +24,14 @@ _YEAR_1_MS: Final = -62_135_596_800_000
 _YEAR_10000_MS: Final = 253_402_300_800_000
 
 
+def clamp_to_calendar(time_ms: int) -> int:
+    """The nearest Unix time (ms) that a date can show, of a time that another program has written: the years 1 to 9999.
+
+    lakeFS keeps the time that a client states for an object, and clients state milliseconds where seconds are meant.
+    """
+    return min(max(time_ms, _YEAR_1_MS), _YEAR_10000_MS - 1)
+
+
 def whole_number(text: str, *, minimum: int = 0, maximum: int = LONG_MAX) -> int | None:
     """The number that ASCII digits (after an optional minus) spell; None for other text and outside the limits."""
     trimmed = text.strip()

@@ -29,6 +29,7 @@ from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
+from lakebed.texts import clamp_to_calendar
 
 try:
     from fsspec.spec import AbstractFileSystem
@@ -340,7 +341,7 @@ def _file(name: str, entry: Entry) -> dict[str, Any]:
         "name": name,
         "size": entry.size_bytes,
         "type": "file",
-        "mtime": dt.datetime.fromtimestamp(entry.modified_ms / 1000, dt.UTC),
+        "mtime": dt.datetime.fromtimestamp(clamp_to_calendar(entry.modified_ms) / 1000, dt.UTC),
         "checksum": entry.checksum,
         "content_type": entry.content_type,
         "metadata": dict(entry.metadata),

@@ -126,10 +126,13 @@ def test_what_is_not_done_is_refused(document: Any) -> None:
         b"a: !!python/object:os.system {}",
         b"x" * (ACTION_BYTES_MAX + 1),
         b"a: &a [x]\n" + b"b: [*a,*a]\n" * 60,
+        b'a: !!int ""',
+        b"a: !!bool x",
+        b"a: !!timestamp x",
     ],
 )
 def test_what_is_not_a_file_of_actions_is_refused(raw: bytes) -> None:
-    """Bytes that are no YAML, too many of them, or aliases of aliases."""
+    """Bytes that are no YAML, too many of them, aliases of aliases, or values that their tags do not mean."""
     with pytest.raises(InvalidRequest):
         parse_action(raw, file="bad.yaml")
 

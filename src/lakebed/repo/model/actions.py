@@ -27,6 +27,8 @@ ACTION_BYTES_MAX: Final = 64 << 10
 TIMEOUT_MS_MAX: Final = 60_000
 _HOOKS_MAX: Final = 32
 _TEXT_MAX: Final = 8_192
+_UNREADABLE: Final = (yaml.YAMLError, ValueError, RecursionError, AttributeError, IndexError, KeyError)
+"""What the loader raises; the last three where a tag stands before what it cannot mean, such as ``!!bool x``."""
 
 ActionEvent = Literal[
     "pre-commit",
@@ -122,7 +124,7 @@ def _load(raw: bytes) -> dict[Any, Any]:
         raise _invalid("it has too many anchors, aliases or stars")
     try:
         document = yaml.load(raw, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise _invalid(f"it is not YAML ({str(error).splitlines()[0][:200]})") from error
     if not isinstance(document, dict):
         raise _invalid("it is not a mapping")

@@ -11,6 +11,7 @@ from lakebed.http.replies import printable
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects.data import CONTENT_TYPE
 from lakebed.server.site import RepositoryCall
+from lakebed.texts import clamp_to_calendar
 
 _INLINE_TYPES: Final = frozenset(
     [
@@ -56,7 +57,7 @@ def _headers_of(entry: Entry) -> dict[str, str]:
     return {
         "content-type": entry.content_type or CONTENT_TYPE,
         "etag": f'"{entry.checksum}"',
-        "last-modified": formatdate(entry.modified_ms / 1000, usegmt=True),
+        "last-modified": formatdate(clamp_to_calendar(entry.modified_ms) // 1000, usegmt=True),
         "accept-ranges": "bytes",
         "content-disposition": "inline" if entry.content_type in _INLINE_TYPES else "attachment",
         # The next user of the same browser or proxy may have another key.

@@ -17,6 +17,7 @@ from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
 from lakebed.server.s3.call import S3Call
 from lakebed.server.s3.errors import s3_error
+from lakebed.texts import clamp_to_calendar
 
 META: Final = "x-amz-meta-"
 """Begins the headers of the user's own metadata."""
@@ -67,7 +68,7 @@ def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:
     headers = {
         "content-type": _header_value(entry.content_type or data.CONTENT_TYPE),
         "etag": _header_value(f'"{entry.checksum}"'),
-        "last-modified": formatdate(entry.modified_ms // 1000, usegmt=True),
+        "last-modified": formatdate(clamp_to_calendar(entry.modified_ms) // 1000, usegmt=True),
         "accept-ranges": "bytes",
         # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
         "x-content-type-options": "nosniff",
@@ -129,6 +130,8 @@ def decode_words(text: str) -> str:
         return text
     try:
         parts = decode_header(text)
-        return "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts)
+        meant = "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts)
+        meant.encode()  # a charset such as utf-7 may make halves of characters, which no client could be sent
+        return meant
     except (HeaderParseError, LookupError, ValueError):
         return text

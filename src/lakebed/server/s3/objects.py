@@ -47,6 +47,7 @@ from lakebed.server.s3.errors import XML_TYPE, code_of, s3_error
 from lakebed.server.s3.metadata import describe, headers_of
 from lakebed.server.s3.operations import Operations
 from lakebed.server.s3.xml import Element, Value, render
+from lakebed.texts import clamp_to_calendar
 
 OBJECTS: Final = Operations()
 
@@ -417,5 +418,5 @@ def copy_entry(
 
 def iso_time(time_ms: int) -> str:
     """A time as XML holds it."""
-    moment = datetime.fromtimestamp(max(0, time_ms) / 1000, UTC)
+    moment = datetime.fromtimestamp(clamp_to_calendar(max(0, time_ms)) / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from email.header import Header, decode_header, make_header
 from typing import Any
 
+import msgspec
 import pytest
 import urllib3
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from lakebed.repo.heads.write import stage
 from lakebed.repo.transport.transport import context_of
 
 Code = Callable[[Callable[[], Any]], str]
@@ -59,6 +61,31 @@ def test_the_gateway_and_rest_share_their_objects(gateway: Any, bucket: str) -> 
     assert s3.get_object(Bucket="analytics", Key=f"{commit}/shared")["Body"].read() == b"s3"
     assert s3.get_object(Bucket="analytics", Key=f"{branch}@/shared")["Body"].read() == b"s3"
     assert s3.get_object(Bucket="analytics", Key=f"{branch}/shared")["Body"].read() == b"newer"
+
+
+@pytest.mark.parametrize("modified_ms", [2**60, -(2**50), 1_700_000_000_000_000])
+def test_a_time_beyond_all_dates_stops_no_reply(gateway: Any, bucket: str, modified_ms: int) -> None:
+    """It comes with a history of lakeFS, which keeps what a client states: one such object hides no listing."""
+    s3, branch, key = gateway.s3(), bucket.partition(".")[2], "odd"
+    s3.put_object(Bucket=bucket, Key=key, Body=b"x")
+    repository = gateway.running.site.repositories.repository("analytics")
+    entry = msgspec.structs.replace(repository.branch(branch).stat(key), modified_ms=modified_ms)
+    stage(context_of(repository), branch=branch, path=key, entry=entry)
+    assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == b"x"
+    assert [row["Key"] for row in s3.list_objects_v2(Bucket=bucket)["Contents"]] == [key]
+    reply = gateway.rest("GET", f"/repositories/analytics/refs/{branch}/objects", path=key)
+    assert (reply.status, reply.data) == (200, b"x")
+    stat = gateway.rest("GET", f"/repositories/analytics/refs/{branch}/objects/stat", path=key)
+    assert stat.json()["mtime"] == modified_ms // 1000
+
+
+@pytest.mark.parametrize(
+    "value", ["=?utf-7?q?+2AA-?=", "=?utf-8?q?=ff?=", "=?utf-8?b?x?=", "=?zlib?q?abc?=", "=?nothing?q?a?=", "=?", "?="]
+)
+def test_metadata_that_only_looks_encoded_is_kept(gateway: Any, bucket: str, value: str) -> None:
+    """Words in no charset, in a broken one, or that mean no character stay as they are, and are no error."""
+    gateway.s3().put_object(Bucket=bucket, Key="odd", Body=b"", Metadata={"k": value})
+    assert gateway.s3().head_object(Bucket=bucket, Key="odd")["Metadata"] == {"k": value}
 
 
 def test_metadata_of_both_interfaces_and_in_any_script(gateway: Any, bucket: str) -> None:
