@@ -21,7 +21,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import reduce
+from itertools import groupby, pairwise
+from operator import and_
 from typing import Final, NoReturn
 
 import msgspec
@@ -197,6 +199,7 @@ class Pages:
     """Number of the block of each page."""
     raw_lengths: memoryview
     raw_length_max: int
+    checksums: memoryview
     separators: memoryview
     """Those of all pages one after another, without what those of a block have in common."""
     separator_ends: memoryview
@@ -486,6 +489,7 @@ class _Index:
             table["block"].data,
             table["raw_length"].data,
             int(raw_lengths.max()),
+            table["checksum"].data,
             texts,
             separator_ends.data,
             prefixes.data,
@@ -545,38 +549,39 @@ def decode_blocks(tail: Tail, first: int, bodies: Sequence[memoryview], *, path:
     if tail.pages is None:
         return decode_block(bodies[0], entry=tail.block(first), path=path)
     pages = tail.pages
-    flags, row_count, entries = PLAIN | TOMBSTONES_ONLY, 0, list(tail.entries(first, first + len(bodies)))
-    runs: list[tuple[int, int, list[memoryview], list[int]]] = []
-    for number, (entry, body) in enumerate(zip(entries, bodies, strict=True), first):
-        if xxh3_64_intdigest(body, seed=entry.offset) != entry.checksum:
-            raise damage_error(path, entry.offset, "its checksum is wrong")
-        low, high = pages.starts[number], pages.starts[number + 1]
-        ends = pages.ends[low:high].tolist()
-        if not runs or runs[-1][1] != entry.codec:
-            runs.append((entry.offset, entry.codec, [], []))
-        runs[-1][2].extend(map(body.__getitem__, map(slice, [0, *ends[:-1]], ends)))
-        runs[-1][3].extend(pages.raw_lengths[low:high].tolist())
-        flags &= entry.flags
-        row_count += entry.row_count
+    behind = first + len(bodies)
+    offsets, checksums = tail.offsets[first:behind].tolist(), tail.checksums[first:behind].tolist()
+    sums = list(map(xxh3_64_intdigest, bodies, offsets))
+    if sums != checksums:
+        damaged = next(place for place, pair in enumerate(zip(sums, checksums, strict=True)) if pair[0] != pair[1])
+        raise damage_error(path, offsets[damaged], "its checksum is wrong")
+    starts = pages.starts[first : behind + 1]
+    low, high = starts[0], starts[-1]
+    ends, raw_lengths = pages.ends[low:high].tolist(), pages.raw_lengths[low:high].tolist()
+    pieces: list[memoryview] = []
+    for body, (start, end) in zip(bodies, pairwise(starts), strict=True):
+        stops = ends[start - low : end - low]
+        pieces += map(body.__getitem__, map(slice, [0, *stops], stops))
     contents: list[bytes] = []
-    for offset, codec, pieces, raw_lengths in runs:
+    for codec, some in groupby(range(len(bodies)), tail.codecs[first:behind].tolist().__getitem__):
+        places = list(some)
+        part = slice(starts[places[0]] - low, starts[places[-1] + 1] - low)
         try:
-            contents.append(unpack_pages(pieces, raw_lengths, codec=codec))
+            contents.append(unpack_pages(pieces[part], raw_lengths[part], codec=codec))
         except (KeyError, pa.ArrowException, OSError) as error:
-            raise _unpack_error(error, offset=offset, codec=codec, path=path) from error
+            raise _unpack_error(error, offset=offsets[places[0]], codec=codec, path=path) from error
     try:
-        lengths = np.asarray(pages.raw_lengths[pages.starts[first] : pages.starts[first + len(bodies)]])
-        batch = batch_of_run(contents[0] if len(contents) == 1 else b"".join(contents), lengths.astype(np.int64))
+        batch = batch_of_run(contents[0] if len(contents) == 1 else b"".join(contents), np.array(raw_lengths, np.int64))
     except BadPageError as error:
-        raise damage_error(path, entries[0].offset, "it cannot be decoded (a page contradicts itself)") from error
+        raise damage_error(path, offsets[0], "it cannot be decoded (a page contradicts itself)") from error
+    row_count = sum(tail.row_counts[first:behind])
     if batch.num_rows != row_count:
-        what = f"it has {batch.num_rows} rows, and the index says {row_count}"
-        raise damage_error(path, entries[0].offset, what)
+        raise damage_error(path, offsets[0], f"it has {batch.num_rows} rows, and the index says {row_count}")
     return Block(
         batch,
-        flags=flags | entries[0].flags & CONTINUES,
-        min_sequence=min([entry.min_sequence for entry in entries]),
-        max_sequence=max([entry.max_sequence for entry in entries]),
+        flags=reduce(and_, tail.flags[first:behind], PLAIN | TOMBSTONES_ONLY) | tail.flags[first] & CONTINUES,
+        min_sequence=min(tail.min_sequences[first:behind]),
+        max_sequence=max(tail.max_sequences[first:behind]),
     )
 
 
@@ -598,6 +603,29 @@ def unpack_page(entry: PageEntry, piece: memoryview, *, path: str) -> bytes:
     except (KeyError, pa.ArrowException, OSError) as error:
         raise _unpack_error(error, offset=start, codec=codec, path=path) from error
     return body
+
+
+def decode_mapped_pages(tail: Tail, first: int, last: int, *, path: str) -> list[bytes]:
+    """As `decode_page` of the neighbouring pages [first, last) of a file that is mapped. Cost: about 1 us a page."""
+    pages, mapped = tail.pages, tail.mapped
+    assert pages is not None, "a file without pages has none"
+    assert mapped is not None, "a file that is not mapped is read by requests"
+    bounds = pages.bounds[first : last + 1].tolist()
+    pieces = list(map(mapped.__getitem__, map(slice, bounds, bounds[1:])))
+    codecs = set(tail.codecs[pages.blocks[first] : pages.blocks[last - 1] + 1])
+    if list(map(xxh3_64_intdigest, pieces, bounds)) == pages.checksums[first:last].tolist() and len(codecs) == 1:
+        codec = codecs.pop()
+        sizes = pages.raw_lengths[first:last].tolist()
+        if codec == NOT_COMPRESSED:
+            return list(map(bytes, pieces))
+        with suppress(KeyError, pa.ArrowException, OSError):
+            unpack = CODECS[codec].decompress
+            return [
+                bytes(piece) if len(piece) == size else unpack(piece, size, asbytes=True)
+                for piece, size in zip(pieces, sizes, strict=True)
+            ]
+    # Each by itself says which of them is wrong.
+    return [decode_page(tail, page, piece, path=path) for page, piece in zip(range(first, last), pieces, strict=True)]
 
 
 def join_pages(

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -190,11 +191,12 @@ def _unpack_as_frame(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *
     which the highest bit is set where a block is not compressed, end mark.
     """
     descriptor = bytes((_FRAME_OF_SEPARATE_BLOCKS, code << 4))
-    parts: list[Buffer] = [_FRAME_MAGIC, descriptor, bytes((xxh32_intdigest(descriptor) >> 8 & 0xFF,))]
-    for piece, size in zip(pieces, raw_lengths, strict=True):
-        length = len(piece)
-        parts.append((length | _FRAME_STORED if length == size else length).to_bytes(4, "little"))
-        parts.append(piece)
+    lengths = np.fromiter(map(len, pieces), np.uint32, len(pieces))
+    lengths[lengths == np.asarray(raw_lengths, np.uint32)] |= _FRAME_STORED
+    parts: list[Buffer] = [_FRAME_MAGIC + descriptor + bytes((xxh32_intdigest(descriptor) >> 8 & 0xFF,))]
+    parts += 2 * len(pieces) * [_FRAME_END]
+    parts[1::2] = lengths.astype("<u4", copy=False).view("V4").tolist()
+    parts[2::2] = pieces
     parts.append(_FRAME_END)
     content: bytes = _FRAMES.decompress(b"".join(parts), sum(raw_lengths), asbytes=True)
     return content
@@ -423,13 +425,19 @@ def pairs_of_page(page: bytes) -> tuple[list[bytes], list[bytes]]:
     values_at = keys_at + key_bytes
     if not count or values_at + value_bytes != len(page):
         raise BadPageError
-    fields = memoryview(page)[_HEADER_BYTES:keys_at].cast("H")
+    fields = _read_places(count)(page, _HEADER_BYTES)
     keys, values = page[keys_at:values_at], page[values_at:]
-    starts, value_starts = fields[::4].tolist(), fields[1::4].tolist()
+    starts, value_starts = fields[::4], fields[1::4]
     return (
-        list(map(keys.__getitem__, map(slice, starts, [*starts[1:], key_bytes]))),
-        list(map(values.__getitem__, map(slice, value_starts, [*value_starts[1:], value_bytes]))),
+        [keys[start:end] for start, end in zip(starts, (*starts[1:], key_bytes), strict=True)],
+        [values[start:end] for start, end in zip(value_starts, (*value_starts[1:], value_bytes), strict=True)],
     )
+
+
+@cache
+def _read_places(count: int) -> Callable[[bytes, int], tuple[int, ...]]:
+    """What reads the fields of so many rows that are not wide, two bytes at a time."""
+    return struct.Struct(f"<{4 * count}H").unpack_from
 
 
 def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, values_at: int) -> int:
@@ -463,20 +471,20 @@ def batch_of_run(content: bytes, raw_lengths: npt.NDArray[np.int64]) -> pa.Recor
     starts = ends - raw_lengths
     if int(ends[-1]) != len(content) or int(raw_lengths.min()) < _HEADER_BYTES:
         raise BadPageError
-    cut = memoryview(content).__getitem__
-    first, last = starts.tolist(), ends.tolist()
-    tops_at = starts + _HEADER_BYTES
-    tops = tops_at.tolist()
-    heads = np.frombuffer(b"".join(map(cut, map(slice, first, tops))), _HEADER_TYPE)
+    octets = np.frombuffer(content, np.uint8)
+    heads = octets[starts[:, None] + _HEADER_PLACES].view(_HEADER_TYPE).ravel()
+    last = ends.tolist()
     if heads["flags"].any() or len(content) > _OFFSET_MAX:
-        return batch_of_pages([content[start:end] for start, end in zip(first, last, strict=True)])
+        return batch_of_pages([content[start:end] for start, end in zip(starts.tolist(), last, strict=True)])
     counts, key_bytes, value_bytes = (heads[name].astype(np.int64) for name in ("rows", "keys", "values"))
+    tops_at = starts + _HEADER_BYTES
     keys_at = tops_at + 8 * counts
     values_at = keys_at + key_bytes
     if not counts.all() or not np.array_equal(values_at + value_bytes, ends):
         raise BadPageError
+    cut = memoryview(content).__getitem__
     key_starts, value_starts = keys_at.tolist(), values_at.tolist()
-    rows = np.frombuffer(b"".join(map(cut, map(slice, tops, key_starts))), _NARROW)
+    rows = np.frombuffer(b"".join(map(cut, map(slice, tops_at.tolist(), key_starts))), _NARROW)
     keys = b"".join(map(cut, map(slice, key_starts, value_starts)))
     values = b"".join(map(cut, map(slice, value_starts, last)))
     sequences = np.repeat(heads["base"], counts)

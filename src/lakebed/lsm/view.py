@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -37,6 +38,9 @@ from lakebed.runtime import Environment
 
 FEW_ROWS: Final = 128
 """Windows up to this size are merged row by row."""
+
+CHUNK_ROWS: Final = 16
+"""About so many rows a short scan reads at a time of the largest level; of others as many as lie between these."""
 
 SCAN_BYTES: Final = 8 << 20
 """Bytes that all files of a scan together read ahead."""
@@ -373,11 +377,12 @@ class View:
         Raises: as `get_row`, while it is read.
         Cost: see `scan_arrow`, and 0.2 us a row for the Python objects.
         """
-        return self._pairs(start, end, reverse=reverse, now_ms=self._clock.now_ms())
+        return chain.from_iterable(self._pairs(start, end, reverse=reverse, now_ms=self._clock.now_ms()))
 
     def _pairs(
         self, start: bytes | None, end: bytes | None, *, reverse: bool, now_ms: int
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        """What `scan` gives, some rows at a time."""
         if start is not None and not reverse:
             start = yield from self._first_pairs(start, end, now_ms=now_ms)
             if start is None:
@@ -385,19 +390,17 @@ class View:
         for window in cut_windows(self._sources(start, end, reverse=reverse), reverse=reverse, size_bytes=WINDOW_BYTES):
             if window.row_count <= FEW_ROWS:
                 pairs = self._few(window, now_ms=now_ms)
-                yield from reversed(pairs) if reverse else pairs
+                yield reversed(pairs) if reverse else pairs
                 continue
             batches = self._visible(window, ("key", "value"), now_ms=now_ms)
             for batch in reversed(batches) if reverse else batches:
                 keys, values = keys_of(batch.column(0)), keys_of(batch.column(1))
-                yield from (
-                    zip(reversed(keys), reversed(values), strict=True) if reverse else zip(keys, values, strict=True)
-                )
+                yield zip(reversed(keys), reversed(values), strict=True) if reverse else zip(keys, values, strict=True)
 
     def _first_pairs(
         self, start: bytes, end: bytes | None, *, now_ms: int
-    ) -> Generator[tuple[bytes, bytes], None, bytes | None]:
-        """The first of the pairs that `_pairs` gives, row by row: most scans that begin at a key end soon.
+    ) -> Generator[list[tuple[bytes, bytes]], None, bytes | None]:
+        """The first of the pairs that `_pairs` gives, by single pages: most scans that begin at a key end soon.
 
         Returns:
             The key from which on the others are; None: there are no more.
@@ -412,12 +415,19 @@ class View:
             for memtable in self.memtables
             for keys in memtable.order_keys()
         ]
-        sources += [self._chunks_of_files(files, start, end) for files in levels]
+        row_counts = [sum([file.row_count for file in files]) for files in levels]
+        row_count_max = max(row_counts, default=1)
+        sources += [
+            self._chunks_of_files(files, start, end, row_count=CHUNK_ROWS * row_count // row_count_max)
+            for files, row_count in zip(levels, row_counts, strict=True)
+        ]
         return (
             yield from merge_chunks(sources, resolve=lambda rows: self._resolve(rows, now_ms=now_ms), count=FEW_ROWS)
         )
 
-    def _chunks_of_files(self, files: Sequence[FileMeta], start: bytes, end: bytes | None) -> Iterator[Chunk]:
+    def _chunks_of_files(
+        self, files: Sequence[FileMeta], start: bytes, end: bytes | None, *, row_count: int
+    ) -> Iterator[Chunk]:
         """The rows of the files of one level."""
         sequence = self.sequence
         for file in files:
@@ -425,7 +435,7 @@ class View:
                 continue
             reader = self._files.reader(file)
             if reader.has_cheap_pages:
-                yield from reader.chunks(start, end, sequence=sequence)
+                yield from reader.chunks(start, end, sequence=sequence, row_count=row_count)
                 continue
             carry: list[Row] = []
             for block in reader.batches(start, end):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -281,3 +282,46 @@ def test_damage_under_a_map(tmp_path: Path) -> None:
             with pytest.raises(Corruption) as caught:
                 full_reader(store, meta).get_many(keys, hashes=hash_keys(keys))
             assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
+            with pytest.raises(Corruption) as caught:
+                list(reader.chunks(ROWS[0].key, row_count=100))
+            assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
+
+
+def loaded_bytes(path: Path) -> int:
+    """How much of a mapped file is in the memory of this process, by what the system counts."""
+    is_of_file, size_bytes = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *others = line.split()
+        if not first.endswith(":"):
+            is_of_file = line.endswith(str(path))
+        elif is_of_file and first == "Rss:":
+            size_bytes += int(others[0]) << 10
+    return size_bytes
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells what is loaded of a map")
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_takes_what_it_has_passed_of_a_map_out_of_memory(tmp_path: Path, reverse: bool) -> None:
+    """Of a file of 12 MB not more than half is in memory at any time, and rows are found in it afterwards."""
+    store = open_store(str(tmp_path))
+    writer = FileWriter(store, "x", file_id="x", options=FileOptions())
+    rows = [put(b"%08d" % number, number + 1, random.Random(number).randbytes(4000)) for number in range(3000)]
+    writer.write(batch_of(rows))
+    reader = FileReader(store, "x", meta=writer.finish(), cache=BlockCache(64 << 20))
+    loaded, row_count = [], 0
+    for block in reader.batches(reverse=reverse):
+        row_count += block.row_count
+        loaded.append(loaded_bytes(tmp_path / "x"))
+    assert row_count == len(rows)
+    assert 0 < max(loaded) < 6 << 20
+    assert reader.get(rows[1500].key) == [rows[1500]]
+
+
+def test_few_cached_blocks_do_not_part_what_a_scan_decodes(tmp_path: Path) -> None:
+    """A scan of a mapped file gives the same batches whether or not single blocks of it are cached."""
+    store = open_store(str(tmp_path))
+    meta = written(store)
+    reader = FileReader(store, "x", meta=meta, cache=BlockCache(1 << 20))
+    before = [rows_of_batch(block.batch) for block in reader.batches()]
+    assert reader.get(ROWS[len(ROWS) // 2].key)
+    assert [rows_of_batch(block.batch) for block in reader.batches()] == before
