@@ -49,7 +49,8 @@ test: ## lint, types, and all tests but the long ones, in about 40 minutes on tw
 test-long: environments hadoop-aws s3-tests lakefs ## the long tests, and the random ones with SEEDS seeds and examples
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -m "not long" -s tests/property tests/simulation \
-		tests/unit/lsm/test_ceilings.py tests/unit/repo/committed/test_diff_segments.py
+		tests/unit/lsm/test_ceilings.py tests/unit/repo/committed/test_diff_segments.py \
+		tests/behaviour/repo/test_collection.py tests/behaviour/table/test_lost_replies.py
 
 check: $(VENV)/.ready ## lint, format and types
 	@$(RUN) -m ruff check --quiet .
@@ -140,7 +141,7 @@ $(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
 	@tools/setup.sh paimon-java $(PAIMON)
 
 .PHONY: environments java jar jars postgresql hadoop-aws s3-tests lakefs
-environments: java jar postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
+environments: java jar postgresql build/spark.jsa $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
 
 java:
 	@tools/setup.sh java
@@ -150,6 +151,12 @@ jar: $(VENV)/.ready ## the catalog for Spark SQL, compiled for the installed PyS
 
 jars: $(VENV)/.ready ## the same for every minor of Spark, with Maven; a wheel that is built then contains them
 	@tools/jar.sh $(VENV) all
+
+# The classes that Spark loads, for the JVMs of tests. Without it they start, and use twice the processor time for it.
+build/spark.jsa: $(VENV)/.ready | java jar
+	@mkdir -p build
+	@PYTHONPATH=src:tests $(RUN) -W ignore -m worlds.spark_archive $@ >build/spark-archive.log 2>&1 || \
+		echo "The archive of Spark's classes could not be made: build/spark-archive.log says why."
 
 hadoop-aws: $(S3A)/.ready ## Hadoop's file system for S3, 700 MB by Maven, for the tests of Spark on a bucket
 

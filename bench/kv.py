@@ -540,18 +540,18 @@ def main() -> None:
     if not chosen.alone:
         peers = harness.PeerProcess(chosen.peers_python, folder, chosen.scale, worker="kv_worker.py")
     bench = Bench(folder, scale=chosen.scale, sample_count=chosen.samples, peers=peers)
-    results: list[Result] = []
+    versions = harness.versions_of("lakebed", "pyarrow") | ({} if peers is None else peers.versions)
     try:
         for name in chosen.only.split(","):
-            results += WORKLOADS[name](bench)
+            results = WORKLOADS[name](bench)
+            if results and not chosen.dry:  # each group at once: a run that is stopped keeps what it measured
+                written = harness.write_results("kv", results, scale=chosen.scale, versions=versions)
+                print(f"{name} written: {written}", flush=True)
     finally:
         bench.close()
         if peers is not None:
             peers.close()
         shutil.rmtree(folder, ignore_errors=True)
-    versions = harness.versions_of("lakebed", "pyarrow") | ({} if peers is None else peers.versions)
-    if not chosen.dry:
-        print(f"written: {harness.write_results('kv', results, scale=chosen.scale, versions=versions)}")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
 from worlds.ports import free_port
 from worlds.postgresql import NotInstalled, PostgreSQL, running_postgresql
+from worlds.spark_archive import OPTIONS, java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,11 +46,9 @@ START_TRIES_MAX = 600
 # Processes that tests start import `worlds` as the tests themselves do (`pythonpath` in pyproject.toml).
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
 
-# Tests run each plan once or twice: what Java's second compiler would gain, it never earns back. Spark's own scripts
-# read these variables, so they hold for every JVM that a test starts, however it starts it.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(variable, JAVA_OPTIONS)
+# Spark's own scripts read these variables, so they hold for every JVM that a test starts, however it starts it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", OPTIONS)
 
 # A busy machine is slow, and no example is wrong for it.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

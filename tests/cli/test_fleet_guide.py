@@ -22,7 +22,7 @@ COMMANDS = """
 import os, shlex, sys
 from lakebed.cli.main import run
 for line in sys.argv[1].splitlines():
-    code = run(shlex.split(os.path.expandvars(line))[1:])
+    code = run(shlex.split(os.path.expandvars(line))[1:], frames=False)
     if code:
         sys.exit(f"{line}: {code}")
 """

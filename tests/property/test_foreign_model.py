@@ -10,7 +10,7 @@ from lakebed.testing import seed_count
 from worlds.table.foreign_world import ForeignWorld
 
 STEP_COUNT = 30
-SEEDS = 14
+SEEDS = 8
 MET = ("java rolls back", "java expires", "java drops", "files expired", "deleted with a tag", "rolled back")
 
 

@@ -265,7 +265,7 @@ def quietly(perform: Callable[[], Any]) -> None:
 
 
 VICTIM = ("open", "put", "put", "flush", "put", "collect", "put")
-MODES = ("before", "after", "lost request", "lost reply", "late")
+MODES = ("before", "lost request", "lost reply", "late")
 
 
 def usurped(world: World, old: Writer, rival: Writer) -> None:
@@ -363,17 +363,21 @@ def played(scene: Scene, before: str, *, at: int | None = None, mode: str = "bef
 
 
 def runs() -> Iterator[tuple[str, int, str, World, StallingStore]]:
-    """Every call of the victim, in every scene and mode; loss only where a call changes something."""
+    """Every call of the victim, in every scene and mode; loss only where a call changes something.
+
+    After a call is before the next one: the victim is alone in its process. So only after the last call it stalls anew.
+    """
     for scene, before in SCENES:
         _, trace = played(scene, before)
         for at, call in enumerate(trace.calls):
-            for mode in MODES if call.changes else MODES[:2]:
+            after = ("after",) if at == len(trace.calls) - 1 else ()
+            for mode in (*MODES, *after) if call.changes else ("before", *after):
                 world, store = played(scene, before, at=at, mode=mode)
                 yield f"{scene.__name__} {before}", at, mode, world, store
 
 
 def test_a_writer_stalled_at_every_call_loses_nothing() -> None:
-    """Before and after each call, with lost and late replies: every acknowledged write of all is readable."""
+    """Before, between and after calls, with lost and late replies: every acknowledged write of all is readable."""
     visited: set[tuple[str, int]] = set()
     met: Counter[str] = Counter()
     for name, at, mode, world, store in runs():

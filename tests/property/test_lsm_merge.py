@@ -130,7 +130,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "WINDOW_GROWTH", 2)
 
 
-LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=seed_count(40))
+LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=seed_count(16))
 
 
 @LAW

@@ -139,9 +139,12 @@ def test_every_merge_of_three_keys() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("ranges", [SMALL_RANGES, TINY_RANGES], ids=["small-ranges", "tiny-ranges"])
 def test_merges_in_many_segments(strategy: Strategy | None, ranges: RangeOptions) -> None:
-    """The same holds where nearly every path is a range, and ranges equal on two sides are taken over unread."""
+    """The same holds where nearly every path is a range, and ranges equal on two sides are taken over unread.
+
+    Of 64 cases; in the long run of 270.
+    """
     every = cases()
-    some = every[::73]
+    some = every[:: 73 if seed_count(1) > 1 else 307]
     clean = [case for case in some if not merged(case.base, case.source, case.destination, strategy=strategy)[1]]
     with open_committed(ranges) as committed:
         check(committed, some, strategy)
@@ -152,7 +155,7 @@ def test_merges_in_many_segments(strategy: Strategy | None, ranges: RangeOptions
 def test_merges_one_by_one(strategy: Strategy | None) -> None:
     """A case alone comes out as it does among all others."""
     with open_committed(TINY_RANGES) as committed:
-        for case in cases()[::211]:
+        for case in cases()[::607]:
             check(committed, [case], strategy)
 
 

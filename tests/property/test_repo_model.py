@@ -325,7 +325,7 @@ def test_a_repository_is_a_dictionary_of_dictionaries() -> None:
         run_state_machine_as_test(
             RepositoryMachine,
             settings=settings(
-                max_examples=seed_count(14),
+                max_examples=seed_count(8),
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -156,7 +156,7 @@ def test_a_branch_reads_as_a_dictionary(tell: Any) -> None:
         run_state_machine_as_test(
             BranchMachine,
             settings=settings(
-                max_examples=seed_count(20),
+                max_examples=seed_count(10),
                 stateful_step_count=25,
                 deadline=None,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -32,7 +32,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.float64()), ("b", pa.int32()), 
 VALUES_A = [None, -math.inf, -1.0, -0.0, 0.0, 7.5, math.nan]
 VALUES_B = [None, -(2**31), 0, 2**31 - 1]
 KEY_COUNT = 12
-SEEDS = 4
+SEEDS = 2
 STEPS = 20
 
 

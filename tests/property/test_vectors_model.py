@@ -240,7 +240,7 @@ QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck), derando
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(QUIET, max_examples=3)
+@settings(QUIET, max_examples=2)
 @given(program=PROGRAMS)
 def test_the_table_equals_a_dictionary(layout: str, program: list[tuple[str, int]]) -> None:
     """Any program, in every layout."""

@@ -57,7 +57,7 @@ def as_texts(rows: list[Row]) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in rows)
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 40))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
 @pytest.mark.parametrize("keyed", [True, False])
 def test_predicates_equal_a_filter_of_the_model(seed: int, keyed: bool) -> None:
     """After any writes, deletes and compactions; `count` and streams agree with what is read at once."""
@@ -110,7 +110,7 @@ def nasty_table(rng: random.Random, *, keyed: bool) -> tuple[Table, list[Row]]:
     return table, items
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 20))])
 @pytest.mark.parametrize("keyed", [True, False])
 def test_nasty_values_equal_plain_python(seed: int, keyed: bool) -> None:
     """Extremes, NaN, both zeros, empty and unbounded texts, nanoseconds: every filter finds what plain Python finds."""

@@ -15,7 +15,7 @@ from lakebed.objects import create_once
 from lakebed.testing import seed_count
 from worlds.kv.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 66
+SEEDS_DEFAULT = 44
 LONG_START, LONG_COUNT = 100_000, 1_000
 CHUNK_COUNT = 2
 
@@ -39,7 +39,7 @@ def test_a_thousand_seeds(chunk: int, tell: Callable[[str], None]) -> None:
     SIMULATION.play_turns(numbers, what="databases", tell=tell)
 
 
-IMPATIENT_SEEDS = 4
+IMPATIENT_SEEDS = 2
 
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))

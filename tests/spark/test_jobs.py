@@ -91,7 +91,7 @@ def test_expire(make_table: MakeTable) -> None:
     assert table.read(version="kept").num_rows == 1
 
 
-@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("keyed", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_orphans(spark: SparkSession, make_table: MakeTable, sorted_rows: SortedRows, keyed: bool) -> None:
     """Exactly the files that nothing names go, as the local verb finds them; young files and dry runs go free."""
     table = make_table(SCHEMA, **(KEYED if keyed else {"partition_keys": ["p"]}))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from lakebed.testing.scheduled_calls import FaultRates
+from lakebed.testing.scheduler import seed_count
 from worlds.promise import PromiseBroken
 from worlds.world import World
 
@@ -105,8 +106,9 @@ class Simulation(Generic[W]):
         return None
 
     def traces(self, *, reverse: bool = False) -> list[str]:
-        """The hash of the switches of a seed of every scenario, by name."""
-        scenarios = sorted(self.scenarios, reverse=reverse)
+        """The hash of the switches of a seed of a third of the scenarios, by name; in a long run of all of them."""
+        scenarios = sorted(self.scenarios)[:: 1 if seed_count(1) > 1 else 3]
+        scenarios.sort(reverse=reverse)
         return [f"{scenario} {self.play(1, scenario).scheduler.trace_hash()}" for scenario in scenarios]
 
     def traces_elsewhere(self, *, hash_seed: str) -> list[str]:

@@ -23,7 +23,7 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.table.codec.binary_row import decode_rows
-from lakebed.table.codec.manifest import ENTRY_SCHEMA, files_of
+from lakebed.table.codec.manifest import ENTRY_SCHEMA, NO_ENTRIES, files_of
 from lakebed.table.codec.stats import EMPTY_STATS, compute_stats, merge_stats
 from lakebed.table.commit.commit import CommitRequest, StagedChange, commit
 from lakebed.table.files.data_file import OpenDataFile
@@ -168,7 +168,7 @@ class _BranchRepairer:
 
     def run(self, *, dry_run: bool) -> BranchRepair:
         head = self._table.latest()
-        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.manifests.live_entries(head)
+        live = NO_ENTRIES if head is None else self._table.context.manifests.live_entries(head)
         if not dry_run:
             check_writable(self._table.schema)
         self._recompute(live)
@@ -248,14 +248,14 @@ class _BranchRepairer:
         return commit(self._table.context, CommitRequest(kind="COMPACT", derive=self._stage))
 
     def _stage(self, head: Snapshot | None) -> StagedChange:
-        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.manifests.live_entries(head)
+        live = NO_ENTRIES if head is None else self._table.context.manifests.live_entries(head)
         rows = zip(*(live[name].to_pylist() for name in ("partition", "bucket", "file_name")), strict=True)
         files = [self._described.get(row) for row in rows]
         for stats in ("key_stats", "value_stats"):
             for part, member in (("min", "min_values"), ("max", "max_values"), ("null_counts", "null_counts")):
                 live = _with_column(live, f"{stats}_{part}", files, attrgetter(f"{stats}.{member}"))
         live = _with_column(live, "stats_version", files, attrgetter("stats_version"))
-        return StagedChange(entries=ENTRY_SCHEMA.empty_table(), base=head, live=live)
+        return StagedChange(entries=NO_ENTRIES, base=head, live=live)
 
 
 def _leaves_rows_out(stated: Stats, true: Stats, fields: Sequence[DataField]) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -22,7 +21,8 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import Corruption, UnsupportedFormat
-from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
+from lakebed.lsm.key_batch import WORD_BYTES, KeyBatch, count_common, cut, words_at
+from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
 PLAIN: Final = 1
 """Flag of a block: only PUT, no row has a TTL, each key once in the whole file. On disk: DO NOT CHANGE."""
@@ -100,7 +100,7 @@ class Block:
         min_sequence, max_sequence: bounds of the sequences in the whole block, inclusive.
     """
 
-    __slots__ = ("_first_row", "_marks", "_point", "batch", "flags", "max_sequence", "min_sequence")
+    __slots__ = ("_first_row", "_marks", "_point", "_words", "batch", "flags", "max_sequence", "min_sequence")
 
     def __init__(self, batch: pa.RecordBatch, *, flags: int, min_sequence: int, max_sequence: int) -> None:
         self.batch = batch
@@ -110,6 +110,8 @@ class Block:
         self._first_row = 0  # where the rows begin in the buffers of the batch
         self._point: _Point | None = None
         self._marks: list[bytes] | None = None
+        self._words: tuple[int, npt.NDArray[np.uint64]] | None = None
+        """How much all keys begin with in common, and the 8 bytes of each behind that as one number."""
 
     @property
     def plain(self) -> bool:
@@ -128,11 +130,12 @@ class Block:
 
     @property
     def size_bytes(self) -> int:
-        """What it holds in memory, what searching makes of it included: the copy of its keys, and the marks."""
+        """What it holds in memory, what searching makes of it included: the copy of its keys, marks and words."""
         point = self._point or self._make_point()
-        key_bytes = len(point.text)
-        marks_bytes = (key_bytes + len(point.rows) * _PYTHON_BYTES_OF_MARK) // _MARK_ROWS
-        return int(self.batch.get_total_buffer_size()) + key_bytes + marks_bytes + _PYTHON_BYTES_OF_BLOCK
+        key_bytes, row_count = len(point.text), len(point.rows)
+        marks_bytes = (key_bytes + row_count * _PYTHON_BYTES_OF_MARK) // _MARK_ROWS
+        made_bytes = key_bytes + marks_bytes + WORD_BYTES * row_count
+        return int(self.batch.get_total_buffer_size()) + made_bytes + _PYTHON_BYTES_OF_BLOCK
 
     def slice(self, start: int, end: int) -> Block:
         """Rows [start, end), without a copy."""
@@ -159,16 +162,18 @@ class Block:
         point = self._point or self._make_point()
         return self._seek(key, point)
 
-    def find_value(self, key: bytes, *, sequence: int | None = None) -> bytes | None:
-        """The value of a key whose only row is a PUT that does not end; None: `rows_of` has to tell.
+    def find_value(self, key: bytes, *, sequence: int | None = None) -> bytes | RowsDecide | None:
+        """The value of a key whose only row is a PUT that does not end.
 
         Args:
             sequence: as for `rows_of`.
 
+        Returns:
+            None when the key is not here; `ROWS_DECIDE` when `rows_of` has to tell.
         Cost: about 0.8 us; of a block that is searched for the first time 20 us.
         """
         if not self.flags & PLAIN or (sequence is not None and self.max_sequence > sequence):
-            return None
+            return ROWS_DECIDE
         point, marks = self._point or self._make_point(), self._marks
         rows, text, offsets, key_at = point[:4]
         if marks:
@@ -181,34 +186,73 @@ class Block:
                 return None
             row = bisect_left(offsets, place, first, last)
             if offsets[row] != place or offsets[row + 1] - place != len(key):
-                return None
+                return ROWS_DECIDE
         else:
             row = self._seek(key, point)
             if row == len(rows) or key_at(row) != key:
                 return None
         return point.values[point.value_offsets[row] : point.value_offsets[row + 1]].tobytes()
 
-    def find_values(self, keys: Sequence[bytes], *, sequence: int | None = None) -> list[bytes | None]:
-        """`find_value` of some keys, in their order."""
-        if len(keys) < _FEW_KEYS or not self.flags & PLAIN or (sequence is not None and self.max_sequence > sequence):
-            return [self.find_value(key, sequence=sequence) for key in keys]
-        point, marks = self._point or self._make_point(), self._marks or self._make_marks()
-        text, offsets, value_offsets = point.text, np.asarray(point.offsets), np.asarray(point.value_offsets)
-        count = len(keys)
-        lasts = np.fromiter(map(bisect_right, repeat(marks), keys), np.int64, count) * _MARK_ROWS
-        # What is below the first mark is nowhere: its search ends before it begins.
-        low = np.where(lasts > 0, offsets.take(lasts - _MARK_ROWS, mode="clip"), 1)
-        high = np.where(lasts > 0, offsets.take(np.minimum(lasts, len(point.rows))), 0)
-        places = np.fromiter(map(text.find, keys, low.tolist(), high.tolist()), np.int64, count)
-        rows = offsets[: len(point.rows)].searchsorted(places)
-        rows = np.minimum(rows, len(point.rows) - 1)
-        lengths = np.fromiter(map(len, keys), np.int64, count)
-        is_match = (offsets.take(rows) == places) & (offsets.take(rows + 1) - places == lengths)
-        parts = map(slice, value_offsets.take(rows).tolist(), value_offsets.take(rows + 1).tolist())
-        contents = map(bytes, map(point.values.__getitem__, parts))
-        if is_match.all():
-            return list(contents)
-        return [value if matches else None for value, matches in zip(contents, is_match.tolist(), strict=True)]
+    def find_values(
+        self, batch: KeyBatch, values: dict[bytes, bytes], *, sequence: int | None = None
+    ) -> Sequence[bytes]:
+        """`find_value` of some keys.
+
+        Args:
+            values: receives the values.
+
+        Returns:
+            The keys of which `rows_of` has to tell.
+        """
+        keys = batch.keys
+        if not self.flags & PLAIN or (sequence is not None and self.max_sequence > sequence):
+            return keys
+        if len(keys) >= _FEW_KEYS:
+            keys = self._find_by_words(batch, values)
+        undecided: list[bytes] = []
+        for key in keys:
+            value = self.find_value(key, sequence=sequence)
+            if value is ROWS_DECIDE:
+                undecided.append(key)
+            elif value is not None:
+                values[key] = value
+        return undecided
+
+    def _find_by_words(self, batch: KeyBatch, values: dict[bytes, bytes]) -> Sequence[bytes]:
+        """Add the values of keys that eight of their bytes tell from all others of the block; the keys that are left.
+
+        A key of which no row has these bytes is not here.
+        """
+        point, words = self._point or self._make_point(), self._words
+        if words is None:
+            words = self._words = _make_words(point)
+        common, numbers = words
+        wanted = batch.words(common)
+        rows = numbers.searchsorted(wanted)
+        is_here = numbers.take(rows, mode="clip") == wanted
+        left: Sequence[bytes] = ()
+        if len(numbers) > 1:
+            is_tie = numbers.take(rows + 1, mode="clip") == wanted
+            is_tie &= is_here
+            if is_tie.any():
+                left = batch.select(is_tie.nonzero()[0]).keys
+                is_here &= ~is_tie
+        if not is_here.all():
+            rows = rows[is_here]
+            if not len(rows):
+                return left
+            batch = batch.select(is_here.nonzero()[0])
+        offsets, value_offsets = np.asarray(point.offsets), np.asarray(point.value_offsets)
+        keys, following = batch.keys, rows + 1
+        texts = cut(point.text, offsets.take(rows), offsets.take(following))
+        contents = cut(point.values, value_offsets.take(rows), value_offsets.take(following))
+        if texts == keys:
+            values.update(zip(keys, contents, strict=True))
+        else:
+            # A key that is not here may have the bytes by which others are told apart.
+            triples = zip(keys, texts, contents, strict=True)
+            values.update([(key, value) for key, text, value in triples if text == key])
+        return left
 
     def rows_of(self, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
         """Rows of one key, newest first, down to the first that is not a MERGE.
@@ -289,6 +333,15 @@ class Block:
             ends,
         )
         return point
+
+
+def _make_words(point: _Point) -> tuple[int, npt.NDArray[np.uint64]]:
+    """How much all keys begin with in common, and `words_of` all keys behind that."""
+    count = len(point.rows)
+    common = count_common(point.key_at(0), point.key_at(count - 1))
+    offsets = np.asarray(point.offsets)[: count + 1].astype(np.int64)
+    starts = offsets[:-1] + common
+    return common, words_at(point.text, starts, offsets[1:] - starts)
 
 
 def offsets_of(array: pa.BinaryArray) -> npt.NDArray[np.int32]:

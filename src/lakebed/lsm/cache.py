@@ -11,7 +11,7 @@ that it was used does no harm. Changes are made under a lock.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any, Final
 
 from lakebed.runtime import Runtime, ThreadRuntime
@@ -24,6 +24,8 @@ _ENTRY_BYTES: Final = 400
 
 _FULL_SHARE: Final = 0.9
 """Of the setting: from here on a cache counts as full."""
+
+_NO_NUMBERS: Final[Set[int]] = frozenset()
 
 _MET_COUNT_MIN: Final = 1024
 _MET_PER_ENTRY: Final = 2
@@ -62,9 +64,12 @@ class BlockCache:
         self._numbers: dict[str, set[int]] = {}
         self._met: dict[str, set[int]] = {}
         """What was read lately and not kept, by file."""
-        self._met_count = 0
+        self._met_left = _MET_COUNT_MIN
+        """Of which so many more are remembered before all are forgotten."""
         self._full_bytes = bytes_max * _FULL_SHARE
         self._size_bytes = 0
+        self.has_space = bytes_max > 0
+        """Whether it is not full: then what is read for a single key is kept with its neighbours."""
         self._lock = (runtime or ThreadRuntime()).lock()
 
     @property
@@ -81,11 +86,6 @@ class BlockCache:
     def space_bytes(self) -> float:
         """What fits in before it counts as full; at most 0 when it does."""
         return self._full_bytes - self._size_bytes
-
-    @property
-    def has_space(self) -> bool:
-        """Whether it is not full: then what is read for a single key is kept with its neighbours."""
-        return self._size_bytes < self._full_bytes
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -115,10 +115,11 @@ class BlockCache:
                 numbers = self._numbers[file] = set()
             numbers.add(number)
             self._size_bytes += size_bytes
+            self.has_space = self._size_bytes < self._full_bytes
 
     def wants(self, file: str, number: int) -> bool:
         """Whether to cache what was just read for a single key: while there is space, and at its second reading."""
-        if self._size_bytes < self._full_bytes:
+        if self.has_space:
             return True
         met = self._met.get(file)
         if met is None:
@@ -126,30 +127,29 @@ class BlockCache:
         elif number in met:
             return True
         met.add(number)
-        self._met_count += 1
-        self._forget_met()
+        self._remember(1)
         return False
 
     def wants_each(self, file: str, numbers: Sequence[int]) -> Collection[int]:
         """`wants` of several numbers of a file: those that it wants."""
-        if self._size_bytes < self._full_bytes:
+        if self.has_space:
             return numbers
         met = self._met.get(file)
         if met is None:
             met = self._met[file] = set()
         wanted = met.intersection(numbers)
         met.update(numbers)
-        self._met_count += len(numbers) - len(wanted)
-        self._forget_met()
+        self._remember(len(numbers) - len(wanted))
         return wanted
 
-    def _forget_met(self) -> None:
-        if self._met_count >= max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self.entries)):
-            self._met, self._met_count = {}, 0
+    def _remember(self, count: int) -> None:
+        self._met_left -= count
+        if self._met_left <= 0:
+            self._met, self._met_left = {}, max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self.entries))
 
-    def numbers_of(self, file: str) -> Collection[int]:
+    def numbers_of(self, file: str) -> Set[int]:
         """The numbers of a file under which something is kept now; what is in there may be gone the next moment."""
-        return self._numbers.get(file, ())
+        return self._numbers.get(file, _NO_NUMBERS)
 
     def forget(self, file: str) -> None:
         """Drop all that is kept of a file."""
@@ -162,6 +162,7 @@ class BlockCache:
         with self._lock:
             self._bytes_max = bytes_max
             self._full_bytes = bytes_max * _FULL_SHARE
+            self.has_space = self._size_bytes < self._full_bytes
             self._shrink(bytes_max)
 
     def clear(self) -> None:
@@ -186,6 +187,7 @@ class BlockCache:
         if entry is None:
             return
         self._size_bytes -= entry.size_bytes
+        self.has_space = self._size_bytes < self._full_bytes
         file, number = key
         numbers = self._numbers[file]
         numbers.discard(number)

@@ -10,11 +10,11 @@ Invariants:
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from enum import Enum
-from itertools import accumulate
-from typing import Final, cast
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,20 @@ from lakebed.errors import Corruption, InvalidRequest
 from lakebed.lsm.block import CONTINUES, PLAIN, Block, damage_error, keys_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.filter import hash_key
-from lakebed.lsm.format import Pages, Tail, decode_blocks, decode_page, decode_tail, join_pages
-from lakebed.lsm.model import FileMeta, Row
+from lakebed.lsm.format import (
+    PAGE_ENTRY_BYTES,
+    Pages,
+    Tail,
+    decode_blocks,
+    decode_mapped_pages,
+    decode_page,
+    decode_tail,
+    join_pages,
+    read_page_entry,
+    unpack_page,
+)
+from lakebed.lsm.key_batch import KeyBatch
+from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Row, RowsDecide
 from lakebed.lsm.page import BadPageError, batch_of_run, find_rows, find_value, find_values, pairs_of_page, rows_of_page
 from lakebed.lsm.short_scan import Chunk, chunk_of_rows
 from lakebed.objects.port import ObjectStore
@@ -36,33 +48,31 @@ AHEAD_BYTES_DEFAULT: Final = 4 << 20
 _FEW_KEYS: Final = 16
 """So many keys are asked of a filter, or looked for in pages, one by one: setting up arrays would take longer."""
 
+_FEW_IN_BLOCK: Final = 4
+"""Fewer keys than these are not looked for in a block of a mapped file, when others are looked for in pages."""
+
 _TAIL: Final = -1
 """The tail's number in the cache, where blocks count from 0."""
 
 _PAGES: Final = -2
 """The first page's number in the cache; further ones count down."""
 
+_LOCAL_AHEAD_BYTES: Final = 1 << 20
+"""Most bytes that a scan takes at once of a mapped file."""
+
+_UNLOAD_BEFORE_BYTES: Final = 2 << 20
+"""So much in front of a place may be loaded with it: Linux maps what lies around a page that is touched."""
+
 RUN_BYTES: Final = 512 << 10
 """Most bytes of neighbouring blocks, before compression, that a scan decodes as one: each time costs some steps."""
 
-_CHUNK_ROWS: Final = 16
-"""About so many rows a short scan reads of a file at first: each further time twice as many."""
 _MANY_PAGES: Final = 12
 """From so many pages on it is quicker to form a batch of them than to go through each."""
-_PAGES_AT_ONCE: Final = 32
-"""Most pages that a short scan reads at once."""
+
+_MADVISE: Final = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_DONTNEED") else None
 
 _PYTHON_BYTES_OF_PAGE: Final = 64
 """What a cached page costs in addition to its bytes."""
-
-
-class RowsDecide(Enum):
-    """That a key may be in a file, and its value is not the whole answer."""
-
-    ROWS_DECIDE = 0
-
-
-ROWS_DECIDE: Final = RowsDecide.ROWS_DECIDE
 
 
 class FileReader:
@@ -80,10 +90,10 @@ class FileReader:
         "_name",
         "_path",
         "_store",
-        "_tail_key",
         "first_key",
         "last_key",
         "meta",
+        "tail_key",
     )
 
     def __init__(self, store: ObjectStore, path: str, *, meta: FileMeta, cache: BlockCache) -> None:
@@ -97,7 +107,8 @@ class FileReader:
         # Ids are unique but for copies of a database and for simulations, where one seed mints them twice.
         self._name = f"{store.root_url}/{path}"
         self._entries = cache.entries
-        self._tail_key = (self._name, _TAIL)
+        self.tail_key = (self._name, _TAIL)
+        """Of the open file in `BlockCache.entries`."""
 
     @property
     def path(self) -> str:
@@ -127,6 +138,8 @@ class FileReader:
                 # Of what is mapped no byte may be touched that is not there: the process would die of it.
                 whole = self._whole(mapped, 0, meta.size_bytes)
                 tail = decode_tail(whole[meta.tail_offset :], meta=meta, path=self._path, mapped=whole)
+                if meta.size_bytes - meta.tail_offset > _LOCAL_AHEAD_BYTES:
+                    _unload(whole, meta.tail_offset, meta.size_bytes)  # of which filter and separators are read there
             self._cache.put(self._name, _TAIL, tail, size_bytes=tail.size_bytes)
         return tail
 
@@ -153,14 +166,13 @@ class FileReader:
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
-        entry = self._entries.get(self._tail_key)
-        if entry is None:
-            tail = self.tail()
-        else:
-            entry.used = True
-            tail = entry.value
+        tail = self.tail()
         if not tail.filter.may_contain(hash_key(key) if key_hash is None else key_hash):
             return []
+        return self._rows_in_file(tail, key, sequence=sequence)
+
+    def _rows_in_file(self, tail: Tail, key: bytes, *, sequence: int | None) -> list[Row]:
+        """As `get`, of a key that the filter lets pass."""
         pages = tail.pages
         if pages is None or self._cache.has_space:
             return self._get_by_block(tail, key, sequence=sequence)
@@ -178,49 +190,48 @@ class FileReader:
             self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
         return rows
 
-    def find_value(self, key: bytes, key_hash: int, *, sequence: int | None = None) -> bytes | RowsDecide | None:
+    def find_value(self, tail: Tail, key: bytes, *, sequence: int | None = None) -> bytes | RowsDecide | None:
         """The value of a key whose newest row here is a PUT that does not end, in the fewest steps.
 
         Args:
-            key_hash: of the key (`hash_key`).
+            tail: of this file; its filter lets the key pass.
             sequence: as for `get`.
 
         Returns:
             None when the key is not here; `ROWS_DECIDE` when `get` has to tell.
         Raises and cost: as `get`.
         """
-        entries = self._entries
-        entry = entries.get(self._tail_key)
-        if entry is None:
-            return ROWS_DECIDE  # what is read by a request is read once, also if the cache does not keep it
-        entry.used = True
-        tail: Tail = entry.value
-        if not tail.filter.may_contain(key_hash):
-            return None
-        pages = tail.pages
+        pages, mapped = tail.pages, tail.mapped
         if pages is None or self._ceiling is not None:
             return ROWS_DECIDE
         page = bisect_right(pages.keys or pages.load_keys(tail), key) - 1
         if page < 0:
             return None
-        number = pages.blocks[page]
-        if tail.flags[number] & CONTINUES:
+        entry = start, _, length, _, number, _, flags = read_page_entry(pages.octets, PAGE_ENTRY_BYTES * page)
+        if flags & CONTINUES:
             return ROWS_DECIDE
-        entry = entries.get((self._name, number))
-        value: bytes | None
-        if entry is not None:
-            entry.used = True
-            value = entry.value.find_value(key, sequence=sequence)
-        elif tail.mapped is None:
-            return ROWS_DECIDE
-        elif self._cache.has_space:
-            value = self._load(tail, number).find_value(key, sequence=sequence)
+        entries, name, cache = self._entries, self._name, self._cache
+        cached = entries.get((name, number))
+        if cached is not None:
+            cached.used = True
+            value: bytes | RowsDecide | None = cached.value.find_value(key, sequence=sequence)
+            return value
+        if mapped is None:
+            return ROWS_DECIDE  # what is read by a request is read once, also if the cache does not keep it
+        if cache.has_space:
+            return self._load(tail, number).find_value(key, sequence=sequence)
+        cached = entries.get((name, _PAGES - page))
+        if cached is not None:
+            cached.used = True
+            body: bytes = cached.value
         else:
-            try:
-                value = find_value(self._page(tail, pages, page), key, sequence=sequence)
-            except BadPageError as error:
-                raise self._bad_page_error(tail, number) from error
-        return ROWS_DECIDE if value is None else value
+            body = unpack_page(entry, mapped[start : start + length], path=self._path)
+            if cache.wants(name, _PAGES - page):
+                cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+        try:
+            return find_value(body, key, sequence=sequence)
+        except BadPageError as error:
+            raise self._bad_page_error(tail, number) from error
 
     def _get_by_block(self, tail: Tail, key: bytes, *, sequence: int | None) -> list[Row]:
         """As `get`, of a key that the filter lets pass."""
@@ -263,14 +274,13 @@ class FileReader:
             about `AHEAD_BYTES_DEFAULT` are held at once.
         """
         rows_by_key: dict[bytes, list[Row]] = {}
-        self.find_many(keys, hashes=hashes, sequence=sequence, rows_by_key=rows_by_key, values=None)
+        self.find_many(KeyBatch(keys, hashes), sequence=sequence, rows_by_key=rows_by_key, values=None)
         return rows_by_key
 
     def find_many(
         self,
-        keys: Sequence[bytes],
+        batch: KeyBatch,
         *,
-        hashes: npt.NDArray[np.uint64],
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
@@ -284,59 +294,61 @@ class FileReader:
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail = self.tail()
-        likely = _keys_in_filter(tail, keys, hashes)
-        if not likely:
+        likely = _select_in_filter(tail, batch)
+        pages = tail.pages
+        if not len(likely):
             return
-        low, high = bisect_left(likely, tail.first_keys[0]), bisect_right(likely, self.meta.last_key)
-        if low or high < len(likely):
-            likely = likely[low:high]
-        if likely and (tail.pages is None or self._cache.has_space):
-            likely = self._find_in_blocks(tail, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
-        if likely and tail.pages is not None:
-            self._find_in_pages(tail, tail.pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
+        if pages is None:
+            keys = sorted(likely.keys)
+            low, high = bisect_left(keys, tail.first_keys[0]), bisect_right(keys, self.meta.last_key)
+            by_block = {number: KeyBatch(some) for number, some in _by_block(tail, keys[low:high])}
+            self._find_in_blocks(tail, by_block, sequence=sequence, rows_by_key=rows_by_key, values=values)
+        elif len(likely) < _FEW_KEYS and tail.mapped is not None:
+            for key in likely.keys:
+                value = self.find_value(tail, key, sequence=sequence) if values is not None else ROWS_DECIDE
+                if value is ROWS_DECIDE:
+                    if rows := self._rows_in_file(tail, key, sequence=sequence):
+                        rows_by_key[key] = rows
+                elif value is not None and values is not None:
+                    values[key] = value
+        else:
+            self._find_in_pages(tail, pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
 
     def _find_in_blocks(
         self,
         tail: Tail,
-        keys: Sequence[bytes],
+        by_block: Mapping[int, KeyBatch],
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
-    ) -> list[bytes]:
-        """Add what blocks that are in the cache or fit in have of ascending keys; the keys that are left."""
-        missing: dict[int, Sequence[bytes]] = {}
-        left: list[bytes] = []
-        space_bytes = self._cache.space_bytes
-        for number, some in _by_block(tail, keys):
+    ) -> None:
+        """Add what whole blocks have of keys, by the number of the block; they are kept if they fit in."""
+        missing: list[int] = []
+        for number, some in by_block.items():
             block: Block | None = self._cache.get(self._name, number)
             if block is not None:
                 self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
-            elif tail.pages is not None and space_bytes <= 0:
-                left += some
             else:
-                missing[number] = some
-                space_bytes -= tail.raw_lengths[number]
-        for numbers in _groups(tail, list(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
+                missing.append(number)
+        for numbers in _groups(tail, sorted(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
             for number, _, block in self._blocks(tail, numbers, fill_cache=True):
-                some = missing[number]
+                some = by_block[number]
                 self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
-        return left
 
     def _find_each(
         self,
         tail: Tail,
         number: int,
         block: Block,
-        keys: Sequence[bytes],
+        batch: KeyBatch,
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
         """Add what a block has of keys whose first rows can only be in there."""
-        if values is not None:
-            keys = _add_values(values, keys, block.find_values(keys, sequence=sequence))
+        keys = batch.keys if values is None else block.find_values(batch, values, sequence=sequence)
         for key in keys:
             rows, unfinished = block.rows_of(key, sequence=sequence)
             if unfinished:
@@ -348,72 +360,111 @@ class FileReader:
         self,
         tail: Tail,
         pages: Pages,
-        keys: Sequence[bytes],
+        batch: KeyBatch,
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add what single pages have of ascending keys, and blocks where those are in the cache."""
-        cached, blocks, flags = self._cache.numbers_of(self._name), pages.blocks, tail.flags
-        wanted: list[tuple[int, bytes]] = []
-        in_blocks: dict[int, list[bytes]] = {}
-        for page, key in zip(pages.find_each(tail, keys), keys, strict=True):
-            number = blocks[page]
-            if number not in cached and not flags[number] & CONTINUES:
-                wanted.append((page, key))
-            elif flags[number] & CONTINUES:
+        """Add what single pages have of keys, and blocks where those are in the cache or fit in."""
+        if pages.common_bytes:
+            first_key, last_key = self.first_key, self.last_key
+            batch = batch.select(np.flatnonzero([first_key <= key <= last_key for key in batch.keys]))
+            if not len(batch):
+                return
+        numbers = pages.find_each(tail, batch)
+        if int(numbers.min()) < 0:
+            batch, numbers = batch.select((numbers >= 0).nonzero()[0]), numbers[numbers >= 0]
+        entries = pages.table.take(numbers)
+        blocks, continues = entries["block"], entries["flags"] & CONTINUES
+        if continues.any():
+            for key in batch.select(continues.nonzero()[0]).keys:
                 if rows := self._get_by_block(tail, key, sequence=sequence):
                     rows_by_key[key] = rows
-            else:
-                in_blocks.setdefault(number, []).append(key)
-        for number, some in in_blocks.items():
-            block = self._cache.get(self._name, number) or self._load(tail, number)
-            self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
-        for group in _page_groups(pages, wanted, ahead_bytes=AHEAD_BYTES_DEFAULT):
-            if group:
-                self._find_in_group(tail, pages, group, sequence=sequence, rows_by_key=rows_by_key, values=values)
+            batch = batch.select((continues == 0).nonzero()[0])
+            numbers, blocks = numbers[continues == 0], blocks[continues == 0]
+            if not len(batch):
+                return
+        cached = self._cache.numbers_of(self._name)
+        if self._cache.has_space or not cached.isdisjoint(blocks.tolist()):
+            by_block, left = self._choose_blocks(tail, blocks, cached=cached)
+            batches = {number: batch.select(places) for number, places in by_block.items()}
+            self._find_in_blocks(tail, batches, sequence=sequence, rows_by_key=rows_by_key, values=values)
+            batch, numbers = batch.select(left), numbers.take(left)
+        for some, group, places in _page_groups(pages, batch, numbers, ahead_bytes=AHEAD_BYTES_DEFAULT):
+            self._find_in_group(
+                tail, pages, group, some, places=places, sequence=sequence, rows_by_key=rows_by_key, values=values
+            )
+
+    def _choose_blocks(
+        self, tail: Tail, blocks: npt.NDArray[np.uint32], *, cached: Set[int]
+    ) -> tuple[dict[int, npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
+        """Which blocks to search as a whole, because they are in the cache or fit in.
+
+        Args:
+            blocks: for each key the number of its block.
+
+        Returns:
+            The places of their keys by the number of the block, and those of the other keys; all ascend.
+        """
+        order = blocks.argsort(kind="stable")
+        ordered = blocks.take(order)
+        starts = np.append(0, (ordered[1:] != ordered[:-1]).nonzero()[0] + 1)
+        sizes = np.diff(starts, append=len(ordered))
+        numbers = ordered.take(starts).tolist()
+        is_whole, space_bytes = np.zeros(len(numbers), bool), self._cache.space_bytes
+        # A few keys are found sooner in their pages, where these cost no request.
+        for place in range(len(numbers)) if tail.mapped is None else (sizes >= _FEW_IN_BLOCK).nonzero()[0].tolist():
+            if numbers[place] not in cached:
+                if space_bytes <= 0:
+                    continue
+                space_bytes -= tail.raw_lengths[numbers[place]]
+            is_whole[place] = True
+        by_block = {
+            numbers[place]: order[starts[place] : starts[place] + sizes[place]]
+            for place in is_whole.nonzero()[0].tolist()
+        }
+        return by_block, np.sort(order[~np.repeat(is_whole, sizes)])
 
     def _find_in_group(
         self,
         tail: Tail,
         pages: Pages,
-        group: Sequence[tuple[int, bytes]],
+        group: npt.NDArray[np.int64],
+        batch: KeyBatch,
         *,
+        places: npt.NDArray[np.int64],
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add what pages have of keys: both ascending, and read at once."""
-        page_of = {key: page for page, key in group}
-        numbers = list(dict.fromkeys(page_of.values()))
-        content = self._read_pages(tail, pages, numbers)
-        starts = [0, *accumulate(map(pages.raw_lengths.__getitem__, numbers))]
-        place_of = dict(zip(numbers, range(len(numbers)), strict=True))
-        keys: Sequence[bytes] = list(page_of)
-        is_few = len(keys) < _FEW_KEYS
+        """Add what pages that are read at once have of keys; `places` says of each key in which of the pages."""
+        # A mapped page is decoded as soon as it is looked up and copied.
+        is_mapped = tail.mapped is not None
+        content = (
+            join_pages(tail, group, None, path=self._path)
+            if is_mapped
+            else self._read_pages(tail, pages, group.tolist())
+        )
+        starts = np.zeros(len(group) + 1, np.int64)
+        pages.table.take(group)["raw_length"].cumsum(out=starts[1:])
         try:
-            if values is not None and not is_few:
-                places = np.fromiter(map(place_of.__getitem__, page_of.values()), np.int64, len(keys))
-                contents = find_values(content, np.array(starts), keys, places=places, sequence=sequence)
-                keys = _add_values(values, keys, contents)
-            for key in keys:
-                page = page_of[key]
-                place = place_of[page]
+            undecided: Sequence[int] = range(len(batch))
+            if values is not None:
+                undecided = find_values(content, starts, batch, values, places=places, sequence=sequence)
+            for number in undecided:
+                key, place = batch.keys[number], int(places[number])
                 body = content[starts[place] : starts[place + 1]]
                 try:
-                    value = find_value(body, key, sequence=sequence) if values is not None and is_few else None
-                    rows, unfinished = ([], False) if value is not None else find_rows(body, key, sequence=sequence)
+                    rows, unfinished = find_rows(body, key, sequence=sequence)
                 except BadPageError as error:
                     raise BadPageError(place) from error
                 if unfinished:
-                    self._go_on(tail, pages.blocks[page] + 1, key, sequence=sequence, rows=rows)
+                    self._go_on(tail, pages.blocks[int(group[place])] + 1, key, sequence=sequence, rows=rows)
                 if rows:
                     rows_by_key[key] = rows
-                elif value is not None and values is not None:
-                    values[key] = value
         except BadPageError as error:
-            raise self._bad_page_error(tail, pages.blocks[numbers[error.place]]) from error
+            raise self._bad_page_error(tail, pages.blocks[int(group[error.place])]) from error
 
     def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
         """Add the rows of a key that are in the blocks from `number` on."""
@@ -442,7 +493,8 @@ class FileReader:
                 bounded one begins: small ranges are asked for again.
 
         Raises: as `tail`.
-        Cost: 1 GET each time something is read, none for what is in the cache.
+        Cost: 1 GET each time something is read, none for what is in the cache. A mapped file adds about
+            `_LOCAL_AHEAD_BYTES` to the memory of the process, however long it is.
         """
         if start is not None and end is not None and start >= end:
             return
@@ -453,6 +505,8 @@ class FileReader:
         if reverse:
             numbers.reverse()
         keep = fill_cache or start is not None or end is not None
+        if tail.mapped is not None:
+            ahead_bytes = min(ahead_bytes, _LOCAL_AHEAD_BYTES)
         for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=True):
             for lowest, highest, block in self._blocks(tail, group, fill_cache=keep):
                 low = block.find(start) if start is not None and lowest == first else 0
@@ -463,6 +517,9 @@ class FileReader:
                         kept = kept.through(self._ceiling)
                     if kept.row_count:
                         yield kept
+            if tail.mapped is not None and group[0] != numbers[0]:  # the first block alone may be asked for again
+                lowest, highest = min(group[0], group[-1]), max(group[0], group[-1])
+                _unload(tail.mapped, tail.offsets[lowest], tail.offsets[highest] + tail.lengths[highest])
             keep = fill_cache
 
     @property
@@ -471,11 +528,14 @@ class FileReader:
         tail = self.tail()
         return tail.mapped is not None and tail.pages is not None
 
-    def chunks(self, start: bytes, end: bytes | None = None, *, sequence: int | None = None) -> Iterator[Chunk]:
+    def chunks(
+        self, start: bytes, end: bytes | None = None, *, sequence: int | None = None, row_count: int = 1
+    ) -> Iterator[Chunk]:
         """The rows with keys in [start, end), ascending, some pages at a time: for reading a few, of `has_cheap_pages`.
 
         Args:
             sequence: only rows up to it; None: all.
+            row_count: about so many are read at a time, and no less than a page.
 
         Raises: as `tail`. Cost: about 4 us a page, and 0.3 us a row. Pages are not cached.
         """
@@ -487,7 +547,7 @@ class FileReader:
         assert pages is not None, "a file of version 1 has no pages"
         page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
         page_count = len(pages.blocks)
-        count = max(1, _CHUNK_ROWS * page_count // self.meta.row_count)
+        count = max(1, row_count * page_count // self.meta.row_count)
         while page < page_count:
             behind = min(page + count, page_count)
             # The rows of a key that go on in the next block belong to the same chunk.
@@ -505,7 +565,7 @@ class FileReader:
                 yield chunk if high - low == len(chunk.keys) else chunk.slice(low, high)
             if is_last:
                 return
-            page, count = behind, min(2 * count, _PAGES_AT_ONCE)
+            page = behind
 
     def _continues(self, tail: Tail, pages: Pages, page: int) -> bool:
         """Whether the first key of a page may be the last one of the page before."""
@@ -526,7 +586,8 @@ class FileReader:
             return Chunk(keys_of(batch.column(0)), keys_of(batch.column(3)), ())
         keys: list[bytes] = []
         values: list[bytes] = []
-        for page, body in self._each_page(tail, pages, numbers):
+        bodies = decode_mapped_pages(tail, numbers[0], numbers[-1] + 1, path=self._path)
+        for page, body in zip(numbers, bodies, strict=True):
             try:
                 more_keys, more_values = pairs_of_page(body)
             except BadPageError as error:
@@ -538,19 +599,13 @@ class FileReader:
     def _rows(self, tail: Tail, pages: Pages, numbers: Sequence[int], *, sequence: int | None) -> Chunk:
         """All rows of neighbouring pages up to a sequence; there may be none."""
         rows: list[Row] = []
-        for page, body in self._each_page(tail, pages, numbers):
+        bodies = decode_mapped_pages(tail, numbers[0], numbers[-1] + 1, path=self._path)
+        for page, body in zip(numbers, bodies, strict=True):
             try:
                 rows += rows_of_page(body)
             except BadPageError as error:
                 raise self._bad_page_error(tail, pages.blocks[page]) from error
         return chunk_of_rows(rows if sequence is None else [row for row in rows if row.sequence <= sequence])
-
-    def _each_page(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Pages of a mapped file, checked; the cache is neither asked nor changed."""
-        mapped, bounds = tail.mapped, pages.bounds
-        assert mapped is not None, "pages that cost a request are not read one by one"
-        for page in numbers:
-            yield page, decode_page(tail, page, mapped[bounds[page] : bounds[page + 1]], path=self._path)
 
     def _load(self, tail: Tail, number: int) -> Block:
         """Read one block for one key, into the cache if that wants it."""
@@ -629,6 +684,9 @@ class FileReader:
             block = self._cache.get(self._name, number)
             if block is not None:
                 cached[number] = block
+        if not fill_cache and tail.mapped is not None and 2 * len(cached) <= len(numbers):
+            # Of a local file no request is saved by a few of them, and each would part a run.
+            cached.clear()
         missing = sorted(number for number in numbers if number not in cached)
         ranges = [(tail.offsets[number], tail.offsets[number] + tail.lengths[number]) for number in missing]
         stored = dict(zip(missing, self._read_pieces(ranges, mapped=tail.mapped), strict=True))
@@ -696,6 +754,24 @@ class FileReader:
         )
 
 
+def _unload(mapped: memoryview, start: int, end: int) -> None:
+    """Take the range [start, end) of a map out of the memory of the process, and what was loaded in front of it.
+
+    What is touched of a map stays in the memory of the process until the map goes, and a scan touches everything once.
+    Nothing else changes: who reads there, now or later, loads it again. Where the system has no such call, it stays.
+    Cost: about 10 us a megabyte.
+    """
+    if _MADVISE is None:
+        return
+    address = np.frombuffer(mapped, np.uint8).ctypes.data
+    low = address + max(start - _UNLOAD_BEFORE_BYTES, 0)
+    low -= low % mmap.PAGESIZE
+    high = address + end
+    high -= high % mmap.PAGESIZE
+    if low < high:
+        _MADVISE(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)
+
+
 def _first_block(tail: Tail, key: bytes) -> int:
     """The first block that may hold a key, or those behind it; -1 when all keys are greater."""
     number = bisect_left(tail.first_keys, key)
@@ -704,13 +780,9 @@ def _first_block(tail: Tail, key: bytes) -> int:
     return number - 1
 
 
-def _keys_in_filter(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64]) -> list[bytes]:
-    """Those of the keys that may be in the file by its filter, ascending."""
-    if len(keys) < _FEW_KEYS:
-        may_contain = tail.filter.may_contain
-        return sorted([key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(key_hash)])
-    places = tail.filter.may_contain_each(hashes).nonzero()[0].tolist()
-    return sorted([keys[place] for place in places])
+def _select_in_filter(tail: Tail, batch: KeyBatch) -> KeyBatch:
+    """Those of the keys that may be in the file by its filter."""
+    return batch.select(tail.filter.may_contain_each(batch.hashes).nonzero()[0])
 
 
 def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
@@ -730,32 +802,36 @@ def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence
         start = end
 
 
-def _add_values(values: dict[bytes, bytes], keys: Sequence[bytes], contents: Sequence[bytes | None]) -> Sequence[bytes]:
-    """Add the contents, one or None a key, of those keys that have some; the keys without."""
-    if None not in contents:
-        values.update(zip(keys, cast(Sequence[bytes], contents), strict=True))
-        return ()
-    values.update((key, value) for key, value in zip(keys, contents, strict=True) if value is not None)
-    return [key for key, value in zip(keys, contents, strict=True) if value is None]
-
-
 def _page_groups(
-    pages: Pages, wanted: Sequence[tuple[int, bytes]], *, ahead_bytes: int
-) -> Iterator[Sequence[tuple[int, bytes]]]:
-    """Pages with keys in their order, as many at once as have `ahead_bytes`."""
-    if len(wanted) * pages.raw_length_max <= ahead_bytes:
-        yield wanted
+    pages: Pages, batch: KeyBatch, numbers: npt.NDArray[np.int64], *, ahead_bytes: int
+) -> Iterator[tuple[KeyBatch, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Keys with the ascending numbers of their pages, as many at once as have `ahead_bytes`.
+
+    Args:
+        numbers: of the pages in which the keys may be.
+
+    Yields:
+        Keys, the pages, and of each key which of these pages.
+    """
+    if not len(batch):
         return
-    start, size_bytes, last = 0, 0, -1
-    for position, (page, _) in enumerate(wanted):
-        if page == last:
-            continue
-        last = page
-        size_bytes += pages.raw_lengths[page]
-        if size_bytes > ahead_bytes and position > start:
-            yield wanted[start:position]
-            start, size_bytes = position, pages.raw_lengths[page]
-    yield wanted[start:]
+    order = numbers.argsort()
+    ordered = numbers.take(order)
+    is_first = np.ones(len(batch), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    group = ordered[is_first]
+    places = np.empty(len(batch), np.int64)
+    places[order] = is_first.cumsum() - 1
+    if len(group) * pages.raw_length_max <= ahead_bytes:
+        yield batch, group, places
+        return
+    ends = pages.table.take(group)["raw_length"].cumsum(dtype=np.int64)
+    low = 0
+    while low < len(group):
+        behind = max(low + 1, int(ends.searchsorted(ahead_bytes + (int(ends[low - 1]) if low else 0), side="right")))
+        some = ((places >= low) & (places < behind)).nonzero()[0]
+        yield batch.select(some), group[low:behind], places.take(some) - low
+        low = behind
 
 
 def _runs(tail: Tail, numbers: Sequence[int], cached: dict[int, Block], *, run_bytes: int) -> Iterator[Sequence[int]]:

@@ -29,7 +29,8 @@ from lakebed.lsm.block import (
     offsets_of,
 )
 from lakebed.lsm.filter import build_filter, hash_keys
-from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, count_common, encode_tail
+from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, encode_tail
+from lakebed.lsm.key_batch import count_common
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
 from lakebed.lsm.page import PAGE_BYTES, encode_pages
 from lakebed.objects.port import ObjectStore

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 FILTER_BLOCK_BYTES: Final = 32  # on disk: DO NOT CHANGE
 _BLOCK_BITS: Final = 8 * FILTER_BLOCK_BYTES
@@ -23,7 +23,10 @@ _BLOCK_SHIFT: Final = 40  # on disk: DO NOT CHANGE
 _BLOCK_INDEX_BITS: Final = 24  # on disk: DO NOT CHANGE
 _BLOCK_COUNT_MAX: Final = 1 << _BLOCK_INDEX_BITS
 _WORD_COUNT: Final = 8
-_PAIR_SHIFTS: Final = 10 * np.arange(_WORD_COUNT // 2, dtype=np.uint64)
+# Arrays without a dimension, for scalars take longer in each operation.
+_BLOCK_SHIFT_64: Final = np.array(_BLOCK_SHIFT, np.uint64)
+_BLOCK_INDEX_BITS_64: Final = np.array(_BLOCK_INDEX_BITS, np.uint64)
+_PAIR_SHIFTS: Final = 10 * np.arange(_WORD_COUNT // 2, dtype=np.uint64)[:, None]
 
 _KEYS_AT_ONCE: Final = 1 << 16
 """Hashes whose bits are found together: few enough to stay in the processor's cache."""
@@ -31,14 +34,12 @@ _KEYS_AT_ONCE: Final = 1 << 16
 _PAIR_BITS: Final = tuple(1 << (low & 31) | 1 << (32 + (low >> 5)) for low in range(1024))
 """For each ten bits of a hash, the bits that they set in two neighbouring words, as one 64-bit number."""
 _PAIR_BIT_ARRAY: Final = np.array(_PAIR_BITS, np.uint64)
-_PAIR_MASK: Final = np.uint64(len(_PAIR_BITS) - 1)
-_ALL_FOUR: Final = np.uint32(0x01010101)
-"""Four true answers next to each other."""
+_PAIR_MASK: Final = np.array(len(_PAIR_BITS) - 1, np.uint64)
 
 
 def hash_keys(keys: Sequence[bytes]) -> npt.NDArray[np.uint64]:
-    """The hash of each key, in order: uint64, xxh3-64 with seed 0. About 0.1 us a key."""
-    return np.fromiter(map(xxh3_64_intdigest, keys), np.uint64, len(keys))
+    """The hash of each key, in order: uint64, xxh3-64 with seed 0. About 0.06 us a key."""
+    return np.frombuffer(b"".join(map(xxh3_64_digest, keys)), ">u8").astype(np.uint64)
 
 
 hash_key: Final = xxh3_64_intdigest
@@ -76,7 +77,7 @@ class Filter:
         body: a whole number of blocks; empty: every key may be there.
     """
 
-    __slots__ = ("_block_count", "_view", "may_contain")
+    __slots__ = ("_block_count", "_blocks", "_view", "may_contain")
 
     may_contain: Callable[[int], bool]
     """False when the key of this hash was certainly not put in. About 0.3 us.
@@ -86,8 +87,11 @@ class Filter:
 
     def __init__(self, body: Buffer) -> None:
         self._view = memoryview(body).cast("B")
-        self._block_count = len(self._view) // FILTER_BLOCK_BYTES
-        self.may_contain = _make_probe(self._view[: self._block_count * FILTER_BLOCK_BYTES].cast("Q"))
+        block_count = len(self._view) // FILTER_BLOCK_BYTES
+        self._block_count = np.array(block_count, np.uint64)
+        # As records, which may stand at any address: of numbers at an odd one numpy copies all before it takes some.
+        self._blocks = np.frombuffer(self._view, np.dtype((np.void, FILTER_BLOCK_BYTES)))
+        self.may_contain = _make_probe(self._view[: block_count * FILTER_BLOCK_BYTES].cast("Q"))
 
     @property
     def size_bytes(self) -> int:
@@ -96,18 +100,16 @@ class Filter:
 
     def may_contain_each(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """`may_contain` of many hashes at once (`hash_keys`): about 5 us, and 0.03 us each."""
-        block_count = self._block_count
-        if not block_count:
+        if not self._block_count:
             return np.ones(len(hashes), bool)
-        pairs = np.frombuffer(self._view, "<u8").reshape(block_count, _WORD_COUNT // 2)
-        places = hashes[:, None] >> _PAIR_SHIFTS
+        places = hashes >> _PAIR_SHIFTS
         places &= _PAIR_MASK
         bits = _PAIR_BIT_ARRAY.take(places.view(np.int64))
-        blocks = (hashes >> np.uint64(_BLOCK_SHIFT)) * np.uint64(block_count) >> np.uint64(_BLOCK_INDEX_BITS)
-        words = pairs.take(blocks.view(np.int64), axis=0)
-        words &= bits
-        # Four answers of one byte each are compared as one number: half of the time of a reduction.
-        answers: npt.NDArray[np.bool_] = (words == bits).view(np.uint32).ravel() == _ALL_FOUR
+        blocks = hashes >> _BLOCK_SHIFT_64
+        blocks *= self._block_count
+        blocks >>= _BLOCK_INDEX_BITS_64
+        words = self._blocks.take(blocks.view(np.int64)).view("<u8").reshape(-1, _WORD_COUNT // 2).T
+        answers: npt.NDArray[np.bool_] = np.logical_and.reduce(words & bits == bits)
         return answers
 
 

@@ -134,6 +134,11 @@ class _Source:
             self._edge = first_key(self.parts[0].rows) if self._reverse else last_key(self.parts[-1].rows)
         return self._edge
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has shown all rows of the last key that it has shown."""
+        return self.exhausted or self.parts[0 if self._reverse else -1].plain
+
     def take(self, bound: bytes | None) -> list[Part]:
         """Remove and return the rows before the bound (in reverse: behind it); None: all."""
         if bound is None:
@@ -184,8 +189,11 @@ def cut_windows(
         live = [source for source in live if source.parts]
         if not live:
             return
-        edges = [source.edge() for source in live if not source.exhausted]
-        bound = None if not edges else max(edges) if reverse else min(edges)
+        if len(live) == 1 and live[0].is_whole:
+            bound = None
+        else:
+            edges = [source.edge() for source in live if not source.exhausted]
+            bound = None if not edges else max(edges) if reverse else min(edges)
         taken = [parts for source in live if (parts := source.take(bound))]
         if taken:
             parts = [part for parts in taken for part in parts]

@@ -9,7 +9,7 @@ run do not overlap and are sorted by key; in a `FileSet` newer data comes before
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
 import msgspec
@@ -32,6 +32,15 @@ class Kind(IntEnum):
     """A tombstone: its value is empty."""
     MERGE = 2
     """An operand, combined with what is older by the database's merge operator."""
+
+
+class RowsDecide(Enum):
+    """That a key may be there, and a value is not the whole answer: its rows have to be read."""
+
+    ROWS_DECIDE = 0
+
+
+ROWS_DECIDE: Final = RowsDecide.ROWS_DECIDE
 
 
 class Row(NamedTuple):

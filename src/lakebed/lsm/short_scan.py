@@ -73,8 +73,8 @@ def chunks_of_memtable(
 
 def merge_chunks(
     sources: Sequence[Iterator[Chunk]], *, resolve: Callable[[list[Row]], Row | None], count: int
-) -> Generator[tuple[bytes, bytes], None, bytes | None]:
-    """Keys and values of all sources, ascending, about `count` of them.
+) -> Generator[list[tuple[bytes, bytes]], None, bytes | None]:
+    """Keys and values of all sources, ascending, some at a time, about `count` of them.
 
     Args:
         sources: newest first.
@@ -107,7 +107,7 @@ def merge_chunks(
                 chunks[number] = chunk.slice(position, len(chunk.keys))
         pairs = _pairs_of(parts, resolve)
         given += len(pairs)
-        yield from pairs
+        yield pairs
         # Behind the rows, because a caller that has enough of them needs no more pages.
         for number in taken:
             chunks[number] = next(sources[number], None)

@@ -32,12 +32,11 @@ from typing import Final, Protocol
 from lakebed.errors import Conflict, Corruption, InternalError, InvalidRequest, NotFound
 from lakebed.lsm.cache import RowCache
 from lakebed.lsm.compact import run_compaction
-from lakebed.lsm.file_reader import ROWS_DECIDE
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.flush import encode_memtable
 from lakebed.lsm.memtable import Memtable
-from lakebed.lsm.model import FileMeta, FileSet, Kind
+from lakebed.lsm.model import ROWS_DECIDE, FileMeta, FileSet, Kind
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.plan import CompactionTask, plan_compaction, plan_full
 from lakebed.lsm.publisher import VersionPublisher

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -21,12 +22,14 @@ import lakebed.compute as pc
 from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import RowCache
-from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, ROWS_DECIDE, FileReader, RowsDecide
+from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FileReader
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.filter import hash_key, hash_keys
+from lakebed.lsm.filter import hash_key
+from lakebed.lsm.format import Tail
+from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.merge import Part, Window, cut_windows
-from lakebed.lsm.model import ROW_SCHEMA, FileMeta, FileSet, Kind, Row
+from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, FileMeta, FileSet, Kind, Row, RowsDecide
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import resolve_row, visible
 from lakebed.lsm.row_merge import merge_rows, newest_first, rows_of_batch
@@ -35,6 +38,9 @@ from lakebed.runtime import Environment
 
 FEW_ROWS: Final = 128
 """Windows up to this size are merged row by row."""
+
+CHUNK_ROWS: Final = 16
+"""About so many rows a short scan reads at a time of the largest level; of others as many as lie between these."""
 
 SCAN_BYTES: Final = 8 << 20
 """Bytes that all files of a scan together read ahead."""
@@ -149,6 +155,7 @@ class View:
         "_cached_rows",
         "_clock",
         "_ends",
+        "_entries",
         "_files",
         "_levels",
         "_operator",
@@ -176,6 +183,7 @@ class View:
         self._operator = operator
         self._clock: Clock | Ends = environment.clock
         self._files = files
+        self._entries = files.cache.entries
         self._levels = levels
         self._ends: Ends | None = None
 
@@ -244,16 +252,23 @@ class View:
             None when it has none; `ROWS_DECIDE` when only `get_row` can tell.
         Raises and cost: as `get_row`.
         """
-        key_hash, files, sequence = hash_key(key), self._files, self.sequence
+        key_hash, files, sequence, entries = hash_key(key), self._files, self.sequence, self._entries
         for level in self._levels or self.levels:
             reader = level.only
             if reader is None:
                 reader = level.reader_of(key, files)
+                if reader is None:
+                    continue
             elif not reader.first_key <= key <= reader.last_key:
                 continue
-            if reader is None or (sequence is not None and reader.meta.min_sequence > sequence):
+            entry = entries.get(reader.tail_key)
+            if entry is None:
+                return ROWS_DECIDE  # an open file that the cache does not keep is read once for both ways
+            entry.used = True
+            tail: Tail = entry.value
+            if not tail.filter.may_contain(key_hash) or (sequence is not None and reader.meta.min_sequence > sequence):
                 continue
-            value = reader.find_value(key, key_hash, sequence=sequence)
+            value = reader.find_value(tail, key, sequence=sequence)
             if value is not None:
                 return value
         return None
@@ -322,7 +337,7 @@ class View:
         sequence, levels = self.sequence, self.levels
         if any(len(level.files) > 1 for level in levels):
             wanted = sorted(wanted)
-        hashes = hash_keys(wanted)
+        batch = KeyBatch(wanted)
         for level in levels:
             # Rows are needed where some were found above: there they are operands.
             needs_rows = bool(by_key) and not by_key.keys().isdisjoint(wanted)
@@ -331,12 +346,8 @@ class View:
             for file, low, high in level.of_keys(wanted):
                 if sequence is not None and file.min_sequence > sequence:
                     continue
-                reader, some, some_hashes = self._files.reader(file), wanted, hashes
-                if high - low < len(wanted):
-                    some, some_hashes = wanted[low:high], hashes[low:high]
-                reader.find_many(
-                    some,
-                    hashes=some_hashes,
+                self._files.reader(file).find_many(
+                    batch.slice(low, high),
                     sequence=sequence,
                     rows_by_key=rows,
                     values=None if needs_rows else values,
@@ -351,7 +362,7 @@ class View:
             wanted = _still_wanted(wanted, rows, by_key)
             if not wanted:
                 return
-            hashes = hash_keys(wanted)
+            batch = KeyBatch(wanted)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -366,11 +377,12 @@ class View:
         Raises: as `get_row`, while it is read.
         Cost: see `scan_arrow`, and 0.2 us a row for the Python objects.
         """
-        return self._pairs(start, end, reverse=reverse, now_ms=self._clock.now_ms())
+        return chain.from_iterable(self._pairs(start, end, reverse=reverse, now_ms=self._clock.now_ms()))
 
     def _pairs(
         self, start: bytes | None, end: bytes | None, *, reverse: bool, now_ms: int
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        """What `scan` gives, some rows at a time."""
         if start is not None and not reverse:
             start = yield from self._first_pairs(start, end, now_ms=now_ms)
             if start is None:
@@ -378,19 +390,17 @@ class View:
         for window in cut_windows(self._sources(start, end, reverse=reverse), reverse=reverse, size_bytes=WINDOW_BYTES):
             if window.row_count <= FEW_ROWS:
                 pairs = self._few(window, now_ms=now_ms)
-                yield from reversed(pairs) if reverse else pairs
+                yield reversed(pairs) if reverse else pairs
                 continue
             batches = self._visible(window, ("key", "value"), now_ms=now_ms)
             for batch in reversed(batches) if reverse else batches:
                 keys, values = keys_of(batch.column(0)), keys_of(batch.column(1))
-                yield from (
-                    zip(reversed(keys), reversed(values), strict=True) if reverse else zip(keys, values, strict=True)
-                )
+                yield zip(reversed(keys), reversed(values), strict=True) if reverse else zip(keys, values, strict=True)
 
     def _first_pairs(
         self, start: bytes, end: bytes | None, *, now_ms: int
-    ) -> Generator[tuple[bytes, bytes], None, bytes | None]:
-        """The first of the pairs that `_pairs` gives, row by row: most scans that begin at a key end soon.
+    ) -> Generator[list[tuple[bytes, bytes]], None, bytes | None]:
+        """The first of the pairs that `_pairs` gives, by single pages: most scans that begin at a key end soon.
 
         Returns:
             The key from which on the others are; None: there are no more.
@@ -405,12 +415,19 @@ class View:
             for memtable in self.memtables
             for keys in memtable.order_keys()
         ]
-        sources += [self._chunks_of_files(files, start, end) for files in levels]
+        row_counts = [sum([file.row_count for file in files]) for files in levels]
+        row_count_max = max(row_counts, default=1)
+        sources += [
+            self._chunks_of_files(files, start, end, row_count=CHUNK_ROWS * row_count // row_count_max)
+            for files, row_count in zip(levels, row_counts, strict=True)
+        ]
         return (
             yield from merge_chunks(sources, resolve=lambda rows: self._resolve(rows, now_ms=now_ms), count=FEW_ROWS)
         )
 
-    def _chunks_of_files(self, files: Sequence[FileMeta], start: bytes, end: bytes | None) -> Iterator[Chunk]:
+    def _chunks_of_files(
+        self, files: Sequence[FileMeta], start: bytes, end: bytes | None, *, row_count: int
+    ) -> Iterator[Chunk]:
         """The rows of the files of one level."""
         sequence = self.sequence
         for file in files:
@@ -418,7 +435,7 @@ class View:
                 continue
             reader = self._files.reader(file)
             if reader.has_cheap_pages:
-                yield from reader.chunks(start, end, sequence=sequence)
+                yield from reader.chunks(start, end, sequence=sequence, row_count=row_count)
                 continue
             carry: list[Row] = []
             for block in reader.batches(start, end):

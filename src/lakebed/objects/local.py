@@ -23,6 +23,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, cast
 
 from typing_extensions import Buffer
@@ -33,7 +34,7 @@ from lakebed.objects.memory import absent, check_range, exists_error
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 from lakebed.objects.shared_sync import SharedSyncs
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, map_in_pool
 
 _READ_FIRST_BYTES: Final = 64 << 10
 """One read of this size gets a small object whole, without asking for its size first."""
@@ -56,11 +57,8 @@ _PUT_TRIES_MAX: Final = 16
 _ABANDONED_S: Final = 86_400
 """Age at which an unfinished file is abandoned: no put takes a day."""
 
-_SYNCED_TOGETHER_MAX: Final = 64
-"""Files that are open at a time while they are synced."""
-_FADVISE: Final[Callable[[int, int, int, int], None] | None] = getattr(os, "posix_fadvise", None)
-_WRITE_NOW: Final[int] = getattr(os, "POSIX_FADV_DONTNEED", 0)
-"""Begins to write what is dirty of a file, and waits for nothing: an advice, which promises nothing by itself."""
+_SYNCED_TOGETHER_MAX: Final = 4
+"""Files that are synced at a time: twice as fast as one, and more of them are no faster."""
 
 # On macOS fsync stops at the drive's cache, and this goes through it.
 _F_FULLFSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
@@ -120,6 +118,7 @@ class LocalDriver(Driver):
         self._root = os.path.realpath(root)
         self._shown_root = root.rstrip("/") or "/"
         self._rng = environment.rng
+        self._runtime = environment.runtime
         self._syncs = SharedSyncs(_flush, runtime=environment.runtime)
         self._nameless = bool(_O_TMPFILE) and os.path.isdir(_PROC)
         self._checked: dict[str, None] = {}
@@ -336,33 +335,26 @@ class LocalDriver(Driver):
         _remember(self._durable, folder, self._memory_count_max)
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Sync each file, then each of their folders once.
-
-        The system is told to write all of them before the first is waited for, so that one commit of a file system's
-        journal serves them together.
-        """
+        """Sync each file, and each of their folders once, a few at a time: a disk serves those together."""
         folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
-        for start in range(0, len(paths), _SYNCED_TOGETHER_MAX):
-            self._sync_together(paths[start : start + _SYNCED_TOGETHER_MAX])
+        syncs = [partial(self._sync_file, path) for path in paths]
+        syncs += [partial(self._sync_shared, folder) for folder in folders]
+        if len(paths) > 1:
+            map_in_pool(self._runtime, _call, syncs, worker_count_max=_SYNCED_TOGETHER_MAX)
+        else:
+            for sync in syncs:
+                sync()
         for folder in folders:
-            self._sync_shared(folder)
             self.make_parents_durable(folder)
 
-    def _sync_together(self, paths: Sequence[str]) -> None:
-        descriptors: list[int] = []
+    def _sync_file(self, path: str) -> None:
+        descriptor = self._open(path)
         try:
-            for path in paths:
-                descriptors.append(self._open(path))
-                if _FADVISE is not None and len(paths) > 1:
-                    _FADVISE(descriptors[-1], 0, 0, _WRITE_NOW)
-            for path, descriptor in zip(paths, descriptors, strict=True):
-                try:
-                    _flush(descriptor)
-                except OSError as error:
-                    raise self._translate(error, "sync", path) from error
+            _flush(descriptor)
+        except OSError as error:
+            raise self._translate(error, "sync", path) from error
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            os.close(descriptor)
 
     def _sync_shared(self, folder: str) -> None:
         """Sync a folder, with others that wait for the same."""
@@ -537,6 +529,10 @@ class LocalDriver(Driver):
         if code in _FULL:
             return Unavailable(f"the disk is full: lakebed could not {verb} {what}", kind="disk_full", path=path)
         return Unavailable(f"lakebed could not {verb} {what}: {reason}", kind="io_error", path=path)
+
+
+def _call(function: Callable[[], None]) -> None:
+    function()
 
 
 _first: Final[Callable[[tuple[str, os.DirEntry[str]]], str]] = lambda named: named[0]  # noqa: E731

@@ -76,7 +76,7 @@ class RepositorySite:
         self.signs = not is_on_disk(self.repositories.url)
         self.iceberg = IcebergCatalog(self.paimon)
         self.moments = Moments(local_catalog(self.repositories).key_value, self.serving.arrivals)
-        self.uploads = SmallUploads(self.serving.pools.quick)
+        self.uploads = SmallUploads(self.serving.pools.quick, waits_for_disk=self.options.durable)
 
     async def context(self, name: str, *, is_proven_later: bool = False) -> RepositoryContext:
         """A repository by name. Raises `NotFound`.

@@ -2,7 +2,7 @@
 
 Owns: which uploads are one step of the pool. An upload waits for a disk twice, for its bytes and for its row; those
 that wait anyway share both, and are handed to a thread and back once for all. Invariants: an upload never waits for one
-that has not come; while `_RUNNING_MAX` steps run, those that come gather for the next; a step has bounded bytes; each
+that has not come; while as many steps run as may, those that come gather for the next; a step has bounded bytes; each
 upload has its own outcome. Used by the thread of the event loop alone.
 
 Only where objects and records are on this machine: a bucket answers many requests at once, so there each upload is a
@@ -23,8 +23,10 @@ from lakebed.repo.heads.uploads import SmallUpload, upload_many
 from lakebed.repo.model.model import Entry
 from lakebed.repo.records.context import RepositoryContext
 
-_RUNNING_MAX: Final = 2
-"""Steps at a time: one waits for the disk while the other prepares. More of them would be smaller ones."""
+_SYNCED_MAX: Final = 6
+"""Steps at a time that wait for a disk: one that comes does not wait for long until another has ended."""
+_UNSYNCED_MAX: Final = 2
+"""Steps at a time that wait for nothing: more of them would be smaller ones, and no faster."""
 _STEP_COUNT_MAX: Final = 64
 _STEP_BYTES_MAX: Final = 8 << 20
 
@@ -41,10 +43,16 @@ class _Waiting:
 
 
 class SmallUploads:
-    """The small uploads of one event loop."""
+    """The small uploads of one event loop.
 
-    def __init__(self, pool: Executor) -> None:
+    Args:
+        pool: has more threads than steps run at a time.
+        waits_for_disk: whether the store and the records are synced.
+    """
+
+    def __init__(self, pool: Executor, *, waits_for_disk: bool) -> None:
         self._pool = pool
+        self._running_max = _SYNCED_MAX if waits_for_disk else _UNSYNCED_MAX
         self._waiting: list[_Waiting] = []
         self._running = 0
         self._begins = False
@@ -58,7 +66,7 @@ class SmallUploads:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(context, branch, upload, size_bytes, loop.create_future())
         self._waiting.append(waiting)
-        if not self._begins and self._running < _RUNNING_MAX:
+        if not self._begins and self._running < self._running_max:
             self._begins = True
             loop.call_soon(self._begin)  # behind the requests that came together with this one
         return await waiting.outcome
@@ -66,7 +74,7 @@ class SmallUploads:
     def _begin(self) -> None:
         self._begins = False
         loop = asyncio.get_running_loop()
-        while self._waiting and self._running < _RUNNING_MAX:
+        while self._waiting and self._running < self._running_max:
             step = self._next_step()
             self._running += 1
             running = loop.run_in_executor(self._pool, _store_all, step)

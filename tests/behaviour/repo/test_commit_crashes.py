@@ -161,7 +161,11 @@ def is_consistent(home: RepositoryContext) -> bool:
     return set(uncommitted_of(home, "main")) == different
 
 
-@pytest.mark.parametrize("mode", get_args(TrapMode))
+MODES = [pytest.param(mode, marks=pytest.mark.long) if mode == "crash before" else mode for mode in get_args(TrapMode)]
+"""A crash before a call leaves what the crash after the write before it leaves."""
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CASES)
 def test_every_call_can_fail(name: str, mode: TrapMode) -> None:
     """Before or after the operation, never in between; another try completes it; an unclear reply is settled."""

@@ -142,22 +142,24 @@ def paused(first: Verb, second: Verb, at: int, *, is_dirty: bool) -> tuple[Outco
 
 LONG = ("commit of a prefix", "reset", "revert")
 """They move the branch as a commit, a reset of a prefix and a merge do."""
+OTHERS = tuple(name for name in (*MOVES, *WRITES) if name not in LONG)
 
 
 @pytest.mark.parametrize(
-    ("name", "is_dirty"),
+    ("name", "is_dirty", "others"),
     [
-        *(
-            pytest.param(name, name not in NEED_CLEAN, marks=[pytest.mark.long] if name in LONG else [])
-            for name in MOVES
-        ),
-        pytest.param("commit", False, marks=pytest.mark.long),
+        *((name, name not in NEED_CLEAN, OTHERS) for name in MOVES if name not in LONG),
+        *(pytest.param(name, name not in NEED_CLEAN, LONG, marks=pytest.mark.long) for name in MOVES),
+        *(pytest.param(name, name not in NEED_CLEAN, OTHERS, marks=pytest.mark.long) for name in LONG),
+        pytest.param("commit", False, (*OTHERS, *LONG), marks=pytest.mark.long),
     ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_two_at_once_are_as_one_after_the_other(name: str, is_dirty: bool) -> None:
+def test_two_at_once_are_as_one_after_the_other(name: str, is_dirty: bool, others: tuple[str, ...]) -> None:
     """For every verb of the other process, at every call."""
     calls_at_least = 1000
-    for other, second in {**MOVES, **WRITES}.items():
+    for other in others:
+        second = {**MOVES, **WRITES}[other]
         expected = serial(MOVES[name], second, is_dirty=is_dirty)
         at = 0
         while True:

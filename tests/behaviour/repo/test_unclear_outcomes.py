@@ -6,6 +6,7 @@ A caller that sees it tries again, and would overwrite what others wrote meanwhi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 import pytest
@@ -18,6 +19,7 @@ from worlds.repo.memory_repository import (
     MemoryRepository,
     Trap,
     contents,
+    copy_of,
     entry_of,
     head_of,
     open_context,
@@ -70,8 +72,10 @@ class Silence(Trap):
         raise Unavailable("nobody answers")
 
 
-def begin(place: MemoryRepository) -> None:
+@cache
+def begun() -> MemoryRepository:
     """Something committed twice, another branch behind, something staged."""
+    place = MemoryRepository()
     with open_context(place) as home:
         put(home, "main", "a", "old")
         commit(home, "main", message="1")
@@ -79,6 +83,7 @@ def begin(place: MemoryRepository) -> None:
         put(home, "main", "b", "old")
         commit(home, "main", message="2")
         put(home, "main", "staged", "old")
+    return place
 
 
 def everything(place: MemoryRepository) -> list[object]:
@@ -99,8 +104,7 @@ def test_whoever_is_told_that_nothing_happened_can_rely_on_it(name: str, after_e
     """The store is down from each single call on: a verb that raises `Unavailable` has changed nothing."""
     at = unclear = 0
     while True:
-        place = MemoryRepository()
-        begin(place)
+        place = copy_of(begun())
         before = everything(place)
         silence = Silence(at, after_effect=after_effect)
         messages: LakebedError | None = None

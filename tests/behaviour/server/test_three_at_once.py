@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMMIT_COUNT = 3
-FILE_COUNT = 60
+FILE_COUNT = 24
 ROUND_COUNT = 2
 
 COMMITTING = """

@@ -1,16 +1,19 @@
 """Crash, lost reply, late landing and power loss at every store call of every verb that moves versions.
 
-The calls are enumerated from a recorded trace of the verb, and each test asserts that it struck at all of them.
+The calls are enumerated from a recorded trace of the verb, and each test asserts that it struck at all of them. What a
+verb shares with another whose calls are struck in every run is marked long: `LIKE_ANOTHER`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
+import msgspec
 import pytest
 
 from lakebed.errors import LakebedError, NotFound
@@ -18,6 +21,7 @@ from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.branches import every_branch
+from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.manifest_cache import PROCESS_CACHE, ManifestCache
 from lakebed.table.branch.manifest_reader import ManifestReader
 from lakebed.table.codec.manifest import files_of
@@ -46,6 +50,15 @@ def environment(who: str) -> Environment:
 
 
 @dataclass(frozen=True)
+class Named:
+    """Paths that a version names."""
+
+    data: frozenset[str]
+    every: frozenset[str]
+    """Lists, manifests and all other files included."""
+
+
+@dataclass(frozen=True)
 class Base:
     """A table with some history, as objects, and what its versions hold."""
 
@@ -57,6 +70,10 @@ class Base:
     def immutable(self) -> frozenset[str]:
         """Paths of manifests and lists, which are never written again."""
         return frozenset(path for path in self.objects if path.startswith("manifest/"))
+
+
+NAMED: dict[tuple[str | None, bytes], Named] = {}
+"""By branch and version, as the check decoded it first: versions and their manifests are never written again."""
 
 
 @cache
@@ -82,13 +99,18 @@ def base() -> Base:
 
 
 def fresh_store() -> ObjectStore:
-    """The base table alone, and a process that remembers nothing of it: verbs read all they need."""
-    PROCESS_CACHE.clear()
+    """The base table alone."""
     store = open_store("memory://crash-points", environment=environment("the store"))
-    store.delete([meta.path for meta in store.list("")])
-    for path, body in base().objects.items():
-        store.put(path, body)
+    fill(store, base().objects)
     return store
+
+
+def fill(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
+    """Give a store these objects alone, and a process that remembers nothing of them: verbs read all they need."""
+    PROCESS_CACHE.clear()
+    store.delete([meta.path for meta in store.list("")])
+    for path, body in objects.items():
+        store.put(path, body)
 
 
 @cache
@@ -179,11 +201,26 @@ def may_lose(verb: str) -> tuple[set[int], set[str]]:
 # ---- the checks
 
 
+def named_by(line: TableBranch, snapshot: Snapshot) -> Named:
+    """What a version names, decoded from the store."""
+    key = (line.branch, msgspec.json.encode(snapshot))
+    if key not in NAMED:
+        reader = ManifestReader(line.store, line.layout, environment=line.environment, cache=_CHECKED)
+        names = ReferencedFiles(replace(line, manifests=reader))
+        NAMED[key] = Named(
+            frozenset(names.of(snapshot, ["data"]).to_pylist()), frozenset(names.of(snapshot).to_pylist())
+        )
+    return NAMED[key]
+
+
 def files_at(table: Table, snapshot: Snapshot) -> frozenset[str]:
-    """Data files of a version, decoded from the store."""
-    reader = ManifestReader(table.store, table.context.layout, environment=table.context.environment, cache=_CHECKED)
-    names = ReferencedFiles(replace(table.context, manifests=reader))
-    return frozenset(names.of(snapshot, ["data"]).to_pylist())
+    """Data files of a version."""
+    return named_by(table.context, snapshot).data
+
+
+def paths_at(table: Table, snapshot: Snapshot) -> frozenset[str]:
+    """Every path that a version needs."""
+    return named_by(table.context, snapshot).every
 
 
 def check_versions(table: Table, verb: str) -> None:
@@ -193,15 +230,15 @@ def check_versions(table: Table, verb: str) -> None:
     for path in stored & base().immutable:
         assert table.store.get(path) == base().objects[path], f"{path} was written again"
     for snapshot in table.snapshots():
-        files = files_at(table, snapshot)
-        assert files <= stored, f"snapshot {snapshot.id} misses {sorted(files - stored)}"
+        paths = paths_at(table, snapshot)
+        assert paths <= stored, f"snapshot {snapshot.id} misses {sorted(paths - stored)}"
         if snapshot.id in base().snapshots:
-            assert files == base().snapshots[snapshot.id]
+            assert files_at(table, snapshot) == base().snapshots[snapshot.id]
     for tag in table.tags():
-        files = files_at(table, tag.snapshot)
-        assert files <= stored, f"tag {tag.name} misses {sorted(files - stored)}"
+        paths = paths_at(table, tag.snapshot)
+        assert paths <= stored, f"tag {tag.name} misses {sorted(paths - stored)}"
         if tag.name in base().tags and tag.name not in tags:
-            assert (tag.snapshot.id, files) == base().tags[tag.name]
+            assert (tag.snapshot.id, files_at(table, tag.snapshot)) == base().tags[tag.name]
     assert set(base().snapshots) - {item.id for item in table.snapshots()} <= snapshots
     assert set(base().tags) - {item.name for item in table.tags()} <= tags
 
@@ -210,12 +247,9 @@ def unneeded(table: Table) -> set[str]:
     """Data files and manifests that no version of any branch names."""
     used: set[str] = set()
     for line in every_branch(table.context):
-        reader = ManifestReader(line.store, line.layout, environment=line.environment, cache=_CHECKED)
-        line = replace(line, manifests=reader)
         holders = read_live_versions(line)
-        names = ReferencedFiles(line)
         for snapshot_id in holders.ids.tolist():
-            used |= set(names.of(holders.load(line, snapshot_id)).to_pylist())
+            used |= named_by(line, holders.load(line, snapshot_id)).every
     stored = (meta.path for meta in table.store.list(""))
     return {path for path in stored if path.startswith("manifest/") or "/bucket-" in path} - used
 
@@ -246,7 +280,7 @@ def check_branch(table: Table) -> None:
         stored = {meta.path for meta in table.store.list("")}
         fork = branch_of(table, branch.name)
         for snapshot in fork.snapshots():
-            assert files_at(fork, snapshot) <= stored, f"{branch.name} misses files of snapshot {snapshot.id}"
+            assert paths_at(fork, snapshot) <= stored, f"{branch.name} misses files of snapshot {snapshot.id}"
         assert fork.latest() is not None
     with suppress(NotFound):
         table.delete_branch("fork")
@@ -269,9 +303,10 @@ def check_versions_exist(table: Table) -> None:
     """Every version that is listed has all its files."""
     stored = {meta.path for meta in table.store.list("")}
     for snapshot in [*table.snapshots(), *(tag.snapshot for tag in table.tags())]:
-        assert files_at(table, snapshot) <= stored
+        assert paths_at(table, snapshot) <= stored
 
 
+@cache
 def calls_of(verb: str) -> list[Call]:
     """The trace of an undisturbed run."""
     recorded = RecordingStore(store_for(verb))
@@ -334,38 +369,40 @@ def written(store: ObjectStore) -> set[str]:
     return {meta.path for meta in store.list("")} - set(base().objects)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_crash_at_every_change(verb: str) -> None:
-    """A crash after any change leaves every version readable, and the next verbs finish what it left."""
-    for store, where, _ in struck(verb, (Fault.CRASH_AFTER,)):
-        inner = store.inner.inner  # type: ignore[attr-defined]
-        try:
-            check_recovery(inner, verb, written(inner), where=where)
-        except (AssertionError, LakebedError) as error:
-            raise AssertionError(f"{where}: {error}") from error
+LIKE_ANOTHER = {
+    "crash": {"rollback_to_tag"},
+    "lost reply": {"rollback_to_tag", "rollback_to_as_latest"},
+    "late": {"rollback_to_tag", "rollback_to_as_latest"},
+}
+"""Verbs that only the long tests strike so: `rollback_to_tag` is `rollback_to` but for its first look at the tag, and
+`rollback_to_as_latest` is a commit, which loses replies in `test_lost_replies` too."""
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_power_loss_at_every_change(verb: str) -> None:
-    """A power loss after any change, when nothing that is volatile survives, leaves every version readable."""
+def verbs(strike: str) -> list[Any]:
+    """The verbs as parameters of the test of one kind of strike."""
+    return [pytest.param(verb, marks=pytest.mark.long) if verb in LIKE_ANOTHER[strike] else verb for verb in VERBS]
+
+
+@pytest.mark.parametrize("verb", verbs("crash"))
+def test_crash_and_power_loss_at_every_change(verb: str) -> None:
+    """A crash after any change leaves every version readable, and the next verbs finish what it left.
+
+    So does a power loss after any change, when nothing that is volatile survives.
+    """
     for store, where, _ in struck(verb, (Fault.CRASH_AFTER,)):
         power = store.inner
-        if not power.power_loss():  # type: ignore[attr-defined]
-            continue  # the store is as the crash alone leaves it
         inner = power.inner  # type: ignore[attr-defined]
+        crashed = {meta.path: bytes(inner.get(meta.path)) for meta in inner.list("")}
         try:
             check_recovery(inner, verb, written(inner), where=where)
+            fill(inner, crashed)
+            if power.power_loss():  # type: ignore[attr-defined]
+                check_recovery(inner, verb, written(inner), where=f"{where}, power loss")
         except (AssertionError, LakebedError) as error:
             raise AssertionError(f"{where}: {error}") from error
 
 
-LONG = ("rollback_to_tag", "rollback_to_as_latest")
-"""The one is `rollback_to`, but for its first look at the tag; the other loses replies in `test_lost_replies` too."""
-
-
-@pytest.mark.parametrize(
-    "verb", [pytest.param(verb, marks=pytest.mark.long) if verb in LONG else verb for verb in VERBS]
-)
+@pytest.mark.parametrize("verb", verbs("lost reply"))
 def test_lost_reply_at_every_call(verb: str) -> None:
     """A lost or refused answer to any call ends in success or in one error, and in either case nothing is lost."""
     for store, where, goes_on in struck(verb, (Fault.LOST_REPLY, Fault.ERROR_BEFORE)):
@@ -379,7 +416,7 @@ def test_lost_reply_at_every_call(verb: str) -> None:
             raise AssertionError(f"{where}: {error}") from error
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs("late"))
 def test_change_that_lands_after_the_crash(verb: str) -> None:
     """A change that was under way when its process died may land after others recovered: nothing needed is lost."""
     for store, where, _ in struck(verb, (Fault.CRASH_LATE,)):

@@ -542,7 +542,7 @@ def test_a_published_branch_brings_its_vectors() -> None:
 
 
 def faults_of(verb: Race, made: Callable[[], Table]) -> Iterator[tuple[int, Fault]]:
-    """Every call of a verb that changes something, with every way to crash there."""
+    """Every call of a verb that changes something, with the crash after it, which is also that before the next one."""
     recorded = RecordingStore(made().store)
     table = opened(recorded)
     start = len(recorded.trace)
@@ -550,8 +550,7 @@ def faults_of(verb: Race, made: Callable[[], Table]) -> Iterator[tuple[int, Faul
     for call in recorded.trace[start:]:
         if not call.call.changes:
             continue
-        for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
-            yield call.index, fault
+        yield call.index, Fault.CRASH_AFTER
 
 
 @pytest.mark.parametrize(

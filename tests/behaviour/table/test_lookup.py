@@ -280,21 +280,20 @@ def test_a_crash_at_any_call(verb: Race, after: Rows) -> None:
     verb(opened(recorded))
     calls = [call.index for call in recorded.trace if call.call.changes]
     results = set()
-    for index in calls:
-        for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
-            store = racing_table().store
-            faulty = FaultyStore(store, faults={index: fault})
-            with suppress(Crashed, LakebedError):
-                verb(opened(faulty))
-            values = values_of(opened(store))
-            assert values in (BASE, after), (index, fault)
-            results.add(values == after)
-            left = opened(store)
-            left.compact()
-            assert values_of(left) in (AFTER, {})
-            left.expire(retain_max=1, retain_min=1, older_than_ms=0)
-            left.collect(grace_ms=0)
-            named = {snapshot.index_manifest for snapshot in left.snapshots() if snapshot.index_manifest}
-            entries = [entry for item in named for entry in left.context.manifests.index_entries(item)]
-            assert files_in(left, "index") == {f"index/{entry.file_name}" for entry in entries}
+    for index in calls:  # a crash before a change leaves what the crash after the change before it leaves
+        store = racing_table().store
+        faulty = FaultyStore(store, faults={index: Fault.CRASH_AFTER})
+        with suppress(Crashed, LakebedError):
+            verb(opened(faulty))
+        values = values_of(opened(store))
+        assert values in (BASE, after), index
+        results.add(values == after)
+        left = opened(store)
+        left.compact()
+        assert values_of(left) in (AFTER, {})
+        left.expire(retain_max=1, retain_min=1, older_than_ms=0)
+        left.collect(grace_ms=0)
+        named = {snapshot.index_manifest for snapshot in left.snapshots() if snapshot.index_manifest}
+        entries = [entry for item in named for entry in left.context.manifests.index_entries(item)]
+        assert files_in(left, "index") == {f"index/{entry.file_name}" for entry in entries}
     assert results == {True, False}

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from lakebed.kv import checkpoint, claim, group_commit, lease, recovery, transaction, writer
-from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, page, short_scan, tree, view
+from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, merge, page, short_scan, tree, view
 from lakebed.objects import create_once, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
@@ -144,13 +144,23 @@ GUARANTEES = [
     ),
     Guarantee(
         "A page of a file that is read alone is checked before it is used.",
-        never(format.decode_page, lambda it: it.checksums),
+        never(format.unpack_page, lambda it: it.checksum),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
     ),
     Guarantee(
         "Pages of a file that are read for many keys are checked before they are used.",
         always(format.join_pages, lambda it: it.checksums),
         "unit/lsm/test_page.py::test_damage_under_a_map",
+    ),
+    Guarantee(
+        "Pages that a short scan reads are checked before they are used.",
+        always(format.decode_mapped_pages, lambda it: it.checksums),
+        "unit/lsm/test_page.py::test_damage_under_a_map",
+    ),
+    Guarantee(
+        "A key whose versions may go on behind what a scan has read is not given before they are.",
+        returns(merge._Source.is_whole, True),
+        "unit/lsm/test_merge.py::test_a_plain_part_of_the_only_source_is_not_cut[False]",
     ),
     Guarantee(
         "A key of a batch is not found in a row that has more than its bytes.",
@@ -164,7 +174,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A block of pages that is read whole is checked before it is used.",
-        never(format.decode_blocks, lambda it: it.checksum),
+        never(format.decode_blocks, lambda it: it.checksums),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
     ),
     Guarantee(

@@ -11,8 +11,9 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from lakebed.lsm.block import PLAIN, Block, BlockEntry, decode_block
+from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.memtable import batch_of
-from lakebed.lsm.model import Kind, Row
+from lakebed.lsm.model import ROWS_DECIDE, Kind, Row
 
 
 def stored(rows: list[Row], *, flags: int = 0) -> Block:
@@ -79,15 +80,32 @@ def test_values_of_plain_blocks(count: int) -> None:
         for _ in range(2):
             block = Block(whole.batch, flags=PLAIN, min_sequence=5, max_sequence=999).slice(start, end)
             assert block.find_value(asked[0]) == values.get(asked[0])
-        several = block.find_values(asked)
-        for key, value in zip(asked, several, strict=True):
-            assert value == block.find_value(key)
-            # A key whose bytes are in the middle of another before it is left to the rows.
-            assert value == values.get(key) or (value is None and len(key) < 9)
-        assert sum(value is not None for value in several) > len(values) // 2
-        assert block.find_values(asked, sequence=6) == [None] * len(asked)
+        several: dict[bytes, bytes] = {}
+        undecided = block.find_values(KeyBatch(asked), several)
+        assert several == {key: values[key] for key in asked if key in values and key not in undecided}
+        for key in asked:
+            # A key whose bytes are in another at or before its place is left to the rows.
+            value = block.find_value(key)
+            assert value == values.get(key) or (value is ROWS_DECIDE and (len(key) < 9 or key not in values))
+            assert value is ROWS_DECIDE or key not in undecided
+        assert len(several) > len(values) // 2
+        assert block.find_values(KeyBatch(asked), {}, sequence=6) == asked
     mixed = stored(rows)
-    assert mixed.find_values(keys) == [None] * len(keys)
+    assert mixed.find_values(KeyBatch(keys), {}) == keys
+    assert mixed.find_value(keys[0]) is ROWS_DECIDE
+
+
+def test_keys_that_differ_late() -> None:
+    """Keys of which eight bytes are equal, or that are a beginning of each other, are found among many."""
+    keys = sorted({b"common" + b"\0" * size + tail for size in range(12) for tail in (b"", b"a", b"ab", b"b" * 9)})
+    rows = [Row(key, 5, int(Kind.PUT), b"value of " + key, None) for key in keys]
+    block = stored(rows, flags=PLAIN)
+    asked = keys + [key + b"\0" for key in keys] + [b"commo", b"common" + b"c" * 20, b"z", b"\0"]
+    values: dict[bytes, bytes] = {}
+    undecided = block.find_values(KeyBatch(asked), values)
+    for key in undecided:
+        values |= {row.key: row.value for row in block.rows_of(key)[0]}
+    assert values == {row.key: row.value for row in rows}
 
 
 def test_what_a_search_makes_is_accounted() -> None:

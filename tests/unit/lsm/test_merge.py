@@ -129,3 +129,14 @@ def test_windows_keep_what_is_known_of_their_parts() -> None:
     assert sum(part.rows.num_rows for part in parts) == 102
     assert [part.plain for part in parts].count(False) == 1
     assert sum(part.size_bytes for part in parts) == pytest.approx(1_020, abs=5)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_plain_part_of_the_only_source_is_not_cut(reverse: bool) -> None:
+    """Its last key cannot go on, so no row of it waits; of another part the last key waits for what follows."""
+    first, second = batch([b"a", b"b"]), batch([b"c", b"d"], 100)
+    for plain in (True, False):
+        parts = [Part(first, plain, 10), Part(second, plain, 10)]
+        windows = list(cut_windows([parts[::-1] if reverse else parts], reverse=reverse, size_bytes=1))
+        assert sum(window.row_count for window in windows) == 4
+        assert [window.row_count for window in windows][:1] == [2 if plain else 1]

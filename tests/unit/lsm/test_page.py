@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +17,9 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.file_writer import FileOptions, FileWriter
 from lakebed.lsm.filter import hash_keys
+from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.memtable import batch_of
-from lakebed.lsm.model import FileMeta, Kind, Row
+from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Kind, Row
 from lakebed.lsm.page import (
     BadPageError,
     batch_of_pages,
@@ -114,13 +116,15 @@ def test_many_keys_in_many_pages() -> None:
     ]
     keys, places = [key for key, _ in asked], np.array([place for _, place in asked])
     for sequence in (None, 0, 30, 870):
-        values = find_values(b"".join(contents), starts, keys, places=places, sequence=sequence)
+        values: dict[bytes, bytes] = {}
+        undecided = find_values(b"".join(contents), starts, KeyBatch(keys), values, places=places, sequence=sequence)
         single = [find_value(contents[place], key, sequence=sequence) for key, place in asked]
-        assert values == single
-        for (key, place), value in zip(asked, values, strict=True):
+        assert sorted(undecided) == [number for number, value in enumerate(single) if value is ROWS_DECIDE]
+        assert values == {key: value for key, value in zip(keys, single, strict=True) if isinstance(value, bytes)}
+        for (key, place), value in zip(asked, single, strict=True):
             rows = [row for row in pages[place] if row.key == key and (sequence is None or row.sequence <= sequence)]
-            assert value in (None, rows[0].value if rows else None)
-            assert value is not None or not rows or place > 1
+            assert value is ROWS_DECIDE or value == (rows[0].value if rows else None)
+            assert value is not ROWS_DECIDE or place > 1 or sequence is not None or not rows
     assert pairs_of_page(contents[4]) == ([b"07", b"071"], [b"w" * 70_000, b"v"])
     for place in (0, 3):
         assert pairs_of_page(contents[place]) == ([r.key for r in pages[place]], [r.value for r in pages[place]])
@@ -135,8 +139,9 @@ def test_a_page_that_contradicts_itself(place: int) -> None:
         bad[at] = byte
         contents = [*pages[:place], bytes(bad), *pages[place + 1 :]]
         starts = np.cumsum([0, *map(len, contents)])
+        batch = KeyBatch([b"a", b"b", b"c"] * 2)
         with pytest.raises(BadPageError) as caught:
-            find_values(b"".join(contents), starts, [b"a", b"b", b"c"] * 2, places=np.array([0, 0, 0, 1, 1, 1]))
+            find_values(b"".join(contents), starts, batch, {}, places=np.array([0, 0, 0, 1, 1, 1]))
         assert caught.value.place == place
 
 
@@ -203,6 +208,27 @@ def hash_of(key: bytes) -> int:
     return int(hash_keys([key])[0])
 
 
+@pytest.mark.parametrize("has_space", [True, False])
+def test_keys_of_a_mapped_file(tmp_path: Path, has_space: bool) -> None:
+    """Alone, a few, and many together, near each other and far apart, each has its value; absent ones are settled."""
+    store = open_store(str(tmp_path))
+    meta = written(store)
+    reader = FileReader(store, "x", meta=meta, cache=BlockCache(1 << 24)) if has_space else full_reader(store, meta)
+    tail = reader.tail()
+    absent = [row.key + b"x" for row in ROWS[::50]] + [b"!", b"~"]
+    for _ in range(2):
+        assert all(reader.find_value(tail, row.key) == row.value for row in ROWS[::61])
+        assert [reader.find_value(tail, key) for key in absent] == [None] * len(absent)
+        for some in (ROWS[::900], ROWS[1000:1300], ROWS[::-7], ROWS[:1] * 20):
+            keys = [key for row in some for key in (row.key, row.key + b"x")]
+            values: dict[bytes, bytes] = {}
+            rows: dict[bytes, list[Row]] = {}
+            reader.find_many(KeyBatch(keys), sequence=None, rows_by_key=rows, values=values)
+            assert (rows, values) == ({}, {row.key: row.value for row in some})
+            assert reader.get_many(keys, hashes=hash_keys(keys)) == {row.key: [row] for row in some}
+    assert reader.get_many(absent, hashes=hash_keys(absent)) == {}
+
+
 @pytest.mark.parametrize("compression", ["lz4", "zstd", None])
 def test_files_of_a_folder_are_mapped(tmp_path: Path, compression: Compression | None) -> None:
     """A file of a folder is opened by one request and read without any, also when its name was deleted."""
@@ -256,3 +282,46 @@ def test_damage_under_a_map(tmp_path: Path) -> None:
             with pytest.raises(Corruption) as caught:
                 full_reader(store, meta).get_many(keys, hashes=hash_keys(keys))
             assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
+            with pytest.raises(Corruption) as caught:
+                list(reader.chunks(ROWS[0].key, row_count=100))
+            assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
+
+
+def loaded_bytes(path: Path) -> int:
+    """How much of a mapped file is in the memory of this process, by what the system counts."""
+    is_of_file, size_bytes = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *others = line.split()
+        if not first.endswith(":"):
+            is_of_file = line.endswith(str(path))
+        elif is_of_file and first == "Rss:":
+            size_bytes += int(others[0]) << 10
+    return size_bytes
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells what is loaded of a map")
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_takes_what_it_has_passed_of_a_map_out_of_memory(tmp_path: Path, reverse: bool) -> None:
+    """Of a file of 12 MB not more than half is in memory at any time, and rows are found in it afterwards."""
+    store = open_store(str(tmp_path))
+    writer = FileWriter(store, "x", file_id="x", options=FileOptions())
+    rows = [put(b"%08d" % number, number + 1, random.Random(number).randbytes(4000)) for number in range(3000)]
+    writer.write(batch_of(rows))
+    reader = FileReader(store, "x", meta=writer.finish(), cache=BlockCache(64 << 20))
+    loaded, row_count = [], 0
+    for block in reader.batches(reverse=reverse):
+        row_count += block.row_count
+        loaded.append(loaded_bytes(tmp_path / "x"))
+    assert row_count == len(rows)
+    assert 0 < max(loaded) < 6 << 20
+    assert reader.get(rows[1500].key) == [rows[1500]]
+
+
+def test_few_cached_blocks_do_not_part_what_a_scan_decodes(tmp_path: Path) -> None:
+    """A scan of a mapped file gives the same batches whether or not single blocks of it are cached."""
+    store = open_store(str(tmp_path))
+    meta = written(store)
+    reader = FileReader(store, "x", meta=meta, cache=BlockCache(1 << 20))
+    before = [rows_of_batch(block.batch) for block in reader.batches()]
+    assert reader.get(ROWS[len(ROWS) // 2].key)
+    assert [rows_of_batch(block.batch) for block in reader.batches()] == before

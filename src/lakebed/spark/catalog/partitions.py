@@ -16,7 +16,7 @@ from lakebed.spark.catalog.verb import Session, TableVerb, register_verb, snapsh
 from lakebed.spark.plan.filters import Literal, from_json
 from lakebed.spark.tasks.committing import commit_changes
 from lakebed.table.codec.binary_row import decode_rows
-from lakebed.table.codec.manifest import ENTRY_SCHEMA
+from lakebed.table.codec.manifest import NO_ENTRIES
 from lakebed.table.model.model import TableSchema
 from lakebed.table.read.partitions import have_values, partition_totals
 from lakebed.table.rows.overwrite import Overwrite
@@ -46,7 +46,7 @@ class ListPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields
         table = self.open_table(session, lake_url)
         snapshot, schema = snapshot_of(self.snapshot), table.schema
         values = partition_values(self.partition, schema)
-        live = ENTRY_SCHEMA.empty_table() if snapshot is None else table.context.manifests.live_entries(snapshot)
+        live = NO_ENTRIES if snapshot is None else table.context.manifests.live_entries(snapshot)
         totals = partition_totals(live)
         matches = totals.filter(have_values(totals["partition"].combine_chunks(), values, schema=schema))
         fields = schema.partition_fields

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,7 @@ CANDIDATES = pa.schema(
     ]
 )
 """One row a file that may be deleted: it lived in versions [born, dead). Unique by path."""
+_NO_CANDIDATES: Final = pa.Table.from_arrays([pa.nulls(0, field.type) for field in CANDIDATES], schema=CANDIDATES)
 
 
 def candidates_of(
@@ -87,7 +88,7 @@ def candidates_of(
 
 def concat(tables: Iterable[pa.Table]) -> pa.Table:
     """Candidates of several sources as one table; no source yields an empty table with the same columns."""
-    return pa.concat_tables([CANDIDATES.empty_table(), *tables]).combine_chunks()
+    return pa.concat_tables([_NO_CANDIDATES, *tables]).combine_chunks()
 
 
 def paths_of(
@@ -202,7 +203,7 @@ def fold_deltas(deltas: Sequence[tuple[int, pa.Table]]) -> pa.Table:
         if entries.num_rows
     ]
     if not tables:
-        return CANDIDATES.empty_table()
+        return _NO_CANDIDATES
     events = pa.concat_tables(tables).combine_chunks()
     # Last event a path; in one delta an ADD (kind 0) comes after a DELETE (kind 1).
     order = pc.sort_indices(events, sort_keys=[("path", "ascending"), ("dead", "ascending"), ("kind", "descending")])

@@ -110,9 +110,8 @@ _ENTRY_RECORD: Final = RecordSchema.of(
 ENTRY_SCHEMA: Final = pa.schema([pa.field(field.name, field.kind, nullable=field.is_optional) for field in _COLUMNS])
 """One row a manifest entry: `kind` (`ADD`, `DELETE`), `partition` (BinaryRow), `bucket`, `total_buckets`, then the
 fields of `DataFile` in order, statistics as ``*_min``, ``*_max``, ``*_null_counts``."""
-
-NO_ENTRIES: Final = ENTRY_SCHEMA.empty_table()
-"""No entry: made once, because Arrow takes a millisecond to make thirty empty columns."""
+NO_ENTRIES: Final = pa.Table.from_arrays([pa.nulls(0, field.type) for field in ENTRY_SCHEMA], schema=ENTRY_SCHEMA)
+"""No entry, made once: every look at a version begins with it. `empty_table` takes a millisecond and loads pandas."""
 
 _FEW: Final = 64
 """Entries up to which names are compared as Python's texts, in less time than Arrow takes to begin."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -34,6 +35,12 @@ class _Life:
     last: int
 
 
+@lru_cache(maxsize=10_000)
+def _partition_folders(placement: Placement, partition: bytes) -> tuple[str, ...]:
+    """Folders of a partition. Arrow decodes one value as slowly as a thousand; every verb asks for the same ones."""
+    return placement.partition_folders(pa.array([partition], pa.binary()))[0]
+
+
 def folder_namer(branch: TableBranch) -> Callable[[bytes, int], tuple[str, ...]]:
     """``(partition, bucket)`` -> the bucket's folders, as `Placement.folders`; a partition is decoded once.
 
@@ -46,8 +53,7 @@ def folder_namer(branch: TableBranch) -> Callable[[bytes, int], tuple[str, ...]]
     def folders_of(partition: bytes, bucket: int) -> tuple[str, ...]:
         folders = known.get(partition)
         if folders is None:
-            row = pa.array([partition], pa.binary())
-            named = (folder for placement in placements for folder in placement.partition_folders(row)[0])
+            named = (folder for placement in placements for folder in _partition_folders(placement, partition))
             folders = known[partition] = tuple(dict.fromkeys(named))
         return bucket_folders(folders, bucket)
 

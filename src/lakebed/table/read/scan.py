@@ -29,7 +29,7 @@ from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.runtime import map_in_pool
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.travel import Time, resolve
-from lakebed.table.codec.manifest import ENTRY_SCHEMA
+from lakebed.table.codec.manifest import NO_ENTRIES
 from lakebed.table.engines.registry import check_mergeable, engine_of
 from lakebed.table.files.splits import plan_splits
 from lakebed.table.model.frames import into_duckdb, into_pandas, into_polars
@@ -239,7 +239,7 @@ class Scan:
     @cached_property
     def _entries(self) -> pa.Table:
         if self.snapshot is None:
-            return ENTRY_SCHEMA.empty_table()
+            return NO_ENTRIES
         where, schema = self._where, self.table_schema
         if where is None:
             return self._visible(self._branch.manifests.live_entries(self.snapshot))

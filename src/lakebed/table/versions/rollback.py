@@ -30,7 +30,7 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import HIDDEN_PREFIX, is_hidden
 from lakebed.table.branch.travel import Resolved, Time, resolve
 from lakebed.table.branch.unfinished import Deletion, HiddenTag, RollbackIntent, store_deletion
-from lakebed.table.codec.manifest import ENTRY_SCHEMA, IDENTITY, as_deletes
+from lakebed.table.codec.manifest import IDENTITY, NO_ENTRIES, as_deletes
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.collect.deletion import ProgressCall, forget, open_for_deletion, tag_now
 from lakebed.table.collect.expire import preview
@@ -232,7 +232,7 @@ def _derive(branch: TableBranch, target: Snapshot, *, only_from: int | None) -> 
         if only_from is not None and (head is None or head.id != only_from):
             raise _moved_on(head, only_from)
         wanted = branch.manifests.live_entries(target)
-        live = ENTRY_SCHEMA.empty_table() if head is None else branch.manifests.live_entries(head)
+        live = NO_ENTRIES if head is None else branch.manifests.live_entries(head)
         mark_restored(branch, 1 if head is None else head.id + 1)
         gone = _without(live, wanted)
         back = _without(wanted, live)

@@ -34,7 +34,7 @@ def test_rows_are_read_after_each_step() -> None:
     fleet.check(b)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 6))])
 def test_random_steps(seed: int) -> None:
     """Ingest, flush, compact, commit, branch, pin, delete, restart and failover in any order: every read is right."""
     fleet = Fleet(seed=seed)

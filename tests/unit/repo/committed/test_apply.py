@@ -112,7 +112,7 @@ def test_what_is_behind_the_last_range_reads_only_that(
     assert result.ref.id == rows.write(committed, {**values, **rows.values(range(1000, 1100))}).id
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 5))])
 def test_edits_that_are_undone_leave_no_trace(
     seed: int, rows: Any, applied: Callable[..., Applied], committed: Committed
 ) -> None:
@@ -137,7 +137,7 @@ def test_edits_that_are_undone_leave_no_trace(
     )
 
 
-@pytest.mark.parametrize("size", [1, 17, 100_000])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 17, 100_000])
 def test_many_rows_between_two_neighbours(
     size: int, rows: Any, applied: Callable[..., Applied], committed: Committed
 ) -> None:
@@ -179,7 +179,7 @@ def test_clears_may_touch_overlap_or_be_empty(
     assert rows.read(committed.open(applied(committed, base, clears=clears).ref)) == expected
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(16), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(16, 40))])
 def test_faults_and_crashes_leave_whole_metaranges(seed: int, rows: Any, opened_on: Callable[..., Committed]) -> None:
     """Under any faults a metarange that was returned, or that is in the store, names only objects that are there."""
     inner = open_store(f"memory://{uuid.uuid4().hex}")

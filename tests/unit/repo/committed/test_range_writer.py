@@ -56,7 +56,7 @@ def test_ranges_break_by_the_rules(
     assert [item.ends_open for item in ranges[:-1]] == [False] * (len(ranges) - 1)
 
 
-@pytest.mark.parametrize("size", [1, 7, 63, 100_000])
+@pytest.mark.parametrize("size", [*(pytest.param(size, marks=pytest.mark.long) for size in (1, 63)), 7, 100_000])
 def test_how_rows_are_cut_into_batches_makes_no_difference(size: int, rows: Any, committed: Committed) -> None:
     """A metarange is a function of its rows."""
     values = rows.values(range(3000))
