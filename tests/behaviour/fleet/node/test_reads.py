@@ -69,8 +69,9 @@ def test_random_steps(seed: int) -> None:
                 timelines.remove(timeline)
             case 9:
                 fleet.crash(name)
-                name = rng.choice((name, "a", "b"))
-                node = fleet.node(name, attach=name not in fleet.locals or rng.random() < 0.5)
+                before, name = name, rng.choice((name, "a", "b"))
+                # A node that another one has replaced is attached anew: its generation is over.
+                node = fleet.node(name, attach=name != before or rng.random() < 0.5)
                 if not any(location.tenant == TENANT for location in node.locations()):
                     node.put_location(fleet.attach(name))
         if step % 10 == 9:
