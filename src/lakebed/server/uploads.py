@@ -93,6 +93,10 @@ class SmallUploads:
 
     def _end(self, step: list[_Waiting], running: asyncio.Future[list[Entry | BaseException]]) -> None:
         self._running -= 1
+        if running.cancelled():  # the server ends, and this step was never begun
+            for waiting in step:
+                waiting.outcome.cancel()
+            return
         for waiting, outcome in zip(step, running.result(), strict=True):
             if waiting.outcome.done():
                 continue  # its client has gone

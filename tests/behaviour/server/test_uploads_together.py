@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import threading
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
+
+import pytest
+
+from lakebed.repo.heads.uploads import SmallUpload
+from lakebed.server.uploads import SmallUploads
 
 
 def test_uploads_at_once_have_their_own_replies(client: Any) -> None:
@@ -47,3 +54,25 @@ def test_a_read_behind_a_reply_sees_the_upload(client: Any) -> None:
 
     with ThreadPoolExecutor(12) as clients:
         assert all(clients.map(write_and_read, range(12)))
+
+
+def test_an_upload_whose_step_never_began_ends_with_the_server() -> None:
+    """A pool that is shut down cancels the steps behind the running one: their requests end, and wait for nobody."""
+    pool = ThreadPoolExecutor(1)
+    release = threading.Event()
+    pool.submit(release.wait)
+
+    async def upload() -> None:
+        uploads = SmallUploads(pool, waits_for_disk=True)
+        storing = asyncio.create_task(
+            uploads.store(cast(Any, None), "main", SmallUpload("a", lambda: b"x", "text/plain", {}), size_bytes=1)
+        )
+        await asyncio.sleep(0.05)
+        pool.shutdown(wait=False, cancel_futures=True)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(storing, 10)
+
+    try:
+        asyncio.run(upload())
+    finally:
+        release.set()
