@@ -54,7 +54,7 @@ SUITES: Final = {
         "The server and lakeFS",
         "Against lakeFS's own server, both on local storage, asked by 16 connections that stay open. Uploads wait for "
         "the disk here; lakeFS's records do, and its objects never. A time is of the whole: with 16 clients a request "
-        "takes 16 times as long. The machine had much else to do.",
+        "takes 16 times as long.",
     ),
     "fleet": ("Tenants", "A log, a control plane and nodes as processes of one machine."),
     "catalog": (
@@ -340,7 +340,8 @@ def make_files() -> dict[Path, str]:
     for suite, run in runs.items():
         heading, subject = SUITES[suite]
         versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-        parts.append(f"## {heading}\n\n{subject} Measured on {run['date']} with {versions}.\n")
+        part = "" if run["scale"] == 1 else f", with {run['scale']:g} of the rows, files and bytes that are named here,"
+        parts.append(f"## {heading}\n\n{subject} Measured on {run['date']}{part} with {versions}.\n")
         rows = compare_with_others(run["results"], suite)
         if rows:
             path = PLOTS / f"performance-{suite}.svg"
