@@ -49,7 +49,9 @@ def build(
         routes: by the prefix of their paths.
         claiming: is asked first; None: all requests go to the routes.
     """
-    tables = {f"{prefix}/": _route_table(site, prefix, routes[prefix]) for prefix in sorted(routes, key=len)[::-1]}
+    tables = {
+        f"{prefix}/": _route_table(site, prefix, routes[prefix]) for prefix in sorted(routes, key=len, reverse=True)
+    }
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if claiming is not None and claiming.claims(scope):

@@ -38,7 +38,7 @@ from lakebed.table.codec.index_manifest import HASH, IndexEntry
 from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
-from lakebed.table.commit.presence import WHY_GONE, added_files, find_gone_file
+from lakebed.table.commit.presence import WHY_GONE, find_gone_file, select_added
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement
@@ -186,7 +186,7 @@ def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, sc
     entries = branch.manifests.concat_entries(delta)
     _check_entries(branch, entries, live, schema)
     _check_change(branch, snapshot, entries, live, schema)
-    gone = find_gone_file(branch, added_files(entries, live), schema)
+    gone = find_gone_file(branch, select_added(entries, live), schema)
     if gone is not None:
         raise _invalid(f"the file {gone}, which it adds, is not there; {WHY_GONE}")
     if snapshot.changelog_manifest_list is not None:

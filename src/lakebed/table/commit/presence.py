@@ -32,7 +32,7 @@ _HEADS_MAX: Final = 3
 _BUCKET: Final = ("partition", "bucket")
 
 
-def added_files(entries: pa.Table, live: pa.Table) -> pa.Table:
+def select_added(entries: pa.Table, live: pa.Table) -> pa.Table:
     """The entries of files that no version has yet and whose bytes are in the table's own folders."""
     added = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"])))
     return added.filter(pc.invert(pc.is_in(added["file_name"], value_set=live["file_name"])))

@@ -318,17 +318,18 @@ def type_of_arrow(data_type: pa.DataType) -> str:
         raise _too_deep() from error
 
 
-def text_of_type(given: str | pa.DataType) -> str:
+def text_of_type(column_type: str | pa.DataType) -> str:
     """The text of a type that a caller gave as text, which is not looked at, or as an Arrow type.
 
     Raises `InvalidRequest`: it is neither, or as `type_of_arrow`.
     """
-    if isinstance(given, str):
-        return given
-    if isinstance(given, pa.DataType):
-        return type_of_arrow(given)
+    if isinstance(column_type, str):
+        return column_type
+    if isinstance(column_type, pa.DataType):
+        return type_of_arrow(column_type)
     raise InvalidRequest(
-        f'{given!r} is not a type: give one of the table format, such as "BIGINT", or of Arrow, such as pa.int64().',
+        f'{column_type!r} is not a type: give one of the table format, such as "BIGINT", or of Arrow, such as '
+        "pa.int64().",
         kind="unknown_type",
     )
 
