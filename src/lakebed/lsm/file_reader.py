@@ -38,7 +38,7 @@ from lakebed.lsm.format import (
 )
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Row, RowsDecide
-from lakebed.lsm.page import BadPageError, add_pairs, find_rows, find_value, find_values, rows_of_page
+from lakebed.lsm.page import BadPageError, add_pairs, find_among_all, find_rows, find_value, find_values, rows_of_page
 from lakebed.lsm.short_scan import Chunk, Source, chunk_of_rows
 from lakebed.objects.port import ObjectStore
 
@@ -50,6 +50,9 @@ _FEW_KEYS: Final = 16
 
 _FEW_IN_BLOCK: Final = 4
 """Fewer keys than these are not looked for in a block of a mapped file, when others are looked for in pages."""
+
+_MANY_OF_PAGE: Final = 6
+"""So many keys of a page on average are looked for among all that it has: that is one call a page."""
 
 _TAIL: Final = -1
 """The tail's number in the cache, where blocks count from 0."""
@@ -370,11 +373,11 @@ class FileReader:
             if not len(batch):
                 return
         numbers = pages.find_each(tail, batch)
-        if int(numbers.min()) < 0:
+        if np.count_nonzero(numbers < 0):
             batch, numbers = batch.select((numbers >= 0).nonzero()[0]), numbers[numbers >= 0]
         entries = pages.table.take(numbers)
         blocks, continues = entries["block"], entries["flags"] & CONTINUES
-        if continues.any():
+        if np.count_nonzero(continues):
             for key in batch.select(continues.nonzero()[0]).keys:
                 if rows := self._get_by_block(tail, key, sequence=sequence):
                     rows_by_key[key] = rows
@@ -406,8 +409,12 @@ class FileReader:
         """
         order = blocks.argsort(kind="stable")
         ordered = blocks.take(order)
-        starts = np.append(0, (ordered[1:] != ordered[:-1]).nonzero()[0] + 1)
-        sizes = np.diff(starts, append=len(ordered))
+        is_first = np.ones(len(blocks), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        starts = is_first.nonzero()[0]
+        sizes = np.empty_like(starts)
+        np.subtract(starts[1:], starts[:-1], out=sizes[:-1])
+        sizes[-1] = len(blocks) - starts[-1]
         numbers = ordered.take(starts).tolist()
         is_whole, space_bytes = np.zeros(len(numbers), bool), self._cache.space_bytes
         # A few keys are found sooner in their pages, where these cost no request.
@@ -417,11 +424,12 @@ class FileReader:
                     continue
                 space_bytes -= tail.raw_lengths[numbers[place]]
             is_whole[place] = True
+        left = starts[:0] if is_whole.all() else np.sort(order[~np.repeat(is_whole, sizes)])
         by_block = {
             numbers[place]: order[starts[place] : starts[place] + sizes[place]]
             for place in is_whole.nonzero()[0].tolist()
         }
-        return by_block, np.sort(order[~np.repeat(is_whole, sizes)])
+        return by_block, left
 
     def _find_in_group(
         self,
@@ -443,11 +451,21 @@ class FileReader:
             if is_mapped
             else self._read_pages(tail, pages, group.tolist())
         )
+        entries = pages.table.take(group)
         starts = np.zeros(len(group) + 1, np.int64)
-        pages.table.take(group)["raw_length"].cumsum(out=starts[1:])
+        entries["raw_length"].cumsum(out=starts[1:])
         try:
             undecided: Sequence[int] = range(len(batch))
-            if values is not None:
+            if values is None:
+                pass
+            elif (
+                len(batch) >= _MANY_OF_PAGE * len(group)
+                and (sequence is None or self.meta.max_sequence <= sequence)
+                and np.count_nonzero(entries["flags"] & PLAIN) == len(group)
+            ):
+                find_among_all(content, starts, batch.keys, values)
+                undecided = ()
+            else:
                 undecided = find_values(content, starts, batch, values, places=places, sequence=sequence)
             for number in undecided:
                 key, place = batch.keys[number], int(places[number])

@@ -656,7 +656,7 @@ def join_pages(
         pieces = list(map(tail.mapped.__getitem__, map(slice, offsets, ends)))
     sums, checksums = list(map(xxh3_64_intdigest, pieces, offsets)), entries["checksum"].tolist()
     codecs = entries["codec"]
-    if sums == checksums and (codecs == codecs[0]).all():
+    if sums == checksums and np.count_nonzero(codecs == codecs[0]) == len(codecs):
         with suppress(KeyError, pa.ArrowException, OSError):
             return unpack_pages(pieces, entries["raw_length"].tolist(), codec=int(codecs[0]))
     # Each by itself says which of them is wrong.

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numpy import count_nonzero
 from typing_extensions import Buffer
 from xxhash import xxh32_intdigest
 
@@ -263,7 +264,7 @@ def find_values(
     Raises `BadPageError`. Cost: about 40 us, and 0.6 us a key.
     """
     lengths = starts[1:] - starts[:-1]
-    if int(lengths.min()) < _HEADER_BYTES or int(starts[-1]) != len(content):
+    if count_nonzero(lengths < _HEADER_BYTES) or int(starts[-1]) != len(content):
         raise BadPageError
     heads = records_at(content, _HEADER_BYTES, starts[:-1]).view(_HEADER_TYPE)
     is_simple = heads["flags"] == 0
@@ -275,9 +276,9 @@ def find_values(
     values_at = keys_at + key_bytes
     is_bad = (values_at + value_bytes != starts[1:]) | (counts == 0)
     is_bad &= is_simple
-    if is_bad.any():
+    if count_nonzero(is_bad):
         raise BadPageError(int(is_bad.argmax()))
-    all_simple = is_simple.all()
+    all_simple = count_nonzero(is_simple) == len(is_simple)
     keys = batch.keys
     # Of other pages nothing is searched, so that rows have to tell: no search ends before it begins.
     low = (keys_at if all_simple else np.where(is_simple, keys_at, 1)).take(places)
@@ -305,12 +306,12 @@ def find_values(
         is_match &= heads["base"].take(places) + fields["sequence"] <= np.uint64(sequence)
     is_bad = (value_starts > value_ends) | (value_ends > value_bytes)
     is_bad &= is_match
-    if is_bad.any():
+    if count_nonzero(is_bad):
         raise BadPageError(int(places[is_bad.argmax()]))
     bases = values_at.take(places)
     value_starts += bases
     value_ends = value_ends + bases
-    if is_match.all():
+    if count_nonzero(is_match) == len(is_match):
         values.update(zip(keys, cut(content, value_starts, value_ends), strict=True))
         return undecided
     matches = is_match.nonzero()[0]
@@ -450,6 +451,26 @@ def add_pairs(page: bytes | memoryview, keys: list[bytes], values: list[bytes]) 
     cut_key, cut_value = bytes(page[top:bottom]).__getitem__, bytes(page[bottom:]).__getitem__
     keys += map(cut_key, map(slice, starts, (*starts[1:], key_bytes)))
     values += map(cut_value, map(slice, value_starts, (*value_starts[1:], value_bytes)))
+
+
+def find_among_all(
+    content: bytes, starts: npt.NDArray[np.int64], keys: Sequence[bytes], values: dict[bytes, bytes]
+) -> None:
+    """As `find_values`, where every row is a PUT that does not end and the only one of its key, for many keys a page.
+
+    Raises `BadPageError`. Cost: as `add_pairs` of all pages, and 0.1 us a key.
+    """
+    pairs: tuple[list[bytes], list[bytes]] = ([], [])
+    view, places = memoryview(content), starts.tolist()
+    for number, (start, end) in enumerate(pairwise(places)):
+        try:
+            add_pairs(view[start:end], *pairs)
+        except BadPageError as error:
+            raise BadPageError(number) from error
+    rows = dict(zip(*pairs, strict=True))
+    for key in keys:
+        if key in rows:
+            values[key] = rows[key]
 
 
 _Reader = Callable[[Buffer], tuple[Any, ...]]

@@ -143,6 +143,16 @@ GUARANTEES = [
         "unit/lsm/test_view.py::test_a_file_with_rows_on_both_sides_of_a_sequence_is_read",
     ),
     Guarantee(
+        "A key is absent when the filters of all levels say so, and not those of one.",
+        change_result(view.View.probes, lambda it: it and it[:1]),
+        "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
+    ),
+    Guarantee(
+        "A deletion hides its key also where many keys of a page are read together.",
+        always(file_reader.FileReader._find_in_group, lambda it: it.PLAIN),
+        "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
+    ),
+    Guarantee(
         "A page of a file that is read alone is checked before it is used.",
         never(format.unpack_page, lambda it: it.checksum),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",

@@ -25,6 +25,7 @@ from lakebed.lsm.page import (
     add_pairs,
     batch_of_pages,
     encode_pages,
+    find_among_all,
     find_rows,
     find_value,
     find_values,
@@ -130,6 +131,28 @@ def test_many_keys_in_many_pages() -> None:
             pairs: tuple[list[bytes], list[bytes]] = ([], [])
             add_pairs(page, *pairs)
             assert pairs == ([row.key for row in pages[place]], [row.value for row in pages[place]])
+
+
+def test_many_keys_of_few_pages() -> None:
+    """Of plain pages, with contents of one length and of several; a page that contradicts itself is named."""
+    pages = [
+        [put(b"k%03d" % number, number, b"v%03d" % number) for number in range(40)],
+        [put(b"l" + b"x" * size, size, b"y" * (size % 7)) for size in range(1, 30)],
+        [put(b"m", 1, b"w" * 70_000), put(b"n", 2)],
+    ]
+    contents = [page_of(rows) for rows in pages]
+    starts = np.cumsum([0, *map(len, contents)])
+    expected = {row.key: row.value for rows in pages for row in rows}
+    values: dict[bytes, bytes] = {}
+    find_among_all(b"".join(contents), starts, [*expected, b"k", b"k0001", b"z"], values)
+    assert values == expected
+    for place in range(3):
+        starts[place + 1 :] += 1
+        content = b"".join(page + b"!" * (number == place) for number, page in enumerate(contents))
+        with pytest.raises(BadPageError) as caught:
+            find_among_all(content, starts, list(expected), {})
+        assert caught.value.place == place
+        starts[place + 1 :] -= 1
 
 
 @pytest.mark.parametrize("place", [0, 1])
