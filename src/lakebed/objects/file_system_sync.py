@@ -7,8 +7,8 @@ Owns: where that is right, and what has failed. Invariants:
 - It is used on file systems alone of which it is known that their sync is as durable as that of a file (`ext4`):
   others, such as those of other processes (FUSE), may do nothing.
 - It is not used while much is waiting to be written on this machine: it would wait for the files of all programs.
-- A file whose bytes could not be written is an error of its own caller, whoever was told of it before: that is asked of
-  each file, without another flush.
+- A file whose bytes could not be written is an error of its own caller, also when another program was told before: that
+  is asked of each file, without another flush.
 - Callers that come while a sync is under way share the next one (`lakebed.objects.shared_sync`).
 """
 
