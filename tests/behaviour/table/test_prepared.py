@@ -167,9 +167,7 @@ def test_a_server_that_saw_only_the_base_leaves_the_decision_to_the_put(bench: B
 
 
 @pytest.mark.parametrize("change", ["schema", "rollback"])
-def test_a_server_with_an_old_view_answers_as_the_one_that_committed(
-    bench: Bench, client: Client, change: str
-) -> None:
+def test_a_server_with_an_old_view_answers_as_the_one_that_committed(bench: Bench, client: Client, change: str) -> None:
     """A repeated request reaches a server that does not know the first: where it does not fit any more, it was made."""
     base = bench.commit("a")
     other = bench.reopen()
