@@ -10,7 +10,7 @@ import numpy as np
 
 from lakebed.kv import checkpoint, claim, group_commit, lease, recovery, transaction, writer
 from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, merge, page, short_scan, tree, view
-from lakebed.objects import create_once, local, numbered_log, probe, shared_sync
+from lakebed.objects import create_once, file_system_sync, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
     always,
@@ -262,5 +262,20 @@ GUARANTEES = [
         "An upload is not acknowledged before its name is on the disk, whatever other uploads sync.",
         replace(shared_sync.SharedSyncs.sync, join_the_sync_under_way),
         "unit/objects/test_shared_sync.py::test_a_sync_under_way_covers_no_later_caller",
+    ),
+    Guarantee(
+        "A file system is synced in place of its files only where that is as durable.",
+        returns(file_system_sync.FileSystemSyncs.can_sync, True),
+        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_not_where_it_may_promise_less",
+    ),
+    Guarantee(
+        "Of files that are synced with their file system, one that could not be written is an error.",
+        raise_nothing(file_system_sync._raise_failure),
+        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_the_system_does_it",
+    ),
+    Guarantee(
+        "Each file that is synced with its file system is asked whether it was written.",
+        change_arguments(file_system_sync.FileSystemSyncs.sync, files=()),
+        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_each_file_is_asked",
     ),
 ]
