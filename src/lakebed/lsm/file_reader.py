@@ -415,10 +415,13 @@ class FileReader:
         sizes = np.empty_like(starts)
         np.subtract(starts[1:], starts[:-1], out=sizes[:-1])
         sizes[-1] = len(blocks) - starts[-1]
+        is_many = sizes >= _FEW_IN_BLOCK
+        if tail.mapped is not None and not np.count_nonzero(is_many):
+            return {}, np.arange(len(blocks))
         numbers = ordered.take(starts).tolist()
         is_whole, space_bytes = np.zeros(len(numbers), bool), self._cache.space_bytes
         # A few keys are found sooner in their pages, where these cost no request.
-        for place in range(len(numbers)) if tail.mapped is None else (sizes >= _FEW_IN_BLOCK).nonzero()[0].tolist():
+        for place in range(len(numbers)) if tail.mapped is None else is_many.nonzero()[0].tolist():
             if numbers[place] not in cached:
                 if space_bytes <= 0:
                     continue

@@ -225,11 +225,10 @@ class Tree:
                     return value
                 if shown.probes:  # what no filter lets pass is not in the older part of the cache either
                     key_hash = hash_key(key)
-                    for may_contain in shown.probes:
+                    for level, may_contain in enumerate(shown.probes):
                         if may_contain(key_hash):
-                            break
-                    else:
-                        return None
+                            return self._latest_in_files(key, shown, key_hash, level)
+                    return None
                 return self._latest_in_files(key, shown)
         if row in memtable.special:
             return self._latest_special(key, memtable, row)
@@ -251,13 +250,15 @@ class Tree:
             self._check_outdated(shown, error)
             return self.latest(key)
 
-    def _latest_in_files(self, key: bytes, shown: _Shown) -> bytes | None:
-        """From the older part of the cache of rows, or from files."""
+    def _latest_in_files(
+        self, key: bytes, shown: _Shown, key_hash: int | None = None, first_level: int = 0
+    ) -> bytes | None:
+        """From the older part of the cache of rows, or from files, with what their probes said as for `find_value`."""
         rows, view = self._rows, shown.files_view
         if key in rows.old and (value := rows.get(key)) is not None:
             return value
         try:
-            answer = view.find_value(key)
+            answer = view.find_value(key, key_hash=key_hash, first_level=first_level)
             if shown.probes is None:
                 shown.probes = view.probes()
             if answer is None:

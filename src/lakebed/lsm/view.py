@@ -242,28 +242,39 @@ class View:
                     break
         return self._resolve(versions) if versions else None
 
-    def find_value(self, key: bytes) -> bytes | RowsDecide | None:
+    def find_value(self, key: bytes, *, key_hash: int | None = None, first_level: int = 0) -> bytes | RowsDecide | None:
         """The value that a key has in the files, if it is settled by a PUT that does not end, in the fewest steps.
+
+        Args:
+            key_hash: of a key that one of `probes` let pass; None: they were not asked.
+            first_level: the number of that probe.
 
         Returns:
             None when it has none; `ROWS_DECIDE` when only `get_row` can tell.
         Raises and cost: as `get_row`.
         """
-        key_hash, files, sequence, entries = hash_key(key), self._files, self.sequence, self._entries
-        for level in self._levels or self.levels:
+        files, sequence, entries, levels = self._files, self.sequence, self._entries, self._levels or self.levels
+        is_likely = key_hash is not None
+        if key_hash is None:
+            key_hash = hash_key(key)
+        for level in levels[first_level:] if first_level else levels:
             reader = level.only
             if reader is None:
                 reader = level.reader_of(key, files)
                 if reader is None:
                     continue
             elif not reader.first_key <= key <= reader.last_key:
+                is_likely = False
                 continue
             entry = entries.get(reader.tail_key)
             if entry is None:
                 return ROWS_DECIDE  # an open file that the cache does not keep is read once for both ways
             entry.used = True
             tail: Tail = entry.value
-            if not tail.filter.may_contain(key_hash) or (sequence is not None and reader.meta.min_sequence > sequence):
+            if not is_likely and not tail.filter.may_contain(key_hash):
+                continue
+            is_likely = False
+            if sequence is not None and reader.meta.min_sequence > sequence:
                 continue
             value = reader.find_value(tail, key, sequence=sequence)
             if value is not None:
