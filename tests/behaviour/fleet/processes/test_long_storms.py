@@ -34,6 +34,9 @@ TENANT_COUNT = 8
 QUIET_S = 120.0
 """In which every tenant must take writes and reads again once the faults are over."""
 
+START_S = 20.0
+"""In which log and control plane are not struck again: a client waits for 30 s until it calls both processes away."""
+
 Fault = Callable[[], tuple[str, Callable[[], None] | None]]
 """Makes something fail; what it was, and what ends it: None when it needs nobody."""
 
@@ -106,9 +109,14 @@ def make_part_faults(local: TwinFleet, storm: Storm, rng: random.Random) -> Faul
 
         return name, resume
 
+    killed_s: dict[str, float] = {}
+
     def kill() -> tuple[str, None]:
-        family = family_of(faults.struck)
-        name = rng.choice([name for name in local.names() if family_of(name) != family])
+        now_s = time.monotonic()
+        away = {family_of(faults.struck), *(family for family, then_s in killed_s.items() if now_s < then_s + START_S)}
+        name = rng.choice([name for name in local.names() if family_of(name) not in away])
+        if not name.startswith("node"):
+            killed_s[family_of(name)] = now_s
         with suppress(ProcessLookupError):
             local.kill(name)
         return name, None
