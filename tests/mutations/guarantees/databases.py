@@ -143,6 +143,16 @@ GUARANTEES = [
         "unit/lsm/test_view.py::test_a_file_with_rows_on_both_sides_of_a_sequence_is_read",
     ),
     Guarantee(
+        "A key is absent when the filters of all levels say so, and not those of one.",
+        change_result(view.View.probes, lambda it: it and it[:1]),
+        "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
+    ),
+    Guarantee(
+        "A deletion hides its key also where many keys of a page are read together.",
+        always(file_reader.FileReader._find_in_group, lambda it: it.PLAIN),
+        "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
+    ),
+    Guarantee(
         "A page of a file that is read alone is checked before it is used.",
         never(format.unpack_page, lambda it: it.checksum),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
@@ -154,7 +164,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Pages that a short scan reads are checked before they are used.",
-        always(format.decode_mapped_pages, lambda it: it.checksums),
+        always(format.read_mapped_pages, lambda it: it.checksums),
         "unit/lsm/test_page.py::test_damage_under_a_map",
     ),
     Guarantee(
@@ -169,7 +179,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A scan that ends soon shows of a key in several places the newest row.",
-        answer(short_scan._pairs_of, reversed, lambda _, parts: parts),
+        answer(short_scan._merge, reversed, lambda _, parts: parts),
         "unit/lsm/test_short_scans.py::test_the_newest_place_of_a_key_counts",
     ),
     Guarantee(

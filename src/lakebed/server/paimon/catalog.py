@@ -234,12 +234,15 @@ class PaimonCatalog:
         return f"{self.url}/{name}{WAREHOUSE_SUFFIX}" if namespace is None else self._references.url(namespace)
 
     def create_database(self, name: str, options: Mapping[str, str], *, by: str, now_ms: int) -> None:
-        """Create a database. Raises `AlreadyExists`, `InvalidRequest`. Cost: as `database`, and 1 write."""
-        _check_in_lake(name)
+        """Create a database. Raises `AlreadyExists`, also of a branch, and `InvalidRequest`.
+
+        Cost: as `database`, and 1 write.
+        """
         taken = AlreadyExists(f"There is a database {name!r} already.", kind="catalog_database_exists", database=name)
         try:
             self.database(name)
         except NotFound:
+            _check_in_lake(name)
             record = DatabaseRecord(dict(options), now_ms, now_ms, by, by)
             try:
                 self._records.set_if(_key(name), msgspec.json.encode(record), expected=None)
