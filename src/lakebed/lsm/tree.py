@@ -220,10 +220,11 @@ class Tree:
                 if row is not None:
                     break
             else:
-                value = self._rows.young.get(key)
+                rows = self._rows
+                value = rows.young.get(key)
                 if value is not None:
                     return value
-                if shown.probes:  # what no filter lets pass is not in the older part of the cache either
+                if shown.probes and key not in rows.old:
                     key_hash = hash_key(key)
                     for level, may_contain in enumerate(shown.probes):
                         if may_contain(key_hash):
