@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import re
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,6 +24,7 @@ from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 from lakebed.table.table import branch_of
+from worlds.repo.server_process import ServerProcess
 
 from .conftest import PYTHON, ROOT, PeerError, Peers
 
@@ -38,6 +41,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "changelog": {"primary_keys": ["id"], "options": {"bucket": "1", "changelog-producer": "input"}},
     "partial-update": {"primary_keys": ["id"], "options": {"bucket": "1", "merge-engine": "partial-update"}},
 }
+
+
+KILLS_MIN = 4
 
 
 def rows_of(first: int, count: int, v: float) -> pa.Table:
@@ -191,6 +197,64 @@ def test_a_commit_whose_reply_is_lost_is_made_once(served: Peers, lake: Lake) ->
             served.write("db.t", rows_of(number, 1, float(number)))
     assert link.left == 0
     assert values(lake.table("db.t").read()) == {0: 0.0, 1: 1.0, 2: 2.0}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_server_that_is_killed_while_clients_commit(peers: Peers, tmp_path: Path, seed: int) -> None:
+    """Rows of a commit that the client calls done are there once, and of one that failed at most once."""
+    rng = random.Random(seed)
+    with ServerProcess(str(tmp_path / "lake"), tmp_path / "logs") as server:
+        assert server.keys is not None
+        peers.catalog = {
+            "metastore": "rest",
+            "uri": f"{server.endpoint}/paimon",
+            "warehouse": "lake",
+            "token.provider": "bear",
+            "token": ".".join(server.keys),
+        }
+        peers.call("create", table="db.t", path=peers.send(rows_of(0, 0, 0)))
+        ends, serves, kills = threading.Event(), threading.Event(), 0
+
+        def kill() -> None:
+            nonlocal kills
+            serves.set()
+            while not ends.wait(rng.uniform(0.1, 1.5)):
+                serves.clear()
+                server.stop(signal.SIGKILL)
+                kills += 1
+                server.start()
+                serves.set()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        table = lakebed.open(str(tmp_path / "lake")).table("db.t")
+        done, unclear = dict[int, float](), set[int]()
+        try:
+            for number in range(150):
+                if kills >= KILLS_MIN and len(done) >= KILLS_MIN:
+                    break
+                rows = rows_of(number, 1, float(number))
+                if number % 5 == 4:
+                    table.append(rows)
+                    done |= values(rows)
+                    continue
+                try:
+                    peers.write("db.t", rows)
+                    done |= values(rows)
+                except PeerError:
+                    unclear.add(number)
+                    assert serves.wait(120)
+        finally:
+            ends.set()
+            killer.join()
+            peers.catalog = {}
+        assert not server.tracebacks()
+    assert kills >= KILLS_MIN, "or this is no test of kills"
+    found = values(table.read())
+    print(f"{kills} kills, {len(done)} commits done, {len(unclear)} unclear, of which {len(unclear & set(found))} made")
+    assert {number: value for number, value in found.items() if number not in unclear} == done
+    assert set(found) <= set(done) | unclear
 
 
 def test_sixteen_clients_race_on_one_table(served: Peers, lake: Lake) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.lsm.block import CONTINUES, PLAIN, Block, damage_error, keys_of
+from lakebed.lsm.block import CONTINUES, PLAIN, Block, damage_error
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.filter import hash_key
 from lakebed.lsm.format import (
@@ -29,17 +29,17 @@ from lakebed.lsm.format import (
     Pages,
     Tail,
     decode_blocks,
-    decode_mapped_pages,
     decode_page,
     decode_tail,
     join_pages,
+    read_mapped_pages,
     read_page_entry,
     unpack_page,
 )
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Row, RowsDecide
-from lakebed.lsm.page import BadPageError, batch_of_run, find_rows, find_value, find_values, pairs_of_page, rows_of_page
-from lakebed.lsm.short_scan import Chunk, chunk_of_rows
+from lakebed.lsm.page import BadPageError, add_pairs, find_among_all, find_rows, find_value, find_values, rows_of_page
+from lakebed.lsm.short_scan import Chunk, Source, chunk_of_rows
 from lakebed.objects.port import ObjectStore
 
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
@@ -50,6 +50,9 @@ _FEW_KEYS: Final = 16
 
 _FEW_IN_BLOCK: Final = 4
 """Fewer keys than these are not looked for in a block of a mapped file, when others are looked for in pages."""
+
+_MANY_OF_PAGE: Final = 6
+"""So many keys of a page on average are looked for among all that it has: that is one call a page."""
 
 _TAIL: Final = -1
 """The tail's number in the cache, where blocks count from 0."""
@@ -65,9 +68,6 @@ _UNLOAD_BEFORE_BYTES: Final = 2 << 20
 
 RUN_BYTES: Final = 512 << 10
 """Most bytes of neighbouring blocks, before compression, that a scan decodes as one: each time costs some steps."""
-
-_MANY_PAGES: Final = 12
-"""From so many pages on it is quicker to form a batch of them than to go through each."""
 
 _MADVISE: Final = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_DONTNEED") else None
 
@@ -373,11 +373,11 @@ class FileReader:
             if not len(batch):
                 return
         numbers = pages.find_each(tail, batch)
-        if int(numbers.min()) < 0:
+        if np.count_nonzero(numbers < 0):
             batch, numbers = batch.select((numbers >= 0).nonzero()[0]), numbers[numbers >= 0]
         entries = pages.table.take(numbers)
         blocks, continues = entries["block"], entries["flags"] & CONTINUES
-        if continues.any():
+        if np.count_nonzero(continues):
             for key in batch.select(continues.nonzero()[0]).keys:
                 if rows := self._get_by_block(tail, key, sequence=sequence):
                     rows_by_key[key] = rows
@@ -409,8 +409,12 @@ class FileReader:
         """
         order = blocks.argsort(kind="stable")
         ordered = blocks.take(order)
-        starts = np.append(0, (ordered[1:] != ordered[:-1]).nonzero()[0] + 1)
-        sizes = np.diff(starts, append=len(ordered))
+        is_first = np.ones(len(blocks), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        starts = is_first.nonzero()[0]
+        sizes = np.empty_like(starts)
+        np.subtract(starts[1:], starts[:-1], out=sizes[:-1])
+        sizes[-1] = len(blocks) - starts[-1]
         numbers = ordered.take(starts).tolist()
         is_whole, space_bytes = np.zeros(len(numbers), bool), self._cache.space_bytes
         # A few keys are found sooner in their pages, where these cost no request.
@@ -420,11 +424,12 @@ class FileReader:
                     continue
                 space_bytes -= tail.raw_lengths[numbers[place]]
             is_whole[place] = True
+        left = starts[:0] if is_whole.all() else np.sort(order[~np.repeat(is_whole, sizes)])
         by_block = {
             numbers[place]: order[starts[place] : starts[place] + sizes[place]]
             for place in is_whole.nonzero()[0].tolist()
         }
-        return by_block, np.sort(order[~np.repeat(is_whole, sizes)])
+        return by_block, left
 
     def _find_in_group(
         self,
@@ -446,11 +451,21 @@ class FileReader:
             if is_mapped
             else self._read_pages(tail, pages, group.tolist())
         )
+        entries = pages.table.take(group)
         starts = np.zeros(len(group) + 1, np.int64)
-        pages.table.take(group)["raw_length"].cumsum(out=starts[1:])
+        entries["raw_length"].cumsum(out=starts[1:])
         try:
             undecided: Sequence[int] = range(len(batch))
-            if values is not None:
+            if values is None:
+                pass
+            elif (
+                len(batch) >= _MANY_OF_PAGE * len(group)
+                and (sequence is None or self.meta.max_sequence <= sequence)
+                and np.count_nonzero(entries["flags"] & PLAIN) == len(group)
+            ):
+                find_among_all(content, starts, batch.keys, values)
+                undecided = ()
+            else:
                 undecided = find_values(content, starts, batch, values, places=places, sequence=sequence)
             for number in undecided:
                 key, place = batch.keys[number], int(places[number])
@@ -522,89 +537,43 @@ class FileReader:
                 _unload(tail.mapped, tail.offsets[lowest], tail.offsets[highest] + tail.lengths[highest])
             keep = fill_cache
 
-    @property
-    def has_cheap_pages(self) -> bool:
-        """Whether single pages can be read without a request. Opens the file."""
-        tail = self.tail()
-        return tail.mapped is not None and tail.pages is not None
-
-    def chunks(
-        self, start: bytes, end: bytes | None = None, *, sequence: int | None = None, row_count: int = 1
-    ) -> Iterator[Chunk]:
-        """The rows with keys in [start, end), ascending, some pages at a time: for reading a few, of `has_cheap_pages`.
+    def rows_from(self, start: bytes, *, sequence: int | None = None) -> Source | None:
+        """The rows with keys from `start` on, for reading a few.
 
         Args:
             sequence: only rows up to it; None: all.
-            row_count: about so many are read at a time, and no less than a page.
 
-        Raises: as `tail`. Cost: about 4 us a page, and 0.3 us a row. Pages are not cached.
+        Returns:
+            None where single pages cannot be read without a request.
+        Raises: as `tail`, also while they are taken. Cost: about 2 us a page, and 0.1 us a row. Pages are not cached.
         """
+        tail = self.tail()
+        if tail.mapped is None or tail.pages is None:
+            return None
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
-        shows_all = sequence is None or self.meta.max_sequence <= sequence
-        tail = self.tail()
-        pages = tail.pages
-        assert pages is not None, "a file of version 1 has no pages"
-        page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
-        page_count = len(pages.blocks)
-        count = max(1, row_count * page_count // self.meta.row_count)
-        while page < page_count:
-            behind = min(page + count, page_count)
-            # The rows of a key that go on in the next block belong to the same chunk.
-            while behind < page_count and self._continues(tail, pages, behind):
-                behind += 1
-            flags = tail.flags[pages.blocks[page] : pages.blocks[behind - 1] + 1]
-            if shows_all and all(flag & PLAIN for flag in flags):
-                chunk = self._pairs(tail, pages, range(page, behind))
-            else:
-                chunk = self._rows(tail, pages, range(page, behind), sequence=sequence)
-            low = bisect_left(chunk.keys, start) if chunk.keys and chunk.keys[0] < start else 0
-            is_last = end is not None and bool(chunk.keys) and chunk.keys[-1] >= end
-            high = bisect_left(chunk.keys, end) if end is not None and is_last else len(chunk.keys)
-            if low < high:
-                yield chunk if high - low == len(chunk.keys) else chunk.slice(low, high)
-            if is_last:
-                return
-            page = behind
+        if sequence is not None and self.meta.max_sequence <= sequence:
+            sequence = None
+        return _RowsOfPages(self, tail, tail.pages, start, sequence=sequence)
 
-    def _continues(self, tail: Tail, pages: Pages, page: int) -> bool:
-        """Whether the first key of a page may be the last one of the page before."""
-        number = pages.blocks[page]
-        return pages.starts[number] == page and tail.flags[number] & CONTINUES != 0
-
-    def _pairs(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> Chunk:
-        """Keys and values of neighbouring pages of plain blocks."""
-        mapped, bounds = tail.mapped, pages.bounds
-        if len(numbers) >= _MANY_PAGES and mapped is not None:
-            pieces = [mapped[bounds[page] : bounds[page + 1]] for page in numbers]
-            content = join_pages(tail, numbers, pieces, path=self._path)
-            lengths = np.asarray(pages.raw_lengths[numbers[0] : numbers[-1] + 1]).astype(np.int64)
-            try:
-                batch = batch_of_run(content, lengths)
-            except BadPageError as error:
-                raise self._bad_page_error(tail, pages.blocks[numbers[0]]) from error
-            return Chunk(keys_of(batch.column(0)), keys_of(batch.column(3)), ())
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        bodies = decode_mapped_pages(tail, numbers[0], numbers[-1] + 1, path=self._path)
-        for page, body in zip(numbers, bodies, strict=True):
-            try:
-                more_keys, more_values = pairs_of_page(body)
-            except BadPageError as error:
-                raise self._bad_page_error(tail, pages.blocks[page]) from error
-            keys += more_keys
-            values += more_values
-        return Chunk(keys, values, ())
-
-    def _rows(self, tail: Tail, pages: Pages, numbers: Sequence[int], *, sequence: int | None) -> Chunk:
-        """All rows of neighbouring pages up to a sequence; there may be none."""
-        rows: list[Row] = []
-        bodies = decode_mapped_pages(tail, numbers[0], numbers[-1] + 1, path=self._path)
-        for page, body in zip(numbers, bodies, strict=True):
-            try:
-                rows += rows_of_page(body)
-            except BadPageError as error:
-                raise self._bad_page_error(tail, pages.blocks[page]) from error
+    def read_chunk(self, tail: Tail, pages: Pages, first: int, behind: int, *, sequence: int | None) -> Chunk:
+        """The rows of the neighbouring pages [first, behind) of a mapped file up to a sequence; there may be none."""
+        bodies = read_mapped_pages(tail, first, behind, path=self._path)
+        flags = tail.flags[pages.blocks[first] : pages.blocks[behind - 1] + 1]
+        page = first
+        try:
+            if sequence is None and all(map(PLAIN.__and__, flags)):
+                keys, values = list[bytes](), list[bytes]()
+                for body in bodies:
+                    add_pairs(body, keys, values)
+                    page += 1
+                return Chunk(keys, values, ())
+            rows: list[Row] = []
+            for body in bodies:
+                rows += rows_of_page(bytes(body))
+                page += 1
+        except BadPageError as error:
+            raise self._bad_page_error(tail, pages.blocks[page]) from error
         return chunk_of_rows(rows if sequence is None else [row for row in rows if row.sequence <= sequence])
 
     def _load(self, tail: Tail, number: int) -> Block:
@@ -752,6 +721,89 @@ class FileReader:
             path=self._path,
             offset=offset,
         )
+
+
+class _RowsOfPages(Source):
+    """Rows of a mapped file, some neighbouring pages at a time.
+
+    Args:
+        start: the first key that counts.
+        sequence: newest that counts, inclusive; None: all.
+    """
+
+    __slots__ = (
+        "_keys",
+        "_left",
+        "_low",
+        "_page",
+        "_page_count",
+        "_pages",
+        "_reader",
+        "_rows_per_page",
+        "_sequence",
+        "_tail",
+    )
+
+    def __init__(self, reader: FileReader, tail: Tail, pages: Pages, start: bytes, *, sequence: int | None) -> None:
+        self._reader = reader
+        self._tail = tail
+        self._pages = pages
+        self._keys = pages.keys or pages.load_keys(tail)
+        self._page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
+        """The next one."""
+        self._page_count = len(self._keys)
+        self._rows_per_page = reader.meta.row_count / self._page_count
+        self._low = start
+        self._left: Chunk | None = None
+        """Rows of the pages before, from `_low` on."""
+        self._sequence = sequence
+
+    def bound(self, row_count: int) -> bytes | None:
+        if self._left is not None:
+            row_count -= len(self._left.keys)
+        page = self._page + max(0, int(row_count / self._rows_per_page))
+        if page >= self._page_count:
+            return None
+        if self._keys[page] <= self._low:  # rows of one key go on in several blocks
+            page = bisect_right(self._keys, self._low, page)
+        return self._keys[page] if page < self._page_count else None
+
+    def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
+        left = self._left
+        if left is not None:
+            if bound is None or left.keys[-1] < bound:
+                chunks.append(left)
+                self._left = None
+            else:
+                self._left = _take_below(left, bound, chunks)
+        page, keys = self._page, self._keys
+        if bound is None:
+            self._page = behind = self._page_count
+        elif page < self._page_count and keys[page] < bound:
+            self._page = behind = bisect_left(keys, bound, page)
+        else:
+            behind = page
+        if page < behind:
+            chunk = self._reader.read_chunk(self._tail, self._pages, page, behind, sequence=self._sequence)
+            low = self._low
+            if chunk.keys and chunk.keys[0] < low:
+                chunk = chunk.slice(bisect_left(chunk.keys, low), len(chunk.keys))
+            if chunk.keys:
+                if bound is None or chunk.keys[-1] < bound:
+                    chunks.append(chunk)
+                else:
+                    self._left = _take_below(chunk, bound, chunks)
+        if bound is not None:
+            self._low = bound
+
+
+def _take_below(chunk: Chunk, bound: bytes, chunks: list[Chunk]) -> Chunk:
+    """Add the rows of a chunk below a key, if there are some; the others, of which there is one."""
+    count = bisect_left(chunk.keys, bound)
+    if not count:
+        return chunk
+    chunks.append(chunk.slice(0, count))
+    return chunk.slice(count, len(chunk.keys))
 
 
 def _unload(mapped: memoryview, start: int, end: int) -> None:

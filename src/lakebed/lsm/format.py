@@ -343,7 +343,7 @@ def decode_tail(body: memoryview, *, meta: FileMeta, path: str, mapped: memoryvi
     """
     if len(body) != meta.size_bytes - meta.tail_offset:
         _corrupt(path, meta.tail_offset + len(body), f"it ends here, and {meta.size_bytes:,} bytes were written to it")
-    footer, footer_offset = _footer(body, meta=meta, path=path)
+    footer, footer_offset = _footer(body, size_bytes=meta.size_bytes, tail_offset=meta.tail_offset, path=path)
     sections = {"filter": footer.filter, "index": footer.index}
     if footer.pages is not None:
         sections["pages"] = footer.pages
@@ -369,18 +369,18 @@ def decode_tail(body: memoryview, *, meta: FileMeta, path: str, mapped: memoryvi
     return tail.tail(Filter(parts["filter"]), pages, mapped=mapped, size_bytes=len(body) if mapped is None else 0)
 
 
-def _footer(body: memoryview, *, meta: FileMeta, path: str) -> tuple[Footer, int]:
-    """The footer, and where it begins in the file."""
-    trailer_offset = meta.size_bytes - _TRAILER.size
+def _footer(body: memoryview, *, size_bytes: int, tail_offset: int, path: str) -> tuple[Footer, int]:
+    """The footer of the tail of a file of `size_bytes`, and where it begins in the file."""
+    trailer_offset = size_bytes - _TRAILER.size
     if len(body) < _TRAILER.size:
-        _corrupt(path, meta.tail_offset, "its tail is too short to be one")
+        _corrupt(path, tail_offset, "its tail is too short to be one")
     length, checksum, magic = _TRAILER.unpack(body[-_TRAILER.size :])
     if magic != MAGIC:
-        _corrupt(path, meta.size_bytes - len(MAGIC), "it does not end as a sorted file does")
+        _corrupt(path, size_bytes - len(MAGIC), "it does not end as a sorted file does")
     offset = trailer_offset - length
-    if offset < meta.tail_offset:
+    if offset < tail_offset:
         _corrupt(path, trailer_offset, f"its footer is said to have {length:,} bytes")
-    text = body[offset - meta.tail_offset : len(body) - _TRAILER.size]
+    text = body[offset - tail_offset : len(body) - _TRAILER.size]
     if xxh3_64_intdigest(text, seed=offset) != checksum:
         _corrupt(path, offset, "the checksum of its footer is wrong")
     try:
@@ -406,11 +406,32 @@ def _footer(body: memoryview, *, meta: FileMeta, path: str) -> tuple[Footer, int
         _corrupt(path, offset, f"its footer cannot be read ({error})", cause=error)
 
 
-def _check_statistics(text: memoryview, *, meta: FileMeta, path: str, offset: int) -> None:
+def read_meta(body: memoryview, *, path: str) -> FileMeta:
+    """What a version remembers of a file, from all bytes of the file: for a reader that has no version of it.
+
+    Raises:
+        Corruption, UnsupportedFormat: as `decode_tail`; that the blocks are whole is not checked.
+    """
+    footer, footer_offset = _footer(body, size_bytes=len(body), tail_offset=0, path=path)
+    section = footer.statistics
+    if section.length < 0 or not 0 <= section.offset <= footer_offset - section.length:
+        _corrupt(path, footer_offset, f"its statistics are said to be at {section.offset:,}")
+    text = body[section.offset : section.offset + section.length]
+    if xxh3_64_intdigest(text, seed=section.offset) != section.checksum:
+        _corrupt(path, section.offset, "the checksum of its statistics is wrong")
+    statistics = _decode_statistics(text, path=path, offset=section.offset)
+    return FileMeta(size_bytes=len(body), **msgspec.structs.asdict(statistics))
+
+
+def _decode_statistics(text: memoryview, *, path: str, offset: int) -> Statistics:
     try:
-        statistics = msgspec.json.decode(text, type=Statistics)
+        return msgspec.json.decode(text, type=Statistics)
     except msgspec.DecodeError as error:
         _corrupt(path, offset, f"its statistics cannot be read ({error})", cause=error)
+
+
+def _check_statistics(text: memoryview, *, meta: FileMeta, path: str, offset: int) -> None:
+    statistics = _decode_statistics(text, path=path, offset=offset)
     for name in Statistics.__struct_fields__:
         written, remembered = getattr(statistics, name), getattr(meta, name)
         if written != remembered:
@@ -605,25 +626,36 @@ def unpack_page(entry: PageEntry, piece: memoryview, *, path: str) -> bytes:
     return body
 
 
-def decode_mapped_pages(tail: Tail, first: int, last: int, *, path: str) -> list[bytes]:
-    """As `decode_page` of the neighbouring pages [first, last) of a file that is mapped. Cost: about 1 us a page."""
+def read_mapped_pages(tail: Tail, first: int, last: int, *, path: str) -> Sequence[bytes | memoryview]:
+    """As `decode_page` of the neighbouring pages [first, last) of a file that is mapped.
+
+    Returns:
+        Of a page that is not compressed the place where it is mapped.
+    Cost: about 1 us a page.
+    """
     pages, mapped = tail.pages, tail.mapped
     assert pages is not None, "a file without pages has none"
     assert mapped is not None, "a file that is not mapped is read by requests"
+    if last - first == 1:
+        start, checksum, length, raw_length, *_ = read_page_entry(pages.octets, PAGE_ENTRY_BYTES * first)
+        piece = mapped[start : start + length]
+        if length == raw_length and xxh3_64_intdigest(piece, start) == checksum:
+            return (piece,)
+        return (decode_page(tail, first, piece, path=path),)
     bounds = pages.bounds[first : last + 1].tolist()
     pieces = list(map(mapped.__getitem__, map(slice, bounds, bounds[1:])))
-    codecs = set(tail.codecs[pages.blocks[first] : pages.blocks[last - 1] + 1])
-    if list(map(xxh3_64_intdigest, pieces, bounds)) == pages.checksums[first:last].tolist() and len(codecs) == 1:
-        codec = codecs.pop()
-        sizes = pages.raw_lengths[first:last].tolist()
-        if codec == NOT_COMPRESSED:
-            return list(map(bytes, pieces))
-        with suppress(KeyError, pa.ArrowException, OSError):
-            unpack = CODECS[codec].decompress
-            return [
-                bytes(piece) if len(piece) == size else unpack(piece, size, asbytes=True)
-                for piece, size in zip(pieces, sizes, strict=True)
-            ]
+    sizes = pages.raw_lengths[first:last].tolist()
+    if list(map(xxh3_64_intdigest, pieces, bounds)) == pages.checksums[first:last].tolist():
+        if list(map(len, pieces)) == sizes:
+            return pieces
+        codecs = set(tail.codecs[pages.blocks[first] : pages.blocks[last - 1] + 1])
+        if len(codecs) == 1:
+            with suppress(KeyError, pa.ArrowException, OSError):
+                unpack = CODECS[codecs.pop()].decompress
+                return [
+                    piece if len(piece) == size else unpack(piece, size, asbytes=True)
+                    for piece, size in zip(pieces, sizes, strict=True)
+                ]
     # Each by itself says which of them is wrong.
     return [decode_page(tail, page, piece, path=path) for page, piece in zip(range(first, last), pieces, strict=True)]
 
@@ -645,7 +677,7 @@ def join_pages(
         pieces = list(map(tail.mapped.__getitem__, map(slice, offsets, ends)))
     sums, checksums = list(map(xxh3_64_intdigest, pieces, offsets)), entries["checksum"].tolist()
     codecs = entries["codec"]
-    if sums == checksums and (codecs == codecs[0]).all():
+    if sums == checksums and np.count_nonzero(codecs == codecs[0]) == len(codecs):
         with suppress(KeyError, pa.ArrowException, OSError):
             return unpack_pages(pieces, entries["raw_length"].tolist(), codec=int(codecs[0]))
     # Each by itself says which of them is wrong.

@@ -116,7 +116,7 @@ def cut(content: bytes | memoryview, starts: npt.NDArray[np.int64], ends: npt.ND
     """The bytes of [start, end) of each. Cost: about 0.05 us each if they are equally long, 0.2 us otherwise."""
     lengths = ends - starts
     width = int(lengths[0])
-    if width and (lengths == width).all():
+    if width and np.count_nonzero(lengths == width) == len(lengths):
         pieces: list[bytes] = records_at(content, width, starts).tolist()
         return pieces
     take = content.__getitem__ if isinstance(content, bytes) else memoryview(content).__getitem__

@@ -13,13 +13,14 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numpy import count_nonzero
 from typing_extensions import Buffer
 from xxhash import xxh32_intdigest
 
@@ -40,6 +41,8 @@ _HAS_KINDS: Final = 2
 _HAS_ENDS: Final = 4
 
 _HEADER_BYTES: Final = _HEADER.size
+_HEAD: Final = struct.Struct("<IIII")
+"""The header without the sequence."""
 _HEADER_PLACES: Final = np.arange(_HEADER_BYTES)
 _NARROW_ROW: Final = struct.Struct("<HHI")
 _WIDE_ROW: Final = struct.Struct("<IIQ")
@@ -57,6 +60,9 @@ _FRAMES: Final = pa.Codec("lz4")
 
 _FALSE_MATCHES_MAX: Final = 8
 """Places where the bytes of a key stand and no such key begins, before the rows are bisected instead."""
+
+_EQUAL_ROWS_MAX: Final = 1024
+"""A page of more rows is not read by one call, for what reads it is kept."""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
@@ -258,7 +264,7 @@ def find_values(
     Raises `BadPageError`. Cost: about 40 us, and 0.6 us a key.
     """
     lengths = starts[1:] - starts[:-1]
-    if int(lengths.min()) < _HEADER_BYTES or int(starts[-1]) != len(content):
+    if count_nonzero(lengths < _HEADER_BYTES) or int(starts[-1]) != len(content):
         raise BadPageError
     heads = records_at(content, _HEADER_BYTES, starts[:-1]).view(_HEADER_TYPE)
     is_simple = heads["flags"] == 0
@@ -270,9 +276,9 @@ def find_values(
     values_at = keys_at + key_bytes
     is_bad = (values_at + value_bytes != starts[1:]) | (counts == 0)
     is_bad &= is_simple
-    if is_bad.any():
+    if count_nonzero(is_bad):
         raise BadPageError(int(is_bad.argmax()))
-    all_simple = is_simple.all()
+    all_simple = count_nonzero(is_simple) == len(is_simple)
     keys = batch.keys
     # Of other pages nothing is searched, so that rows have to tell: no search ends before it begins.
     low = (keys_at if all_simple else np.where(is_simple, keys_at, 1)).take(places)
@@ -300,12 +306,12 @@ def find_values(
         is_match &= heads["base"].take(places) + fields["sequence"] <= np.uint64(sequence)
     is_bad = (value_starts > value_ends) | (value_ends > value_bytes)
     is_bad &= is_match
-    if is_bad.any():
+    if count_nonzero(is_bad):
         raise BadPageError(int(places[is_bad.argmax()]))
     bases = values_at.take(places)
     value_starts += bases
     value_ends = value_ends + bases
-    if is_match.all():
+    if count_nonzero(is_match) == len(is_match):
         values.update(zip(keys, cut(content, value_starts, value_ends), strict=True))
         return undecided
     matches = is_match.nonzero()[0]
@@ -415,27 +421,85 @@ def rows_of_page(page: bytes) -> list[Row]:
     ]
 
 
-def pairs_of_page(page: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Keys and values of all rows of a page, in its order. Raises `BadPageError`. Cost: 2 us, and 0.3 us a row."""
+def add_pairs(page: bytes | memoryview, keys: list[bytes], values: list[bytes]) -> None:
+    """Add keys and values of all rows of a page, in its order.
+
+    Raises `BadPageError`. Cost: about 1 us, and 0.05 us a row where keys and values are equally long, else 0.25 us.
+    """
+    layout = _equal_rows(bytes(page[:16]))
+    if layout is not None:
+        read, size_bytes, places, keys_at, values_at = layout
+        if size_bytes != len(page):
+            raise BadPageError
+        fields = read(page)
+        if fields[:keys_at:2] == places:
+            keys += fields[keys_at:values_at]
+            values += fields[values_at:]
+            return
     flags, count, key_bytes, value_bytes, _ = _read_header(page)
     if flags:
-        rows = rows_of_page(page)
-        return [row.key for row in rows], [row.value for row in rows]
-    keys_at = _HEADER_BYTES + 8 * count
-    values_at = keys_at + key_bytes
-    if not count or values_at + value_bytes != len(page):
+        rows = rows_of_page(bytes(page))
+        keys += [row.key for row in rows]
+        values += [row.value for row in rows]
+        return
+    top = _HEADER_BYTES + 8 * count
+    bottom = top + key_bytes
+    if not count or bottom + value_bytes != len(page):
         raise BadPageError
-    fields = _read_places(count)(page, _HEADER_BYTES)
-    keys, values = page[keys_at:values_at], page[values_at:]
-    starts, value_starts = fields[::4], fields[1::4]
-    return (
-        [keys[start:end] for start, end in zip(starts, (*starts[1:], key_bytes), strict=True)],
-        [values[start:end] for start, end in zip(value_starts, (*value_starts[1:], value_bytes), strict=True)],
-    )
+    places = _read_places(count)(page, _HEADER_BYTES)
+    starts, value_starts = places[::4], places[1::4]
+    cut_key, cut_value = bytes(page[top:bottom]).__getitem__, bytes(page[bottom:]).__getitem__
+    keys += map(cut_key, map(slice, starts, (*starts[1:], key_bytes)))
+    values += map(cut_value, map(slice, value_starts, (*value_starts[1:], value_bytes)))
+
+
+def find_among_all(
+    content: bytes, starts: npt.NDArray[np.int64], keys: Sequence[bytes], values: dict[bytes, bytes]
+) -> None:
+    """As `find_values`, where every row is a PUT that does not end and the only one of its key, for many keys a page.
+
+    Raises `BadPageError`. Cost: as `add_pairs` of all pages, and 0.1 us a key.
+    """
+    pairs: tuple[list[bytes], list[bytes]] = ([], [])
+    view, places = memoryview(content), starts.tolist()
+    for number, (start, end) in enumerate(pairwise(places)):
+        try:
+            add_pairs(view[start:end], *pairs)
+        except BadPageError as error:
+            raise BadPageError(number) from error
+    rows = dict(zip(*pairs, strict=True))
+    for key in keys:
+        if key in rows:
+            values[key] = rows[key]
+
+
+_Reader = Callable[[Buffer], tuple[Any, ...]]
+
+
+@lru_cache(1024)
+def _equal_rows(head: bytes) -> tuple[_Reader, int, tuple[int, ...], int, int] | None:
+    """How to read a page whose keys are equally long, and its values too, by one call.
+
+    Args:
+        head: the first 16 bytes of the page.
+
+    Returns:
+        What reads it: two fields a row, of which the first is where its key and value begin, as one number; keys;
+        values. The length of such a page, these first fields, and the numbers of the first key and value among what is
+        read. None where the lengths cannot be equal.
+    """
+    flags, count, key_bytes, value_bytes = _HEAD.unpack(head)
+    if flags or not count or key_bytes % count or value_bytes % count or count > _EQUAL_ROWS_MAX:
+        return None
+    key_width, value_width = key_bytes // count, value_bytes // count
+    form = f"<{_HEADER_BYTES}x{'II' * count}{f'{key_width}s' * count}{f'{value_width}s' * count}"
+    reader = struct.Struct(form)
+    places = tuple(row * key_width | row * value_width << 16 for row in range(count))
+    return reader.unpack_from, reader.size, places, 2 * count, 3 * count
 
 
 @cache
-def _read_places(count: int) -> Callable[[bytes, int], tuple[int, ...]]:
+def _read_places(count: int) -> Callable[[Buffer, int], tuple[int, ...]]:
     """What reads the fields of so many rows that are not wide, two bytes at a time."""
     return struct.Struct(f"<{4 * count}H").unpack_from
 

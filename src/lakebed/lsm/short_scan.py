@@ -1,27 +1,30 @@
 """The first rows of a scan that begins at a key, as lists: most such scans end soon.
 
-Owns: chunks of sorted keys with their values, and merging them. Forming Arrow batches and sorting them costs as much as
-a hundred rows, so the first rows are taken a page of each file at a time, and some keys of each memtable.
+Owns: taking rows below one key after another from all sources, and merging them. Forming Arrow batches and sorting them
+costs as much as a hundred rows, so the first rows are taken some pages of each file at a time, and some keys of each
+memtable. Where the next step ends is known before anything is read: files know the keys from which their pages begin.
 
-Invariants: a chunk has all versions of its keys that its source has; chunks of a source follow one another in the order
-of keys and do not overlap; sources are given from the newest to the oldest, and of two sources the first has the newer
-rows of every key. It says the same as `lakebed.lsm.merge`, and `lakebed.lsm.resolve` gives both their meaning.
+Invariants: a source gives each of its rows once, in the order of keys, and all that it has of a key in one step;
+sources are given from the newest to the oldest, and of two sources the first has the newer rows of every key. It says
+the same as `lakebed.lsm.merge`, and `lakebed.lsm.resolve` gives both their meaning.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind, Row
 
-_FIRST_KEY_COUNT: Final = 8
-"""Keys of a memtable that are taken at first; each further chunk has four times as many."""
-_KEY_COUNT_MAX: Final = 128
+_FIRST_ROW_COUNT: Final = 16
+"""Rows of the largest source that the first step takes, about; each further step takes twice as many."""
+
+NO_ROWS: Final = b""
+"""What `Source.bound` says where nothing can be taken: no key is below."""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
@@ -44,97 +47,138 @@ class Chunk(NamedTuple):
         return Chunk(self.keys[start:end], values, self.rows[start:end])
 
 
+class Source(Protocol):
+    """Rows in the order of their keys, of which some were taken."""
+
+    def bound(self, row_count: int) -> bytes | None:
+        """A key behind about `row_count` of the next rows, above what was taken.
+
+        None: there are no more rows than that. `NO_ROWS` where rows follow that cannot be taken like this.
+        """
+        ...
+
+    def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
+        """Add the rows with keys below the bound that were not taken yet; None: all. Bounds ascend."""
+        ...
+
+
 def chunk_of_rows(rows: Sequence[Row]) -> Chunk:
     """Rows of which some do not settle the value of their key."""
     return Chunk(list(map(_key_of, rows)), None, rows)
 
 
-def chunks_of_memtable(
-    memtable: Memtable, keys: Sequence[bytes], start: bytes, end: bytes | None, *, sequence: int | None
-) -> Iterator[Chunk]:
-    """What a memtable has of some of its keys, which are sorted, from `start` on and below `end`.
+class KeysOfMemtable(Source):
+    """What a memtable has of some of its keys.
 
     Args:
+        keys: ascending.
+        start: the first key that counts.
         sequence: newest that counts, inclusive; None: all.
     """
-    at, stop = bisect_left(keys, start), len(keys) if end is None else bisect_left(keys, end)
-    count = _FIRST_KEY_COUNT
-    while at < stop:
-        some = keys[at : min(at + count, stop)]
-        values: dict[bytes, bytes] = {}
-        if memtable.find_values(some, values, sequence=sequence):
-            rows = memtable.find_values(some, None, sequence=sequence)
-            yield chunk_of_rows([row for versions in rows.values() for row in versions])
+
+    __slots__ = ("_at", "_keys", "_memtable", "_sequence")
+
+    def __init__(self, memtable: Memtable, keys: Sequence[bytes], start: bytes, *, sequence: int | None) -> None:
+        self._memtable = memtable
+        self._keys = keys
+        self._at = bisect_left(keys, start)
+        self._sequence = sequence
+
+    def bound(self, row_count: int) -> bytes | None:
+        behind = self._at + row_count
+        return self._keys[behind] if behind < len(self._keys) else None
+
+    def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
+        at, all_keys = self._at, self._keys
+        self._at = behind = len(all_keys) if bound is None else bisect_left(all_keys, bound, at)
+        if at == behind:
+            return
+        keys, values = all_keys[at:behind], dict[bytes, bytes]()
+        if self._memtable.find_values(keys, values, sequence=self._sequence):
+            rows = self._memtable.find_values(keys, None, sequence=self._sequence)
+            chunks.append(chunk_of_rows([row for versions in rows.values() for row in versions]))
         elif values:
-            yield Chunk(list(values), list(values.values()), ())
-        at += count
-        count = min(4 * count, _KEY_COUNT_MAX)
+            chunks.append(Chunk(list(values), list(values.values()), ()))
 
 
-def merge_chunks(
-    sources: Sequence[Iterator[Chunk]], *, resolve: Callable[[list[Row]], Row | None], count: int
-) -> Generator[list[tuple[bytes, bytes]], None, bytes | None]:
-    """Keys and values of all sources, ascending, some at a time, about `count` of them.
+def merge_sources(
+    sources: Sequence[Source],
+    *,
+    start: bytes,
+    end: bytes | None,
+    resolve: Callable[[list[Row]], Row | None],
+    count: int,
+) -> Generator[Iterable[tuple[bytes, bytes]], None, bytes | None]:
+    """Keys and values of [start, end) of all sources, ascending, some at a time, about `count` of them.
 
     Args:
-        sources: newest first.
+        sources: newest first; of none the rows below `start` count.
+        end: key behind the last; None: to the largest.
         resolve: what the rows of one key mean.
 
     Returns:
         A key that is above all that were given and not above any other; None: there are no others.
-    Cost: about 3 us a chunk, and 0.1 us a row where a chunk overlaps with no other.
+    Cost: about 1 us a source for each step, and 0.1 us a row where only one source has some.
     """
-    chunks: list[Chunk | None] = [next(source, None) for source in sources]
-    given = 0
+    given, low, row_count = 0, start, _FIRST_ROW_COUNT
     while True:
-        ends = [chunk.keys[-1] for chunk in chunks if chunk is not None]
-        if not ends:
+        bound = min([key for source in sources if (key := source.bound(row_count)) is not None], default=None)
+        if bound == NO_ROWS:
+            return low
+        is_last = bound is None or (end is not None and bound >= end)
+        if is_last:
+            bound = end
+        chunks: list[Chunk] = []
+        for source in sources:
+            source.take(bound, chunks)
+        if chunks:
+            keys, values = _merge(chunks, resolve)
+            given += len(keys)
+            yield zip(keys, values, strict=True)
+        if is_last or bound is None:
             return None
-        cut = min(ends)
         if given >= count:
-            return bytes(min(chunk.keys[0] for chunk in chunks if chunk is not None))
-        parts: list[Chunk] = []
-        taken: list[int] = []
-        for number, chunk in enumerate(chunks):
-            if chunk is None or chunk.keys[0] > cut:
-                continue
-            if chunk.keys[-1] == cut:
-                parts.append(chunk)
-                taken.append(number)
-            else:
-                position = bisect_right(chunk.keys, cut)
-                parts.append(chunk.slice(0, position))
-                chunks[number] = chunk.slice(position, len(chunk.keys))
-        pairs = _pairs_of(parts, resolve)
-        given += len(pairs)
-        yield pairs
-        # Behind the rows, because a caller that has enough of them needs no more pages.
-        for number in taken:
-            chunks[number] = next(sources[number], None)
+            return bound
+        low = bound
+        row_count *= 2
 
 
-def _pairs_of(parts: Sequence[Chunk], resolve: Callable[[list[Row]], Row | None]) -> list[tuple[bytes, bytes]]:
-    """Keys and values of chunks, newest first, that have the same range of keys."""
-    if all(part.values is not None for part in parts):
-        if len(parts) == 1:
-            return list(zip(parts[0].keys, parts[0].values or (), strict=True))
-        newest: dict[bytes, bytes] = {}
-        for part in reversed(parts):
-            newest.update(zip(part.keys, part.values or (), strict=True))
-        return sorted(newest.items())
+def _merge(
+    chunks: Sequence[Chunk], resolve: Callable[[list[Row]], Row | None]
+) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Keys and values of chunks, newest first, all of whose rows are there of the keys that they have."""
+    newest: dict[bytes, bytes] = {}
+    for chunk in reversed(chunks):
+        if chunk.values is None:
+            return _merge_rows(chunks, resolve)
+        if len(chunks) == 1:
+            return chunk.keys, chunk.values
+        newest.update(zip(chunk.keys, chunk.values, strict=True))
+    if len(newest) == len(chunks[-1].keys):  # the oldest has all keys, in their order
+        return list(newest), list(newest.values())
+    keys = sorted(newest)
+    return keys, list(map(newest.__getitem__, keys))
+
+
+def _merge_rows(
+    chunks: Sequence[Chunk], resolve: Callable[[list[Row]], Row | None]
+) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """As `_merge`, where rows decide."""
     versions: dict[bytes, list[Row]] = {}
-    for part in parts:
-        rows = part.rows
-        if part.values is not None:
+    for chunk in chunks:
+        rows = chunk.rows
+        if chunk.values is not None:
             # Older than every row of its key so far, and what is below it does not count: any sequence will do.
-            rows = [Row(key, 0, _PUT, value, None) for key, value in zip(part.keys, part.values, strict=True)]
+            rows = [Row(key, 0, _PUT, value, None) for key, value in zip(chunk.keys, chunk.values, strict=True)]
         for key, group in groupby(rows, _key_of):
             known = versions.setdefault(key, [])
             if all(row.kind == _MERGE for row in known):
                 known += group
-    pairs = []
+    keys: list[bytes] = []
+    values: list[bytes] = []
     for key in sorted(versions):
         row = resolve(versions[key])
         if row is not None:
-            pairs.append((key, row.value))
-    return pairs
+            keys.append(key)
+            values.append(row.value)
+    return keys, values

@@ -34,6 +34,7 @@ from lakebed.lsm.cache import RowCache
 from lakebed.lsm.compact import run_compaction
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.files import FileStore
+from lakebed.lsm.filter import hash_key
 from lakebed.lsm.flush import encode_memtable
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, FileSet, Kind
@@ -93,9 +94,9 @@ class _Waiting:
 
 
 class _Shown:
-    """What readers below the active memtable see, all of one moment. Immutable."""
+    """What readers below the active memtable see, all of one moment. Immutable, but for `probes`."""
 
-    __slots__ = ("file_set", "files_view", "has_operands", "memtables", "rows_generation", "waiting")
+    __slots__ = ("file_set", "files_view", "has_operands", "memtables", "probes", "rows_generation", "waiting")
 
     def __init__(
         self, waiting: tuple[_Waiting, ...], file_set: FileSet, files_view: View, rows_generation: int
@@ -108,6 +109,8 @@ class _Shown:
         """The files alone."""
         self.rows_generation = rows_generation
         """Of the row cache, when the set was shown."""
+        self.probes: Sequence[Callable[[int], bool]] | None = None
+        """`View.probes` of the files, once all of them were read; None before."""
         self.has_operands = any(file.merge_count for file in file_set.files())
         """Then a value may be combined of rows of which one has a TTL that is not known here: none is cached."""
 
@@ -218,7 +221,16 @@ class Tree:
                     break
             else:
                 value = self._rows.young.get(key)
-                return self._latest_in_files(key, shown) if value is None else value
+                if value is not None:
+                    return value
+                if shown.probes:  # what no filter lets pass is not in the older part of the cache either
+                    key_hash = hash_key(key)
+                    for may_contain in shown.probes:
+                        if may_contain(key_hash):
+                            break
+                    else:
+                        return None
+                return self._latest_in_files(key, shown)
         if row in memtable.special:
             return self._latest_special(key, memtable, row)
         return memtable.values[row]
@@ -246,6 +258,8 @@ class Tree:
             return value
         try:
             answer = view.find_value(key)
+            if shown.probes is None:
+                shown.probes = view.probes()
             if answer is None:
                 return None
             if answer is ROWS_DECIDE:

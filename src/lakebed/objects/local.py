@@ -30,6 +30,7 @@ from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.driver import Driver
+from lakebed.objects.file_system_sync import FILE_COUNT_MIN, FileSystemSyncs
 from lakebed.objects.memory import absent, check_range, exists_error
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
@@ -120,6 +121,7 @@ class LocalDriver(Driver):
         self._rng = environment.rng
         self._runtime = environment.runtime
         self._syncs = SharedSyncs(_flush, runtime=environment.runtime)
+        self._file_systems = FileSystemSyncs(environment=environment)
         self._nameless = bool(_O_TMPFILE) and os.path.isdir(_PROC)
         self._checked: dict[str, None] = {}
         self._durable: dict[str, None] = {}
@@ -335,8 +337,13 @@ class LocalDriver(Driver):
         _remember(self._durable, folder, self._memory_count_max)
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Sync each file, and each of their folders once, a few at a time: a disk serves those together."""
+        """Sync all files and their folders at once where the system can; else each, a few at a time."""
         folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
+        if len(paths) >= FILE_COUNT_MIN and len(folders) == 1:
+            [folder] = folders
+            if self._sync_file_system(folder, paths):
+                self.make_parents_durable(folder)
+                return
         syncs = [partial(self._sync_file, path) for path in paths]
         syncs += [partial(self._sync_shared, folder) for folder in folders]
         if len(paths) > 1:
@@ -346,6 +353,22 @@ class LocalDriver(Driver):
                 sync()
         for folder in folders:
             self.make_parents_durable(folder)
+
+    def _sync_file_system(self, folder: str, paths: Sequence[str]) -> bool:
+        """Sync files of one folder with all that is on their file system; False: that is not to be done now."""
+        for path in paths:
+            self._check(path)
+        try:
+            parent = os.open(self._place(folder), _OPEN_FOLDER)
+            try:
+                if not self._file_systems.can_sync(parent):
+                    return False
+                self._file_systems.sync(parent, [partial(self._open, path) for path in paths])
+            finally:
+                os.close(parent)
+        except OSError as error:
+            raise self._translate(error, "sync", folder) from error
+        return True
 
     def _sync_file(self, path: str) -> None:
         descriptor = self._open(path)

@@ -65,6 +65,11 @@ class NumberedLog:
         self._padded = name_of(9) < name_of(10)
         self._seen: int | None = None
 
+    @property
+    def seen(self) -> int | None:
+        """The newest number that this object has seen; others may have added newer ones, or deleted it."""
+        return self._seen
+
     def path(self, number: int) -> str:
         """Path of a number's object."""
         return join_path(self._folder, self._name_of(number))

@@ -23,8 +23,8 @@ from lakebed.repo.heads.uploads import SmallUpload, upload_many
 from lakebed.repo.model.model import Entry
 from lakebed.repo.records.context import RepositoryContext
 
-_SYNCED_MAX: Final = 6
-"""Steps at a time that wait for a disk: one that comes does not wait for long until another has ended."""
+_SYNCED_MAX: Final = 3
+"""Steps at a time that wait for a disk: one is synced, another is written, and a third gathers."""
 _UNSYNCED_MAX: Final = 2
 """Steps at a time that wait for nothing: more of them would be smaller ones, and no faster."""
 _STEP_COUNT_MAX: Final = 64

@@ -8,10 +8,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from lakebed.errors import LakebedError, NotFound, Unavailable
+from lakebed.errors import LakebedError, NotFound, Rejected, Unavailable
 from lakebed.metrics import render
 from lakebed.repo.heads import compact
-from lakebed.repo.heads.compact import compact_once, run_compactor_once
+from lakebed.repo.heads.compact import Compaction, compact_once, run_compactor_once
 from lakebed.repo.heads.write import delete_prefix
 from lakebed.repo.model.model import Branch, DiffKind
 from lakebed.repo.records.context import RepositoryContext
@@ -229,6 +229,28 @@ def test_the_sensor_compacts_what_wants_it(place: MemoryRepository) -> None:
         assert run_compactor_once(home) == []
         assert 'lakebed_repo_staged_entries{repository="analytics",branch="few"} 1' in render()
         assert 'lakebed_repo_staged_entries{repository="analytics",branch="many"} 0' in render()
+
+
+def test_a_commit_under_way_is_not_compacted_as_well(place: MemoryRepository) -> None:
+    """Both would apply the same rows. What a commit that was refused has left is compacted by the next step."""
+    place.options = replace(place.options, compaction_staged_min=10)
+    steps: list[list[Compaction]] = []
+
+    def refuse(call: HookCall) -> None:
+        put_many(home, "main", {f"later/{n}": "y" for n in range(10)})
+        steps.append(run_compactor_once(home))
+        raise ValueError("not today")
+
+    with open_context(place) as home:
+        put_many(home, "main", {f"{n}": "x" for n in range(10)})
+        home.hooks.register("pre-commit", refuse)
+        before = home.counters.changes
+        with pytest.raises(Rejected):
+            commit(home, "main", message="refused")
+        assert steps == [[]]
+        assert home.counters.changes > before  # so the background looks again
+        assert [step.outcome for step in run_compactor_once(home)] == ["published"]
+        assert len(uncommitted_of(home, "main")) == 20
 
 
 def test_the_sensor_counts_what_was_there_before(place: MemoryRepository) -> None:

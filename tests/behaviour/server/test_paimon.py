@@ -258,6 +258,28 @@ def test_commits_that_are_refused(paimon: Paimon) -> None:
     assert table.resolve() == head
 
 
+def test_a_table_that_another_process_drops_is_gone_here_too(paimon: Paimon) -> None:
+    """What the server keeps of an opened table: its newest snapshot, and a commit, are of the table that is there."""
+    table = paimon.fill()
+    snapshot = paimon.done("GET", ":/snapshot")["snapshot"]["snapshot"]
+    commit = {
+        "tableId": paimon.done("GET", ":")["id"],
+        "snapshot": {**snapshot, "id": 4, "uuid": None, "properties": {}},
+        "statistics": [],
+    }
+    paimon.lake.drop_table("db.t")
+    for method, place, body in (("GET", ":/snapshot", None), ("POST", ":/commit", commit)):
+        assert paimon.refuse(404, method, place, body)["resourceType"] == "TABLE"
+    again = paimon.lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    assert paimon.refuse(404, "GET", ":/snapshot")["resourceType"] == "SNAPSHOT"
+    for _ in range(2):
+        assert "created again" in paimon.refuse(400, "POST", ":/commit", commit)["message"]
+    assert again.latest() is None
+    again.append(pa.table({"id": pa.array([7], pa.int64())}))
+    assert paimon.done("GET", ":/snapshot")["snapshot"]["recordCount"] == 1
+    assert table.url == again.url, "or this is no test of another table in the same place"
+
+
 def test_a_commit_says_who_made_it(paimon: Paimon) -> None:
     """The snapshot of a commit names the key, and the audit log has the commit too, soon after the reply."""
     table = paimon.fill()

@@ -124,6 +124,7 @@ def test_what_is_read_only_is_not_changed(client: Client, analytics: Repository)
     make(client, "analytics.etl", "u", 403)
     assert table_of(analytics).tags() == []
     ask(client, "POST", "/databases", {"name": "analytics.new"}, 501)
+    ask(client, "POST", "/databases", {"name": "analytics.etl"}, 409)  # clients create it "if it does not exist"
     ask(client, "POST", "/databases/analytics.etl", {"updates": {"a": "1"}}, 501)
     assert [branch.name for branch in analytics.branches()] == ["etl", "main"]
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from lakebed.repo.lakefs.messages import decode_lakefs_entry, decode_lakefs_range, split_value
+from lakebed.repo.lakefs.sstable import SSTable
 from lakebed.repo.records import pulls
 from worlds.repo.memory_repository import MemoryRepository, open_context
 
@@ -183,14 +185,27 @@ def test_a_read_only_key_changes_no_pull_request(client: Any, pull: str) -> None
 
 
 def test_the_files_of_a_commit_can_be_read(client: Any) -> None:
-    """Where the file of a commit's metarange is, and its bytes; of other ids, kinds and repositories nothing."""
-    client.put("a")
+    """Where the file of a commit's metarange is; what is in it and its range, in lakeFS's format; of others nothing."""
+    client.put("a", b"four")
+    client.put("b/ü", b"")
     metarange_id = client.commit()["meta_range_id"]
     location = client.ask("GET", f":/metadata/meta_range/{metarange_id}").json["location"]
     assert f"metaranges/{metarange_id}-" in location
     body = client.ask("GET", f":/metadata/object/meta_range/{metarange_id}")
     assert body.status == 200
-    assert len(body.body) == int(body.headers["Content-Length"]) > 0
+    assert len(body.body) == int(body.headers["Content-Length"])
+    [(last, value)] = SSTable(body.body, path="metarange").rows()
+    listed = decode_lakefs_range(value)
+    assert (listed.first_key, listed.last_key, last, listed.count) == (b"a", "b/ü".encode(), "b/ü".encode(), 2)
+    found = SSTable(client.ask("GET", f":/metadata/object/range/{listed.id}").body, path="range")
+    assert found.properties["type"] == "ranges"
+    entries = {key.decode(): decode_lakefs_entry(split_value(value)[1]) for key, value in found.rows()}
+    shown = {row["path"]: row for row in client.ask("GET", ":/refs/main/objects/ls").json["results"]}
+    assert {path: (entry.etag, entry.size_bytes) for path, entry in entries.items()} == {
+        path: (row["checksum"], row["size_bytes"]) for path, row in shown.items()
+    }
+    assert all(shown[path]["physical_address"].endswith(f"/{entry.address}") for path, entry in entries.items())
+    assert f"ranges/{listed.id}-" in client.ask("GET", f":/metadata/range/{listed.id}").json["location"]
     assert client.ask("GET", f":/metadata/range/{metarange_id}").status == 404
     assert client.ask("GET", f":/metadata/object/other/{metarange_id}").status == 400
     for id in ("0" * 64, "..", metarange_id[:-1], "%2e%2e%2f_repository.json"):

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from conftest import Bench
 
 
+WARM_REQUESTS = 10
+"""To commit: the newest snapshot, schemas, two lists, a manifest, a file that states no time; then the put, the
+boundary, the hint, the schema again."""
+
+
 def named_file(name: str) -> DataFile:
     """A data file of ten rows that exists in manifests only."""
     return made_up.data_file(name, file_size=100, row_count=10, value_stats_cols=())
@@ -145,6 +150,58 @@ def test_a_base_behind_a_gap_is_met(bench: Bench, client: Client) -> None:
     assert committed.id == 4
     assert commit_prepared(bench.reopen().context, prepared) == committed
     assert bench.live(bench.reopen()) == ["a", "b", "c", "d"]
+
+
+def test_a_server_that_saw_only_the_base_leaves_the_decision_to_the_put(bench: Bench, client: Client) -> None:
+    """A server does not look for a version behind the base: one that another put is not overwritten."""
+    base = bench.commit("a")
+    other = bench.reopen()
+    assert other.latest() == base
+    mine, late = (client.prepare(bench.change(name), base=base) for name in ("mine", "late"))
+    with bench.store.count() as requests:
+        assert commit_prepared(other.context, mine) is not None
+    assert requests.total == WARM_REQUESTS
+    assert bench.table.context.snapshots.seen_id == base.id, "or this is no test of an old view"
+    assert commit_prepared(bench.table.context, late) is None
+    assert bench.live(bench.reopen()) == ["a", "mine"]
+
+
+@pytest.mark.parametrize("change", ["schema", "rollback"])
+def test_a_server_with_an_old_view_answers_as_the_one_that_committed(bench: Bench, client: Client, change: str) -> None:
+    """A repeated request reaches a server that does not know the first: where it does not fit any more, it was made."""
+    base = bench.commit("a")
+    other = bench.reopen()
+    assert other.latest() == base
+    prepared = client.prepare(bench.change("b"), base=base)
+    committed = commit_prepared(other.context, prepared)
+    assert committed is not None
+    if change == "schema":
+        other.context.schemas.change(
+            lambda schema: replace(schema, id=schema.id + 1, options={**schema.options, "ignore-delete": "true"}),
+            time_ms=2,
+        )
+        assert commit_prepared(bench.table.context, prepared) == committed
+    else:
+        other.rollback_to(base.id)
+        assert commit_prepared(bench.table.context, client.prepare(bench.change("c"), base=committed)) is None
+    assert bench.live(bench.reopen()) == (["a", "b"] if change == "schema" else ["a"])
+
+
+def test_a_table_of_another_time_is_refused_before_anything_is_decided(bench: Bench, client: Client) -> None:
+    """Which table is meant is asked when its newest schema was looked for, and before a repetition is recognised."""
+    prepared = client.prepare(bench.change("a"), base=None)
+    assert commit_prepared(bench.table.context, prepared) is not None
+    first = bench.table.schema
+    seen = []
+
+    def check() -> None:
+        seen.append(bench.table.schema)
+        raise InvalidRequest("another table", kind="table_replaced")
+
+    bench.reopen().context.schemas.change(lambda schema: replace(schema, id=schema.id + 1, comment="x"), time_ms=2)
+    with pytest.raises(InvalidRequest, match="another table"):
+        commit_prepared(bench.table.context, prepared, check_table=check)
+    assert [schema.id for schema in seen] == [first.id + 1]
 
 
 def test_an_old_base_must_be_prepared_again(bench: Bench, client: Client) -> None:

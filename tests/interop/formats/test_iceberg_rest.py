@@ -174,6 +174,24 @@ def test_types(lake: Lake, catalog: Any) -> None:
     assert extremes.num_rows == 1
 
 
+def test_columns_that_cannot_be_shown(lake: Lake, catalog: Any) -> None:
+    """Each nested column, and each time of day, is left out with its reason, and the others are shown."""
+    types = {
+        "words": pa.list_(pa.string()),
+        "pairs": pa.map_(pa.string(), pa.int64()),
+        "pair": pa.struct([("a", pa.int32())]),
+        "clock": pa.time32("ms"),
+        "nano": pa.timestamp("ns"),
+    }
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64()), *types.items()]))
+    loaded = catalog.load_table("db.t")
+    assert [field.name for field in loaded.schema().fields] == ["id"]
+    reasons = loaded.properties["lakebed.left-out"]
+    for name in types:
+        assert re.search(rf"the column '{name}': [^;]{{10,}}", reasons), reasons
+    assert [field.name for field in table.arrow_schema] == ["id", *types]
+
+
 def test_widened_columns(lake: Lake, catalog: Any) -> None:
     """A widening that Iceberg has is followed; with another one the column is left out, whatever file a row is in."""
     table = lake.create_table("db.t", pa.schema([("n", pa.int32()), ("d", pa.date32()), ("k", pa.int64())]))

@@ -25,7 +25,9 @@ final class Tables {
     }
 
     static Identifier name(JsonNode request) {
-        return Identifier.fromString(request.get("table").textValue());
+        String full = request.get("table").textValue();
+        int dot = full.lastIndexOf('.'); // the name of a database may have dots: repository.branch
+        return Identifier.create(full.substring(0, dot), full.substring(dot + 1));
     }
 
     /** Any table, a system table too, at the request's branch and with its dynamic options. */

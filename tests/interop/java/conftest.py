@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -20,12 +21,14 @@ import pytest
 
 import lakebed
 from lakebed import Lake
+from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 HERE = Path(__file__).parent
 EPOCH_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 HEAP = "-Xmx1g"
+S3_CLIENT = "org.apache.paimon:paimon-s3:1.4.2"
 JAVA_FLOATS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
@@ -211,13 +214,13 @@ class Java:
     encode = staticmethod(encode)
     exact = staticmethod(exact)
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, more_jars: str = "") -> None:
         self.log = folder / "java.log"
         self.warehouse = ""
         self.catalog: dict[str, str] = {}
         home = os.environ.get("JAVA_HOME")
         program = str(Path(home, "bin", "java")) if home else "java"
-        classes = os.pathsep.join([str(HERE / "classes"), str(HERE / "lib" / "*")])
+        classes = os.pathsep.join([str(HERE / "classes"), str(HERE / "lib" / "*"), more_jars])
         # What the second compiler would gain in tests, it never earns back.
         flags = [HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", "-Dfile.encoding=UTF-8"]
         with self.log.open("w") as log:
@@ -229,6 +232,14 @@ class Java:
                 text=True,
                 encoding="utf-8",
             )
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
 
     def call(self, verb: str, table: str = "default.t", **request: Any) -> Any:
         """One request; its answer, or `JavaError`. The verbs and their words: Rows.java and Upkeep.java."""
@@ -310,11 +321,38 @@ def java_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
         pytest.skip(reason)
     java = Java(tmp_path_factory.mktemp("java"))
     yield java
-    assert java.process.stdin is not None
-    assert java.process.stdout is not None
-    java.process.stdin.close()
-    java.process.wait()
-    java.process.stdout.close()
+    java.close()
+
+
+@pytest.fixture
+def java_in_branches(java_process: Java, tmp_path: Path) -> Iterator[tuple[Java, Running]]:
+    """The Java implementation with its S3 client, and a server with an S3 gateway and a repository ``analytics``."""
+    if shutil.which("mvn") is None:
+        pytest.skip("Maven is not installed")
+    copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+    subprocess.run(["mvn", "-q", "-B", copy, f"-Dartifact={S3_CLIENT}", f"-DoutputDirectory={tmp_path}"], check=True)
+    java = Java(tmp_path, more_jars=str(tmp_path / "*"))
+    java.warehouse = str(tmp_path / "lake")
+    options = ServerOptions(durable=False, s3_key_file=str(tmp_path / "s3.key"))
+    try:
+        with start_server(java.warehouse, options=options) as running:
+            started = running.started
+            running.site.repositories.create("analytics").create_branch("etl")
+            java.catalog = {
+                "metastore": "rest",
+                "uri": f"{started.endpoint}/paimon",
+                "warehouse": "lake",
+                "token.provider": "bear",
+                "token": f"{started.access_key}.{started.secret}",
+                "s3.endpoint": started.endpoint,
+                "s3.access-key": str(started.access_key),
+                "s3.secret-key": str(started.secret),
+                "s3.region": "us-east-1",
+                "s3.path-style-access": "true",
+            }
+            yield java, running
+    finally:
+        java.close()
 
 
 @pytest.fixture

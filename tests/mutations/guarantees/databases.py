@@ -10,7 +10,7 @@ import numpy as np
 
 from lakebed.kv import checkpoint, claim, group_commit, lease, recovery, transaction, writer
 from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, merge, page, short_scan, tree, view
-from lakebed.objects import create_once, local, numbered_log, probe, shared_sync
+from lakebed.objects import create_once, file_system_sync, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
     always,
@@ -143,6 +143,16 @@ GUARANTEES = [
         "unit/lsm/test_view.py::test_a_file_with_rows_on_both_sides_of_a_sequence_is_read",
     ),
     Guarantee(
+        "A key is absent when the filters of all levels say so, and not those of one.",
+        change_result(view.View.probes, lambda it: it and it[:1]),
+        "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
+    ),
+    Guarantee(
+        "A deletion hides its key also where many keys of a page are read together.",
+        always(file_reader.FileReader._find_in_group, lambda it: it.PLAIN),
+        "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
+    ),
+    Guarantee(
         "A page of a file that is read alone is checked before it is used.",
         never(format.unpack_page, lambda it: it.checksum),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",
@@ -154,7 +164,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Pages that a short scan reads are checked before they are used.",
-        always(format.decode_mapped_pages, lambda it: it.checksums),
+        always(format.read_mapped_pages, lambda it: it.checksums),
         "unit/lsm/test_page.py::test_damage_under_a_map",
     ),
     Guarantee(
@@ -169,7 +179,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A scan that ends soon shows of a key in several places the newest row.",
-        answer(short_scan._pairs_of, reversed, lambda _, parts: parts),
+        answer(short_scan._merge, reversed, lambda _, parts: parts),
         "unit/lsm/test_short_scans.py::test_the_newest_place_of_a_key_counts",
     ),
     Guarantee(
@@ -252,5 +262,20 @@ GUARANTEES = [
         "An upload is not acknowledged before its name is on the disk, whatever other uploads sync.",
         replace(shared_sync.SharedSyncs.sync, join_the_sync_under_way),
         "unit/objects/test_shared_sync.py::test_a_sync_under_way_covers_no_later_caller",
+    ),
+    Guarantee(
+        "A file system is synced in place of its files only where that is as durable.",
+        returns(file_system_sync.FileSystemSyncs.can_sync, True),
+        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_not_where_it_may_promise_less",
+    ),
+    Guarantee(
+        "Of files that are synced with their file system, one that could not be written is an error.",
+        raise_nothing(file_system_sync._raise_failure),
+        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_the_system_does_it",
+    ),
+    Guarantee(
+        "Each file that is synced with its file system is asked whether it was written.",
+        change_arguments(file_system_sync.FileSystemSyncs.sync, files=()),
+        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_each_file_is_asked",
     ),
 ]

@@ -51,6 +51,16 @@ GUARANTEES = [
         "behaviour/table/test_prepared.py::test_a_base_behind_a_gap_is_met",
     ),
     Guarantee(
+        "A commit that was made is answered so, also by a server that has not seen it and where it fits no more.",
+        returns(prepared._find_committed, None),
+        "behaviour/table/test_prepared.py::test_a_server_with_an_old_view_answers_as_the_one_that_committed[schema]",
+    ),
+    Guarantee(
+        "A server that keeps a table open notices that another process dropped it.",
+        raise_nothing(SchemaLog.confirm),
+        "behaviour/server/test_paimon.py::test_a_table_that_another_process_drops_is_gone_here_too",
+    ),
+    Guarantee(
         "A list of manifests has what its file says, and not what was read of the list before it.",
         replace(
             manifest.decode_extended_list,

@@ -18,6 +18,7 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.file_writer import FileOptions, FileWriter
 from lakebed.lsm.filter import hash_keys
+from lakebed.lsm.format import read_meta
 from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import FileMeta, Kind, Row
 from lakebed.objects import open_store
@@ -163,6 +164,36 @@ FAULTS: dict[str, Callable[[Parts], object]] = {
     "sections elsewhere": lambda parts: setattr(parts, "footer", moved),
     "bytes that belong to nothing": lambda parts: setattr(parts, "gap", b"?"),
 }
+
+
+def test_a_file_says_what_a_version_remembers_of_it() -> None:
+    """All is in its statistics, for a reader with no version; one other byte of these or of the footer is damage."""
+    parts = Parts()
+    body = bytes(parts.store.get("x"))
+    assert read_meta(memoryview(body), path="x") == parts.meta
+    at = body.index(parts.sections[-1])
+    for place in (at, at + len(parts.sections[-1]) - 1, len(body) - 30, len(body) - 1):
+        damaged = bytearray(body)
+        damaged[place] ^= 1
+        with pytest.raises(Corruption):
+            read_meta(memoryview(damaged), path="x")
+    for end in (0, 10, len(body) - 1):
+        with pytest.raises(Corruption):
+            read_meta(memoryview(body[:end]), path="x")
+
+
+def test_statistics_that_are_elsewhere() -> None:
+    """Where a footer that is whole puts them outside of the file, that is damage too."""
+    parts = Parts()
+    for offset, length in ((1 << 40, 5), (-1, 5), (0, -1)):
+
+        def move(footer: dict[str, Any], *, offset: int = offset, length: int = length) -> bytes:
+            footer["statistics"] |= {"offset": offset, "length": length}
+            return json.dumps(footer).encode()
+
+        parts.footer = move
+        with pytest.raises(Corruption):
+            read_meta(memoryview(bytes(parts.store.get(parts.joined().path))), path="x")
 
 
 def test_parts_make_a_file() -> None:

@@ -22,12 +22,13 @@ from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Kind, Row
 from lakebed.lsm.page import (
     BadPageError,
+    add_pairs,
     batch_of_pages,
     encode_pages,
+    find_among_all,
     find_rows,
     find_value,
     find_values,
-    pairs_of_page,
 )
 from lakebed.lsm.row_merge import rows_of_batch
 from lakebed.objects import open_store
@@ -125,9 +126,33 @@ def test_many_keys_in_many_pages() -> None:
             rows = [row for row in pages[place] if row.key == key and (sequence is None or row.sequence <= sequence)]
             assert value is ROWS_DECIDE or value == (rows[0].value if rows else None)
             assert value is not ROWS_DECIDE or place > 1 or sequence is not None or not rows
-    assert pairs_of_page(contents[4]) == ([b"07", b"071"], [b"w" * 70_000, b"v"])
-    for place in (0, 3):
-        assert pairs_of_page(contents[place]) == ([r.key for r in pages[place]], [r.value for r in pages[place]])
+    for place in (0, 3, 4):
+        for page in (contents[place], memoryview(contents[place])):
+            pairs: tuple[list[bytes], list[bytes]] = ([], [])
+            add_pairs(page, *pairs)
+            assert pairs == ([row.key for row in pages[place]], [row.value for row in pages[place]])
+
+
+def test_many_keys_of_few_pages() -> None:
+    """Of plain pages, with contents of one length and of several; a page that contradicts itself is named."""
+    pages = [
+        [put(b"k%03d" % number, number, b"v%03d" % number) for number in range(40)],
+        [put(b"l" + b"x" * size, size, b"y" * (size % 7)) for size in range(1, 30)],
+        [put(b"m", 1, b"w" * 70_000), put(b"n", 2)],
+    ]
+    contents = [page_of(rows) for rows in pages]
+    starts = np.cumsum([0, *map(len, contents)])
+    expected = {row.key: row.value for rows in pages for row in rows}
+    values: dict[bytes, bytes] = {}
+    find_among_all(b"".join(contents), starts, [*expected, b"k", b"k0001", b"z"], values)
+    assert values == expected
+    for place in range(3):
+        starts[place + 1 :] += 1
+        content = b"".join(page + b"!" * (number == place) for number, page in enumerate(contents))
+        with pytest.raises(BadPageError) as caught:
+            find_among_all(content, starts, list(expected), {})
+        assert caught.value.place == place
+        starts[place + 1 :] -= 1
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -282,8 +307,10 @@ def test_damage_under_a_map(tmp_path: Path) -> None:
             with pytest.raises(Corruption) as caught:
                 full_reader(store, meta).get_many(keys, hashes=hash_keys(keys))
             assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
+            rows = reader.rows_from(ROWS[0].key)
+            assert rows is not None
             with pytest.raises(Corruption) as caught:
-                list(reader.chunks(ROWS[0].key, row_count=100))
+                rows.take(None, [])
             assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -52,22 +53,25 @@ class HookedStore(StoreWrapper):
 
 @dataclass
 class World:
-    """A tree over a store in memory."""
+    """A tree over a store in memory, or at a URL, where files are mapped."""
 
     options: Options = Options()
     operator: str | None = None
     faults: dict[int, Fault] = field(default_factory=dict)
     retain_since_sequence: int | None = None
+    url: str | None = None
+    cache: BlockCache = field(default_factory=lambda: BlockCache(0))
+    """By default every read of a file is a request, at which a test can step in."""
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
         self.environment = Environment(clock=self.clock, rng=random.Random("tree"))
-        inner = open_store(f"memory://tree-{next(NUMBERS)}", environment=self.environment)
-        self.hooked = HookedStore(FaultyStore(inner, faults=self.faults))
+        inner = open_store(self.url or f"memory://tree-{next(NUMBERS)}", environment=self.environment)
+        self.hooked = inner if self.url else HookedStore(FaultyStore(inner, faults=self.faults))
         self.files = FileStore(
             self.hooked,
             path_of=lambda id: f"sst/{id}.sst",
-            cache=BlockCache(0),  # so that every read of a file is a request, at which a test can step in
+            cache=self.cache,
             options=FileOptions(block_bytes=256),
             environment=self.environment,
         )
@@ -443,6 +447,33 @@ def test_compaction_keeps_every_value_and_shows_the_new_set() -> None:
     assert not world.tree.compact_once()
     assert dict(world.tree.view().scan()) == {b"%03d" % key: b"2" for key in range(50)}
     assert not world.publisher.jobs
+
+
+@pytest.mark.parametrize("cache_is_full", [True, False])
+def test_keys_of_several_mapped_files(tmp_path: Path, cache_is_full: bool) -> None:
+    """Present, deleted and absent ones, singly and neighbours together, while files change: as a dictionary reads."""
+    cache = BlockCache(1 << 20)
+    if cache_is_full:
+        cache.put("another", 0, b"", size_bytes=int(0.92 * cache.bytes_max))
+    world = World(Options(l0_compaction_count=9), url=str(tmp_path), cache=cache)
+    asked = [b"%03d" % number for number in range(400)]
+    model: dict[bytes, bytes] = {}
+    for step, (first, size, width) in enumerate([(0, 300, 1), (100, 60, 3), (50, 90, 2), (0, 400, 7), (10, 50, 1)]):
+        for key in asked[first : first + size : width]:
+            if step % 2 and int(key) % 4 == 1:
+                world.delete(key)
+                model.pop(key, None)
+            else:
+                model[key] = b"%d" % step
+                world.put(key, model[key])
+        world.flush()
+        if step == 3:
+            world.tree.compact_full()
+        for _ in range(3):  # what opens the files, and what remembers that they are open
+            assert [world.tree.latest(key) for key in asked] == list(map(model.get, asked))
+        for start in range(0, 400, 100):
+            keys = asked[start : start + 100]
+            assert world.tree.view().get_many(keys) == list(map(model.get, keys))
 
 
 @pytest.mark.parametrize("step", ["before compacted", "after compacted"])

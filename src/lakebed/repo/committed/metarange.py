@@ -31,7 +31,7 @@ _DENSE: Final = 8
 """Looking up more than one path for so many entries of a range, all its rows are read instead."""
 
 encode_range_meta: Final = msgspec.msgpack.Encoder(order="deterministic").encode
-_decode_range_meta: Final = msgspec.msgpack.Decoder(RangeMeta).decode
+decode_range_meta: Final = msgspec.msgpack.Decoder(RangeMeta).decode
 
 
 class _Listed(NamedTuple):
@@ -178,7 +178,7 @@ class Metarange:
             last_paths += keys_of(batch.column(0))
             values += keys_of(batch.column(1))
         try:
-            ranges = tuple(map(_decode_range_meta, values))
+            ranges = tuple(map(decode_range_meta, values))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Corruption(f"{path} is damaged: one of its ranges cannot be read ({error}).", path=path) from error
         before: bytes | None = None

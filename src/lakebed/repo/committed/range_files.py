@@ -20,7 +20,7 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.file_writer import FileOptions
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.format import decode_blocks, decode_tail
+from lakebed.lsm.format import decode_blocks, decode_tail, read_meta
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model.layout import metarange_path, range_path
@@ -174,11 +174,24 @@ class RangeFiles:
                 path=path,
                 offset=min(len(body), file.size_bytes),
             )
-        tail = decode_tail(body[file.tail_offset :], meta=file, path=path)
-        return [
-            decode_blocks(tail, number, [body[entry.offset : entry.offset + entry.length]], path=path).batch
-            for number, entry in enumerate(tail.entries(0, tail.block_count))
-        ]
+        return _batches_of(body, file, path=path)
+
+
+def rows_of_file(body: memoryview, *, path: str) -> list[pa.RecordBatch]:
+    """All rows of a range or metarange: batches of `ROWS_SCHEMA`, from nothing but the bytes of its file.
+
+    Raises:
+        Corruption: it is damaged.
+    """
+    return [path_rows(batch) for batch in _batches_of(body, read_meta(body, path=path), path=path)]
+
+
+def _batches_of(body: memoryview, file: FileMeta, *, path: str) -> list[pa.RecordBatch]:
+    tail = decode_tail(body[file.tail_offset :], meta=file, path=path)
+    return [
+        decode_blocks(tail, number, [body[entry.offset : entry.offset + entry.length]], path=path).batch
+        for number, entry in enumerate(tail.entries(0, tail.block_count))
+    ]
 
 
 def missing(file: FileMeta, path: str) -> Corruption:

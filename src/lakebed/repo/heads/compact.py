@@ -129,6 +129,7 @@ def _apply(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeR
 def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
     """Compact every branch of a repository that wants it; the step of the background.
 
+    A branch whose head is being moved waits for the next step: a commit applies what is staged itself.
     A branch that fails, because it was deleted or its store does not answer, does not keep the others waiting; it is
     tried again with the next step.
 
@@ -144,6 +145,8 @@ def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
     done: list[Compaction] = []
     failure: LakebedError | None = None
     for branch, _ in find_compactions(context):
+        if context.counters.is_moving(branch):
+            continue
         try:
             done.append(compact_once(context, branch))
         except NotFound:

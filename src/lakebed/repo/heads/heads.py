@@ -154,13 +154,14 @@ def move_branch(
         InvalidRequest: ``commit_expired``: a commit it relies on has lost its objects.
     Cost: 1 snapshot and 2 durable writes of the key-value store besides what the plan costs.
     """
-    for _ in range(context.options.publish_tries_max):
-        sealed = seal(context, branch, fresh_token=fresh_token, gives_up=gives_up)
-        with suppress(Overtaken), beginning_again(context, sealed):
-            move = plan(sealed)
-            if publish(context, sealed, move=move, operation=operation):
-                return move
-        RETRIES.add(1, operation)
+    with context.counters.note_move(branch):
+        for _ in range(context.options.publish_tries_max):
+            sealed = seal(context, branch, fresh_token=fresh_token, gives_up=gives_up)
+            with suppress(Overtaken), beginning_again(context, sealed):
+                move = plan(sealed)
+                if publish(context, sealed, move=move, operation=operation):
+                    return move
+            RETRIES.add(1, operation)
     raise branch_moved(context, branch, operation)
 
 

@@ -15,7 +15,7 @@ needs it. docs/design/0072-moving-from-lakefs.md.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -104,7 +104,6 @@ class _Dump:
         self._target = target
         self._progress = progress
         self._is_in_place = target.root_url == context.store.root_url
-        self._start = f"{target.root_url}/"
         self._ranges: dict[str, LakefsRange] = {}
         self._metaranges: dict[str, str] = {}
         self._copied: set[str] = set()
@@ -193,31 +192,12 @@ class _Dump:
         for batch in self._context.committed.open(ref).rows_of(meta):
             for path, value in zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True):
                 entry = decode_entry(value, where=meta.file.id)
-                rows.append((path, encode_lakefs_entry(self._entry(entry))))
+                rows.append((path, encode_lakefs_entry(lakefs_entry(entry, namespace=self._target.root_url))))
                 if not (self._is_in_place or is_foreign(entry.address) or entry.address in self._copied):
                     uploads.append(entry)
         self._copy(uploads, is_whole=is_whole)
         written = self._ranges[meta.id] = self._write(rows, {"type": "ranges"})
         return written
-
-    def _entry(self, entry: Entry) -> LakefsEntry:
-        address, kind = entry.address, RELATIVE
-        if is_foreign(address):
-            if address.startswith(self._start):
-                address = address.removeprefix(self._start)
-            else:
-                kind = FULL
-                if address.startswith(_FILE):
-                    address = _LOCAL + address.removeprefix(_FILE)
-        return LakefsEntry(
-            address=address,
-            modified_ms=entry.modified_ms,
-            size_bytes=entry.size_bytes,
-            etag=entry.checksum,
-            metadata=entry.metadata,
-            address_type=kind,
-            content_type=entry.content_type,
-        )
 
     def _copy(self, entries: Iterable[Entry], *, is_whole: bool) -> None:
         """Put the bytes of uploads below the target, each at the path that it has here."""
@@ -262,15 +242,49 @@ class _Dump:
         hash_rows(digest, rows)
         hash_properties(digest, properties)
         id = digest.hexdigest()
-        first, last = (rows[0][0], rows[-1][0]) if rows else (b"", b"")
-        size_bytes = sum(len(key) + len(value) for key, value in rows)
-        computed = {
-            "min_key": first.decode(errors="surrogateescape"),
-            "max_key": last.decode(errors="surrogateescape"),
-            "count": str(len(rows)),
-            "estimated_size_bytes": str(size_bytes),
-        }
         if id not in self._known:
-            self._target.put(lakefs_range_path(id), encode_sstable(rows, properties={**properties, **computed}))
+            self._target.put(lakefs_range_path(id), encode_range_file(rows, properties))
             self._known.add(id)
-        return LakefsRange(id, first, last, size_bytes, len(rows))
+        first, last = (rows[0][0], rows[-1][0]) if rows else (b"", b"")
+        return LakefsRange(id, first, last, _size_of(rows), len(rows))
+
+
+def lakefs_entry(entry: Entry, *, namespace: str) -> LakefsEntry:
+    """An entry as lakeFS keeps it.
+
+    Args:
+        namespace: URL of the storage namespace to which addresses are relative.
+    """
+    address, kind = entry.address, RELATIVE
+    if is_foreign(address):
+        if address.startswith(f"{namespace}/"):
+            address = address.removeprefix(f"{namespace}/")
+        else:
+            kind = FULL
+            if address.startswith(_FILE):
+                address = _LOCAL + address.removeprefix(_FILE)
+    return LakefsEntry(
+        address=address,
+        modified_ms=entry.modified_ms,
+        size_bytes=entry.size_bytes,
+        etag=entry.checksum,
+        metadata=entry.metadata,
+        address_type=kind,
+        content_type=entry.content_type,
+    )
+
+
+def encode_range_file(rows: Sequence[tuple[bytes, bytes]], properties: Mapping[str, str]) -> bytes:
+    """The file of a range or metarange of lakeFS, with those of `COMPUTED_PROPERTIES` added to its properties."""
+    first, last = (rows[0][0], rows[-1][0]) if rows else (b"", b"")
+    computed = {
+        "min_key": first.decode(errors="surrogateescape"),
+        "max_key": last.decode(errors="surrogateescape"),
+        "count": str(len(rows)),
+        "estimated_size_bytes": str(_size_of(rows)),
+    }
+    return encode_sstable(rows, properties={**properties, **computed})
+
+
+def _size_of(rows: Sequence[tuple[bytes, bytes]]) -> int:
+    return sum(len(key) + len(value) for key, value in rows)

@@ -9,7 +9,9 @@ Invariants: counts of tokens that a publish dropped are forgotten, those of newe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lakebed.repo.model.options import RepositoryOptions
@@ -44,6 +46,8 @@ class Counters:
         """By branch and token: staged entries and tombstones."""
         self._sealed: dict[str, int] = {}
         """Sealed tokens of the branches that were counted from the store, or reset, since the start."""
+        self._moving: Counter[str] = Counter()
+        """Operations that move the head of a branch just now."""
         self._changes = 0
 
     @property
@@ -80,6 +84,25 @@ class Counters:
             if kept:
                 self._tokens[branch] = kept
             self._sealed[branch] = sealed_count
+
+    @contextmanager
+    def note_move(self, branch: str) -> Iterator[None]:
+        """While the block moves the head of a branch, and applies for that what is staged: see `is_moving`."""
+        with self._lock:
+            self._moving[branch] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._changes += 1  # what stayed staged, of a move that failed, is looked at again
+                self._moving[branch] -= 1
+                if not self._moving[branch]:
+                    del self._moving[branch]
+
+    def is_moving(self, branch: str) -> bool:
+        """Whether an operation of this process moves the head: a compaction would do the same work once more."""
+        with self._lock:
+            return branch in self._moving
 
     def forget(self, branch: str) -> None:
         """The branch was deleted."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -38,6 +39,10 @@ _BRANCH_MARK: Final = "branch_"
 _TABLES_MAX: Final = 1_000
 """Open tables that are kept: a few kB each."""
 _TRIES_MAX: Final = 16
+_GONE: Final = {"table_not_found", "branch_not_found", "schema_changed"}
+"""Kinds of errors of a table that was dropped since it was opened, or created again."""
+
+R = TypeVar("R")
 
 
 class DatabaseRecord(msgspec.Struct, frozen=True):
@@ -68,6 +73,7 @@ class PaimonCatalog:
         self._records = records
         self._references = references
         self._tables: dict[tuple[str, str | None], Table] = {}
+        self._ids: dict[str, tuple[TableSchema, str]] = {}  # by URL: the first schema, and the id made of it
         self.url = url
         self.name = name_of_folder(url)
 
@@ -98,6 +104,22 @@ class PaimonCatalog:
                 self._tables = {}
             self._tables[(name, branch)] = opened
         return opened
+
+    def with_table(self, database: str, object_name: str, use: Callable[[Table], R]) -> R:
+        """What `use` returns of a table; it looks for itself whether the table is still there.
+
+        Raises as `table`, and what `use` raises. When that is that the opened table is gone, or is another one, the
+        table was dropped, and perhaps created again: it is opened anew, and `use` called once more. Cost: that of
+        `use`, when the table was opened before.
+        """
+        opened = self.table(database, object_name)
+        try:
+            return use(opened)
+        except (NotFound, Conflict) as error:
+            if is_in_reference(database) or error.kind not in _GONE:
+                raise
+        self.forget(database, object_name)
+        return use(self.table(database, object_name))
 
     def look(self, database: str, object_name: str) -> tuple[Table, TableSchema]:
         """A table with its newest schema. Raises as `table`. Cost: 1 LIST, 1 GET when there is a newer one."""
@@ -141,7 +163,13 @@ class PaimonCatalog:
     def id_of(self, table: Table) -> str:
         """The id of a table, the same for all its branches. Cost: 1 GET, once."""
         first = table.context.main.schemas.load(0)
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{table.url}\n{encode_schema(first).decode()}"))
+        known = self._ids.get(table.url)
+        if known is None or known[0] is not first:
+            known = first, str(uuid.uuid5(uuid.NAMESPACE_URL, f"{table.url}\n{encode_schema(first).decode()}"))
+            if len(self._ids) >= _TABLES_MAX:
+                self._ids = {}
+            self._ids[table.url] = known
+        return known[1]
 
     def url_of(self, database: str, table: Table) -> str:
         """Where clients find the files of a table."""
@@ -206,12 +234,15 @@ class PaimonCatalog:
         return f"{self.url}/{name}{WAREHOUSE_SUFFIX}" if namespace is None else self._references.url(namespace)
 
     def create_database(self, name: str, options: Mapping[str, str], *, by: str, now_ms: int) -> None:
-        """Create a database. Raises `AlreadyExists`, `InvalidRequest`. Cost: as `database`, and 1 write."""
-        _check_in_lake(name)
+        """Create a database. Raises `AlreadyExists`, also of a branch, and `InvalidRequest`.
+
+        Cost: as `database`, and 1 write.
+        """
         taken = AlreadyExists(f"There is a database {name!r} already.", kind="catalog_database_exists", database=name)
         try:
             self.database(name)
         except NotFound:
+            _check_in_lake(name)
             record = DatabaseRecord(dict(options), now_ms, now_ms, by, by)
             try:
                 self._records.set_if(_key(name), msgspec.json.encode(record), expected=None)
@@ -279,6 +310,7 @@ def split_object(text: str) -> tuple[str, str | None]:
     return table, None if branch.lower() == MAIN_BRANCH else branch
 
 
+@lru_cache(maxsize=_TABLES_MAX)
 def table_name(database: str, table: str) -> str:
     """The name that a lake has for a table. Raises `InvalidRequest`."""
     if "." in database or "." in table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -66,8 +67,9 @@ async def get_snapshot(call: RepositoryCall) -> Response:
     """Get the newest snapshot, with the rows, files and bytes of the table."""
     catalog, database, name = table_of(call)
 
-    def read() -> Response:
-        table, _ = catalog.look(database, name)
+    def describe(table: Table) -> Response:
+        if not is_in_reference(database):  # which are opened anew
+            table.context.schemas.confirm(table.schema, table.context.schemas.listed)
         snapshot = _newest(table)
         live = table.context.manifests.live_entries(snapshot)
         return json(
@@ -82,7 +84,7 @@ async def get_snapshot(call: RepositoryCall) -> Response:
             }
         )
 
-    return await call.quick(read)
+    return await call.quick(catalog.with_table, database, name, describe)
 
 
 @ROUTES.add("GET", f"{TABLE}/snapshots/{{version}}", "paimonGetVersion", needs="read", gives={200: dict})
@@ -148,17 +150,29 @@ async def commit(call: RepositoryCall) -> Response:
 def _commit(
     catalog: PaimonCatalog, database: str, name: str, body: TableCommit, snapshot: Snapshot, *, committer: str
 ) -> bool:
-    table, _ = catalog.look(database, name)
-    if body.table_id is not None and body.table_id != catalog.id_of(table):
+    def run(table: Table) -> bool:
+        committed = commit_prepared(
+            table.context,
+            snapshot,
+            base_uuid=body.base_snapshot_uuid,
+            committer=committer,
+            check_table=partial(_check_id, catalog, table, body.table_id),
+        )
+        if committed is not None and is_in_reference(database):
+            check_kept(table, committed)
+        return committed is not None
+
+    return catalog.with_table(database, name, run)
+
+
+def _check_id(catalog: PaimonCatalog, table: Table, table_id: str | None) -> None:
+    """Raise unless a table is the one that a client means. The table's newest schema was looked for."""
+    if table_id is not None and table_id != catalog.id_of(table):
         raise InvalidRequest(
-            f"The commit is for the table with the id {body.table_id}, and {table.name} has the id "
+            f"The commit is for the table with the id {table_id}, and {table.name} has the id "
             f"{catalog.id_of(table)}: it was dropped and created again, or is another one. Open the table again.",
             kind="table_replaced",
         )
-    committed = commit_prepared(table.context, snapshot, base_uuid=body.base_snapshot_uuid, committer=committer)
-    if committed is not None and is_in_reference(database):
-        check_kept(table, committed)
-    return committed is not None
 
 
 @ROUTES.add(

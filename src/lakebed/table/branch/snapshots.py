@@ -58,6 +58,11 @@ class SnapshotLog:
         """The underlying numbered log; expiry and rollback use its boundary and deletions."""
         return self._log
 
+    @property
+    def seen_id(self) -> int | None:
+        """The newest id that this object has seen; others may have added newer ones, or rolled it back."""
+        return self._log.seen
+
     def latest(self, *, exact: bool = True) -> Snapshot | None:
         """The newest snapshot, never cached; None if there is none.
 

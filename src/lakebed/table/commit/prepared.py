@@ -19,9 +19,10 @@ Counts, time, schema and inherited properties are lakebed's, not the client's.
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -30,7 +31,15 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, UnsupportedFormat
+from lakebed.errors import (
+    Conflict,
+    Corruption,
+    InvalidRequest,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    UnsupportedFormat,
+)
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.earlier_commits import newest_first
 from lakebed.table.branch.inherited import encode_inherited, load_inherited
@@ -38,7 +47,7 @@ from lakebed.table.codec.index_manifest import HASH, IndexEntry
 from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
-from lakebed.table.commit.presence import WHY_GONE, find_gone_file, select_added
+from lakebed.table.commit.presence import WHY_GONE, find_gone_file, has_old, select_added
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement
@@ -61,7 +70,12 @@ _UNREADABLE: Final = (NotFound, Corruption, UnsupportedFormat)
 
 
 def commit_prepared(
-    branch: TableBranch, snapshot: Snapshot, *, base_uuid: str | None = None, committer: str = ""
+    branch: TableBranch,
+    snapshot: Snapshot,
+    *,
+    base_uuid: str | None = None,
+    committer: str = "",
+    check_table: Callable[[], object] | None = None,
 ) -> Snapshot | None:
     """Make a snapshot that another client has prepared the newest one.
 
@@ -69,10 +83,13 @@ def commit_prepared(
         snapshot: what the client wants to commit; its `id` is one more than that of the snapshot it is based on.
         base_uuid: of the snapshot that it is based on; None: the client does not say.
         committer: who commits, for the snapshot's property `COMMITTER`; empty: it gets none.
+        check_table: called when the newest schema was looked for and before anything is decided; raises if the table is
+            not the one that the client means.
 
     Returns:
-        The snapshot as it was committed, now or when the same was sent before; None: it is based on a snapshot that is
-        not the newest, so the client must prepare it again. Nothing was changed then.
+        The snapshot as it was committed, now or when the same was sent before (to another process perhaps: then schema
+        id and time may be others); None: it is based on a snapshot that is not the newest, so the client must prepare
+        it again. Nothing was changed then.
 
     Raises:
         InvalidRequest: kind ``invalid_snapshot``: a list or manifest is missing, unreadable or outside the table, or
@@ -82,8 +99,8 @@ def commit_prepared(
         OutcomeUnknown: whether it was committed before cannot be found out any more.
         NotFound: the table is gone.
 
-    Cost, warm: 2 requests for the newest snapshot, 1 LIST of schemas, 1 GET each for base list, delta list and delta
-    manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD: 10 requests. Of the base list
+    Cost, warm: 1 GET of the newest snapshot, 1 LIST of schemas, 1 GET each for base list, delta list and delta
+    manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD: 9 requests. Of the base list
     only what the newest snapshot's lists do not have is decoded. Data files whose age is 9 hours or unknown cost 1 HEAD
     each, or 1 LIST a bucket with more than 3 of them.
     """
@@ -91,22 +108,23 @@ def commit_prepared(
         raise _invalid(f"its id is {snapshot.id}, and the first one is 1")
     snapshot = replace(snapshot, uuid=_write_id(snapshot))
     with branch.commit_turn:
-        head = branch.snapshots.latest(exact=False)
-        if snapshot.id > 1 + (0 if head is None else head.id):
-            head = branch.snapshots.latest()  # the client has seen one behind a gap that a rollback left
+        head = _find_base(branch, snapshot)
+        schema = branch.refresh()
+        listed = branch.schemas.listed
+        if check_table is not None:
+            check_table()
         known = _find_committed(branch, snapshot, head)
         if known is not None or not _is_on_top(branch, snapshot, head, base_uuid):
             return known
-        schema = branch.refresh()
-        listed = branch.schemas.listed
         try:
-            whole = _complete(branch, snapshot, head, schema)
-            if committer:
-                whole = replace(whole, properties={**whole.properties, COMMITTER: committer})
-        except _UNREADABLE as error:
-            if head is not None and branch.snapshots.find(head.id) != head:
-                return None  # rolled back meanwhile, with files of it
-            raise _invalid(f"a part of it cannot be read: {error.message.removesuffix('.')}") from error
+            whole = _complete(branch, snapshot, head, schema, committer=committer)
+        except LakebedError as error:
+            newest = branch.snapshots.latest()
+            if newest != head:  # another commit came first, perhaps this one itself, or a rollback with files of it
+                return _find_committed(branch, snapshot, newest)
+            if isinstance(error, _UNREADABLE):
+                raise _invalid(f"a part of it cannot be read: {error.message.removesuffix('.')}") from error
+            raise
         try:
             branch.snapshots.append(whole, confirm=partial(branch.schemas.confirm, schema, listed))
         except Conflict as lost:
@@ -114,6 +132,21 @@ def commit_prepared(
                 raise
             return _find_committed(branch, snapshot, branch.snapshots.latest())
         return whole
+
+
+def _find_base(branch: TableBranch, snapshot: Snapshot) -> Snapshot | None:
+    """The newest snapshot, or the one that a snapshot is based on, if no later one was seen here.
+
+    Whether another process has put a later one is decided by the create-only put, so it is not looked for first.
+    """
+    if branch.snapshots.seen_id == snapshot.id - 1:
+        base = branch.snapshots.find(snapshot.id - 1)
+        if base is not None:
+            return base
+    head = branch.snapshots.latest(exact=False)
+    if snapshot.id > 1 + (0 if head is None else head.id):
+        head = branch.snapshots.latest()  # the client has seen one behind a gap that a rollback left
+    return head
 
 
 def _write_id(snapshot: Snapshot) -> str:
@@ -172,7 +205,9 @@ def _is_on_top(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, b
     return True
 
 
-def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, schema: TableSchema) -> Snapshot:
+def _complete(
+    branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, schema: TableSchema, *, committer: str
+) -> Snapshot:
     """Check everything that a snapshot names; return it with what lakebed decides."""
     _check_members(snapshot, head)
     _check_numbers(snapshot)
@@ -186,15 +221,16 @@ def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, sc
     entries = branch.manifests.concat_entries(delta)
     _check_entries(branch, entries, live, schema)
     _check_change(branch, snapshot, entries, live, schema)
-    gone = find_gone_file(branch, select_added(entries, live), schema)
-    if gone is not None:
-        raise _invalid(f"the file {gone}, which it adds, is not there; {WHY_GONE}")
+    if has_old(branch, entries):
+        gone = find_gone_file(branch, select_added(entries, live), schema)
+        if gone is not None:
+            raise _invalid(f"the file {gone}, which it adds, is not there; {WHY_GONE}")
     if snapshot.changelog_manifest_list is not None:
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
         _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)
     _check_index(branch, snapshot, head, entries, live, schema)
-    signs = pc.if_else(pc.equal(entries["kind"], ADD), entries["row_count"], pc.negate(entries["row_count"]))
-    row_count_delta = pc.sum(signs).as_py() or 0
+    row_counts = entries["row_count"].to_numpy()
+    row_count_delta = int(np.where(entries["kind"].to_numpy() == ADD, row_counts, -row_counts).sum())
     inherited = load_inherited(() if head is None else newest_first(branch, head))
     marks = [mark for mark in (snapshot.watermark, head.watermark if head else None) if mark is not None]
     now_ms = branch.now_ms()
@@ -206,7 +242,11 @@ def _complete(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, sc
         delta_record_count=row_count_delta,
         total_record_count=(head.total_record_count if head else 0) + row_count_delta,
         watermark=max(marks, default=None),
-        properties={**snapshot.properties, **encode_inherited(inherited)},
+        properties={
+            **snapshot.properties,
+            **encode_inherited(inherited),
+            **({COMMITTER: committer} if committer else {}),
+        },
         version=3,
     )
 
@@ -264,12 +304,12 @@ def _check_base(branch: TableBranch, base: Sequence[ManifestMeta], head: Snapsho
 def _check_entries(branch: TableBranch, entries: pa.Table, live: pa.Table, schema: TableSchema) -> None:
     """Raise unless every entry is a file of this table: a plain name, in a bucket's folder or at an external path."""
     _check_names(entries["file_name"].to_pylist())
-    _check_names(pc.list_flatten(entries["extra_files"]).to_pylist())
-    if pc.any(pc.less(entries["bucket"], -2)).as_py():
+    _check_names(itertools.chain.from_iterable(entries["extra_files"].to_pylist()))
+    if (entries["bucket"].to_numpy() < -2).any():
         raise _invalid("a bucket's number is below -2")
-    partitions = pc.unique(entries["partition"])
     folders_of = Placement.of(schema)
-    folders_of.partition_folders(partitions)
+    if schema.partition_keys:
+        folders_of.partition_folders(pc.unique(entries["partition"]))
     if entries["external_path"].null_count == entries.num_rows:
         return
     outside = entries.filter(pc.and_(pc.is_valid(entries["external_path"]), pc.equal(entries["kind"], ADD)))
@@ -284,31 +324,34 @@ def _check_change(
     branch: TableBranch, snapshot: Snapshot, entries: pa.Table, live: pa.Table, schema: TableSchema
 ) -> None:
     """Raise `Conflict` unless the change fits the newest snapshot, by the rules of every commit of lakebed."""
-    is_added = pc.equal(entries["kind"], ADD)
-    narrow = entries.select(["file_name", "schema_id"])  # filters of all columns cost more than all else
-    added, deleted = narrow.filter(is_added), narrow.filter(pc.invert(is_added))
+    # A change has few files: Python's texts are compared in less time than Arrow takes to begin.
+    columns = zip(*(entries[name].to_pylist() for name in ("kind", "file_name", "schema_id")), strict=True)
+    added: list[tuple[str, int]] = []
+    deleted: list[tuple[str, int]] = []
+    for kind, name, schema_id in columns:
+        (added if kind == ADD else deleted).append((name, schema_id))
     snapshot_id = snapshot.id - 1
     if rests_on_state(entries):
         keys = [field.type for field in schema.key_fields]
         check_fits(entries, live=live, key_types=keys, snapshot_id=snapshot_id)
-    stays = pc.invert(pc.is_in(added["file_name"], value_set=deleted["file_name"]))
-    fresh = added.filter(stays)
-    twice = fresh.filter(pc.is_in(fresh["file_name"], value_set=live["file_name"]))
-    if twice.num_rows:
-        name = twice["file_name"][0].as_py()
+    deleted_names = {name for name, _ in deleted}
+    fresh = [(name, schema_id) for name, schema_id in added if name not in deleted_names]
+    is_twice = pc.is_in(live["file_name"], value_set=pa.array([name for name, _ in fresh], pa.string()))
+    if pc.any(is_twice).as_py():
+        name = live["file_name"].filter(is_twice)[0].as_py()
         raise Conflict(
             f"The file {name} is in snapshot {snapshot_id} already: this change was committed before. Nothing was "
             "changed.",
             kind="file_twice",
             file=name,
         )
-    gone = deleted.filter(pc.invert(pc.is_in(deleted["file_name"], value_set=added["file_name"])))
+    added_names = {name for name, _ in added}
     check_written_schemas(
-        set(fresh["schema_id"].to_pylist()),
+        {schema_id for _, schema_id in fresh},
         newest=schema,
         schema_of=branch.schemas.load,
         upserts=snapshot.commit_kind == "APPEND",
-        least=max(gone["schema_id"].to_pylist(), default=0),
+        least=max((schema_id for name, schema_id in deleted if name not in added_names), default=0),
     )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
@@ -32,6 +34,18 @@ _HEADS_MAX: Final = 3
 _BUCKET: Final = ("partition", "bucket")
 
 
+def has_old(branch: TableBranch, entries: pa.Table) -> bool:
+    """Whether some of the files are not young: what no commit of a client that works on without a break has."""
+    return bool(_is_old(entries, now_ms=branch.now_ms()).any())
+
+
+def _is_old(entries: pa.Table, *, now_ms: int) -> npt.NDArray[np.bool_]:
+    """Which files are old by the time that their entries say, or say no time."""
+    times = pc.fill_null(entries["creation_time_ms"], 0).to_numpy()
+    is_old: npt.NDArray[np.bool_] = (times <= now_ms - _YOUNG_MS) | (times >= now_ms + _AHEAD_MS)
+    return is_old
+
+
 def select_added(entries: pa.Table, live: pa.Table) -> pa.Table:
     """The entries of files that no version has yet and whose bytes are in the table's own folders."""
     added = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"])))
@@ -46,11 +60,10 @@ def find_gone_file(branch: TableBranch, added: pa.Table, schema: TableSchema) ->
 
     Cost: nothing for young files; else 1 HEAD a file, or 1 LIST of a bucket with more than 3 of them.
     """
-    now_ms, times = branch.now_ms(), added["creation_time_ms"]
-    is_young = pc.and_(pc.greater(times, now_ms - _YOUNG_MS), pc.less(times, now_ms + _AHEAD_MS))
-    old = added.filter(pc.invert(pc.fill_null(is_young, False)))
-    if not old.num_rows:
+    is_old = _is_old(added, now_ms=branch.now_ms())
+    if not is_old.any():
         return None
+    old = added.filter(pa.array(is_old))
     folders_of = Placement.of(schema)
     names: dict[tuple[bytes, int], list[str]] = {}
     for partition, bucket, name in zip(*(old[column].to_pylist() for column in (*_BUCKET, "file_name")), strict=True):

@@ -56,6 +56,19 @@ def test_what_a_publish_drops_is_forgotten_and_the_rest_stays() -> None:
     assert counters.all_counts() == {}
 
 
+def test_a_branch_moves_until_its_last_operation_ends() -> None:
+    """Two operations may move a branch at once, and one may fail."""
+    counters = Counters()
+    with counters.note_move("main"):
+        with pytest.raises(KeyError), counters.note_move("main"):
+            raise KeyError
+        assert counters.is_moving("main")
+        assert not counters.is_moving("other")
+        before = counters.changes
+    assert not counters.is_moving("main")
+    assert counters.changes > before
+
+
 def test_verbs_feed_the_counts() -> None:
     """Puts, deletes, batches and prefixes are counted where they happen."""
     branch = StagedBranch({f"a/{number}": "1" for number in range(5)}, options=OPTIONS)

@@ -1,0 +1,82 @@
+"""Ranges and metaranges of our commits as files of lakeFS, made when they are asked for.
+
+Clients of lakeFS read these files themselves to know what a commit holds. Owns: how a file of ours becomes one of
+theirs. Invariants: a range keeps the id that our metarange has for it, so that what a metarange names can be asked for;
+nothing is written. A file that is to be read by lakeFS's own server is made by `lakebed.repo.lakefs.dump`: there the id
+is the hash of the file in their format.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from lakebed.errors import NotFound
+from lakebed.lsm.block import keys_of
+from lakebed.repo.committed.metarange import decode_range_meta
+from lakebed.repo.committed.range_files import rows_of_file
+from lakebed.repo.lakefs.dump import encode_range_file, lakefs_entry
+from lakebed.repo.lakefs.messages import LakefsRange, encode_lakefs_entry, encode_lakefs_range
+from lakebed.repo.model.entry import decode_entry
+from lakebed.repo.model.layout import METARANGE_FOLDER, RANGE_FOLDER
+from lakebed.repo.model.model import RangeMeta
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import is_commit_id
+
+FileKind = Literal["range", "meta_range"]
+
+FOLDERS: Final[dict[FileKind, str]] = {"range": RANGE_FOLDER, "meta_range": METARANGE_FOLDER}
+"""Of a repository's namespace, by lakeFS's name for what is in there."""
+
+
+def find_file(context: RepositoryContext, kind: FileKind, id: str) -> str:
+    """The path of our file of a range or metarange, in the storage namespace.
+
+    A file is named by its contents, with a name of its own behind that: the first of several is as good as every other.
+
+    Raises:
+        NotFound: kind ``metadata_not_found``.
+    Cost: 1 LIST.
+    """
+    folder = FOLDERS[kind]
+    if is_commit_id(id):  # both are SHA-256, in hexadecimal
+        for file in context.store.list(folder, start_after=f"{folder}/{id}-"):
+            if file.path.startswith(f"{folder}/{id}-"):
+                return file.path
+            break
+    raise NotFound(f"Repository {context.name} has no file of {id!r} in {folder}.", kind="metadata_not_found", id=id)
+
+
+def encode_committed_file(context: RepositoryContext, kind: FileKind, id: str) -> bytes:
+    """A range or metarange in lakeFS's format.
+
+    Raises:
+        NotFound: as `find_file`.
+        Corruption: it is damaged.
+    Cost: 1 LIST, 1 GET; about 30 us an entry of a range, whose rows are all in memory.
+    """
+    path = find_file(context, kind, id)
+    try:
+        body = context.store.get(path)
+    except NotFound as error:
+        raise NotFound(
+            f"{path} of repository {context.name} was collected a moment ago: look up what the commit names now.",
+            kind="metadata_not_found",
+            id=id,
+        ) from error
+    pairs = [
+        pair
+        for batch in rows_of_file(memoryview(body).cast("B"), path=path)
+        for pair in zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True)
+    ]
+    if kind == "meta_range":
+        ranges = [decode_range_meta(value) for _, value in pairs]
+        rows = [(meta.file.last_key, encode_lakefs_range(_lakefs_range(meta))) for meta in ranges]
+        return encode_range_file(rows, {"type": "metaranges"})
+    namespace = context.store.root_url
+    entries = [(key, lakefs_entry(decode_entry(value, where=path), namespace=namespace)) for key, value in pairs]
+    return encode_range_file([(key, encode_lakefs_entry(entry)) for key, entry in entries], {"type": "ranges"})
+
+
+def _lakefs_range(meta: RangeMeta) -> LakefsRange:
+    file = meta.file
+    return LakefsRange(meta.id, file.first_key, file.last_key, file.size_bytes, file.row_count)
