@@ -25,7 +25,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo unit test test-long check docs bench bench-table bench-spark bench-kv bench-repo bench-lakefs bench-fleet bench-catalog simulate mutations mutate clean
+.PHONY: help demo unit test tests test-long check lint types docs bench bench-table bench-spark bench-kv bench-repo bench-lakefs bench-fleet bench-catalog simulate mutations mutate clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -43,18 +43,27 @@ unit: $(VENV)/.ready ## the fast tests, in under two minutes on two cores
 		-k "not [s3] and not [azure]" $(UNIT) $(ARGS)
 
 test: ## lint, types, and all tests but the long ones, in about 35 minutes on two cores
-	@$(MAKE) --no-print-directory --jobs=4 check environments
+	@$(MAKE) --no-print-directory --jobs=4 lint environments
+	@$(MAKE) --no-print-directory --jobs=2 types tests
+
+tests:
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
 test-long: environments hadoop-aws s3-tests lakefs ## the long tests, and the random ones with SEEDS seeds and examples
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -m "not long" -s tests/property tests/simulation \
 		tests/unit/lsm/test_ceilings.py tests/unit/repo/committed/test_diff_segments.py \
-		tests/behaviour/repo/test_collection.py tests/behaviour/table/test_lost_replies.py
+		tests/behaviour/repo/test_collection.py tests/behaviour/repo/test_commit_races.py \
+		tests/behaviour/table/test_lost_replies.py tests/behaviour/table/test_crash_points.py \
+		tests/behaviour/table/test_dynamic_bucket_faults.py tests/behaviour/fleet/node/test_crashes.py
 
-check: $(VENV)/.ready ## lint, format and types
+check: lint types ## lint, format and types
+
+lint: $(VENV)/.ready
 	@$(RUN) -m ruff check --quiet .
 	@$(RUN) -m ruff format --quiet --check . || { echo "Some files are not formatted: run $(RUN) -m ruff format ."; exit 1; }
+
+types: $(VENV)/.ready
 	@$(RUN) -m mypy --no-error-summary
 
 docs: $(VENV)/.ready ## the site of the documents, in build/site; broken links and missing names are errors

@@ -55,10 +55,14 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 
+# What is collected lives until the end of the run: the garbage collector looks at it neither while it grows nor later.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests live until the end: the garbage collector does not look at them again."""
-    gc.collect()
+    """From here on there is garbage."""
     gc.freeze()
+    gc.enable()
 
 
 def missing(reason: str) -> Any:
@@ -255,6 +259,8 @@ def spark() -> Iterator[SparkSession]:
     subprocess.run([ROOT / "tools" / "jar.sh", sys.prefix], cwd=ROOT, check=True)
     with suppress(InvalidRequest):  # another minor version of Spark: tests of SQL say so
         settings = {JARS: str(find_jar()), EXTENSIONS: EXTENSION_CLASS}
+    # A plan that runs once is interpreted sooner than it is compiled. JVMs that tests start themselves do compile.
+    settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     session = lakebed.spark.session("lakebed tests", cores=2, settings=settings)
     yield session
     session.stop()

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 import lakebed.spark
@@ -17,7 +18,8 @@ MakeTable = Callable[..., Table]
 NATIVE = [name for name in NASTY if name != "nanos"]  # Spark has no nanoseconds: lakebed reads such tables itself
 
 
-def test_nasty_values(spark: SparkSession, make_table: MakeTable) -> None:
+@pytest.mark.parametrize("filter_count", [10, pytest.param(50, marks=pytest.mark.long)])
+def test_nasty_values(spark: SparkSession, make_table: MakeTable, filter_count: int) -> None:
     """Random filters over extremes, NaN, zeros of both signs and unbounded bytes keep the rows that they should."""
     rng = random.Random("spark")
     schema = pa.schema([("id", pa.int64()), *((name, NASTY[name].kind) for name in NATIVE)])
@@ -30,7 +32,7 @@ def test_nasty_values(spark: SparkSession, make_table: MakeTable) -> None:
     table.compact(full=True)
     table.write(pa.table([pa.array([24]), *(NASTY[name].array([None]) for name in NATIVE)], schema=schema))
     numbers.append({"id": 24, **dict.fromkeys(NATIVE)})
-    for _ in range(25):
+    for _ in range(filter_count):
         where = random_predicate(rng, columns=NATIVE)
         frame = lakebed.spark.read(spark, table, where=where, columns=["id"])
         expected = [row["id"] for row in numbers if truth(where, row) is True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.pluginmanager.hasplugin("xdist"):
         return
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if str(item.path).startswith(f"{Path(__file__).parent}{os.sep}"):
             item.add_marker(pytest.mark.xdist_group("tidy"))
 
 

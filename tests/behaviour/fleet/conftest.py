@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.pluginmanager.hasplugin("xdist"):
         return
     for item in items:
-        if HERE in item.path.parents and _needs_cluster(item):
+        if str(item.path).startswith(f"{HERE}{os.sep}") and _needs_cluster(item):
             item.add_marker(pytest.mark.xdist_group("jetstream"))
 
 

@@ -97,7 +97,8 @@ def explore(service: Callable[..., Any], folder: Path, *arguments: str) -> None:
     assert not [reply for reply in replies if reply["status"] >= 500 and reply["status"] != 503]
 
 
-@pytest.mark.parametrize("service", [control_plane, log])
+# Both decode their requests by the same declarations.
+@pytest.mark.parametrize("service", [pytest.param(control_plane, marks=pytest.mark.long), log])
 def test_edges_of_the_description(service: Callable[..., Any], tmp_path: Path) -> None:
     """Each parameter and field at its limits and beyond them; waits, which take their time, in the long run."""
     explore(service, tmp_path, "--phases", "coverage", "--exclude-operation-id", "wait")

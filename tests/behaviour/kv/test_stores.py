@@ -72,6 +72,7 @@ def numbered(start: int, end: int) -> dict[bytes, bytes]:
     return {b"key %05d" % i: b"value %d" % i for i in range(start, end)}
 
 
+@pytest.mark.parametrize("home", ["local", "s3", pytest.param("azure", marks=pytest.mark.long)], indirect=True)
 def test_the_life_of_a_database(home: Home) -> None:
     """Open, write, transact, scan, pin, read, clone, clone the clone, restore, collect, destroy, begin anew."""
     rows = numbered(0, 300)

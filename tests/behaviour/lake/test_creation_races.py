@@ -144,8 +144,8 @@ def test_a_rival_makes_the_lake_at_any_call() -> None:
 
 
 def test_many_creators_on_a_folder(tmp_path: Path) -> None:
-    """Threads that open one new lake and create one table in it, twenty rounds: no error, one table, no probe left."""
-    for round_ in range(20):
+    """Threads that open one new lake and create one table in it, eight rounds: no error, one table, no probe left."""
+    for round_ in range(8):
         url = str(tmp_path / f"lake{round_}")
         errors: list[BaseException] = []
         gate = threading.Barrier(8)
@@ -176,7 +176,7 @@ def test_many_processes_create_one_table(tmp_path: Path) -> None:
         "import sys, lakebed, pyarrow as pa\n"
         "schema = pa.schema([pa.field('id', pa.int64(), nullable=False)])\n"
         "sys.stdin.readline()\n"
-        "for i in range(20):\n"
+        "for i in range(10):\n"
         "    lakebed.open(sys.argv[1]).create_table(f't{i}', schema, if_not_exists=True)"
         ".append(pa.table({'id': [i]}))\n"
     )
@@ -193,8 +193,8 @@ def test_many_processes_create_one_table(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said.decode()
     lake = Lake.open(open_store(url))
-    assert sorted(lake.tables()) == sorted(f"t{i}" for i in range(20))
-    assert all(lake.table(f"t{i}").read().num_rows == 4 for i in range(20))
+    assert sorted(lake.tables()) == sorted(f"t{i}" for i in range(10))
+    assert all(lake.table(f"t{i}").read().num_rows == 4 for i in range(10))
 
 
 def test_a_database_of_a_lake_leaves_no_probe_in_its_folder() -> None:

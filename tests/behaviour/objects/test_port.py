@@ -158,6 +158,9 @@ def test_several_ranges_come_in_the_order_asked(store: Any) -> None:
     assert store.get_ranges("a", []) == []
 
 
+@pytest.mark.parametrize(
+    "opened", ["memory", "local", "s3", pytest.param("azure", marks=pytest.mark.long)], indirect=True
+)
 def test_a_listing_is_in_order_and_lazy_beyond_a_page(store: Any) -> None:
     """1001 names come in two pages, in the order of their bytes, and only as far as they are read."""
     names = [f"many/{number:05d}" for number in range(1001)]

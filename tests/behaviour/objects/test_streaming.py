@@ -274,7 +274,7 @@ print(size, read, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.parametrize("kind", ["local", "s3", "azure"])
+@pytest.mark.parametrize("kind", ["local", "s3", pytest.param("azure", marks=pytest.mark.long)])
 def test_a_large_stream_takes_little_memory(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """200 MB go up and come down while the process grows by less than 64 MB."""
     if kind == "local":

@@ -439,9 +439,9 @@ LONG = ("pick an old commit", "reset to an old commit", "reset", "untag")
 def test_whatever_happens_during_a_collection_what_is_named_can_be_read(name: str) -> None:
     """Another's act before each single call of a collection: afterwards every reference reads, object by object.
 
-    Each act takes every second call, half of the acts the even ones; in a long run every act takes every call.
+    Each act takes every third call, its neighbours the others; in a long run every act takes every call.
     """
-    step = 1 if seed_count(1) > 1 else 2
+    step = 1 if seed_count(1) > 1 else 3
     at = sorted(acts(None, None, first_id="", slow=None)).index(name) % step  # type: ignore[arg-type]
     while True:
         prepared, first_id, slow = lab_of_branches()

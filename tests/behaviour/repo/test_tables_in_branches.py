@@ -24,19 +24,22 @@ CONTRACTS = Path(__file__).parents[1] / "table"
 MODULES = (
     "test_branches",
     "test_commit",
+    "test_expire",
+    "test_orphans",
+    "test_rollback",
+    "test_tag_races",
+    "test_tags",
+)
+ABOVE_THE_STORE = (
     "test_data_changes",
     "test_data_compaction",
     "test_data_discarded",
     "test_data_rows",
-    "test_expire",
-    "test_orphans",
     "test_other_lifetimes",
-    "test_rollback",
     "test_tag_deletion",
-    "test_tag_races",
-    "test_tags",
     "test_travel",
 )
+"""Modules that only the long tests run: of a store they use what those before use of it."""
 PARAMETERS = {"make": ["memory"]}
 OF_OTHER_STORES = {
     # Of hints, which tables do not write inside of branches; what they save is described below.
@@ -104,6 +107,8 @@ def contract(name: str) -> type:
             members[key] = pytest.fixture(params=PARAMETERS.get(key))(staticmethod(inspect.unwrap(value)))
         elif key.startswith("test_") and key not in OF_OTHER_STORES:
             members[key] = staticmethod(value)
+    if name in ABOVE_THE_STORE:
+        members["pytestmark"] = [pytest.mark.long]
     return type(f"Test{name.removeprefix('test').title().replace('_', '')}", (), members)
 
 
@@ -115,7 +120,7 @@ def nothing_is_remembered() -> None:
 
 
 globals().update({key: value for key, value in module_of("conftest").items() if is_fixture(value)})
-globals().update({cls.__name__: cls for cls in map(contract, MODULES)})
+globals().update({cls.__name__: cls for cls in map(contract, (*MODULES, *ABOVE_THE_STORE))})
 
 
 @pytest.fixture(autouse=True)

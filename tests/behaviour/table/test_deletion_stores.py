@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parametrize("opened", ["local", "s3"], indirect=True)
 STEP_COUNT = 14
 
 
-@pytest.mark.parametrize("seed", [1, 21])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.long), 21])
 def test_histories(opened: Callable[..., Any], seed: int) -> None:
     """Random histories with rollbacks, branches and other clients delete exactly what nothing needs."""
     world = TableWorld(seed, store=opened(), foreign=True, rollbacks=True, branches=True, extras=True)
@@ -80,7 +80,7 @@ class CrashAt:
 
 
 # Every change is struck in `test_crash_points`; here each store leaves the same.
-@pytest.mark.parametrize("change", [1, 4, *(pytest.param(change, marks=pytest.mark.long) for change in (0, 2))])
+@pytest.mark.parametrize("change", [4, *(pytest.param(change, marks=pytest.mark.long) for change in (0, 1, 2))])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_crash_is_recovered_from(opened: Callable[..., Any], verb: str, change: int) -> None:
     """After a crash at any call every version is whole, and the next verbs of another process finish the work."""

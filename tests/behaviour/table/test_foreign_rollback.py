@@ -284,10 +284,10 @@ def test_unfinished_work_from_before_a_rollback_is_finished_by_what_is_there(ver
     """A verb of lakebed's crashes at any change; Java rolls back and writes the same ids again: no row is lost.
 
     After five inserts all of Java's versions must stay; after six Java expires everything that the files of its target
-    could be known by.
+    could be known by. A rollback, which ends as the others do, crashes at every second change.
     """
     struck = 0
-    for at in range(1, 12):
+    for at in range(1, 12, 2 if verb == "rollback_to" else 1):
         table = copied(tagged())
         if not crash(table, verb, at):
             break

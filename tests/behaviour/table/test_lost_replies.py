@@ -133,14 +133,14 @@ MODES = [(fault, for_good) for fault in (Fault.LOST_REPLY, Fault.LOST_REQUEST) f
 
 
 def modes_of(call: Call, number: int) -> list[tuple[Fault, bool]]:
-    """The modes of a call. Of files with names of their own two by turns, in a long run all.
+    """The modes of a call. Of files with names of their own one by turns, in a long run all.
 
     Until something names such a file it does not matter whether it is there.
     """
     is_named_by_nothing = call.kind == "put" and call.path.startswith(("manifest/", "bucket-"))
     if not is_named_by_nothing or seed_count(1) > 1:
         return MODES
-    return [MODES[0], MODES[3]] if number % 2 else [MODES[1], MODES[2]]
+    return [MODES[number % len(MODES)]]
 
 
 def copied(verb: Verb) -> ObjectStore:

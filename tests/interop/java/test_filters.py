@@ -92,7 +92,11 @@ def layout(values: pa.Array, *, repeated: bool) -> pa.Array:
     ],
 )
 def test_every_filter(java: Java, lake: Lake, keys: bool, repeated: bool) -> None:
-    """Java finds exactly the rows that plain Python finds, by every operator and value of every type."""
+    """Java finds exactly the rows that plain Python finds, by every operator and value of every type.
+
+    Of the values each of the two cases in every run takes a half; the long ones take all.
+    """
+    step = 1 if keys == repeated else 2
     count = max(len(layout(values, repeated=repeated)) for values in COLUMNS.values())
 
     def padded(values: pa.Array) -> pa.Array:
@@ -117,8 +121,8 @@ def test_every_filter(java: Java, lake: Lake, keys: bool, repeated: bool) -> Non
     for name, values in COLUMNS.items():
         literals = [value for value in java.encode(values) if value is not None]
         # The Java implementation orders bytes as signed numbers, unlike its own statistics.
-        for op, compare in list(OPERATORS.items())[: 2 if name == "bytes" else None]:
-            for literal in literals:
+        for number, (op, compare) in enumerate(list(OPERATORS.items())[: 2 if name == "bytes" else None]):
+            for literal in literals[(number + keys) % step :: step]:
                 right = plain(name, literal)
                 ask(name, op, literal, lambda v, c=compare, r=right: v is not None and c(v, r))
         inside = [plain(name, value) for value in literals[:2]]

@@ -87,15 +87,21 @@ def explore(
 
 
 def test_everything_described_is_answered_as_described(filled: Any, clients_python: Path, tmp_path: Path) -> None:
-    """Requests inside and at the edges of the description: no failure of the server, every reply as it is described."""
-    report = explore(clients_python, filled, tmp_path, "--phases", "coverage", "--seed", "1", settings=ONE_METHOD)
+    """Two requests of every operation: no failure of the server, every reply as it is described."""
+    report = explore(clients_python, filled, tmp_path, "--phases", "fuzzing", "--max-examples", "2", "--seed", "1")
     match = re.search(r"Selected: (\d+)/(\d+)\s+Tested: (\d+)", report)
     assert match is not None
     assert len(set(match.groups())) == 1, report
     # What is not HTTP at all has no line of its own, only a sentence.
     lines = [line for line in filled.log.read_text().splitlines() if line.startswith("{")]
     statuses = [json.loads(line)["status"] for line in lines]
-    assert sum(200 <= status < 300 for status in statuses) > 200, "hardly any request came past the first look"
+    assert sum(200 <= status < 300 for status in statuses) > 20, "hardly any request came past the first look"
+
+
+@pytest.mark.long
+def test_edges_of_the_description(filled: Any, clients_python: Path, tmp_path: Path) -> None:
+    """Requests inside and at the edges of the description, and each method that a path has not."""
+    explore(clients_python, filled, tmp_path, "--phases", "coverage", "--seed", "1", settings=ONE_METHOD)
 
 
 @pytest.mark.long

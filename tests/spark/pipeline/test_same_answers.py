@@ -171,7 +171,8 @@ OVERALL = [
 
 
 @pytest.mark.parametrize(
-    ("row_count", "condition_count"), [(8, 60), (0, 20), pytest.param(8, 300, marks=pytest.mark.long)]
+    ("row_count", "condition_count"),
+    [(8, 40), (0, 8), pytest.param(8, 300, marks=pytest.mark.long), pytest.param(0, 20, marks=pytest.mark.long)],
 )
 def test_every_condition_judged_here_is_what_spark_judges(
     spark: SparkSession, row_count: int, condition_count: int

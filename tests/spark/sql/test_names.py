@@ -84,7 +84,7 @@ class Judge:
         )
 
 
-@pytest.mark.parametrize("kind", ["append", "marked", "keyed"])
+@pytest.mark.parametrize("kind", [pytest.param("append", marks=pytest.mark.long), "marked", "keyed"])
 def test_rows_are_changed(session: SparkSession, sql: Run, lake: Lake, kind: str) -> None:
     """INSERT, UPDATE, DELETE, MERGE and OVERWRITE in tables of each kind of write, and a DataFrame through workers."""
     judge = Judge(sql, lake, kind, ODD)

@@ -48,8 +48,8 @@ KINDS = {
 
 @pytest.mark.parametrize(
     "conditions",
-    [CONDITIONS[::2], pytest.param(CONDITIONS[1::2], marks=pytest.mark.long)],
-    ids=["a half", "the other half"],
+    [CONDITIONS[::3], pytest.param((*CONDITIONS[1::3], *CONDITIONS[2::3]), marks=pytest.mark.long)],
+    ids=["a third", "the others"],
 )
 def test_conditions_keep_every_row(session: SparkSession, sql: Run, lake: Lake, conditions: tuple[str, ...]) -> None:
     """In files of one row, by partitions, in row groups that Spark's reader prunes, and in a merge of files."""

@@ -42,7 +42,7 @@ def test_killed_while_it_grants_it_continues(tmp_path: Path) -> None:
         committer.create(f"t{number}")
     end = running(committer.run)
     rng = random.Random(7)
-    for _ in range(5):
+    for _ in range(3):
         CLOCK.sleep(rng.uniform(0.1, 0.6))
         process.kill()
         process.start()

@@ -211,12 +211,12 @@ def test_only_the_segment_in_which_all_differ_is_read(committed: Committed) -> N
 
 def test_a_merge_with_conflicts_stops_writing(committed: Committed) -> None:
     """From the first conflict on nothing is written: only what came before it is left to the collector."""
-    base = many(2_000)
-    source, destination = many(2_000, Y), many(2_000, Z)
+    base = many(600)
+    source, destination = many(600, Y), many(600, Z)
     refs = [write_state(committed, state) for state in (base, source, destination)]
     with committed.count() as counts:
         outcome = merge_metaranges(committed, base=refs[0], source=refs[1], destination=refs[2])
-    assert outcome.conflict_count == 2_000
+    assert outcome.conflict_count == 600
     assert counts.ranges_written == 0
 
 
@@ -302,7 +302,7 @@ def test_a_merge_that_fails_can_be_tried_again(committed: Committed, fault: Faul
     store = committed.files.store
     expected = write_state(committed, without({**source, b"f/000121": Z}, 8)).id
     failed = 0
-    for number in range(0, 100, 3):
+    for number in range(0, 100, 7):
         faulty = FaultyStore(store, faults={number: fault})
         trying = Committed(faulty, options=SMALL_RANGES, cache=BlockCache(0), environment=Environment())
         try:

@@ -31,9 +31,15 @@ State = Mapping[bytes, bytes]
 MANIFEST = b"manifest/00000000000000000001.manifest"
 
 
-@pytest.fixture(params=[SMALL_RANGES, TINY_RANGES, RangeOptions()], ids=["small", "tiny", "one"])
+@pytest.fixture(
+    params=[SMALL_RANGES, pytest.param(TINY_RANGES, marks=pytest.mark.long), RangeOptions()],
+    ids=["small", "tiny", "one"],
+)
 def committed(request: pytest.FixtureRequest) -> Iterator[Committed]:
-    """A repository in memory, with ranges of some entries, of one, and of all."""
+    """A repository in memory, with ranges of some entries, of one, and of all.
+
+    Units in ranges of one entry are merged by `test_repo_merge_units` in every run.
+    """
     with open_committed(request.param) as opened:
         yield opened
 
