@@ -366,12 +366,14 @@ def runs() -> Iterator[tuple[str, int, str, World, StallingStore]]:
     """Every call of the victim, in every scene and mode; loss only where a call changes something.
 
     After a call is before the next one: the victim is alone in its process. So only after the last call it stalls anew.
+    The kinds of loss take turns; in a long run each call meets all.
     """
     for scene, before in SCENES:
         _, trace = played(scene, before)
         for at, call in enumerate(trace.calls):
             after = ("after",) if at == len(trace.calls) - 1 else ()
-            for mode in (*MODES, *after) if call.changes else ("before", *after):
+            losses = MODES[1:] if seed_count(1) > 1 else (MODES[1 + at % 3],)
+            for mode in ("before", *losses, *after) if call.changes else ("before", *after):
                 world, store = played(scene, before, at=at, mode=mode)
                 yield f"{scene.__name__} {before}", at, mode, world, store
 
