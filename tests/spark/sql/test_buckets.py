@@ -58,6 +58,7 @@ def test_buckets_of_keys(sql: Run, rows: pa.Table) -> None:
 def test_a_task_for_each_bucket(session: SparkSession, sql: Run, lake: Lake) -> None:
     """Buckets take turns in the parts of a shuffle, whose rows Spark places by compiled code; files name their task."""
     session.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    session.conf.set("spark.sql.shuffle.partitions", "8")
     session.conf.set("spark.sql.codegen.wholeStage", "true")
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
     for name, key in (("lake.db.one", "l"), ("lake.db.two", "l,s")):
