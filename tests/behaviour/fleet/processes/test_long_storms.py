@@ -114,7 +114,10 @@ def make_part_faults(local: TwinFleet, storm: Storm, rng: random.Random) -> Faul
     def kill() -> tuple[str, None]:
         now_s = time.monotonic()
         away = {family_of(faults.struck), *(family for family, then_s in killed_s.items() if now_s < then_s + START_S)}
-        name = rng.choice([name for name in local.names() if family_of(name) not in away])
+        names = [name for name in local.names() if family_of(name) not in away]
+        if not names:
+            return "nothing", None
+        name = rng.choice(names)
         if not name.startswith("node"):
             killed_s[family_of(name)] = now_s
         with suppress(ProcessLookupError):
