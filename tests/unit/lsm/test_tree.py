@@ -455,7 +455,7 @@ def test_keys_of_several_mapped_files(tmp_path: Path, cache_is_full: bool) -> No
     cache = BlockCache(1 << 20)
     if cache_is_full:
         cache.put("another", 0, b"", size_bytes=int(0.92 * cache.bytes_max))
-    world = World(Options(l0_compaction_count=9), url=str(tmp_path), cache=cache)
+    world = World(Options(l0_compaction_count=9, row_cache_bytes=0), url=str(tmp_path), cache=cache)
     asked = [b"%03d" % number for number in range(400)]
     model: dict[bytes, bytes] = {}
     for step, (first, size, width) in enumerate([(0, 300, 1), (100, 60, 3), (50, 90, 2), (0, 400, 7), (10, 50, 1)]):
