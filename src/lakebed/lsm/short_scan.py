@@ -109,18 +109,20 @@ def merge_sources(
     resolve: Callable[[list[Row]], Row | None],
     count: int,
 ) -> Generator[Iterable[tuple[bytes, bytes]], None, bytes | None]:
-    """Keys and values of [start, end) of all sources, ascending, some at a time, about `count` of them.
+    """Keys and values of the first of the rows of [start, end) of all sources, ascending, some at a time.
 
     Args:
         sources: newest first; of none the rows below `start` count.
         end: key behind the last; None: to the largest.
         resolve: what the rows of one key mean.
+        count: of rows that the last step takes of the largest source, about. Rows that give nothing count too: where
+            many follow one another that were deleted, batches pass them in a tenth of the time.
 
     Returns:
         A key that is above all that were given and not above any other; None: there are no others.
     Cost: about 1 us a source for each step, and 0.1 us a row where only one source has some.
     """
-    given, low, row_count = 0, start, _FIRST_ROW_COUNT
+    low, row_count = start, _FIRST_ROW_COUNT
     while True:
         bound = min([key for source in sources if (key := source.bound(row_count)) is not None], default=None)
         if bound == NO_ROWS:
@@ -133,11 +135,10 @@ def merge_sources(
             source.take(bound, chunks)
         if chunks:
             keys, values = _merge(chunks, resolve)
-            given += len(keys)
             yield zip(keys, values, strict=True)
         if is_last or bound is None:
             return None
-        if given >= count:
+        if row_count >= count:
             return bound
         low = bound
         row_count *= 2

@@ -33,7 +33,7 @@ _KERNEL_MIN: Final = (5, 17)
 _UNWRITTEN_BYTES_MAX: Final = 64 << 20
 """What may be waiting for the disks of this machine: a fraction of a second of a slow one."""
 _LOOK_INTERVAL_S: Final = 0.1
-"""How long a look at that is good."""
+"""How long a look at that, and at what is mounted, is good."""
 _MEMORY: Final = Path("/proc/meminfo")
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _WAIT_BEFORE: Final = 1
@@ -46,20 +46,21 @@ class FileSystemSyncs:
 
     def __init__(self, *, environment: Environment) -> None:
         self._clock = environment.clock
-        self._kinds = _mounted_kinds() if _LIBRARY is not None else {}
+        self._kinds: dict[int, str] = {}
         self._shared = SharedSyncs(_sync_file_system, key_of=_device, runtime=environment.runtime)
         self._look_until_s = float("-inf")
         self._is_calm = False
 
     def can_sync(self, folder: int) -> bool:
-        """Whether the file system of an open folder should be synced as a whole now. Cost: 10 us, at times 60."""
-        if self._kinds.get(os.fstat(folder).st_dev) not in _KINDS:
+        """Whether the file system of an open folder should be synced as a whole now. Cost: 10 us, at times 200."""
+        if _LIBRARY is None:
             return False
         now_s = self._clock.monotonic_s()
         if now_s >= self._look_until_s:
             self._is_calm = _unwritten_bytes() <= _UNWRITTEN_BYTES_MAX
+            self._kinds = _read_mounts()  # another file system may have been mounted in place of one
             self._look_until_s = now_s + _LOOK_INTERVAL_S
-        return self._is_calm
+        return self._is_calm and self._kinds.get(os.fstat(folder).st_dev) in _KINDS
 
     def sync(self, folder: int, files: Sequence[Callable[[], int]]) -> None:
         """Make everything on the file system of an open folder durable.
@@ -120,7 +121,7 @@ def _unwritten_bytes() -> int:
         return _UNWRITTEN_BYTES_MAX + 1
 
 
-def _mounted_kinds() -> dict[int, str]:
+def _read_mounts() -> dict[int, str]:
     """The kinds of the file systems that are mounted, by the numbers of their devices."""
     kinds: dict[int, str] = {}
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.memtable import Memtable, batch_of
 from lakebed.lsm.model import FileMeta, FileSet, Kind, Row, Run
 from lakebed.lsm.operators import find_operator
+from lakebed.lsm.short_scan import Chunk, Source, chunk_of_rows, merge_sources
 from lakebed.lsm.view import FEW_ROWS, View
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
@@ -116,3 +118,35 @@ def test_the_newest_place_of_a_key_counts(tmp_path: Path) -> None:
     for start in (0, 1, 7, 800):
         ages = [b"4" if n % 5 == 0 else b"3" if n % 3 == 0 else b"2" if n % 2 == 0 else b"1" for n in range(900)]
         assert list(view.scan(KEYS[start])) == list(zip(KEYS, ages, strict=True))[start:]
+
+
+class Deletions(Source):
+    """Deleted rows without an end, of which it counts those that were taken."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def bound(self, row_count: int) -> bytes | None:
+        return b"%08d" % (self.taken + row_count)
+
+    def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
+        assert bound is not None
+        rows = [Row(b"%08d" % number, 1, int(Kind.DELETE), b"", None) for number in range(self.taken, int(bound))]
+        self.taken += len(rows)
+        chunks.append(chunk_of_rows(rows))
+
+
+def test_rows_that_give_nothing_are_soon_left_to_batches() -> None:
+    """However many deletions follow one another, no more than some hundred of their rows are made one by one."""
+    source = Deletions()
+    ends: list[bytes | None] = []
+
+    def run() -> Generator[Iterable[tuple[bytes, bytes]], None, None]:
+        end = yield from merge_sources([source], start=b"", end=None, resolve=lambda rows: None, count=FEW_ROWS)
+        ends.append(end)
+
+    for pairs in run():
+        assert list(pairs) == []
+        assert source.taken <= 2 * FEW_ROWS
+    assert source.taken >= FEW_ROWS
+    assert ends == [b"%08d" % source.taken]

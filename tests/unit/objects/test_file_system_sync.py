@@ -33,7 +33,7 @@ def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(os, "fsync", note(lambda fd: os.path.basename(os.readlink(f"/proc/self/fd/{fd}")), os.fsync))
     monkeypatch.setattr(file_system_sync, "_sync_file_system", note(lambda fd: "*", lambda fd: None))
-    monkeypatch.setattr(file_system_sync, "_mounted_kinds", lambda: {tmp_path.stat().st_dev: "ext4"})
+    monkeypatch.setattr(file_system_sync, "_read_mounts", lambda: {tmp_path.stat().st_dev: "ext4"})
     monkeypatch.setattr(file_system_sync, "_unwritten_bytes", lambda: 1 << 20)
     return made
 
@@ -89,12 +89,26 @@ class TestWholeFileSystems:
         self, tmp_path: Path, store: Any, syncs: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A file system of another process may leave the bytes with it."""
-        monkeypatch.setattr(file_system_sync, "_mounted_kinds", lambda: {tmp_path.stat().st_dev: "fuse.sshfs"})
+        monkeypatch.setattr(file_system_sync, "_read_mounts", lambda: {tmp_path.stat().st_dev: "fuse.sshfs"})
         store._driver._file_systems = FileSystemSyncs(environment=Environment())
         put_unsynced(store)
         store.sync(PATHS)
         assert "*" not in syncs
         assert len(syncs) == len(PATHS) + 1
+
+    def test_not_on_what_was_mounted_in_its_place(
+        self, tmp_path: Path, store: Any, syncs: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A store that is open for long asks again what it is on."""
+        clock = ManualClock()
+        store._driver._file_systems = FileSystemSyncs(environment=Environment(clock=clock))
+        put_unsynced(store)
+        store.sync(PATHS)
+        assert syncs == ["*"]
+        monkeypatch.setattr(file_system_sync, "_read_mounts", lambda: {tmp_path.stat().st_dev: "fuseblk"})
+        clock.advance(1_000)
+        store.sync(PATHS)
+        assert len(syncs) == 1 + len(PATHS) + 1
 
     def test_a_failure_is_an_error(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of the file system, and of one of the files: nothing of it is called durable."""
@@ -141,8 +155,26 @@ class TestWholeFileSystems:
             file_system_sync._check_written(file)
 
 
-def test_what_is_mounted_is_read() -> None:
-    """The folder of this process is on something; what cannot be read counts as too much."""
-    assert os.makedev(0, 0) not in file_system_sync._mounted_kinds()
-    assert all(file_system_sync._mounted_kinds().values())
-    assert file_system_sync._unwritten_bytes() >= 0
+MOUNTS = """22 1 8:17 / / rw,relatime - ext4 /dev/sdb1 rw
+35 22 0:31 / /mnt/a\\040b rw shared:7 master:1 - fuse.sshfs host:/data rw,user_id=0
+36 22 259:300 /sub /mnt/c rw propagate_from:2 - xfs /dev/nvme0n1p300 rw
+"""
+
+
+def test_what_is_mounted_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the numbers of devices, with any number of optional fields; nothing where the system does not say it."""
+    mounts = tmp_path / "mountinfo"
+    monkeypatch.setattr(file_system_sync, "_MOUNTS", mounts)
+    assert file_system_sync._read_mounts() == {}
+    mounts.write_text(MOUNTS)
+    expected = {os.makedev(8, 17): "ext4", os.makedev(0, 31): "fuse.sshfs", os.makedev(259, 300): "xfs"}
+    assert file_system_sync._read_mounts() == expected
+
+
+def test_what_waits_for_the_disks_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is dirty and what is being written, in bytes; what cannot be read counts as too much."""
+    memory = tmp_path / "meminfo"
+    monkeypatch.setattr(file_system_sync, "_MEMORY", memory)
+    assert file_system_sync._unwritten_bytes() > file_system_sync._UNWRITTEN_BYTES_MAX
+    memory.write_text("MemTotal: 100 kB\nDirty:   7 kB\nWriteback:   2 kB\nWritebackTmp:   50 kB\n")
+    assert file_system_sync._unwritten_bytes() == 9 << 10

@@ -432,10 +432,7 @@ class _Commit:
 
     def _check_presence(self, entries: pa.Table) -> None:
         """Raise `Conflict` if a search of orphans took new files, because the change took longer than their grace."""
-        is_new = pc.and_(pc.is_null(entries["commit_snapshot"]), pc.is_null(entries["external_path"]))
-        is_new = pc.and_(is_new, pc.is_valid(entries["creation_time_ms"]))
-        added = entries.filter(pc.and_(is_new, pc.equal(entries["kind"], ADD)))
-        gone = find_gone_file(self.branch, added, self.schema)
+        gone = find_gone_file(self.branch, entries, self.schema, select_new=_select_new)
         if gone is not None:
             raise Conflict(
                 f"The new file {gone} is not there any more; {WHY_GONE}. Nothing was committed.", kind="file_gone"
@@ -622,6 +619,10 @@ class _Commit:
         """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
         unused = [path for path in self.written if path not in keep]
         discard(self.branch.store, unused, environment=self.branch.environment)
+
+
+def _select_new(entries: pa.Table) -> pa.Table:
+    return entries.filter(pc.and_(pc.is_null(entries["commit_snapshot"]), pc.is_valid(entries["creation_time_ms"])))
 
 
 def _row_count_delta(entries: pa.Table) -> int:

@@ -47,7 +47,7 @@ from lakebed.table.codec.index_manifest import HASH, IndexEntry
 from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
-from lakebed.table.commit.presence import WHY_GONE, find_gone_file, has_old, select_added
+from lakebed.table.commit.presence import WHY_GONE, find_gone_file
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement
@@ -221,10 +221,9 @@ def _complete(
     entries = branch.manifests.concat_entries(delta)
     _check_entries(branch, entries, live, schema)
     _check_change(branch, snapshot, entries, live, schema)
-    if has_old(branch, entries):
-        gone = find_gone_file(branch, select_added(entries, live), schema)
-        if gone is not None:
-            raise _invalid(f"the file {gone}, which it adds, is not there; {WHY_GONE}")
+    gone = find_gone_file(branch, entries, schema, select_new=partial(_select_new, live=live))
+    if gone is not None:
+        raise _invalid(f"the file {gone}, which it adds, is not there; {WHY_GONE}")
     if snapshot.changelog_manifest_list is not None:
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
         _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)
@@ -249,6 +248,10 @@ def _complete(
         },
         version=3,
     )
+
+
+def _select_new(entries: pa.Table, *, live: pa.Table) -> pa.Table:
+    return entries.filter(pc.invert(pc.is_in(entries["file_name"], value_set=live["file_name"])))
 
 
 def _check_members(snapshot: Snapshot, head: Snapshot | None) -> None:

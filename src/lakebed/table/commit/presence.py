@@ -8,12 +8,10 @@ commit a request a file, and would find nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
@@ -34,36 +32,23 @@ _HEADS_MAX: Final = 3
 _BUCKET: Final = ("partition", "bucket")
 
 
-def has_old(branch: TableBranch, entries: pa.Table) -> bool:
-    """Whether some of the files are not young: what no commit of a client that works on without a break has."""
-    return bool(_is_old(entries, now_ms=branch.now_ms()).any())
-
-
-def _is_old(entries: pa.Table, *, now_ms: int) -> npt.NDArray[np.bool_]:
-    """Which files are old by the time that their entries say, or say no time."""
-    times = pc.fill_null(entries["creation_time_ms"], 0).to_numpy()
-    is_old: npt.NDArray[np.bool_] = (times <= now_ms - _YOUNG_MS) | (times >= now_ms + _AHEAD_MS)
-    return is_old
-
-
-def select_added(entries: pa.Table, live: pa.Table) -> pa.Table:
-    """The entries of files that no version has yet and whose bytes are in the table's own folders."""
-    added = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"])))
-    return added.filter(pc.invert(pc.is_in(added["file_name"], value_set=live["file_name"])))
-
-
-def find_gone_file(branch: TableBranch, added: pa.Table, schema: TableSchema) -> str | None:
+def find_gone_file(
+    branch: TableBranch, entries: pa.Table, schema: TableSchema, *, select_new: Callable[[pa.Table], pa.Table]
+) -> str | None:
     """The path of a new file that is old and gone; None: all are there, or young.
 
     Args:
-        added: entries of new files; a file without a time counts as old.
+        entries: of a change; a file without a time counts as old.
+        select_new: of the entries that add old files in the table's own folders, those of files that no version has.
 
     Cost: nothing for young files; else 1 HEAD a file, or 1 LIST of a bucket with more than 3 of them.
     """
-    is_old = _is_old(added, now_ms=branch.now_ms())
+    now_ms, times = branch.now_ms(), pc.fill_null(entries["creation_time_ms"], 0).to_numpy()
+    is_old = (times <= now_ms - _YOUNG_MS) | (times >= now_ms + _AHEAD_MS)
     if not is_old.any():
         return None
-    old = added.filter(pa.array(is_old))
+    is_added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"]))
+    old = select_new(entries.filter(pc.and_(is_added, pa.array(is_old))))
     folders_of = Placement.of(schema)
     names: dict[tuple[bytes, int], list[str]] = {}
     for partition, bucket, name in zip(*(old[column].to_pylist() for column in (*_BUCKET, "file_name")), strict=True):
