@@ -14,6 +14,7 @@ import ctypes
 import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -226,12 +227,14 @@ class FileReader:
             body: bytes = cached.value
         else:
             body = unpack_page(entry, mapped[start : start + length], path=self._path)
-            if cache.wants(name, _PAGES - page):
-                cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         try:
-            return find_value(body, key, sequence=sequence)
+            value = find_value(body, key, sequence=sequence)
         except BadPageError as error:
             raise self._bad_page_error(tail, number) from error
+        # What a filter lets pass in vain would put out what is asked for.
+        if cached is None and value is not None and cache.wants(name, _PAGES - page):
+            cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+        return value
 
     def _get_by_block(self, tail: Tail, key: bytes, *, sequence: int | None) -> list[Row]:
         """As `get`, of a key that the filter lets pass."""
@@ -550,7 +553,12 @@ class FileReader:
             None where single pages cannot be read without a request.
         Raises: as `tail`, also while they are taken. Cost: about 2 us a page, and 0.1 us a row. Pages are not cached.
         """
-        tail = self.tail()
+        entry = self._entries.get(self.tail_key)
+        if entry is None:
+            tail = self.tail()
+        else:
+            entry.used = True
+            tail = entry.value
         if tail.mapped is None or tail.pages is None:
             return None
         if self._ceiling is not None:
@@ -561,22 +569,23 @@ class FileReader:
 
     def read_chunk(self, tail: Tail, pages: Pages, first: int, behind: int, *, sequence: int | None) -> Chunk:
         """The rows of the neighbouring pages [first, behind) of a mapped file up to a sequence; there may be none."""
-        bodies = read_mapped_pages(tail, first, behind, path=self._path)
+        parts = read_mapped_pages(tail, first, behind, path=self._path)
         flags = tail.flags[pages.blocks[first] : pages.blocks[behind - 1] + 1]
         page = first
         try:
             if sequence is None and all(map(PLAIN.__and__, flags)):
-                keys, values = list[bytes](), list[bytes]()
-                for body in bodies:
-                    add_pairs(body, keys, values)
-                    page += 1
+                keys: list[bytes] = []
+                values: list[bytes] = []
+                for page, (content, bounds) in enumerate(parts, first):  # noqa: B007
+                    add_pairs(content, bounds, keys, values)
                 return Chunk(keys, values, ())
             rows: list[Row] = []
-            for body in bodies:
-                rows += rows_of_page(bytes(body))
-                page += 1
+            for content, bounds in parts:
+                for start, end in pairwise(bounds):
+                    rows += rows_of_page(bytes(content[start:end]))
+                    page += 1
         except BadPageError as error:
-            raise self._bad_page_error(tail, pages.blocks[page]) from error
+            raise self._bad_page_error(tail, pages.blocks[page + error.place]) from error
         return chunk_of_rows(rows if sequence is None else [row for row in rows if row.sequence <= sequence])
 
     def _load(self, tail: Tail, number: int) -> Block:
@@ -735,6 +744,7 @@ class _RowsOfPages(Source):
     """
 
     __slots__ = (
+        "_at",
         "_keys",
         "_left",
         "_low",
@@ -751,19 +761,23 @@ class _RowsOfPages(Source):
         self._reader = reader
         self._tail = tail
         self._pages = pages
-        self._keys = pages.keys or pages.load_keys(tail)
-        self._page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
+        self._keys = keys = pages.keys or pages.load_keys(tail)
+        page = max(bisect_right(keys, start) - 1, 0)
+        if keys[page] == start:  # its rows may begin in the block before
+            page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
+        self._page = page
         """The next one."""
-        self._page_count = len(self._keys)
+        self._page_count = len(keys)
         self._rows_per_page = reader.meta.row_count / self._page_count
         self._low = start
         self._left: Chunk | None = None
-        """Rows of the pages before, from `_low` on."""
+        """Rows of the pages before, of which those from `_at` on are left: at least one."""
+        self._at = 0
         self._sequence = sequence
 
     def bound(self, row_count: int) -> bytes | None:
         if self._left is not None:
-            row_count -= len(self._left.keys)
+            row_count -= len(self._left.keys) - self._at
         page = self._page + max(0, int(row_count / self._rows_per_page))
         if page >= self._page_count:
             return None
@@ -772,13 +786,8 @@ class _RowsOfPages(Source):
         return self._keys[page] if page < self._page_count else None
 
     def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
-        left = self._left
-        if left is not None:
-            if bound is None or left.keys[-1] < bound:
-                chunks.append(left)
-                self._left = None
-            else:
-                self._left = _take_below(left, bound, chunks)
+        if self._left is not None:
+            self._take_left(self._left, bound, chunks)
         page, keys = self._page, self._keys
         if bound is None:
             self._page = behind = self._page_count
@@ -788,25 +797,21 @@ class _RowsOfPages(Source):
             behind = page
         if page < behind:
             chunk = self._reader.read_chunk(self._tail, self._pages, page, behind, sequence=self._sequence)
-            low = self._low
-            if chunk.keys and chunk.keys[0] < low:
-                chunk = chunk.slice(bisect_left(chunk.keys, low), len(chunk.keys))
-            if chunk.keys:
-                if bound is None or chunk.keys[-1] < bound:
-                    chunks.append(chunk)
-                else:
-                    self._left = _take_below(chunk, bound, chunks)
+            rows, low = chunk.keys, self._low
+            self._at = bisect_left(rows, low) if rows and rows[0] < low else 0
+            if self._at < len(rows):
+                self._take_left(chunk, bound, chunks)
         if bound is not None:
             self._low = bound
 
-
-def _take_below(chunk: Chunk, bound: bytes, chunks: list[Chunk]) -> Chunk:
-    """Add the rows of a chunk below a key, if there are some; the others, of which there is one."""
-    count = bisect_left(chunk.keys, bound)
-    if not count:
-        return chunk
-    chunks.append(chunk.slice(0, count))
-    return chunk.slice(count, len(chunk.keys))
+    def _take_left(self, chunk: Chunk, bound: bytes | None, chunks: list[Chunk]) -> None:
+        """Add the rows of a chunk from `_at` on and below the bound, if there are some, and keep the others."""
+        at, count = self._at, len(chunk.keys)
+        behind = count if bound is None or chunk.keys[-1] < bound else bisect_left(chunk.keys, bound, at)
+        if at < behind:
+            chunks.append(chunk if behind - at == count else chunk.slice(at, behind))
+            self._at = behind
+        self._left = chunk if behind < count else None
 
 
 def _unload(mapped: memoryview, start: int, end: int) -> None:

@@ -58,6 +58,9 @@ _FRAME_STORED: Final = 1 << 31
 _FRAME_END: Final = bytes(4)
 _FRAMES: Final = pa.Codec("lz4")
 
+_SAVED_SHARE: Final = 32
+"""Of a page, as a divisor: what compression makes smaller by less is stored as it is, and read without a copy."""
+
 _FALSE_MATCHES_MAX: Final = 8
 """Places where the bytes of a key stand and no such key begins, before the rows are bisected instead."""
 
@@ -72,6 +75,7 @@ _OFFSET_MAX: Final = (1 << 31) - 1
 """Of Arrow's binary columns."""
 _new_row: Final = tuple.__new__
 _read_header: Final = _HEADER.unpack_from
+_read_head: Final = _HEAD.unpack_from
 _read_narrow: Final = _NARROW_ROW.unpack_from
 _read_two: Final = struct.Struct("<HHIHH").unpack_from
 """A row of a page that is not wide, and where the next one begins."""
@@ -97,7 +101,7 @@ def encode_pages(
     Args:
         batch: rows of `ROW_SCHEMA`, sorted; at most 2 GiB of keys and of values.
         starts: at which rows pages begin, ascending; the first is 0.
-        compression: a page that it does not make smaller is stored as it is.
+        compression: a page that it hardly makes smaller is stored as it is.
 
     Cost: about 3 us a page, and the compression.
     """
@@ -150,7 +154,7 @@ def encode_pages(
             )
         )
         packed: bytes = page if pack is None else pack(page, asbytes=True)
-        pages.append((packed if len(packed) < len(page) else page, len(page)))
+        pages.append((packed if len(packed) < len(page) - len(page) // _SAVED_SHARE else page, len(page)))
     return pages
 
 
@@ -171,7 +175,7 @@ def unpack_pages(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, co
         KeyError: the codec is not known.
         OSError, pa.ArrowException: they cannot be decompressed.
     """
-    if codec == NOT_COMPRESSED:
+    if codec == NOT_COMPRESSED or list(map(len, pieces)) == raw_lengths:
         return b"".join(pieces)
     code = _frame_code(max(raw_lengths)) if CODECS[codec].name == "lz4_raw" and len(pieces) > 1 else None
     if code is not None:
@@ -421,24 +425,43 @@ def rows_of_page(page: bytes) -> list[Row]:
     ]
 
 
-def add_pairs(page: bytes | memoryview, keys: list[bytes], values: list[bytes]) -> None:
-    """Add keys and values of all rows of a page, in its order.
+def add_pairs(content: Buffer, bounds: Sequence[int], keys: list[bytes], values: list[bytes]) -> None:
+    """Add keys and values of all rows of neighbouring pages, in their order.
 
-    Raises `BadPageError`. Cost: about 1 us, and 0.05 us a row where keys and values are equally long, else 0.25 us.
+    Args:
+        content: in which the pages stand.
+        bounds: where each begins in there, and at the end where the last one ends.
+
+    Raises `BadPageError`. Cost: about 1 us a page, and 0.05 us a row where keys and values are equally long, else 0.25.
     """
-    layout = _equal_rows(bytes(page[:16]))
-    if layout is not None:
-        read, size_bytes, places, keys_at, values_at = layout
-        if size_bytes != len(page):
-            raise BadPageError
-        fields = read(page)
-        if fields[:keys_at:2] == places:
-            keys += fields[keys_at:values_at]
-            values += fields[values_at:]
-            return
+    head: tuple[int, int, int, int] | None = None
+    layout: _Layout | None = None
+    for place, (start, end) in enumerate(pairwise(bounds)):
+        if end - start < _HEADER_BYTES:
+            raise BadPageError(place)
+        if head != (next_head := _read_head(content, start)):
+            head, layout = next_head, _equal_rows(next_head)
+        if layout is not None:
+            read, size_bytes, places, values_at = layout
+            if start + size_bytes != end:
+                raise BadPageError(place)
+            fields = read(content, start)
+            count = len(places)
+            if fields[:count] == places:
+                keys += fields[count:values_at]
+                values += fields[values_at:]
+                continue
+        try:
+            _add_pairs(bytes(memoryview(content)[start:end]), keys, values)
+        except BadPageError as error:
+            raise BadPageError(place) from error
+
+
+def _add_pairs(page: bytes, keys: list[bytes], values: list[bytes]) -> None:
+    """As `add_pairs`, of one page of any layout."""
     flags, count, key_bytes, value_bytes, _ = _read_header(page)
     if flags:
-        rows = rows_of_page(bytes(page))
+        rows = rows_of_page(page)
         keys += [row.key for row in rows]
         values += [row.value for row in rows]
         return
@@ -448,7 +471,7 @@ def add_pairs(page: bytes | memoryview, keys: list[bytes], values: list[bytes]) 
         raise BadPageError
     places = _read_places(count)(page, _HEADER_BYTES)
     starts, value_starts = places[::4], places[1::4]
-    cut_key, cut_value = bytes(page[top:bottom]).__getitem__, bytes(page[bottom:]).__getitem__
+    cut_key, cut_value = page[top:bottom].__getitem__, page[bottom:].__getitem__
     keys += map(cut_key, map(slice, starts, (*starts[1:], key_bytes)))
     values += map(cut_value, map(slice, value_starts, (*value_starts[1:], value_bytes)))
 
@@ -461,41 +484,36 @@ def find_among_all(
     Raises `BadPageError`. Cost: as `add_pairs` of all pages, and 0.1 us a key.
     """
     pairs: tuple[list[bytes], list[bytes]] = ([], [])
-    view, places = memoryview(content), starts.tolist()
-    for number, (start, end) in enumerate(pairwise(places)):
-        try:
-            add_pairs(view[start:end], *pairs)
-        except BadPageError as error:
-            raise BadPageError(number) from error
+    add_pairs(content, starts.tolist(), *pairs)
     rows = dict(zip(*pairs, strict=True))
     for key in keys:
         if key in rows:
             values[key] = rows[key]
 
 
-_Reader = Callable[[Buffer], tuple[Any, ...]]
+_Layout = tuple[Callable[[Buffer, int], tuple[Any, ...]], int, tuple[int, ...], int]
 
 
 @lru_cache(1024)
-def _equal_rows(head: bytes) -> tuple[_Reader, int, tuple[int, ...], int, int] | None:
+def _equal_rows(head: tuple[int, int, int, int]) -> _Layout | None:
     """How to read a page whose keys are equally long, and its values too, by one call.
 
     Args:
-        head: the first 16 bytes of the page.
+        head: the first four fields of the page.
 
     Returns:
-        What reads it: two fields a row, of which the first is where its key and value begin, as one number; keys;
-        values. The length of such a page, these first fields, and the numbers of the first key and value among what is
-        read. None where the lengths cannot be equal.
+        What reads it: of each row where its key and value begin, as one number; keys; values. The length of such a
+        page, these first fields, and the number of the first value among what is read. None where the lengths cannot
+        be equal.
     """
-    flags, count, key_bytes, value_bytes = _HEAD.unpack(head)
+    flags, count, key_bytes, value_bytes = head
     if flags or not count or key_bytes % count or value_bytes % count or count > _EQUAL_ROWS_MAX:
         return None
     key_width, value_width = key_bytes // count, value_bytes // count
-    form = f"<{_HEADER_BYTES}x{'II' * count}{f'{key_width}s' * count}{f'{value_width}s' * count}"
+    form = f"<{_HEADER_BYTES}x{'I4x' * count}{f'{key_width}s' * count}{f'{value_width}s' * count}"
     reader = struct.Struct(form)
     places = tuple(row * key_width | row * value_width << 16 for row in range(count))
-    return reader.unpack_from, reader.size, places, 2 * count, 3 * count
+    return reader.unpack_from, reader.size, places, 2 * count
 
 
 @cache

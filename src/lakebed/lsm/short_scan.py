@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind, Row
 
-_FIRST_ROW_COUNT: Final = 16
+_FIRST_ROW_COUNT: Final = 32
 """Rows of the largest source that the first step takes, about; each further step takes twice as many."""
 
 NO_ROWS: Final = b""
@@ -93,7 +93,8 @@ class KeysOfMemtable(Source):
         self._at = behind = len(all_keys) if bound is None else bisect_left(all_keys, bound, at)
         if at == behind:
             return
-        keys, values = all_keys[at:behind], dict[bytes, bytes]()
+        keys = all_keys[at:behind]
+        values: dict[bytes, bytes] = {}
         if self._memtable.find_values(keys, values, sequence=self._sequence):
             rows = self._memtable.find_values(keys, None, sequence=self._sequence)
             chunks.append(chunk_of_rows([row for versions in rows.values() for row in versions]))

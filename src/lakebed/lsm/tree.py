@@ -226,9 +226,11 @@ class Tree:
                     return value
                 if shown.probes and key not in rows.old:
                     key_hash = hash_key(key)
-                    for level, may_contain in enumerate(shown.probes):
+                    level = 0
+                    for may_contain in shown.probes:  # a counter takes less than `enumerate`
                         if may_contain(key_hash):
                             return self._latest_in_files(key, shown, key_hash, level)
+                        level += 1
                     return None
                 return self._latest_in_files(key, shown)
         if row in memtable.special:

@@ -55,12 +55,14 @@ MERGE: Final = int(Kind.MERGE)
 class Level:
     """Files that are sorted by key and do not overlap: a run, or one file of level 0."""
 
-    __slots__ = ("_last_keys", "_readers", "files", "only")
+    __slots__ = ("_last_keys", "_readers", "files", "only", "visible_from")
 
     def __init__(self, files: Sequence[FileMeta]) -> None:
         self.files = files
         self.only: FileReader | None = None
         """The handle of a file that is alone, once it was asked for."""
+        self.visible_from = max([file.min_sequence for file in files], default=0)
+        """From this sequence on something is visible of each of the files."""
         self._last_keys = [file.last_key for file in files]
         self._readers: list[FileReader | None] = [None] * len(files)
 
@@ -435,16 +437,16 @@ class View:
         if end is not None and start >= end:
             return None
         reader_of, sequence = self._files.reader, self.sequence
-        levels = [files for level in self.levels if (files := level.of_range(start, end))]
-        if sequence is not None:
-            levels = [[file for file in files if file.min_sequence <= sequence] for files in levels]
         sources: list[Source] = [
             KeysOfMemtable(memtable, keys, start, sequence=sequence)
             for memtable in self.memtables
             for keys in memtable.order_keys()
             if keys
         ]
-        for files in levels:
+        for level in self.levels:
+            files = level.of_range(start, end)
+            if sequence is not None and level.visible_from > sequence:
+                files = [file for file in files if file.min_sequence <= sequence]
             if files:
                 rows = reader_of(files[0]).rows_from(start, sequence=sequence)
                 if rows is None:

@@ -129,7 +129,7 @@ def test_many_keys_in_many_pages() -> None:
     for place in (0, 3, 4):
         for page in (contents[place], memoryview(contents[place])):
             pairs: tuple[list[bytes], list[bytes]] = ([], [])
-            add_pairs(page, *pairs)
+            add_pairs(page, (0, len(page)), *pairs)
             assert pairs == ([row.key for row in pages[place]], [row.value for row in pages[place]])
 
 
