@@ -274,9 +274,10 @@ class RowCache:
             return value
 
     def _add(self, key: bytes, value: bytes) -> None:
-        if key in self.young or key in self.old:
-            self._young_bytes -= _discard(self.young, (key,))
-            self._old_bytes -= _discard(self.old, (key,))
+        if (former := self.young.pop(key, None)) is not None:
+            self._young_bytes -= _row_bytes(key, former)
+        if (former := self.old.pop(key, None)) is not None:
+            self._old_bytes -= _row_bytes(key, former)
         size_bytes = len(key) + len(value) + _ROW_BYTES
         if self._young_bytes + size_bytes > self._half_bytes_max:
             if size_bytes > self._half_bytes_max:

@@ -175,12 +175,15 @@ def unpack_pages(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, co
         KeyError: the codec is not known.
         OSError, pa.ArrowException: they cannot be decompressed.
     """
-    if codec == NOT_COMPRESSED or list(map(len, pieces)) == raw_lengths:
+    if codec == NOT_COMPRESSED:
         return b"".join(pieces)
-    code = _frame_code(max(raw_lengths)) if CODECS[codec].name == "lz4_raw" and len(pieces) > 1 else None
+    packing = CODECS[codec]
+    if list(map(len, pieces)) == raw_lengths:
+        return b"".join(pieces)
+    code = _frame_code(max(raw_lengths)) if packing.name == "lz4_raw" and len(pieces) > 1 else None
     if code is not None:
         return _unpack_as_frame(pieces, raw_lengths, code=code)
-    unpack = CODECS[codec].decompress
+    unpack = packing.decompress
     return b"".join(
         [
             piece if len(piece) == size else unpack(piece, size, asbytes=True)

@@ -230,7 +230,7 @@ class Tree:
                     for may_contain in shown.probes:  # a counter takes less than `enumerate`
                         if may_contain(key_hash):
                             return self._latest_in_files(key, shown, key_hash, level)
-                        level += 1
+                        level += 1  # noqa: SIM113
                     return None
                 return self._latest_in_files(key, shown)
         if row in memtable.special:

@@ -31,6 +31,7 @@ from lakebed.lsm.page import (
     find_values,
 )
 from lakebed.lsm.row_merge import rows_of_batch
+from lakebed.lsm.short_scan import Chunk
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 
@@ -252,6 +253,55 @@ def test_keys_of_a_mapped_file(tmp_path: Path, has_space: bool) -> None:
             assert (rows, values) == ({}, {row.key: row.value for row in some})
             assert reader.get_many(keys, hashes=hash_keys(keys)) == {row.key: [row] for row in some}
     assert reader.get_many(absent, hashes=hash_keys(absent)) == {}
+
+
+def test_a_page_that_does_not_have_the_key_is_not_kept(tmp_path: Path) -> None:
+    """Absent keys that a filter lets pass, however often, put nothing into a full cache; keys that are there do."""
+    store = open_store(str(tmp_path))
+    cache = BlockCache(1 << 20)
+    cache.put("other", 0, b"", size_bytes=int(0.95 * (1 << 20)))
+    reader = FileReader(store, "x", meta=written(store), cache=cache)
+    tail, count = reader.tail(), len(cache)
+    for _ in range(3):
+        assert [reader.find_value(tail, row.key + b"x") for row in ROWS[::500]] == [None] * len(ROWS[::500])
+    assert len(cache) == count
+    for _ in range(3):
+        assert reader.find_value(tail, ROWS[500].key) == ROWS[500].value
+    assert len(cache) == count + 1
+
+
+@pytest.mark.parametrize("share", [0, 2, 8])
+def test_pages_that_compression_hardly_makes_smaller(tmp_path: Path, share: int) -> None:
+    """They are stored as they are, and read like others, alone, together and in blocks, beside some that are not.
+
+    Args:
+        share: of the rows, as a divisor, those that compress well.
+    """
+    rng = random.Random(share)
+    rows = [
+        put(b"user%08d" % number, number, bytes(300) if share and number // 40 % share == 0 else rng.randbytes(300))
+        for number in range(900)
+    ]
+    store = open_store(str(tmp_path))
+    writer = FileWriter(store, "x", file_id="x", options=OPTIONS)
+    writer.write(batch_of(rows))
+    reader = FileReader(store, "x", meta=writer.finish(), cache=BlockCache(0))
+    pages = reader.tail().pages
+    assert pages is not None
+    stored = pages.table["length"] == pages.table["raw_length"]
+    assert stored.any()
+    assert stored.all() == (share == 0)
+    assert [row for block in reader.batches() for row in rows_of_batch(block.batch)] == rows
+    assert all(reader.get(row.key) == [row] for row in rows[::17])
+    for start in range(0, 900, 70):
+        source = reader.rows_from(rows[start].key)
+        assert source is not None
+        chunks: list[Chunk] = []
+        bounds = [rows[place].key for place in (start + 1, start + 90, start + 91) if place < 900]
+        for bound in (*bounds, None):
+            source.take(bound, chunks)
+        pairs = [pair for chunk in chunks for pair in zip(chunk.keys, chunk.values or (), strict=True)]
+        assert pairs == [(row.key, row.value) for row in rows[start:]]
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", None])
