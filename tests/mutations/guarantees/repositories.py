@@ -87,6 +87,16 @@ GUARANTEES = [
         raise_nothing(protocol.WriteAttempts._check_closed),
         "behaviour/repo/test_branches.py::test_an_empty_branch_goes_without_what_is_written_meanwhile",
     ),
+    Guarantee(
+        "A bare repository keeps nobody from seeing what pins the versions of the others.",
+        returns(branches.is_bare, value=False),
+        "behaviour/lake/test_repositories.py::test_a_bare_repository_spoils_nothing",
+    ),
+    Guarantee(
+        "A repository that lost its branches is not taken for a bare one.",
+        returns(branches.is_bare, value=True),
+        "behaviour/lake/test_repositories.py::test_a_lost_default_branch_is_not_taken_for_a_bare_repository",
+    ),
     # ---- uploads in parts
     Guarantee(
         "A completion of an upload that was aborted stages nothing.",
