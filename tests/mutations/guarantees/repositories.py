@@ -5,6 +5,8 @@ What races of processes break is in `tests/simulation/test_repo_mutations.py`.
 
 from __future__ import annotations
 
+import re
+
 from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.http import replies
@@ -14,7 +16,7 @@ from lakebed.repo import directories, fs
 from lakebed.repo.collect import collect
 from lakebed.repo.heads import commit, multipart, write
 from lakebed.repo.lakefs import metaranges, restore
-from lakebed.repo.model import commit_graph
+from lakebed.repo.model import commit_graph, names
 from lakebed.repo.objects import data, intact
 from lakebed.repo.outside import namespace
 from lakebed.repo.records.records import replace_record
@@ -86,6 +88,15 @@ GUARANTEES = [
         "An empty branch is deleted without what is acknowledged meanwhile.",
         raise_nothing(protocol.WriteAttempts._check_closed),
         "behaviour/repo/test_branches.py::test_an_empty_branch_goes_without_what_is_written_meanwhile",
+    ),
+    Guarantee(
+        "What a tag may be called, a reference may name.",
+        see(
+            names._match_reference,
+            lambda it: it._REFERENCE,
+            re.compile(names._REFERENCE.pattern.replace("[^~", r"[^\s~")),
+        ),
+        "unit/repo/test_names.py::test_a_tag_with_a_space_of_another_alphabet_is_read_by_its_name",
     ),
     Guarantee(
         "A bare repository keeps nobody from seeing what pins the versions of the others.",
