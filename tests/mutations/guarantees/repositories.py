@@ -90,6 +90,27 @@ GUARANTEES = [
         "behaviour/repo/test_branches.py::test_an_empty_branch_goes_without_what_is_written_meanwhile",
     ),
     Guarantee(
+        "A directory that is moved through fsspec loses no path, however odd.",
+        replace(
+            fs.RepositoryFileSystem.find,
+            lambda original, self, path, maxdepth=None, withdirs=False, detail=False, **kwargs: original(
+                self, path, 99 if withdirs else maxdepth, withdirs, detail, **kwargs
+            ),
+        ),
+        "behaviour/repo/test_filesystem.py::test_whole_directories_are_copied_moved_and_deleted_with_every_path",
+    ),
+    Guarantee(
+        "A directory that is moved through fsspec takes nothing with it that came meanwhile.",
+        replace(
+            fs.RepositoryFileSystem.mv,
+            lambda original, self, path1, path2, recursive=False, maxdepth=None, **kwargs: (
+                self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth),
+                self.rm(path1, recursive=recursive),
+            ),
+        ),
+        "behaviour/repo/test_filesystem.py::test_a_move_deletes_nothing_that_came_meanwhile",
+    ),
+    Guarantee(
         "What a tag may be called, a reference may name.",
         see(
             names._match_reference,
