@@ -6,6 +6,7 @@ What races of processes break is in `tests/simulation/test_repo_mutations.py`.
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
 from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
@@ -15,7 +16,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories, fs
 from lakebed.repo.collect import collect
 from lakebed.repo.heads import commit, multipart, write
-from lakebed.repo.lakefs import metaranges, restore
+from lakebed.repo.lakefs import metaranges, restore, symlinks
 from lakebed.repo.model import commit_graph, names
 from lakebed.repo.objects import data, intact
 from lakebed.repo.outside import namespace
@@ -88,6 +89,17 @@ GUARANTEES = [
         "An empty branch is deleted without what is acknowledged meanwhile.",
         raise_nothing(protocol.WriteAttempts._check_closed),
         "behaviour/repo/test_branches.py::test_an_empty_branch_goes_without_what_is_written_meanwhile",
+    ),
+    Guarantee(
+        "A list of addresses has every object of its folder.",
+        replace(
+            symlinks._folders_of,
+            lambda _, rows: (
+                (folder, [entry for _, entry in group])
+                for folder, group in groupby(rows, key=lambda row: row[0].rpartition("/")[0])
+            ),
+        ),
+        "behaviour/server/test_dumps.py::test_a_list_of_addresses_has_every_object_of_its_folder",
     ),
     Guarantee(
         "A directory that is moved through fsspec loses no path, however odd.",

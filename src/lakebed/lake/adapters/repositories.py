@@ -26,7 +26,7 @@ class RepositoryAdapter(StoreAdapter):
             try:
                 head = repository.branch().head()
             except NotFound:
-                if repository.pins() or list(repository.versions()):
+                if repository.pins() or next(repository.versions(), None) is not None:
                     raise
                 return StoreSummary("repository", name, None, None, 0, 0, 0)  # it is bare
             return StoreSummary(
