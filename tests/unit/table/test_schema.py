@@ -130,6 +130,15 @@ def test_doubled_and_missing_columns() -> None:
         new_schema(pa.schema([("a", pa.int32()), ("a", pa.int32())]), time_ms=0)
 
 
+def test_a_row_has_each_field_once(schema: TableSchema) -> None:
+    """Also inside of other types, in a new table and in a new column: no reader can tell two fields of a name apart."""
+    twice = pa.struct([("a", pa.int32()), ("a", pa.int32())])
+    with pytest.raises(InvalidRequest, match="has the field 'a' twice"):
+        new_schema(pa.schema([("c", pa.list_(twice))]), time_ms=0)
+    with pytest.raises(InvalidRequest, match="has the field 'x' twice"):
+        add_column(schema, "c", "MAP<STRING, ROW<x: INT, x: STRING>>")
+
+
 def test_options_change(schema: TableSchema) -> None:
     """Other options are set and removed."""
     changed = set_options(schema, {"snapshot.time-retained": "1 d", "bucket": "1"})

@@ -162,6 +162,8 @@ def new_schema(
     fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else tuple(columns)
     primary_keys, partition_keys = names_of(primary_keys), names_of(partition_keys)
     _check_names([field.name for field in fields])
+    for field in fields:
+        _check_members(field.name, parse_type(field.type))
     _check_keys(fields, primary_keys, "Primary key")
     _check_keys(fields, partition_keys, "Partition")
     if primary_keys and (outside := [key for key in partition_keys if key not in primary_keys]):
@@ -250,6 +252,19 @@ def _check_name(name: str) -> None:
         raise _invalid(f"The column name {name!r} is not valid Unicode: choose another name.", column=name)
     if name in SYSTEM_COLUMNS or name.startswith("_KEY_"):
         raise _invalid(f"Column name {name!r} is reserved by the format: choose another.", column=name)
+
+
+def _check_members(column: str, parsed: Type) -> None:
+    """Refuse a row with two fields of one name, inside of a column."""
+    names = [field.name for field in parsed.fields]
+    if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise _invalid(
+            f"Column {column!r} is {parsed.text}, which has the field {doubled[0]!r} twice: give each field of a ROW "
+            "its own name.",
+            column=column,
+        )
+    for child in (*parsed.children, *(field.type for field in parsed.fields)):
+        _check_members(column, child)
 
 
 def _check_keys(fields: Sequence[DataField], keys: Sequence[str], role: str) -> None:
@@ -412,6 +427,7 @@ def add_column(
 def _type_to_add(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
     """The type of a new column or field, whose own id is given, and the next free id."""
     parsed = parse_type(type_text)
+    _check_members(name, parsed)
     if not parsed.nullable:
         raise InvalidRequest(
             f"Column {name!r} cannot be added as NOT NULL: existing rows have no value for it.",
