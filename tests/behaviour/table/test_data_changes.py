@@ -88,7 +88,7 @@ def test_a_column_with_the_name_of_the_kinds_is_said() -> None:
         table.changes(None)
     table.rename_column("_row_kind", "kind")
     table.upsert(pa.table({"id": [1], "kind": ["x"]}))
-    assert table.changes(None).to_pylist() == [{"id": 1, "kind": "x", "_row_kind": "+U"}]
+    assert table.changes(None).to_pylist() == [{"id": 1, "kind": "x", "_row_kind": "+I"}]
 
 
 def test_a_difference_names_rows_added_removed_and_changed() -> None:

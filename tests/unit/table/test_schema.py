@@ -126,6 +126,9 @@ def test_doubled_and_missing_columns() -> None:
     """A table has columns, and each has its own name."""
     with pytest.raises(InvalidRequest, match="at least one column"):
         new_schema(pa.schema([]), time_ms=0)
+    for wrong in ([("a", "INT")], {"a": "INT"}, pa.table({"a": [1]}), None):
+        with pytest.raises(InvalidRequest, match="columns are a pyarrow\\.Schema or DataFields"):
+            new_schema(wrong, time_ms=0)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="'a' is named twice"):
         new_schema(pa.schema([("a", pa.int32()), ("a", pa.int32())]), time_ms=0)
 

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
@@ -159,7 +159,7 @@ def new_schema(
     Raises `InvalidRequest`: no columns, duplicate or reserved names, keys that are not columns, nested keys, a
     partition column outside the primary key, or options that `check_options` or `check_sequence` refuse.
     """
-    fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else tuple(columns)
+    fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else _given_fields(columns)
     primary_keys, partition_keys = names_of(primary_keys), names_of(partition_keys)
     _check_names([field.name for field in fields])
     for field in fields:
@@ -198,6 +198,17 @@ def new_schema(
     bucket_function(schema)
     check_sequence(schema)
     return with_checked_engine(schema)
+
+
+def _given_fields(columns: object) -> tuple[DataField, ...]:
+    """Fields that are no Arrow schema, as a caller gave them."""
+    fields = tuple(columns) if isinstance(columns, Iterable) else ()
+    if fields and all(isinstance(field, DataField) for field in fields):
+        return fields
+    raise _invalid(
+        f"A table's columns are a pyarrow.Schema or DataFields, not {type(columns).__name__}: give for example "
+        'pa.schema([("id", pa.int64())]), or the schema of an Arrow table.'
+    )
 
 
 def _with_placement(
