@@ -102,8 +102,8 @@ def _values(schema: TableSchema, name: str, value: object, matches: pa.Table) ->
         if not isinstance(values, pa.Array | pa.ChunkedArray) or len(values) != matches.num_rows:
             what = f"{len(values):,} values" if hasattr(values, "__len__") else type(values).__name__
             raise InvalidRequest(
-                f"The function for column {name!r} returned {what} for {format_count(matches.num_rows, 'row')}: return an "
-                "Arrow array with a value for each row that it gets.",
+                f"The function for column {name!r} returned {what} for {format_count(matches.num_rows, 'row')}: return "
+                "an Arrow array with a value for each row that it gets.",
                 kind="invalid_value",
                 column=name,
             )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.codec.stats import has_high_byte
 from lakebed.table.engines.registry import engine_of
