@@ -542,7 +542,7 @@ KNOWN_SEEDS = {
     "hard_resets_keep_what_is_compacted": 4,
     "imports_do_not_look_at_their_record": 18,
     "layers_of_two_moments": 6,
-    "merges_do_not_mind_the_dirt": 5,
+    "merges_do_not_mind_the_dirt": 3,
     "own_entries_are_rivals": 60,
     "plans_look_once": 12,
     "publishes_compare_the_head_alone": 4,
