@@ -285,6 +285,21 @@ GUARANTEES = [
         "behaviour/fleet/client/test_client.py::test_a_zombie_does_not_lead_a_client_back",
     ),
     Guarantee(
+        "A read of many keys counts as read.",
+        skip(client_timeline._Reads.get_many, client_timeline._Reads.saw),
+        "behaviour/fleet/client/test_client.py::test_no_read_goes_back_behind_what_a_read_has_shown[get_many]",
+    ),
+    Guarantee(
+        "A scan that its caller leaves before the end counts as read.",
+        skip(client_timeline._Reads._batches, client_timeline._Reads.saw),
+        "behaviour/fleet/client/test_client.py::test_no_read_goes_back_behind_what_a_read_has_shown[a part of a scan]",
+    ),
+    Guarantee(
+        "A view of an LSN stays with its timeline when the name moves to another.",
+        never(client_timeline._Reads.id, lambda it: it._stays),
+        f"{NAMES}::test_a_view_stays_with_its_timeline",
+    ),
+    Guarantee(
         "A write without a reply is not done twice.",
         answer(client_timeline.Timeline.write, lambda it: it.append, append_anew),
         "behaviour/fleet/client/test_client.py::test_a_lost_reply_of_an_append_writes_once",
