@@ -113,7 +113,7 @@ GUARANTEES = [
     Guarantee(
         "A conditional write does not rest on a value that expires before it, nor on one that operands were added to.",
         never(conditional._check_unchanged, lambda it: it.first_ms),
-        "behaviour/kv/test_write_if.py::test_a_value_that_ends_between_look_and_write_is_looked_at_again[below an operand]",
+        "behaviour/kv/test_write_if.py::test_a_value_that_ends_between_look_and_write_is_looked_at_again",
     ),
     Guarantee(
         "A transaction that read a write that was taken back is refused.",
