@@ -29,16 +29,15 @@ from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDE
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path
 from lakebed.repo.model.options import DAY_MS
-from lakebed.repo.model.rows import overlay, prefix_range, rows_of
+from lakebed.repo.model.rows import overlay, rows_of
 from lakebed.repo.outside.import_policy import real_url
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_committable
-from lakebed.repo.records.records import decode_record, encode_record, read_records, replace_record
+from lakebed.repo.records.records import decode_record, encode_record, read_records, replace_record, trim_records
 
 SOURCE_COUNT_MAX: Final = 10_000
 KEPT_DAYS: Final = 7
 """How long an import can be asked about after it has ended; one that runs writes its record again all the time."""
-_TRIM_COUNT_MAX: Final = 1_000
 _BATCH_ROW_COUNT: Final = 16_384
 _PROGRESS_ROW_COUNT: Final = 100_000
 """Rows between two looks at whether the import was cancelled; each is a write of the key-value store."""
@@ -134,24 +133,15 @@ def trim_imports(context: RepositoryContext) -> int:
     """Remove the records of imports that nothing has happened to for `KEPT_DAYS`, ended or left behind.
 
     Returns:
-        How many went; at most 1,000 a call.
-    Cost: 1 scan, and 1 write when there are some.
+        How many went; at most 10,000 a call.
+    Cost: that of `trim_records`.
     """
     before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
-    old: dict[bytes, bytes | None] = {}
-    with context.key_value.snapshot() as snapshot:
-        for key, raw in snapshot.scan(*prefix_range(context.keys.import_record())):
-            if decode_record(raw, Import, key=key).updated_at_ms < before_ms:
-                old[key] = raw
-                if len(old) == _TRIM_COUNT_MAX:
-                    break
-    if not old:
-        return 0
-    try:
-        context.key_value.write(deletes=old, expected=old)
-    except Conflict:
-        return 0  # another process resumed one of them: the others are removed by the next step
-    return len(old)
+    return trim_records(
+        context.key_value,
+        context.keys.import_record(),
+        lambda key, raw: decode_record(raw, Import, key=key).updated_at_ms < before_ms,
+    )
 
 
 def run_import(context: RepositoryContext, id: str, *, storage_options: Mapping[str, str] | None = None) -> Import:

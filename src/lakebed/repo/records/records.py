@@ -1,17 +1,18 @@
 """Records of the key-value store, written and read: one JSON object each.
 
 Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens, the ULIDs of records that are read
-in order (`OrderedIds`), the two writes that detect by themselves whether they happened (`write_unique`,
-`replace_record`), and the outcome of a write whose reply was lost (`resolving_outcome`). Invariants: equal records have
-equal bytes, so that a record can be compared whole; unknown fields are ignored, for a newer lakebed adds them at the
-end with a default; stored bytes that are not a record are `Corruption`.
+in order (`OrderedIds`), the removal of old ones (`trim_records`), the two writes that detect by themselves whether they
+happened (`write_unique`, `replace_record`), and the outcome of a write whose reply was lost (`resolving_outcome`).
+Invariants: equal records have equal bytes, so that a record can be compared whole; unknown fields are ignored, for a
+newer lakebed adds them at the end with a default; stored bytes that are not a record are `Corruption`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -33,6 +34,10 @@ _KEPT_BYTES_MAX: Final = 2 << 10
 """Of a record that is kept decoded."""
 _KEPT_COUNT_MAX: Final = 1_024
 """Records that are kept decoded: 5 MB at most."""
+_TRIM_COUNT_MAX: Final = 10_000
+"""Records that one call of `trim_records` removes at most, so that a background that is to end waits for no more."""
+_TRIM_BATCH_COUNT: Final = 1_000
+"""Records that one write removes: other writers wait for as long as that many are compared."""
 
 
 def encode_record(record: msgspec.Struct) -> bytes:
@@ -99,6 +104,31 @@ def read_records(
         return
     for key, raw in snapshot.scan(start, end):
         yield key[len(prefix) :].decode(), decode_record(raw, kind, key=key)
+
+
+def trim_records(key_value: KeyValue, prefix: bytes, is_old: Callable[[bytes, bytes], bool]) -> int:
+    """Remove the records below a prefix of keys that are old, and have not changed since they were looked at.
+
+    Args:
+        is_old: of the key and the bytes of a record.
+
+    Returns:
+        How many went; at most 10,000 a call.
+
+    Raises:
+        Corruption: a record is damaged, where `is_old` decodes it.
+    Cost: 1 scan, and 1 write for each 1,000 that go.
+    """
+    removed = 0
+    with key_value.snapshot() as snapshot:
+        old = (row for row in snapshot.scan(*prefix_range(prefix)) if is_old(*row))
+        while batch := dict(islice(old, min(_TRIM_BATCH_COUNT, _TRIM_COUNT_MAX - removed))):
+            try:
+                key_value.write(deletes=batch, expected=batch)
+            except Conflict:
+                break  # one of them changed just now: the others are removed by the next call
+            removed += len(batch)
+    return removed
 
 
 def new_token(environment: Environment, *, clears: str | None = None) -> StagingToken:

@@ -8,7 +8,6 @@ millisecond; a head that a line younger than `RepositoryOptions.undelete_days` n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
@@ -17,9 +16,7 @@ from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, file_id_time_ms,
 from lakebed.repo.model.options import DAY_MS
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.records.records import decode_record, encode_record
-
-_TRIM_COUNT_MAX: Final = 10_000
+from lakebed.repo.records.records import decode_record, encode_record, trim_records
 
 
 class ReflogLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,17 +84,12 @@ def trim_reflog(context: RepositoryContext) -> int:
 
     Returns:
         How many went; at most 10,000 a call.
-    Cost: 1 scan, and 1 write when there are some.
+    Cost: that of `trim_records`.
     """
     before_ms = context.now_ms() - context.options.undelete_days * DAY_MS
-    old: list[bytes] = []
-    with context.key_value.snapshot() as snapshot:
-        for key, _ in snapshot.scan(*prefix_range(context.keys.reflog())):
-            id = key[-FILE_ID_CHARACTERS:].decode(errors="replace")
-            if is_file_id(id) and file_id_time_ms(id) < before_ms:
-                old.append(key)
-                if len(old) == _TRIM_COUNT_MAX:
-                    break
-    if old:
-        context.key_value.write(deletes=old)
-    return len(old)
+
+    def is_old(key: bytes, _: bytes) -> bool:
+        id = key[-FILE_ID_CHARACTERS:].decode(errors="replace")
+        return is_file_id(id) and file_id_time_ms(id) < before_ms
+
+    return trim_records(context.key_value, context.keys.reflog(), is_old)

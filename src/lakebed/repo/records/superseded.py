@@ -24,12 +24,10 @@ from lakebed.repo.model.model import MetarangeRef, Tag
 from lakebed.repo.model.options import DAY_MS
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.records.records import decode_record, encode_record
+from lakebed.repo.records.records import decode_record, encode_record, trim_records
 
 KEPT_DAYS: Final = 7
 """Longest grace: lines that are older are removed, whatever the next collection's minimum age is."""
-
-_TRIM_COUNT_MAX: Final = 10_000
 
 
 class Superseded(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,16 +83,11 @@ def trim_superseded(context: RepositoryContext) -> int:
 
     Returns:
         How many went; at most 10,000 a call.
-    Cost: 1 scan, and 1 write when there are some.
+    Cost: that of `trim_records`.
     """
     before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
-    old: list[bytes] = []
-    with context.key_value.snapshot() as snapshot:
-        for key, raw in snapshot.scan(*prefix_range(context.keys.supersession())):
-            if decode_record(raw, Superseded, key=key).at_ms < before_ms:
-                old.append(key)
-                if len(old) == _TRIM_COUNT_MAX:
-                    break
-    if old:
-        context.key_value.write(deletes=old)
-    return len(old)
+    return trim_records(
+        context.key_value,
+        context.keys.supersession(),
+        lambda key, raw: decode_record(raw, Superseded, key=key).at_ms < before_ms,
+    )

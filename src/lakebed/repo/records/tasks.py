@@ -11,18 +11,23 @@ from typing import Final, Literal
 
 import msgspec
 
-from lakebed.errors import Conflict, NotFound
+from lakebed.errors import NotFound
 from lakebed.ids import new_uuid
 from lakebed.repo.model.options import DAY_MS
-from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.records.records import decode_record, encode_record, read_records, replace_record, write_unique
+from lakebed.repo.records.records import (
+    decode_record,
+    encode_record,
+    read_records,
+    replace_record,
+    trim_records,
+    write_unique,
+)
 
 TaskKind = Literal["dump", "restore"]
 
 KEPT_DAYS: Final = 7
 """How long a task can be asked about after its last change."""
-_TRIM_COUNT_MAX: Final = 1_000
 _PREFIXES: Final[dict[TaskKind, str]] = {"dump": "DR", "restore": "RR"}
 """In front of ids: clients show them."""
 
@@ -111,22 +116,13 @@ def list_unfinished_tasks(context: RepositoryContext) -> list[Task]:
 
 
 def trim_tasks(context: RepositoryContext) -> int:
-    """Remove the records of tasks that have not changed for `KEPT_DAYS`. Returns how many, at most 1,000 a call.
+    """Remove the records of tasks that have not changed for `KEPT_DAYS`. Returns how many, at most 10,000 a call.
 
-    Cost: 1 scan, and 1 write when there are some.
+    Cost: that of `trim_records`.
     """
     before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
-    old: dict[bytes, bytes | None] = {}
-    with context.key_value.snapshot() as snapshot:
-        for key, raw in snapshot.scan(*prefix_range(context.keys.task())):
-            if decode_record(raw, Task, key=key).updated_at_ms < before_ms:
-                old[key] = raw
-                if len(old) == _TRIM_COUNT_MAX:
-                    break
-    if not old:
-        return 0
-    try:
-        context.key_value.write(deletes=old, expected=old)
-    except Conflict:
-        return 0  # one of them ended just now: the others are removed by the next step
-    return len(old)
+    return trim_records(
+        context.key_value,
+        context.keys.task(),
+        lambda key, raw: decode_record(raw, Task, key=key).updated_at_ms < before_ms,
+    )
