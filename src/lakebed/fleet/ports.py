@@ -66,6 +66,8 @@ class Held(Message, frozen=True):
     """Its open transaction; None also when it is broken."""
     is_broken: bool = False
     """A commit was rejected: it waits for a new attachment."""
+    is_retired: bool = False
+    """It has acknowledged all that it had begun before this generation. A node of an older lakebed does not say so."""
 
 
 # ---- node to control plane

@@ -42,6 +42,7 @@ from mutations.defects import (
 from mutations.guarantee import Guarantee
 
 NAMES = "behaviour/fleet/client/test_names.py"
+FAILOVER = "behaviour/fleet/control/test_failover.py"
 CRASHES = "behaviour/fleet/node/test_crashes.py"
 ATTACHMENTS = "behaviour/fleet/node/test_attachments.py"
 CONTRACT = "behaviour/fleet/log/test_contract.py"
@@ -272,6 +273,16 @@ GUARANTEES = [
         "A replica that lacks a message gives no record behind the hole.",
         never(jetstream_subjects.dense, lambda it: it.first_lsn),
         "unit/fleet/log/test_jetstream_subjects.py::test_records_end_at_a_hole",
+    ),
+    Guarantee(
+        "What a node has not finished with is not acknowledged for it.",
+        see(Reconciler._is_unknown, lambda it: it.is_retired, True),
+        f"{FAILOVER}::test_what_a_node_may_still_write_is_not_acknowledged_for_it[it retires]",
+    ),
+    Guarantee(
+        "What a rival of a node on another local state may write is not acknowledged for it.",
+        never(Reconciler._is_unknown, lambda it: it.local_id),
+        f"{FAILOVER}::test_what_a_node_may_still_write_is_not_acknowledged_for_it[another local state]",
     ),
     # ---- clients
     Guarantee(
