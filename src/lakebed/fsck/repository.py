@@ -45,7 +45,7 @@ from lakebed.repo.records.records import decode_record, read_records
 from lakebed.repo.records.reflog import reflog
 from lakebed.repo.references.commits import SHOWN_CHARACTERS
 
-R = TypeVar("R", Branch, Tag)
+R = TypeVar("R", Branch, Commit, Tag)
 
 _CACHE_BYTES: Final = 16 << 20
 _READS_AT_ONCE: Final = 8
@@ -121,9 +121,19 @@ class _Check:
                     for commit_id in (line.before, line.after)
                     if commit_id
                 ]
-        if not any(called.startswith("the branch ") for _, called in heads):
+        if not any(called.startswith("the branch ") for _, called in heads) and (heads or self._has_history()):
             self._findings.error("missing", "branches", "has no branch.")
         return heads
+
+    def _has_history(self) -> bool:
+        """Return whether there are commits other than those that a restore has written and not published yet.
+
+        A bare repository has none. Called where nothing names a commit.
+        """
+        return any(
+            commit.metarange.entry_count and not commit.lakefs_metarange_id
+            for _, commit in self._records(self._home.keys.commit(), Commit)
+        )
 
     def _records(self, prefix: bytes, kind: type[R]) -> Iterable[tuple[str, R]]:
         with self._findings.reading(prefix.decode(), needed_by="the repository"):

@@ -19,9 +19,10 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from itertools import takewhile
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -160,9 +161,9 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
     ) -> Any:
-        """Every file below a path, in one listing where neither depth nor directories are asked for."""
+        """Every file below a path, in one listing where no depth is asked for."""
         repository, ref, inside = self._place(path, is_file=False)
-        if maxdepth is not None or withdirs or repository is None or not ref:
+        if maxdepth is not None or repository is None or not ref:
             return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **kwargs)
         with _as_os_errors(path):
             top = _top(repository, ref)
@@ -170,6 +171,9 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
             infos = {f"{top}/{line.path}": _file(f"{top}/{line.path}", line.entry) for line in listed}
             if not infos and inside and self.isfile(path):
                 infos = {f"{top}/{inside}": self.info(path)}
+            elif withdirs:
+                above = _directories_above(infos, below=f"{top}/{inside}".rstrip("/"))
+                infos = dict(sorted({**{name: _directory(name) for name in above}, **infos}.items()))
         return infos if detail else list(infos)
 
     def checksum(self, path: str) -> str:
@@ -223,26 +227,70 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         """Delete files; with `recursive` everything below a directory, by one mark."""
         for target in [path] if isinstance(path, str) else path:
             if recursive and maxdepth is None and "*" not in target and self.isdir(target):
-                repository, ref, inside = self._place(target)
+                repository, ref, inside = self._place(target, is_file=False)
+                if not ref:
+                    raise IsADirectoryError(f"{target} is a whole repository: name a branch, or delete the repository.")
                 with _as_os_errors(target):
-                    repository.branch(ref).delete_prefix(f"{inside}/")
+                    repository.branch(ref).delete_prefix(f"{inside}/" if inside else "")
             elif "*" in target or maxdepth is not None:
                 super().rm(target, recursive=recursive, maxdepth=maxdepth)
             else:
                 self.rm_file(target)
 
+    def _whole_place(self, path: str) -> tuple[Any, str, str]:
+        """As `_place`, with the slashes at the end, which are a part of an object's path."""
+        repository, ref, inside = self._place(path)
+        return repository, ref, inside + path[len(path.rstrip("/")) :]
+
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Copy a file onto a branch: inside a repository its bytes are not read here."""
-        if self.isdir(path1):
+        if not path1.endswith("/") and self.isdir(path1):
             return
-        repository, ref, inside = self._place(path1)
-        target, branch, new = self._place(path2)
+        repository, ref, inside = self._whole_place(path1)
+        target, branch, new = self._whole_place(path2)
         with _as_os_errors(path1):
+            if path1.endswith("/") and not repository.ref(ref).exists(inside):
+                return  # a directory, and no object that marks one
             if repository.name == target.name:
                 target.branch(branch).copy(inside, new, ref=ref)
                 return
             with repository.ref(ref).open(inside) as source:
                 target.branch(branch).put(new, source)
+
+    def mv(
+        self,
+        path1: str | list[str],
+        path2: str | list[str],
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Move files. Deleted is what was there before the copy, not what others have put below it since."""
+        if path1 == path2:
+            return
+        moved = self.expand_path(path1, recursive=recursive, maxdepth=maxdepth)
+        self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise", **kwargs)
+        by_branch: dict[tuple[str, str], list[str]] = {}
+        for path in moved:
+            repository, ref, inside = self._place(path, is_file=False)
+            if inside:
+                by_branch.setdefault((repository.name, ref), []).append(inside + path[len(path.rstrip("/")) :])
+        for (name, ref), paths in by_branch.items():
+            with _as_os_errors(f"{name}/{ref}"):
+                self._repository(name).branch(ref).delete_many(paths)  # directories are no objects: they are ignored
+
+    def get_file(self, rpath: str, lpath: Any = None, **kwargs: Any) -> None:
+        """Copy a file to a local one. Raises `ValueError` for a path that no local file has a name for."""
+        inside = self._place(rpath, is_file=False)[2]
+        if "" in inside.split("/") and inside:
+            raise ValueError(
+                f"{rpath} has an empty name between two slashes, which no local file has: read it with cat_file, or "
+                "copy it to another path first."
+            )
+        if not rpath.endswith("/"):
+            super().get_file(rpath, lpath, **kwargs)
+        elif isinstance(lpath, str):
+            os.makedirs(lpath, exist_ok=True)  # the object marks a directory
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Nothing: a directory exists while there is an object below it."""
@@ -326,6 +374,19 @@ def _open(lake: str, options: dict[str, Any]) -> Any:
         if owned.kind != "owned" or not endpoint:
             raise
         return open_repositories(str(endpoint))
+
+
+def _directories_above(names: Iterable[str], *, below: str) -> set[str]:
+    """A directory, and those in it that hold one of some files; a path with an empty name is in the last before it."""
+    directories: set[str] = set()
+    for name in names:
+        directories.add(below)
+        parts = name[len(below) + 1 :].split("/")[:-1]
+        path = below
+        for part in takewhile(bool, parts):
+            path = f"{path}/{part}"
+            directories.add(path)
+    return directories
 
 
 def _top(repository: Any, ref: str) -> str:

@@ -9,8 +9,13 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.fsck.check import check_url
+from lakebed.key_value.port import KeyValue
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.repositories import local_catalog
+from lakebed.repo.transport.transport import context_of
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 
@@ -73,6 +78,42 @@ def test_a_dry_run_owns_nothing(lake: Lake, clock: ManualClock) -> None:
     assert (shown.problem, shown.deleted_count) == (None, 1)
     done = {report.store: report for report in lake.collect()}["analytics"]
     assert done.deleted_count == 1
+
+
+def test_a_bare_repository_spoils_nothing(lake: Lake) -> None:
+    """It waits for a dump: it is listed as empty, pins nothing, and the pins of the others are told; it is no fault."""
+    with lake.open_repositories(options=QUIET) as home:
+        bare = home.create("moving-in", bare=True)
+        assert (bare.pins(), list(bare.versions())) == ([], [])
+        with pytest.raises(NotFound, match=r"It has no branch\."):
+            bare.branch("main").put("a", b"one")
+    assert [pin.name for pin in lake.pins()] == ["v1"]
+    (listed,) = [summary for summary in lake.ls() if summary.name == "moving-in"]
+    assert (listed.problem, listed.version, listed.row_count, listed.pin_count) == (None, None, 0, 0)
+    assert check_url(lake.url).error_count == 0
+
+
+def test_a_lost_default_branch_is_not_taken_for_a_bare_repository(lake: Lake) -> None:
+    """With the record of its branch, and then of its tag too, gone: questions fail, and fsck names the fault."""
+    with lake.open_repositories(options=QUIET) as home:
+        context = context_of(home.repository("analytics"))
+        key_value, keys = local_catalog(home).key_value, context.keys
+        key_value.delete(keys.branch("main"))
+        with pytest.raises(NotFound, match="has no branch 'main'"):
+            home.repository("analytics").pins()
+    assert [summary.problem is None for summary in lake.ls() if summary.name == "analytics"] == [False]
+    assert "has no branch." in [finding.sentence for finding in check_url(lake.url).findings]
+    with lake.open_repositories(options=QUIET) as home:
+        key_value, keys = local_catalog(home).key_value, context.keys
+        lines = [key for key, _ in records_below(key_value, keys.reflog())]
+        key_value.write(deletes=[keys.tag("v1"), *lines])
+    assert "has no branch." in [finding.sentence for finding in check_url(lake.url).findings]
+
+
+def records_below(key_value: KeyValue, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    """The records below a prefix."""
+    with key_value.snapshot() as snapshot:
+        return list(snapshot.scan(*prefix_range(prefix)))
 
 
 def test_names_say_which_kind(lake: Lake) -> None:

@@ -130,3 +130,46 @@ def test_what_goes_wrong(tmp_path: Path) -> None:
         some.protect("main")
         refused(OSError, lambda: fs.pipe("some/main/b", b"1"))
         assert main.get("a") == b"1"
+
+
+ODD = ["t", "t/x", "t//y", "t/q/", "t/q/z", "t/ /w", "/t"]
+"""Paths of which some are no names of local files."""
+
+
+def test_whole_directories_are_copied_moved_and_deleted_with_every_path() -> None:
+    """Empty names and marks of directories are objects as others are: none is left out of a copy, and so lost."""
+    with lakebed.repo.open("memory://odd-paths/analytics.repo") as analytics:
+        fs, main, dev = analytics.filesystem(), analytics.branch("main"), analytics.create_branch("dev")
+        bodies = {f"{folder}{path}": path.encode() for folder in ("a/", "") for path in ODD}
+        for path, body in bodies.items():
+            main.put(path, body)
+        fs.copy("analytics/main/a", "analytics/dev/b", recursive=True)
+        assert {line.path: dev.get(line.path) for line in dev.list()} == {f"b/{path}": path.encode() for path in ODD}
+        fs.mv("analytics/main/a", "analytics/main/c", recursive=True)
+        expected = {path.replace("a/", "c/", 1): body for path, body in bodies.items()}
+        assert {line.path: main.get(line.path) for line in main.list()} == expected
+        files = set(fs.find("analytics/main"))
+        directories = {info["name"] for info in fs.find("analytics/main", withdirs=True, detail=True).values()} - files
+        assert files == {f"analytics/main/{path}" for path in expected}
+        assert {"analytics/main", "analytics/main/c", "analytics/main/c/t/q", "analytics/main/t/ "} <= directories
+        assert all(map(fs.isdir, directories))
+        assert "no local file has" in refused(ValueError, lambda: fs.get("analytics/main/c/t//y", "./y"))
+        fs.rm("analytics/main", recursive=True)
+        assert list(main.list()) == []
+        assert "whole repository" in refused(IsADirectoryError, lambda: fs.rm("analytics", recursive=True))
+
+
+def test_a_move_deletes_nothing_that_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another one puts below a directory while it is moved stays where it was put."""
+    with lakebed.repo.open("memory://moved-files/analytics.repo") as analytics:
+        fs, main = analytics.filesystem(), analytics.branch("main")
+        main.put("a/1", b"1")
+        copy_file = fs.cp_file
+
+        def put_then_copy(path1: str, path2: str, **kwargs: Any) -> None:
+            main.put("a/2", b"2")
+            copy_file(path1, path2, **kwargs)
+
+        monkeypatch.setattr(fs, "cp_file", put_then_copy)
+        fs.mv("analytics/main/a", "analytics/main/b", recursive=True)
+        assert [line.path for line in main.list()] == ["a/2", "b/1"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
 import pytest
 
+from lakebed.errors import InvalidRequest, Rejected
 from lakebed.repo.collect.collect import collect_garbage
+from lakebed.repo.heads import actions
 from lakebed.repo.heads.heads import seal
 from lakebed.repo.heads.write import delete, stage
 from lakebed.repo.model.layout import DATA_FOLDER
@@ -22,6 +25,7 @@ from lakebed.repo.records.retention import store_retention
 from lakebed.repo.references.branches import create_branch, list_branches
 from lakebed.repo.references.commits import load_commit
 from lakebed.repo.staging.view import at_reference
+from lakebed.repo.verbs.versions import Restore
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import MemoryRepository, open_context
@@ -35,6 +39,17 @@ SOON = CollectionOptions(grace=timedelta(0))
 
 OPTIONS = RepositoryOptions(committer="ada", undelete_days=0)
 """Without the days for which the reference log keeps every head."""
+
+
+ACTION = b"""
+name: checks
+on:
+  pre-merge:
+hooks:
+  - id: check
+    type: webhook
+    properties: {url: "http://127.0.0.1:1/"}
+"""
 
 
 class WallClock(ManualClock):
@@ -209,3 +224,31 @@ def test_sealed_tokens_keep_their_objects(home: RepositoryContext, clock: WallCl
     assert stored(home) == {first, second}
     commit(home, "main", message="1")
     assert readable(home, "main") == {"a": b"one", "b": b"two"}
+
+
+def test_an_expired_commit_is_called_so_where_its_actions_cannot_be_read(clock: WallClock) -> None:
+    """A branch or tag of it, and a commit that brings it back, are refused as without actions."""
+    environment = Environment(clock=clock, rng=random.Random(1))
+    options = replace(OPTIONS, run_actions=True)
+    with open_context(MemoryRepository(environment=environment, options=options)) as home:
+        put(home, "_lakefs_actions/a.yaml", b"name: a")
+        with pytest.raises(Rejected):
+            commit(home, "main", message="it cannot be used")
+        delete(home, branch="main", path="_lakefs_actions/a.yaml")
+        put(home, "_lakefs_actions/a.yaml", ACTION)
+        old = commit(home, "main", message="old").id
+        delete(home, branch="main", path="_lakefs_actions/a.yaml")
+        put(home, "x", b"new")
+        clock.advance(1)
+        commit(home, "main", message="new")
+        clock.advance(2 * DAY_S)
+        store_retention(home, default_days=1)
+        assert collect_garbage(home, options=SOON).deleted_count
+        for refer in (
+            lambda: actions.create_branch(home, "dev", source=old),
+            lambda: actions.create_tag(home, "v1", commit_id=old),
+            lambda: Restore(version=old).run(home),
+        ):
+            with pytest.raises(InvalidRequest) as refused:
+                refer()
+            assert refused.value.kind == "commit_expired"

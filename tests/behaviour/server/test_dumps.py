@@ -178,3 +178,20 @@ def test_sample_data_and_symlinks(client: Any, tmp_path: Path) -> None:
     assert Path(address.removeprefix("file://")).read_bytes() == sample.get("tables/lakes.parquet").body
     assert len((folder / "symlink.txt").read_text().splitlines()) == 2
     assert sample.ask("POST", ":/refs/missing/symlink").status == 404
+
+
+def test_a_list_of_addresses_has_every_object_of_its_folder(client: Any, tmp_path: Path) -> None:
+    """Also those whose paths come behind the ones of a folder inside of it, in the order of paths."""
+    paths = ["a", "a-b/x", "a/1", "a/b/2", "a/b/c/3", "a/b/d", "a/c", "a/d/4", "a/e", "b", "c/d/5", "z"]
+    for path in paths:
+        client.put(path, path.encode())
+    assert client.ask("POST", ":/refs/main/symlink").status == 201
+    expected: dict[str, list[str]] = {}
+    for row in client.ask("GET", ":/refs/main/objects/ls").json["results"]:
+        expected.setdefault(row["path"].rpartition("/")[0], []).append(row["physical_address"])
+    root = tmp_path / "lake" / "analytics" / "symlinks" / "analytics" / "main"
+    assert sorted(len(addresses) for addresses in expected.values()) == [1, 1, 1, 1, 2, 3, 3]
+    assert {
+        str(file.parent.relative_to(root)).removeprefix("."): file.read_text().splitlines()
+        for file in root.rglob("symlink.txt")
+    } == expected

@@ -65,6 +65,18 @@ def test_a_late_put_to_a_signed_address_is_refused(client: Any, server: Any, chu
     assert stored.size_bytes == size  # nothing is left of the late one
 
 
+def test_a_signed_address_is_of_one_repository_and_of_no_later_one_of_its_name(client: Any, server: Any) -> None:
+    """When the repository was deleted and another one has its name, the URL permits nothing, and nothing is written."""
+    place = client.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json
+    assert client.ask("DELETE", ":").status == 204
+    refused = client.pool.request("PUT", place["presigned_url"], body=b"late")
+    assert (refused.status, b"signature is not valid" in refused.data) == (403, True)
+    made = client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://another"})
+    assert made.status == 201
+    assert client.pool.request("PUT", place["presigned_url"], body=b"late").status == 403
+    assert list(context_of(server.site.repositories.repository("analytics")).store.list("data")) == []
+
+
 def test_no_upload_replaces_an_object(
     serve: Callable[..., Any], connect: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lakebed import Table
 from lakebed.errors import Conflict
-from lakebed.server.reference_tables import check_kept
+from lakebed.server.reference_tables import Namespace, ReferenceTables, check_kept
 
 if TYPE_CHECKING:
     from conftest import Answer, Client
@@ -144,6 +144,23 @@ def test_a_key_of_a_repository_sees_its_branches_alone(client: Client, running: 
     tables = client.new_key("admin", tables=["*"])
     assert ask(tables, "GET", "/databases").json["databases"] == ["default"]
     ask(tables, "GET", "/databases/analytics.etl/tables/t", status=403)
+
+
+def test_a_branch_that_goes_meanwhile_spoils_no_list(
+    client: Client, analytics: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables of all databases are listed though a branch is deleted between its listing and that of its tables."""
+    make(client)
+    make(client, "analytics.main", "kept")
+    list_namespaces = ReferenceTables.namespaces
+
+    def list_then_delete(tables: ReferenceTables) -> list[Namespace]:
+        namespaces = list(list_namespaces(tables))
+        analytics.delete_branch("etl")
+        return namespaces
+
+    monkeypatch.setattr(ReferenceTables, "namespaces", list_then_delete)
+    assert ask(client, "GET", "/tables").json["tables"] == [{"database": "analytics.main", "object": "kept"}]
 
 
 def test_without_the_gateway_nothing_is_promised(serve: Callable[..., Running], connect: Any) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from lakebed.repo.lakefs import committed_files
 from lakebed.repo.lakefs.messages import decode_lakefs_entry, decode_lakefs_range, split_value
 from lakebed.repo.lakefs.sstable import SSTable
 from lakebed.repo.records import pulls
+from lakebed.repo.transport.transport import context_of
 from worlds.repo.memory_repository import MemoryRepository, open_context
 
 
@@ -211,3 +213,34 @@ def test_the_files_of_a_commit_can_be_read(client: Any) -> None:
     for id in ("0" * 64, "..", metarange_id[:-1], "%2e%2e%2f_repository.json"):
         assert client.ask("GET", f":/metadata/meta_range/{id}").status == 404
         assert client.ask("GET", f":/metadata/object/meta_range/{id}").status == 404
+
+
+def test_the_file_of_a_commit_without_objects_can_be_read(client: Any) -> None:
+    """The first commit of a repository has no objects: it is a metarange without ranges, and not one that is lost."""
+    metarange_id = client.ask("GET", ":/refs/main/commits").json["results"][0]["meta_range_id"]
+    body = client.ask("GET", f":/metadata/object/meta_range/{metarange_id}")
+    assert body.status == 200
+    assert list(SSTable(body.body, path="metarange").rows()) == []
+
+
+def test_a_file_that_a_collection_takes_meanwhile_is_read_from_its_twin(
+    client: Any, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commits of the same contents have files of the same id, of which one may be garbage."""
+    client.put("a", b"four")
+    metarange_id = client.commit()["meta_range_id"]
+    store = context_of(server.site.repositories.repository("analytics")).store
+    [path] = [meta.path for meta in store.list("metaranges")]
+    twin = f"{path[:-26]}{'0' * 26}"
+    find, looks = committed_files.find_file, []
+
+    def find_then_collect(context: Any, kind: Any, id: str) -> str:
+        looks.append(find(context, kind, id))
+        if len(looks) == 1:
+            store.delete([twin])
+        return looks[-1]
+
+    store.copy(path, twin)
+    monkeypatch.setattr(committed_files, "find_file", find_then_collect)
+    assert client.ask("GET", f":/metadata/object/meta_range/{metarange_id}").status == 200
+    assert looks == [twin, path]

@@ -5,6 +5,9 @@ What races of processes break is in `tests/simulation/test_repo_mutations.py`.
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
+
 from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.http import replies
@@ -13,8 +16,8 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories, fs
 from lakebed.repo.collect import collect
 from lakebed.repo.heads import commit, multipart, write
-from lakebed.repo.lakefs import metaranges, restore
-from lakebed.repo.model import commit_graph
+from lakebed.repo.lakefs import metaranges, restore, symlinks
+from lakebed.repo.model import commit_graph, names
 from lakebed.repo.objects import data, intact
 from lakebed.repo.outside import namespace
 from lakebed.repo.records.records import replace_record
@@ -86,6 +89,57 @@ GUARANTEES = [
         "An empty branch is deleted without what is acknowledged meanwhile.",
         raise_nothing(protocol.WriteAttempts._check_closed),
         "behaviour/repo/test_branches.py::test_an_empty_branch_goes_without_what_is_written_meanwhile",
+    ),
+    Guarantee(
+        "A list of addresses has every object of its folder.",
+        replace(
+            symlinks._folders_of,
+            lambda _, rows: (
+                (folder, [entry for _, entry in group])
+                for folder, group in groupby(rows, key=lambda row: row[0].rpartition("/")[0])
+            ),
+        ),
+        "behaviour/server/test_dumps.py::test_a_list_of_addresses_has_every_object_of_its_folder",
+    ),
+    Guarantee(
+        "A directory that is moved through fsspec loses no path, however odd.",
+        replace(
+            fs.RepositoryFileSystem.find,
+            lambda original, self, path, maxdepth=None, withdirs=False, detail=False, **kwargs: original(
+                self, path, 99 if withdirs else maxdepth, withdirs, detail, **kwargs
+            ),
+        ),
+        "behaviour/repo/test_filesystem.py::test_whole_directories_are_copied_moved_and_deleted_with_every_path",
+    ),
+    Guarantee(
+        "A directory that is moved through fsspec takes nothing with it that came meanwhile.",
+        replace(
+            fs.RepositoryFileSystem.mv,
+            lambda original, self, path1, path2, recursive=False, maxdepth=None, **kwargs: (
+                self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth),
+                self.rm(path1, recursive=recursive),
+            ),
+        ),
+        "behaviour/repo/test_filesystem.py::test_a_move_deletes_nothing_that_came_meanwhile",
+    ),
+    Guarantee(
+        "What a tag may be called, a reference may name.",
+        see(
+            names._match_reference,
+            lambda it: it._REFERENCE,
+            re.compile(names._REFERENCE.pattern.replace("[^~", r"[^\s~")),
+        ),
+        "unit/repo/test_names.py::test_a_tag_with_a_space_of_another_alphabet_is_read_by_its_name",
+    ),
+    Guarantee(
+        "A bare repository keeps nobody from seeing what pins the versions of the others.",
+        returns(branches.is_bare, value=False),
+        "behaviour/lake/test_repositories.py::test_a_bare_repository_spoils_nothing",
+    ),
+    Guarantee(
+        "A repository that lost its branches is not taken for a bare one.",
+        returns(branches.is_bare, value=True),
+        "behaviour/lake/test_repositories.py::test_a_lost_default_branch_is_not_taken_for_a_bare_repository",
     ),
     # ---- uploads in parts
     Guarantee(

@@ -25,6 +25,7 @@ from mutations.defects import (
     replace,
     returns,
     see,
+    several,
     skip,
 )
 from mutations.guarantee import Guarantee
@@ -299,6 +300,15 @@ GUARANTEES = [
             lambda create, context, name, *, source, **rest: create(context, name, source="main", **rest),
         ),
         "behaviour/server/test_actions.py::test_a_branch_begins_with_what_the_hooks_were_asked_about",
+    ),
+    Guarantee(
+        "A signed address permits nothing in a later repository of the same name.",
+        several(
+            see(staging.get_physical_address, lambda it: it.record.uid, ""),
+            see(staging.upload_presigned, lambda it: it.record.uid, ""),
+        ),
+        "behaviour/server/test_late_uploads.py::"
+        "test_a_signed_address_is_of_one_repository_and_of_no_later_one_of_its_name",
     ),
     Guarantee(
         "A signed URL of a part permits that part of that upload, and nothing else.",

@@ -23,7 +23,12 @@ class RepositoryAdapter(StoreAdapter):
             if opened is None or not opened.exists(name):
                 return None
             repository = opened.repository(name)
-            head = repository.branch().head()
+            try:
+                head = repository.branch().head()
+            except NotFound:
+                if repository.pins() or next(repository.versions(), None) is not None:
+                    raise
+                return StoreSummary("repository", name, None, None, 0, 0, 0)  # it is bare
             return StoreSummary(
                 "repository",
                 name,

@@ -273,6 +273,7 @@ def create_branch(
     if not context.options.run_actions or parse_reference(source).mode == "$":
         return create(source)
     commit_id, commit = resolve_commit(context, source)
+    tags.refuse_expired(context, commit_id)  # whose files of actions may be gone
     occasion = Occasion("pre-create-branch", commit.metarange, name, "", commit_id, source, committer=committer)
     # At the commit that the hooks were asked about: the source may have moved since.
     return _around(context, occasion, "post-create-branch", lambda: create(commit_id))
@@ -321,6 +322,7 @@ def create_tag(
     if not context.options.run_actions:
         return create()
     state = load_commit(context, commit_id).metarange
+    tags.refuse_expired(context, commit_id)
     occasion = Occasion("pre-create-tag", state, tag=name, commit_id=commit_id, committer=owner)
     return _around(context, occasion, "post-create-tag", create)
 

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.log import logger
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.committed.diff import diff_metaranges
@@ -32,6 +32,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.hooks import HookCall, HookEvent
 from lakebed.repo.records.records import not_unicode
 from lakebed.repo.references.commits import commit_id
+from lakebed.repo.references.tags import refuse_expired
 
 _LOG: Final = logger("repo")
 
@@ -137,8 +138,13 @@ def move_by_commits(
 
     def plan_with_hooks(sealed: SealedBranch) -> Move:
         move = plan(sealed)
-        for new in move.commits:
-            ask_hooks(context, events[0], branch, new, source=source)
+        try:
+            for new in move.commits:
+                ask_hooks(context, events[0], branch, new, source=source)
+        except NotFound:  # a file of actions: of an expired commit its bytes may be gone
+            for id in move.relies_on:
+                refuse_expired(context, id)
+            raise
         return move
 
     made = move_branch(context, branch, operation=operation, plan=plan_with_hooks).commits

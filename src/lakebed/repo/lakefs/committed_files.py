@@ -8,17 +8,22 @@ is the hash of the file in their format.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, Literal
+
+from typing_extensions import Buffer
 
 from lakebed.errors import NotFound
 from lakebed.lsm.block import keys_of
 from lakebed.repo.committed.metarange import decode_range_meta
 from lakebed.repo.committed.range_files import rows_of_file
+from lakebed.repo.committed.store import EMPTY_METARANGE
 from lakebed.repo.lakefs.dump import encode_range_file, lakefs_entry
 from lakebed.repo.lakefs.messages import LakefsRange, encode_lakefs_entry, encode_lakefs_range
 from lakebed.repo.model.entry import decode_entry
 from lakebed.repo.model.layout import METARANGE_FOLDER, RANGE_FOLDER
 from lakebed.repo.model.model import RangeMeta
+from lakebed.repo.objects.data import LOOKS_MAX
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.commits import is_commit_id
 
@@ -54,15 +59,9 @@ def encode_committed_file(context: RepositoryContext, kind: FileKind, id: str) -
         Corruption: it is damaged.
     Cost: 1 LIST, 1 GET; about 30 us an entry of a range, whose rows are all in memory.
     """
-    path = find_file(context, kind, id)
-    try:
-        body = context.store.get(path)
-    except NotFound as error:
-        raise NotFound(
-            f"{path} of repository {context.name} was collected a moment ago: look up what the commit names now.",
-            kind="metadata_not_found",
-            id=id,
-        ) from error
+    if kind == "meta_range" and id == EMPTY_METARANGE.id:
+        return encode_range_file([], {"type": "metaranges"})  # of which there is no file of ours
+    path, body = _read_file(context, kind, id)
     pairs = [
         pair
         for batch in rows_of_file(memoryview(body).cast("B"), path=path)
@@ -75,6 +74,19 @@ def encode_committed_file(context: RepositoryContext, kind: FileKind, id: str) -
     namespace = context.store.root_url
     entries = [(key, lakefs_entry(decode_entry(value, where=path), namespace=namespace)) for key, value in pairs]
     return encode_range_file([(key, encode_lakefs_entry(entry)) for key, entry in entries], {"type": "ranges"})
+
+
+def _read_file(context: RepositoryContext, kind: FileKind, id: str) -> tuple[str, Buffer]:
+    """A file as `find_file` names it, and its bytes; another one of the id when a collection took the first."""
+    for _ in range(LOOKS_MAX):
+        path = find_file(context, kind, id)
+        with suppress(NotFound):
+            return path, context.store.get(path)
+    raise NotFound(
+        f"The files of {id} of repository {context.name} are collected: look up what the commit names now.",
+        kind="metadata_not_found",
+        id=id,
+    )
 
 
 def _lakefs_range(meta: RangeMeta) -> LakefsRange:

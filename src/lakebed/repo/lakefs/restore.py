@@ -38,12 +38,12 @@ from lakebed.repo.lakefs.metaranges import LakefsNamespace, RefsDump, check_dump
 from lakebed.repo.model.entry import address_ulid, encode_entry
 from lakebed.repo.model.model import Branch, Commit, Entry, MetarangeRef, Tag
 from lakebed.repo.model.names import check_branch_name, check_path, check_tag_name
-from lakebed.repo.model.rows import Interval, join_intervals, prefix_range, rows_of
+from lakebed.repo.model.rows import Interval, join_intervals, rows_of
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_not_read_only
 from lakebed.repo.records.records import encode_record, new_token, write_unique
 from lakebed.repo.records.reflog import reflog_line
-from lakebed.repo.references.branches import list_branches
+from lakebed.repo.references.branches import is_bare, list_branches
 from lakebed.repo.references.commits import is_commit_id
 from lakebed.repo.references.tags import list_tags, refuse_deleted
 
@@ -73,9 +73,8 @@ def check_bare(context: RepositoryContext) -> None:
     Cost: 1 snapshot.
     """
     with context.key_value.snapshot() as snapshot:
-        for prefix in (context.keys.branch(), context.keys.tag()):
-            if next(iter(snapshot.scan(*prefix_range(prefix))), None) is not None:
-                raise _not_bare(context)
+        if not is_bare(context, snapshot=snapshot):
+            raise _not_bare(context)
 
 
 def is_restored(context: RepositoryContext, source: LakefsNamespace, dump: RefsDump) -> bool:

@@ -40,7 +40,7 @@ _NOT_IN_TAGS: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{")
 _TAG_ENDS: Final = (".", ".lock", "/", "@", "$")
 _REFERENCES_KEPT_MAX: Final = 256
 """Texts of references that are kept taken apart: most reads name the same few."""
-_REFERENCE: Final = re.compile(r"(?P<name>[^\s~^\x00-\x1f\x7f]+?)(?P<steps>(?:[~^][0-9]*)*)(?P<mode>[@$]?)")
+_REFERENCE: Final = re.compile(r"(?P<name>[^~^\x00-\x20\x7f]+?)(?P<steps>(?:[~^][0-9]*)*)(?P<mode>[@$]?)")
 _STEP: Final = re.compile(r"([~^])([0-9]*)")
 _SURROUNDED_DOTS: Final = re.compile(r"(?:^|/)\.\.(?:/|$)")
 

@@ -19,6 +19,7 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.model.model import Branch
 from lakebed.repo.model.names import check_branch_name, parse_reference
 from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_deletable, check_not_read_only
 from lakebed.repo.records.records import decode_record, encode_record, new_token, race_error, read_records, write_unique
@@ -66,6 +67,21 @@ def peek_branch(context: RepositoryContext, name: str) -> tuple[Branch, bytes]:
     key = context.keys.branch(check_branch_name(name))
     raw = context.key_value.peek(key)
     return load_branch(context, name) if raw is None else (decode_record(raw, Branch, key=key), raw)
+
+
+def is_bare(context: RepositoryContext, *, snapshot: KeyValueSnapshot) -> bool:
+    """Whether a repository has neither a branch nor a tag: a dump is to be restored into it. Cost: 2 seeks."""
+    prefixes = (context.keys.branch(), context.keys.tag())
+    return all(next(iter(snapshot.scan(*prefix_range(prefix))), None) is None for prefix in prefixes)
+
+
+def load_default(context: RepositoryContext, *, snapshot: KeyValueSnapshot) -> Branch | None:
+    """The default branch; None: the repository is bare. Raises as `load_branch`. Cost: 1 read."""
+    name = context.record.default_branch
+    default = find_branch(context, name, snapshot=snapshot)
+    if default is None and not is_bare(context, snapshot=snapshot):
+        raise no_such_branch(context, name, snapshot=snapshot)
+    return None if default is None else default[0]
 
 
 def branch_moved(context: RepositoryContext, branch: str, operation: str) -> Conflict:

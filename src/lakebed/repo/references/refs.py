@@ -209,5 +209,7 @@ def _names(prefix: bytes, *, snapshot: KeyValueSnapshot) -> list[str]:
 
 
 def _some(singular: str, plural: str, names: list[str]) -> str:
+    if not names:
+        return f"no {singular}"
     more = ", ..." if len(names) > _NAMES_SHOWN_MAX else ""
     return f"the {singular if len(names) == 1 else plural} {', '.join(names[:_NAMES_SHOWN_MAX])}{more}"

@@ -27,7 +27,7 @@ from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_committable
-from lakebed.repo.references.branches import list_branches, load_branch
+from lakebed.repo.references.branches import list_branches, load_default
 from lakebed.repo.references.commits import Walk
 from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve_commit
@@ -43,6 +43,8 @@ Seconds = Annotated[float, Meta(ge=-(1 << 40), le=1 << 40)]
 class Versions(Verb[list[Version]], frozen=True):
     """Commits of the default branch along first parents, oldest first; without those whose objects were collected.
 
+    A bare repository has none.
+
     Raises `Corruption`. Cost: 1 snapshot and 1 read of the key-value store a commit; all are held.
     """
 
@@ -50,8 +52,10 @@ class Versions(Verb[list[Version]], frozen=True):
         with context.key_value.snapshot() as snapshot:
             prefix = context.keys.expired()
             expired = {key[len(prefix) :].decode() for key, _ in snapshot.scan(*prefix_range(prefix))}
-            head = load_branch(context, context.record.default_branch, snapshot=snapshot)[0].commit_id
-            commits = list(Walk(context, [head], first_parent=True, snapshot=snapshot))
+            main = load_default(context, snapshot=snapshot)
+            commits = (
+                [] if main is None else list(Walk(context, [main.commit_id], first_parent=True, snapshot=snapshot))
+            )
         return [_version_of(context, id, commit) for id, commit in reversed(commits) if id not in expired]
 
 
@@ -96,10 +100,13 @@ class Pins(Verb[list[Pin]], frozen=True):
     def run(self, context: RepositoryContext) -> list[Pin]:
         with context.key_value.snapshot() as snapshot:
             pins = [_tag_pin(context, name, tag) for name, tag in list_tags(context, snapshot=snapshot)]
-            main = load_branch(context, context.record.default_branch, snapshot=snapshot)[0].commit_id
+            main = load_default(context, snapshot=snapshot)
+            if main is None:
+                return []
             for name, branch in list_branches(context, hidden=True, snapshot=snapshot):
                 if name != context.record.default_branch:
-                    left_at = merge_base(context, main, branch.commit_id, snapshot=snapshot) or branch.commit_id
+                    head = branch.commit_id
+                    left_at = merge_base(context, main.commit_id, head, snapshot=snapshot) or head
                     pins.append(Pin(context.name, "branch", name, left_at, "", branch.created_at_ms, None))
         return pins
 

@@ -145,13 +145,16 @@ async def list_all_tables(call: RepositoryCall) -> Response:
 
     def names() -> Iterator[str]:
         for database in filter(in_database, catalog.databases_and_branches()):
-            for name in filter(matches, catalog.table_names(database)):
-                if may_see_table(caller, database, name):
-                    yield f"{database}\0{name}"
+            with suppress(NotFound):  # a branch that was deleted since it was listed has no tables
+                for name in filter(matches, catalog.table_names(database)):
+                    if may_see_table(caller, database, name):
+                        yield f"{database}\0{name}"
 
     def row_of(full: str) -> Identifier | None:
         database, _, name = full.partition("\0")
-        return Identifier(database, name) if catalog.has_table(database, name) else None
+        with suppress(NotFound):
+            return Identifier(database, name) if catalog.has_table(database, name) else None
+        return None
 
     def read() -> Response:
         rows, following = page.cut(sorted(names()), row_of)

@@ -2,7 +2,7 @@
 
 On stores whose vendor signs URLs the client puts to the store. On a local folder the server signs a URL of its own,
 `UPLOAD_PATH`, and takes the bytes itself, so that such clients work everywhere. Such a URL permits no more than the
-access key that got it, and ends with that key's secret.
+access key that got it, in the repository that it was got for, and ends with that key's secret.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ async def get_physical_address(call: RepositoryCall) -> Response:
         assert call.principal is not None
         holder, salt = await call.quick(call.site.keys.holder, call.principal.id)
         address = new_address(context.environment)
-        signature = call.site.signer.sign(context.name, path, address, holder.id, salt, expires_at_s=expires_at_s)
+        uid = context.record.uid  # a repository of the same name that is made later is another one
+        signature = call.site.signer.sign(uid, path, address, holder.id, salt, expires_at_s=expires_at_s)
         query = {"repository": context.name, "path": path, "address": address, "key": holder.id}
         query |= {"expires": str(expires_at_s), "signature": signature}
         url = f"{call.origin}{UPLOAD_PATH}?{urlencode(query)}"
@@ -134,13 +135,15 @@ async def upload_presigned(call: RepositoryCall) -> Response:
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
     # As the key may do now: it may have been revoked, or given another secret, since it got the URL.
     holder, salt = await call.quick(call.site.keys.holder, call.required("key"))
-    call.site.signer.check(
-        call.required("signature"), repository, path, address, holder.id, salt, expires_at_s=expires_at_s
-    )
+    try:
+        context = await call.site.context(repository)
+        uid = context.record.uid
+    except NotFound:
+        uid = ""  # as a wrong signature: who has none is not told what exists
+    call.site.signer.check(call.required("signature"), uid, path, address, holder.id, salt, expires_at_s=expires_at_s)
     if holder.grants is None:
         check_role(holder, needed="write", repository=repository)
     check_permission(holder, Permission("fs:WriteObject", object_resource(repository, path)))
-    context = await call.site.context(repository)
     await call.quick(_refuse_second, context, address)
     etag = await call.upload(
         call.chunks(bytes_max=call.site.options.object_bytes_max),

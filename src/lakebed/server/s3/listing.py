@@ -28,7 +28,7 @@ from lakebed.server.s3.call import S3Call
 from lakebed.server.s3.errors import XML_TYPE, s3_error
 from lakebed.server.s3.objects import iso_time
 from lakebed.server.s3.operations import Operations
-from lakebed.server.s3.xml import Value, render
+from lakebed.server.s3.xml import Value, can_hold, render
 
 LISTING: Final = Operations()
 KEYS_MAX: Final = 1_000
@@ -197,8 +197,9 @@ def _rows(shown: Shown, encode: _Encoding, *, owner: str | None) -> list[tuple[s
 def _head(
     call: S3Call, encode: _Encoding, shown: Shown, amount: int, *, encodes_prefix: bool = True
 ) -> list[tuple[str, Value]]:
-    """What is in front of the rows; of version 1 clients do not decode the prefix."""
+    """What is in front of the rows; of version 1 clients do not decode the prefix, so it is encoded only if it must."""
     prefix = call.pairs.get("prefix", "")
+    encodes_prefix = encodes_prefix or not can_hold(prefix)
     fields: list[tuple[str, Value]] = [
         ("Name", call.target.bucket),
         ("Prefix", encode(prefix) if encodes_prefix else prefix),

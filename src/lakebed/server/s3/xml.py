@@ -25,6 +25,11 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 Value: TypeAlias = "str | int | bool | Iterable[tuple[str, Value]]"
 
 
+def can_hold(text: str) -> bool:
+    """Whether XML can hold a text as it is: clients read a reference to such a character as an error."""
+    return _CONTROL.search(text) is None
+
+
 def render(name: str, children: Iterable[tuple[str, Value]], *, namespace: str | None = NAMESPACE) -> bytes:
     """A document. A child that repeats is written again; the value of a child is text, or its own children."""
     return DECLARATION.encode() + render_root(name, children, namespace=namespace)

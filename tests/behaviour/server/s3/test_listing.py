@@ -59,6 +59,18 @@ def test_pages_of_any_size_are_one_listing(
             assert (plain, common) == expected
 
 
+@pytest.mark.parametrize("operation", ["list_objects", "list_objects_v2", "list_object_versions"])
+def test_a_prefix_that_xml_cannot_hold_is_listed(gateway: Any, operation: str) -> None:
+    """Clients can read the reply, which says the prefix in percent signs where it has to."""
+    s3 = gateway.s3()
+    bucket = f"analytics.{operation}"
+    s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=bucket, Key="\x01/\uffff/k", Body=b"")
+    for prefix in ("\x01", "\x01/\uffff/"):
+        page = getattr(s3, operation)(Bucket=bucket, Prefix=prefix)
+        assert [row["Key"] for row in page.get("Contents") or page["Versions"]] == ["\x01/\uffff/k"]
+
+
 def test_a_listing_begins_behind_a_key(gateway: Any, listed_bucket: str, code: Code) -> None:
     """start-after and marker are exclusive, and need not be keys; other tokens than ours are refused."""
     s3 = gateway.s3()
