@@ -357,6 +357,15 @@ _TYPE_OF_ARROW_ID: Final[dict[int, Type]] = {
 }
 
 
+_LISTS: Final = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+
+
 def _type_of(data_type: pa.DataType, *, nullable: bool = True) -> Type:
     if data_type.id in _TYPE_OF_ARROW_ID:
         return replace(_TYPE_OF_ARROW_ID[data_type.id], nullable=nullable)
@@ -372,7 +381,7 @@ def _type_of(data_type: pa.DataType, *, nullable: bool = True) -> Type:
         return Type("BINARY", data_type.byte_width, nullable=nullable)
     if kinds.is_dictionary(data_type):
         return _type_of(data_type.value_type, nullable=nullable)
-    if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
+    if any(is_kind(data_type) for is_kind in _LISTS):
         element = _type_of(data_type.value_type, nullable=data_type.value_field.nullable)
         return Type("ARRAY", children=(element,), nullable=nullable)
     if kinds.is_map(data_type):
