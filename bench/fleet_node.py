@@ -184,7 +184,7 @@ def _get_many(fleet: Running, local: Database, size: Size, *, rows: int) -> None
     taken = _alternate(
         size,
         {
-            "lakebed": lambda: rate(lambda keys: fleet.node.get_many(TENANT, "main", keys)),
+            "lakebed": lambda: rate(lambda keys: list(fleet.node.get_many(TENANT, "main", keys).values)),
             "open-database": lambda: rate(lambda keys: list(local.get_many(keys))),
         },
     )

@@ -157,6 +157,7 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
     assert f"The tenant {orders} is being dropped" in dropped or is_gone
     gone = cli("fleet", "get", lake, orders, "b", "--json")
     assert (gone.code, gone.error["kind"]) == (exits.NOT_FOUND, "tenant_not_found")
+    assert f"Did you mean {orders}" not in str(gone.error), "a tenant that is being dropped"
 
 
 def rows_of(table: str, *, skip: int = 2) -> list[list[str]]:

@@ -106,6 +106,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
                 process.wait(90)
 
 
+@pytest.mark.long
 def test_the_blocks_of_the_guide_run(terminals: Terminals) -> None:
     """Start, load, kill a node, move under load, branch, scrub to zero; none prints an error."""
     printed = [terminals.paste(*block) for block in blocks_of(GUIDE.read_text().partition(SERVERS)[0])]

@@ -92,6 +92,21 @@ def test_a_missing_database_names_the_nearest(cli: Any, world: str) -> None:
     assert "Did you mean serving?" in missing.err
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0", "0 is out of range: use at least 1."),
+        ("9" * 25, f"'{'9' * 25}' is out of range: use at least 1 and at most 9223372036854775807."),
+        ("1.5", "'1.5' is not an integer."),
+    ],
+)
+def test_a_number_says_whether_it_is_one(cli: Any, world: str, text: str, reason: str) -> None:
+    """What is out of range is a number all the same, also beyond 64 bits."""
+    refused = cli("kv", "scan", world, "serving", "--limit", text)
+    assert refused.code == exits.USAGE
+    assert reason in refused.err
+
+
 @pytest.mark.parametrize("name", ["--version", "-V"])
 def test_the_version_has_an_option(cli: Any, name: str) -> None:
     """As most programs have it."""

@@ -52,6 +52,34 @@ def test_read_narrows(cli: Cli, lake: str) -> None:
     assert cli("table", "read", lake, "flights", "--where", "id < 3", "--count").out == "2\n"
 
 
+def test_dates_beyond_python_are_printed(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """As texts, for people and as JSON, in rows, in differences and in the bounds of files."""
+    file = tmp_path / "far.parquet"
+    days = pa.array([3_000_000, 0], pa.int32()).view(pa.date32())
+    pq.write_table(pa.table({"day": days, "at": pa.array([2**55, 1], pa.int64()).view(pa.timestamp("us"))}), file)
+    cli("table", "create", lake, "far", "--column", "day DATE", "--column", "at TIMESTAMP(6)")
+    assert cli("table", "append", lake, "far", file).code == exits.OK
+    assert "10183-09-21" in cli("table", "read", lake, "far").out
+    assert [row["day"] for row in cli("table", "read", lake, "far", "--json").json] == ["10183-09-21", "1970-01-01"]
+    (described,) = cli("table", "system", lake, "far", "files", "--json").json
+    assert json.loads(described["max_value_stats"]) == {"day": "10183-09-21", "at": "3111-09-16T23:10:18.963968"}
+    cli("table", "append", lake, "far", file)
+    assert cli("table", "diff", lake, "far", 1, 2, "--json").json["rows"]["added"][0]["day"] == "10183-09-21"
+
+
+def test_a_file_without_rows_is_said_to_write_nothing(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """Not as the version that another command wrote, whose rows these are not."""
+    file = tmp_path / "empty.csv"
+    file.write_text(HEADER)
+    before = cli("table", "read", lake, "flights", "--count").out
+    assert (
+        "no rows, so nothing was written; snapshot 2 is the newest" in cli("table", "upsert", lake, "flights", file).out
+    )
+    written = cli("table", "write", lake, "flights", file, "--json").json
+    assert (written["snapshot"], written["rows_delta"]) == (2, 0)
+    assert cli("table", "read", lake, "flights", "--count").out == before
+
+
 def test_read_formats(cli: Cli, lake: str, tmp_path: Path) -> None:
     """A table for people; CSV, JSON and Parquet with the same rows; files by their names."""
     assert "carrier" in cli("table", "read", lake, "flights").out

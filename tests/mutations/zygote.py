@@ -4,7 +4,8 @@ Owns: the protocol. A line on stdin is a room and the number of a guarantee in i
 JSON object with ``outcome`` ("found", "missed", "broken", "unfit" or "skipped"), ``details`` and ``seconds`` of a
 processor. Its tests run in a fork with the defect, where one must fail. ``control`` before the room runs them as the
 code is, where all must pass ("passed"). The suite that a guarantee is part of runs all of them but the long ones, so
-those alone are controlled without the word. The first answer comes when the tests are collected.
+without the word only a long one that found the defect is controlled. The first answer comes when the tests are
+collected.
 
 What most forks would import or compute is there before the first one (`warm_up`). A fork's temporary folder ends with
 it. Hypothesis keeps its examples in a folder of the zygote, since those that a defect yields are no use to other runs,
@@ -51,7 +52,7 @@ class Zygote:
 
     def __init__(self, rooms: Sequence[str], requests: TextIO, replies: TextIO) -> None:
         self._rooms, self._requests, self._replies = rooms, requests, replies
-        self._failure: tuple[BaseException, str] | None = None
+        self._failure: tuple[BaseException, str, str] | None = None
         self._skipped: str | None = None
         self._passing: set[str] = set()
 
@@ -64,7 +65,7 @@ class Zygote:
         if report.skipped and call.excinfo is not None:
             self._skipped = str(call.excinfo.value)
         if report.failed and call.excinfo is not None and self._failure is None:
-            self._failure = call.excinfo.value, f"{item.nodeid}\n{report.longreprtext}"
+            self._failure = call.excinfo.value, f"{item.nodeid}\n{report.longreprtext}", item.nodeid
         return report
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -87,26 +88,32 @@ class Zygote:
     # ---- one guarantee
 
     def _judge(self, guarantee: Guarantee, items: Sequence[pytest.Item]) -> tuple[str, str]:
-        outcome, details = self._control([item for item in items if item.get_closest_marker("long")])
-        if outcome == "passed":
-            outcome, details = self._fork(items, guarantee)
-            outcome = {"passed": "missed", "failed": "found"}.get(outcome, outcome)
-        return outcome, details
+        """Run the tests with the defect, those that are long last; one of these that fails has to pass without it."""
+        is_long = {item.nodeid: item.get_closest_marker("long") is not None for item in items}
+        outcome, details, failing = self._fork(sorted(items, key=lambda item: is_long[item.nodeid]), guarantee)
+        if outcome == "failed" and is_long[failing]:
+            control = self._control([item for item in items if item.nodeid == failing])
+            if control[0] != "passed":
+                return control
+        return {"passed": "missed", "failed": "found"}.get(outcome, outcome), details
 
     def _control(self, items: Sequence[pytest.Item]) -> tuple[str, str]:
         """Run tests as the code is, each once in the life of this process."""
         before = [item for item in items if item.nodeid not in self._passing]
         if not before:
             return "passed", ""
-        outcome, details = self._fork(before, None)
+        outcome, details, _ = self._fork(before, None)
         if outcome == "passed":
             self._passing |= {item.nodeid for item in before}
         elif outcome != "skipped":
             return "broken", f"without the defect the tests do not pass ({outcome}):\n{details}"
         return outcome, details
 
-    def _fork(self, items: Sequence[pytest.Item], guarantee: Guarantee | None) -> tuple[str, str]:
-        """Run tests in a process of their own, with a defect or without: "passed", "failed", or why that is unknown."""
+    def _fork(self, items: Sequence[pytest.Item], guarantee: Guarantee | None) -> tuple[str, str, str]:
+        """Run tests in a process of their own, with a defect or without.
+
+        Returns: "passed", "failed", or why that is unknown; details; and the test that failed.
+        """
         with tempfile.TemporaryDirectory(prefix="lakebed-run-", ignore_cleanup_errors=True) as folder:
             os.chmod(folder, 0o755)  # the programs of PostgreSQL run as another user
             result = os.path.join(folder, "result")
@@ -115,12 +122,12 @@ class Zygote:
                 self._become(items, guarantee, folder, result)
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             if status == -signal.SIGALRM:
-                return "broken", f"no test ended within {SECONDS_MAX} s"
+                return "broken", f"no test ended within {SECONDS_MAX} s", ""
             if not os.path.exists(result):
-                return "broken", f"the process of the tests ended with {status}"
+                return "broken", f"the process of the tests ended with {status}", ""
             with open(result) as file:
-                outcome, details = json.load(file)
-            return outcome, details
+                outcome, details, failing = json.load(file)
+            return outcome, details, failing
 
     def _become(self, items: Sequence[pytest.Item], guarantee: Guarantee | None, folder: str, result: str) -> None:
         """Run the tests in this process, write what came of it to a file, and end."""
@@ -133,7 +140,7 @@ class Zygote:
             outcome = "broken", traceback.format_exc()
         finally:
             with open(f"{result}.new", "w") as file:
-                json.dump(outcome, file)
+                json.dump((*outcome, self._failure[2] if self._failure else ""), file)
             os.rename(f"{result}.new", result)
             os._exit(0)
 
@@ -149,7 +156,7 @@ class Zygote:
             if self._failure is not None:
                 with suppress(Exception):
                     item.session._setupstate.teardown_exact(None)  # or servers of fixtures would be left
-                return self._judge_failure(*self._failure, None if guarantee is None else guarantee.error)
+                return self._judge_failure(*self._failure[:2], None if guarantee is None else guarantee.error)
         return ("passed", "") if self._skipped is None else ("skipped", self._skipped)
 
     def _judge_failure(self, problem: BaseException, text: str, error: type[BaseException] | None) -> tuple[str, str]:

@@ -264,9 +264,13 @@ def first_failing_seed(seeds: Iterable[int]) -> int | None:
 
 KNOWN_SEEDS = {
     "branch_pins_are_not_kept": 8,
+    "carried_files_are_forgotten": 1,
     "naive_birth_of_upgrades": 4,
     "no_fold": 2,
     "no_fork_rule": 5,
+    "no_names_for_unknown_birth": 1,
+    "no_next_neighbour": 1,
+    "statistics_of_tags_are_forgotten": 1,
     "unknown_birth_is_filled_in": 3,
 }
 """Where late ones were found last: tried first, to save time alone."""

@@ -449,8 +449,13 @@ def a_hole_in_the_log_is_skipped(patch: Patch) -> None:
 KNOWN_SEEDS = {
     "a_hole_in_the_log_is_skipped": 11,
     "any_record_follows": 14,
+    "commits_are_collected_in_any_order": 1,
+    "layers_of_deleted_parents_die": 1,
     "manifests_are_overwritten": 14,
     "no_ceilings": 5,
+    "no_holds": 1,
+    "nothing_is_acknowledged": 1,
+    "old_locations_count": 1,
     "other_local_states_are_acknowledged_for": 2,
     "pins_below_the_cutoff": 6,
     "pins_expire_early": 4,

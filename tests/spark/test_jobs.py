@@ -43,7 +43,7 @@ def data_files(table: Table) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*.parquet")}
 
 
-@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("keyed", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_compact(spark: SparkSession, make_table: MakeTable, sorted_rows: SortedRows, keyed: bool) -> None:
     """A compaction leaves the rows as they are, in fewer files, as one COMPACT snapshot; a dry run plans only."""
     table = make_table(SCHEMA, **(KEYED if keyed else {}))

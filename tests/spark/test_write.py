@@ -409,7 +409,7 @@ def test_retried_task_is_committed_once(spark: SparkSession, make_table: MakeTab
     assert len(data_files(table)) == 2
 
 
-@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("keyed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_repeated_identifier_is_one_snapshot(spark: SparkSession, make_table: MakeTable, keyed: bool) -> None:
     """The same user and identifier give the same snapshot, and the second time nothing is even written."""
     table = make_table(NUMBERS, **(KEYED if keyed else {}))
@@ -458,7 +458,7 @@ def test_columns_of_a_newer_schema(spark: SparkSession, make_table: MakeTable) -
     assert sorted(table.read()["w"].to_pylist(), key=str) == [7, None]
 
 
-@pytest.mark.parametrize("tasks", ["1", "3"])
+@pytest.mark.parametrize("tasks", [pytest.param("1", marks=pytest.mark.long), "3"])
 def test_dynamic_buckets(spark: SparkSession, make_table: MakeTable, tasks: str) -> None:
     """With dynamic buckets every key is placed once, also by several tasks and after local writes."""
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "10", "dynamic-bucket.assigner-parallelism": tasks}

@@ -55,6 +55,8 @@ class ToldNode:
         self.calls: list[Location] = []
         self.lags: dict[str, int] = {}
         self.is_down = False
+        self.is_retired = False
+        """Whether it says so of every tenant."""
         self.broken: set[str] = set()
         self.attempt = 0
 
@@ -83,6 +85,7 @@ class ToldNode:
                 base=item.base,
                 txn=item.txn,
                 is_broken=item.tenant in self.broken,
+                is_retired=self.is_retired,
             )
             for item in self.held.values()
             if item.mode is not None

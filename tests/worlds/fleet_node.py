@@ -262,7 +262,7 @@ class Fleet:
         keys = [b"key-%04d" % number for number in range(42)]
         for lsn in (lsns[0], lsns[len(lsns) // 2], top):
             expected = self.oracle.state(timeline, lsn)
-            assert node.get_many(TENANT, timeline, keys, lsn=lsn) == [expected.get(key) for key in keys]
+            assert node.get_many(TENANT, timeline, keys, lsn=lsn).values == tuple(map(expected.get, keys))
             for key in keys:
                 assert node.get(TENANT, timeline, key, lsn=lsn).value == expected.get(key)
         assert self.scan(node, timeline, None) == self.oracle.state(timeline, top)

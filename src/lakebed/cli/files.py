@@ -26,6 +26,7 @@ import pyarrow.parquet
 from lakebed.cli import output, standard
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.path import local_path
+from lakebed.table.codec.python_values import python_rows
 from lakebed.whole_file import write_whole
 
 Format = Literal["table", "json", "csv", "parquet"]
@@ -208,7 +209,7 @@ def write_rows(
 def print_rows(rows: pa.Table, *, json: bool) -> None:
     """Print a small table whole."""
     if json:
-        output.document(rows.to_pylist())
+        output.document(python_rows(rows))
     else:
         _grid(rows.slice(0), rows.num_rows)
 
@@ -238,7 +239,7 @@ def _write_json(rows: Iterator[pa.RecordBatch], sink: IO[bytes]) -> None:
     encoder = msgspec.json.Encoder(enc_hook=str)
     separator = b"[\n"
     for batch in rows:
-        for row in batch.to_pylist():
+        for row in python_rows(batch):
             sink.write(separator + encoder.encode(row))
             separator = b",\n"
     sink.write(b"[]\n" if separator == b"[\n" else b"\n]\n")
@@ -260,7 +261,7 @@ def _grid(rows: pa.Table, total: int) -> None:
         for field in rows.schema
         if pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
     ]
-    cells = [[_cell(value) for value in row.values()] for row in rows.slice(0, _SHOWN_ROWS_MAX).to_pylist()]
+    cells = [[_cell(value) for value in row.values()] for row in python_rows(rows.slice(0, _SHOWN_ROWS_MAX))]
     texts = [field.name for field in rows.schema if pa.types.is_string(field.type)]
     output.grid(rows.schema.names, cells, right=numeric, sentences=texts, empty="No rows.")
     if total > _SHOWN_ROWS_MAX:

@@ -52,7 +52,7 @@ class TenantCommand(FleetCommand):
         if problem.kind != "tenant_not_found":
             return
         with suppress(LakebedError), self.fleet() as fleet:
-            near = nearest_names(self.tenant, [tenant.tenant for tenant in fleet.tenants()])
+            near = nearest_names(self.tenant, [tenant.tenant for tenant in fleet.tenants() if not tenant.is_deleted])
             if near:
                 yield f"Did you mean {' or '.join(near)}?"
 

@@ -85,12 +85,14 @@ class _Whole(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Convert a text. Raises `UsageError`."""
-        number = whole_number(str(value), minimum=-LONG_MAX)
-        if number is None:
+        text = str(value)
+        number = whole_number(text, minimum=-LONG_MAX)
+        if number is None and not (text.isascii() and text.strip().removeprefix("-").isdecimal()):
             self.fail(f"{format_value(value)} is not an integer.", param, ctx)
-        if not self.minimum <= number <= self.maximum:
-            most = "" if self.maximum == LONG_MAX else f" and at most {self.maximum}"
-            self.fail(f"{number} is out of range: use at least {self.minimum}{most}.", param, ctx)
+        if number is None or not self.minimum <= number <= self.maximum:
+            most = "" if number is not None and self.maximum == LONG_MAX else f" and at most {self.maximum}"
+            shown = format_value(value) if number is None else number
+            self.fail(f"{shown} is out of range: use at least {self.minimum}{most}.", param, ctx)
         return number
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from lakebed.cli.files import print_rows, read_file, write_rows
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
 from lakebed.table.changes.incremental import TableDiff
+from lakebed.table.codec.python_values import python_rows
 from lakebed.table.model.model import Snapshot
 from lakebed.table.model.options import DELETION_VECTORS
 from lakebed.table.model.predicate_text import parse_predicate
@@ -85,6 +88,21 @@ class _Writing(BranchTableCommand):
     ]
     format: Annotated[str | None, option("--format", help="csv, json or parquet. Default: by the file's name.")] = None
 
+    @cached_property
+    def user(self) -> str:
+        """Who commits: a snapshot of this user is the command's, any other one was there before."""
+        return str(uuid.uuid4())
+
+    def print_written(self, opened: Table, made: Snapshot) -> None:
+        """Say what was written, if anything was: rows that are none make no version."""
+        if made.commit_user == self.user:
+            _print_written(self, opened, made)
+            return
+        self.result(
+            {"table": opened.name, **table_output.of_snapshot(made), "rows_delta": 0},
+            f"{opened.name}: the file has no rows, so nothing was written; snapshot {made.id} is the newest.",
+        )
+
     @contextmanager
     def rows(self, opened: Table) -> Iterator[pa.RecordBatchReader]:
         """The rows of the file, with a progress bar while they are read."""
@@ -98,8 +116,8 @@ class Append(_Writing, name="append"):
     def run(self) -> None:
         opened = self.open_branch()
         with self.rows(opened) as rows:
-            made = opened.append(rows)
-        _print_written(self, opened, made)
+            made = opened.append(rows, commit_user=self.user)
+        self.print_written(opened, made)
 
 
 class Upsert(_Writing, name="upsert"):
@@ -108,8 +126,8 @@ class Upsert(_Writing, name="upsert"):
     def run(self) -> None:
         opened = self.open_branch()
         with self.rows(opened) as rows:
-            made = opened.upsert(rows)
-        _print_written(self, opened, made)
+            made = opened.upsert(rows, commit_user=self.user)
+        self.print_written(opened, made)
 
 
 class Write(_Writing, name="write"):
@@ -122,8 +140,8 @@ class Write(_Writing, name="write"):
     def run(self) -> None:
         opened = self.open_branch()
         with self.rows(opened) as rows:
-            made = opened.write(rows, deletes=self.deletes)
-        _print_written(self, opened, made)
+            made = opened.write(rows, deletes=self.deletes, commit_user=self.user)
+        self.print_written(opened, made)
 
 
 class Overwrite(Confirmed, _Writing, name="overwrite"):
@@ -139,8 +157,8 @@ class Overwrite(Confirmed, _Writing, name="overwrite"):
         self.ask(f"Replace rows of {self.table}? The version before stays until it expires.")
         partition = pairs(self.partition, like="day=2013-01-31") or None
         with self.rows(opened) as rows:
-            made = opened.overwrite(rows, partition=partition, dynamic=self.dynamic)
-        _print_written(self, opened, made)
+            made = opened.overwrite(rows, partition=partition, dynamic=self.dynamic, commit_user=self.user)
+        self.print_written(opened, made)
 
 
 class Delete(Deletion, BranchTableCommand, name="delete"):
@@ -232,7 +250,7 @@ def _print_written(command: BranchTableCommand, opened: Table, made: Snapshot) -
 def _print_diff(diff: TableDiff, *, limit: int | None, json: bool) -> None:
     parts = {"added": diff.added, "removed": diff.removed, "before": diff.before, "after": diff.after}
     if json:
-        rows = {name: part.slice(0, limit).to_pylist() for name, part in parts.items()}
+        rows = {name: python_rows(part.slice(0, limit)) for name, part in parts.items()}
         output.document({**diff.counts, "keys": list(diff.keys), "rows": rows})
         return
     output.sentence(", ".join(f"{number:,} {name}" for name, number in diff.counts.items()) + ".")

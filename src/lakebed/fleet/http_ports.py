@@ -43,6 +43,7 @@ from lakebed.fleet.ports import (
     Event,
     FleetAddress,
     Found,
+    FoundMany,
     Heartbeat,
     HeartbeatReply,
     Held,
@@ -488,9 +489,11 @@ class HttpNode(NodePort):
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
-    ) -> list[bytes | None]:
+    ) -> FoundMany:
         body = msgspec.msgpack.encode(KeysBody(list(keys), lsn, at_least))
-        return self._values(self._read("POST", f"{_timeline(tenant, timeline)}/values", body))
+        reply = self._read("POST", f"{_timeline(tenant, timeline)}/values", body)
+        # A node of before says it of one key alone; what was waited for is known to be there.
+        return FoundMany(tuple(self._values(reply)), int(reply.headers.get(LSN_HEADER, at_least)))
 
     def _values(self, reply: urllib3.BaseHTTPResponse) -> list[bytes | None]:
         try:

@@ -66,6 +66,8 @@ class Held(Message, frozen=True):
     """Its open transaction; None also when it is broken."""
     is_broken: bool = False
     """A commit was rejected: it waits for a new attachment."""
+    is_retired: bool = False
+    """It has acknowledged all that it had begun before this generation. A node of an older lakebed does not say so."""
 
 
 # ---- node to control plane
@@ -249,6 +251,15 @@ class Found(Message, frozen=True):
     """As of which LSN it was read."""
 
 
+class FoundMany(Message, frozen=True):
+    """The answer to `NodePort.get_many`."""
+
+    values: tuple[bytes | None, ...]
+    """In the order asked."""
+    lsn: int
+    """As of which LSN they were read."""
+
+
 class NodePort(Protocol):
     """A node, as the control plane, clients and operators call it.
 
@@ -290,7 +301,7 @@ class NodePort(Protocol):
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
-    ) -> list[bytes | None]:
+    ) -> FoundMany:
         """As `get`, of many keys at one LSN, in the order asked."""
         ...
 

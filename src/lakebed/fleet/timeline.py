@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -48,13 +49,18 @@ LSN_METADATA: Final = b"lsn"
 class TimelineView:
     """A timeline as it was at one LSN. Read-only. Thread-safe.
 
+    It stays with the timeline of its first read, also when a restore gives the name to another.
+
+    Args:
+        id: of the timeline to read, while there is one; None: the one that has the name at the first read is read.
+
     Attributes:
         name: the timeline's name or id, as it was asked for.
         lsn: as of which LSN it reads.
     """
 
-    def __init__(self, router: Router, name: str, *, lsn: int) -> None:
-        self._reads = _Reads(router, name)
+    def __init__(self, router: Router, name: str, *, lsn: int, id: str | None = None) -> None:
+        self._reads = _Reads(router, name, id=id, stays=True)
         self.name = name
         self.lsn = lsn
 
@@ -127,7 +133,7 @@ class Timeline:
 
         Raises:
             Conflict: ``unexpected_lsn``, with ``last=``; nothing was written. Also when the name is another timeline's
-                since this handle was used last, by a restore: then `expected` was of the one before.
+                since this handle was used last, by a restore for example: then `expected` was of the one before.
             InvalidRequest: an oversized or invalid key, value or batch; a row with a lifetime (``row_with_lifetime``);
                 the timeline is a pin, or was replaced by a restore (``read_only``).
             NotFound: ``timeline_not_found``, ``tenant_not_found``; nothing was written.
@@ -144,7 +150,7 @@ class Timeline:
         self._router.slow_down()
         for _ in attempts:
             if expected is not None and before not in (None, id):
-                raise self._restore_conflict(expected)
+                raise self._name_conflict(expected)
             try:
                 lsn = self._log.append(log_key(self.tenant, id), batch, write_id=write_id, expected=expected)
             except (NotFound, Conflict) as problem:
@@ -197,10 +203,10 @@ class Timeline:
             timeline=self.name,
         )
 
-    def _restore_conflict(self, expected: int) -> Conflict:
+    def _name_conflict(self, expected: int) -> Conflict:
         return Conflict(
-            f"The timeline {self.name} of the tenant {self.tenant} was restored, so it is another one than that of "
-            f"which LSN {expected} was expected: read again, and decide again.",
+            f"The name {self.name} of the tenant {self.tenant} is another timeline's now than that of which LSN "
+            f"{expected} was expected: read again, and decide again.",
             kind="unexpected_lsn",
             timeline=self.name,
             last=self.lsn(),
@@ -256,8 +262,8 @@ class Timeline:
         return last
 
     def at(self, lsn: int) -> TimelineView:
-        """The timeline as it was at an LSN. Cost: no request."""
-        return TimelineView(self._router, self.name, lsn=lsn)
+        """The timeline as it was at an LSN: the one that this handle used last, while it exists. Cost: no request."""
+        return TimelineView(self._router, self.name, lsn=lsn, id=self.known_id)
 
     def lsn(self) -> int:
         """The LSN of the last row that was written, by any client. Cost: 1 request to the log, and 1 for a route."""
@@ -343,7 +349,7 @@ class Timeline:
             raise InvalidRequest(f"A pin's lifetime is {lifetime_ms} ms: give more, or none.", kind="invalid_lifetime")
         now_ms = self._router.environment.clock.now_ms()
         made = self.change("pin", name=name, lsn=lsn, expires_ms=None if lifetime_ms is None else now_ms + lifetime_ms)
-        return TimelineView(self._router, name, lsn=made.lsn)
+        return TimelineView(self._router, name, lsn=made.lsn, id=made.id)
 
     def restore(self, lsn: int, *, kept_as: str) -> TimelineInfo:
         """Go back to an LSN: a branch of this timeline at the LSN takes its name, and the timeline itself another one.
@@ -456,14 +462,21 @@ def check_lsn(lsn: object) -> int:
 
 
 class _Reads:
-    """The reads of one timeline. It remembers the newest LSN that its caller has seen. Thread-safe."""
+    """The reads of one timeline. It remembers the newest LSN that its caller has seen. Thread-safe.
 
-    def __init__(self, router: Router, name: str) -> None:
+    Args:
+        id: of the timeline that is read first if it still exists; None: the one that has the name is.
+        stays: the timeline of the first read is read on, also when another has the name.
+    """
+
+    def __init__(self, router: Router, name: str, *, id: str | None = None, stays: bool = False) -> None:
         self.tenant = router.tenant
         self._router = router
         self._name = name
+        self._stays = stays
+        self._is_fixed = False
         self._lock = router.environment.runtime.lock()
-        self._id: str | None = None
+        self._id = id
         self._seen = 0
 
     @property
@@ -478,6 +491,11 @@ class _Reads:
 
     def id(self, attempts: Attempts) -> str:
         """The timeline's id. A restore moves the name to another one, and what was seen before does not count there."""
+        if self._stays and (known := self._id) is not None:
+            if self._is_fixed:
+                return known
+            with suppress(NotFound):
+                return self._router.timeline_id(by_id(known), attempts=attempts)
         timeline_id = self._router.timeline_id(self._name, attempts=attempts)
         with self._lock:
             if self._id != timeline_id:
@@ -514,10 +532,13 @@ class _Reads:
 
         def read(id: str) -> list[bytes | None]:
             at_least = self._at_least(lsn)
-            return self._router.ask(
+            reply = self._router.ask(
                 attempts,
                 lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
             )
+            if lsn is None:
+                self.saw(id, reply.lsn)
+            return list(reply.values)
 
         return self.follow(attempts, read)
 
@@ -564,13 +585,18 @@ class _Reads:
         for _ in attempts:
             id = self.id(attempts)
             try:
-                return read(id)
+                result = read(id)
             except NotFound as problem:
-                if problem.kind != "timeline_not_found":
+                if problem.kind != "timeline_not_found" or self._is_fixed:
                     raise
                 if self._router.timeline_id(self._name, attempts=attempts, fresh=True) == id:
                     raise
                 attempts.note(problem)
+            else:
+                with self._lock:
+                    if self._stays and not self._is_fixed:
+                        self._id, self._is_fixed = id, True
+                return result
         raise attempts.failure() from attempts.reason
 
     def _at_least(self, lsn: int | None) -> int:
@@ -590,13 +616,14 @@ class _Reads:
             try:
                 scan = partial(_scan, self.tenant, id, (start, end), at, at_least)
                 for batch in self._router.stream(attempts, scan):
-                    at = at if at is not None else _lsn_of(batch)
+                    if at is None:
+                        at = _lsn_of(batch)
+                        if lsn is None and at is not None:
+                            self.saw(id, at)  # not at the end: a caller may stop before
                     if batch.num_rows:
                         has_rows = has_more = True
                         yield pa.RecordBatch.from_arrays(batch.columns, schema=PAIR_SCHEMA)
                         start = batch.column(0)[-1].as_py() + b"\0"
-                if lsn is None and at is not None:
-                    self.saw(id, at)
                 return
             except (Unavailable, OutcomeUnknown) as problem:
                 if problem.kind == "tenant_unavailable":

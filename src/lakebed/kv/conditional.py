@@ -13,7 +13,7 @@ from lakebed.errors import Conflict, LakebedError
 from lakebed.kv.batch import WriteBatch
 from lakebed.kv.read_core import raise_explained
 from lakebed.kv.writer import WriterCore
-from lakebed.lsm.view import View
+from lakebed.lsm.view import Ends, View
 
 
 def append_batch(
@@ -43,13 +43,14 @@ def write_if(
             since = tree.last_sequence
             tree.hold_history(since)
             unsure = {key: value for key, value in expected.items() if not tree.surely_is(key, value)}
+        ends = Ends(writer.now_ms())
         try:
-            ends_ms = _check_values(writer, view, unsure, await_durable=await_durable)
+            _check_values(writer, view.noting(ends), unsure, await_durable=await_durable)
             if not batch.keys:
                 if await_durable:
                     writer.confirm_view(view, *expected)
                 return
-            check = partial(_check_unchanged, writer, expected, since, ends_ms)
+            check = partial(_check_unchanged, writer, expected, since, ends)
             append_batch(writer, batch, check=check, await_durable=await_durable)
             return
         except _Overtaken:
@@ -69,9 +70,8 @@ def _check_in_memory(writer: WriterCore, expected: Mapping[bytes, bytes | None])
 
 def _check_values(
     writer: WriterCore, view: View, expected: Mapping[bytes, bytes | None], *, await_durable: bool
-) -> int | None:
-    """When the first of the expected values expires (Unix ms; None: never). Raises `Conflict` for any other value."""
-    ends_ms: int | None = None
+) -> None:
+    """Raise `Conflict` for a key that has another value than the one expected."""
     for key, value in expected.items():
         try:
             row = view.get_row(key)
@@ -85,17 +85,15 @@ def _check_values(
                 kind="unexpected_value",
                 key=key,
             )
-        if row is not None and row.expires_at_ms is not None:
-            ends_ms = row.expires_at_ms if ends_ms is None else min(ends_ms, row.expires_at_ms)
-    return ends_ms
 
 
-def _check_unchanged(writer: WriterCore, expected: Iterable[bytes], since: int, ends_ms: int | None) -> None:
+def _check_unchanged(writer: WriterCore, expected: Iterable[bytes], since: int, ends: Ends) -> None:
     """Raise `_Overtaken` if a key was written since a sequence, or one of the values has expired. Under the lock.
 
-    Also if what was written since is not in memory any more: then everything has to be read again.
+    A value below operands expires too, though what is read of its key has no end. Also if what was written since is not
+    in memory any more: then everything has to be read again.
     """
-    if ends_ms is not None and writer.now_ms() >= ends_ms:
+    if ends.first_ms is not None and writer.now_ms() >= ends.first_ms:
         raise _Overtaken
     try:
         if any(writer.tree.written_since(key, since) for key in expected):

@@ -3,14 +3,14 @@
 Owns: the records below ``audit/`` of the key-value store and their limit. A line is written after the change and before
 the reply, so a client that received the reply finds the line. A crash between change and line loses the line. Staged
 objects have no line of their own (the access log has them); the commit has one. Commits to tables get theirs behind the
-reply: their snapshot names the committer, so nothing is lost with the line.
+reply, those of some moments in one write: their snapshot names the committer, so nothing is lost with the line.
 
 Invariants: no line holds a secret; lines are read newest first; at most about `ServerOptions.audit_lines_max` are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -52,12 +52,36 @@ class AuditLog:
         self._lines_max = lines_max
         self._until_trim = 0  # check at the first line: a process that restarts often must trim too
         self._lock = environment.runtime.lock()
+        self._deferred: dict[bytes, bytes] = {}
+        self._flushing = environment.runtime.lock()
 
     def append(self, line: AuditLine) -> None:
         """Write a line. Raises what a write of the store raises. Cost: 1 write."""
-        self._key_value.set(audit_key(mint_file_id(environment=self._environment)), encode_record(line))
+        self._write({audit_key(mint_file_id(environment=self._environment)): encode_record(line)})
+
+    def defer(self, line: AuditLine) -> bool:
+        """Keep a line, at its place in the log, for the next `flush`. Cost: nothing.
+
+        Returns:
+            Whether no other one waits: the caller sees to a flush.
+        """
+        key, record = audit_key(mint_file_id(environment=self._environment)), encode_record(line)
         with self._lock:
-            self._until_trim -= 1
+            self._deferred[key] = record
+            return len(self._deferred) == 1
+
+    def flush(self) -> None:
+        """Write the lines that wait; one that another call writes is written too. Raises as `append`. Cost: 1 write."""
+        with self._flushing:
+            with self._lock:
+                lines, self._deferred = self._deferred, {}
+            if lines:
+                self._write(lines)
+
+    def _write(self, lines: Mapping[bytes, bytes]) -> None:
+        self._key_value.write(list(lines.items()))
+        with self._lock:
+            self._until_trim -= len(lines)
             due = self._until_trim < 0
             if due:
                 self._until_trim = _TRIM_EVERY
@@ -70,8 +94,9 @@ class AuditLog:
         Args:
             before: only lines older than the one with this id; None: from the newest.
 
-        Cost: 1 scan of the log's keys. Raises `Corruption`.
+        Cost: 1 scan of the log's keys, after a `flush`. Raises `Corruption`.
         """
+        self.flush()
         end = prefix_end(_PREFIX) if before is None else audit_key(before)
         with self._key_value.snapshot() as snapshot:
             newest = list(snapshot.scan(_PREFIX, end))[-amount:]

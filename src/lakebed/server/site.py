@@ -5,7 +5,9 @@ Owns: what handlers use, and what they take: `RepositoryCall`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -41,6 +43,8 @@ from lakebed.server.permissions import NAMESPACES, Permission
 from lakebed.server.places import name_place
 from lakebed.server.uploads import SmallUploads
 
+_LATE_LINES_S: Final = 0.5
+"""How long lines of the audit log wait for others, where the reply does not wait for them."""
 _BODY_NEEDS: Final = "lakebed.body_needs"
 """Where the scope of a user's request holds what its body needs."""
 
@@ -129,7 +133,7 @@ class RepositorySite:
         return RepositoryCall(self, scope, receive, principal=principal, request_id=request_id)
 
     async def audit(self, change: Change) -> None:
-        """Write a line of the audit log."""
+        """Write a line of the audit log; those of commits to tables together, soon."""
         path = change.path
         subject = change.subject or next((path[name] for name in ("branch", "tag", "access_key") if name in path), "")
         line = AuditLine(
@@ -141,7 +145,20 @@ class RepositorySite:
             change.status,
             change.request_id,
         )
-        await run_in(self.serving.pools.quick, self.audit_log.append, line)
+        if not change.endpoint.audited_after:
+            await run_in(self.serving.pools.quick, self.audit_log.append, line)
+        elif self.audit_log.defer(line):
+            asyncio.get_running_loop().call_later(_LATE_LINES_S, self._write_late_lines)
+
+    def _write_late_lines(self) -> None:
+        with suppress(RuntimeError):  # the pool is closed: `close` writes them
+            self.serving.pools.quick.submit(self._flush_audit_log)
+
+    def _flush_audit_log(self) -> None:
+        try:
+            self.audit_log.flush()
+        except LakebedError as error:
+            self.serving.log_problem(f"no audit lines of some commits: {error}")
 
     def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
         """The reply to a request that failed."""
@@ -150,6 +167,7 @@ class RepositorySite:
     def close(self) -> None:
         """Wait for running calls; close the repositories; write what is buffered."""
         self.serving.pools.close()
+        self._flush_audit_log()
         try:
             self.repositories.close()
         finally:

@@ -574,6 +574,8 @@ class Table:
     def collect(self, *, grace_ms: int | None = None, dry_run: bool = False) -> CollectionReport:
         """Delete files that nothing references and that were written longer ago than a time (ms; default: a day).
 
+        A time shorter than a write that is under way takes its files, and its version misses them.
+
         Raises `InvalidRequest`: ``invalid_grace``; as `orphans.remove_orphan_files`.
         """
         from lakebed.table.collect import orphans

@@ -125,14 +125,19 @@ def test_a_value_that_has_ended_is_none(tmp_path: Path) -> None:
             db.delete(b"k")
 
 
-def test_a_value_that_ends_between_look_and_write_is_looked_at_again(tmp_path: Path) -> None:
-    """The end of an expected value counts at the moment of the write, to the millisecond."""
+@pytest.mark.parametrize("operand", [b"", b"+"], ids=["alone", "below an operand"])
+def test_a_value_that_ends_between_look_and_write_is_looked_at_again(tmp_path: Path, operand: bytes) -> None:
+    """The end of an expected value counts at the moment of the write, to the millisecond; also of a part of it."""
     clock = ManualClock()
     environment = Environment(clock=clock)
     plain = DatabaseLocation.at(tmp_path / "db", durable=False, environment=environment)
-    options = DatabaseOptions(background=False, transaction_history_bytes_max=0, cache_bytes=0, row_cache_bytes=0)
+    options = replace(
+        BY_HAND, transaction_history_bytes_max=0, cache_bytes=0, row_cache_bytes=0, merge_operator="append"
+    )
     with Database.open(plain, options=options) as db:
         db.put(b"lease", b"me", ttl=timedelta(seconds=10))
+        if operand:
+            db.merge(b"lease", operand)
         db.flush(memtable=True)
         older = {meta.path for meta in plain.store.list("sst")}
         db.put(b"other", b"1")
@@ -142,7 +147,7 @@ def test_a_value_that_ends_between_look_and_write_is_looked_at_again(tmp_path: P
     between = Between(plain.store, kind="get", prefix=newer, happens=lambda: clock.advance(10))
     with Database.open(DatabaseLocation(between, environment, plain.open_url), options=options) as db:
         with pytest.raises(Conflict) as refusal:
-            db.write_if(batch_of({b"k": b"1"}), expected={b"lease": b"me", b"other": b"1"})
+            db.write_if(batch_of({b"k": b"1"}), expected={b"lease": b"me" + operand, b"other": b"1"})
         assert between.happened
         assert (refusal.value.kind, refusal.value.facts["key"]) == ("unexpected_value", b"lease")
         assert db.get(b"k") is None

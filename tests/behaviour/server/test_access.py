@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import urllib3
 
+from lakebed.server.audit import AuditLine
+
 
 def files_below(folder: Path) -> bytes:
     """Everything that is in a folder's files."""
@@ -212,6 +214,23 @@ def test_the_audit_log_is_bounded(serve: Callable[..., Any], connect: Callable[[
     client.endpoint = second.started.endpoint
     client.ask("DELETE", f"/auth/keys/{keys[0]}")
     assert [row["subject"] for row in client.ask("GET", "/auth/audit").json["results"]] == [keys[0], *keys[:3:-1]]
+
+
+def test_lines_that_wait_for_others(serve: Callable[..., Any], connect: Callable[[Any], Any]) -> None:
+    """Lines that no reply waits for keep their order, are shown at once, and are written when a server stops."""
+    first = serve()
+    client, log = connect(first), first.site.audit_log
+    assert [log.defer(AuditLine(number, "key", f"late{number}")) for number in range(2)] == [True, False]
+    client.ask("POST", "/auth/keys", {"role": "read"})
+    shown = [row["action"] for row in client.ask("GET", "/auth/audit").json["results"]]
+    assert shown[0] == "createAccessKey"
+    assert set(shown[1:3]) == {"late0", "late1"}
+    assert log.defer(AuditLine(3, "key", "late3"))
+    first.stop()
+    second = serve()
+    client = client.with_key(first.started.access_key, first.started.secret)
+    client.endpoint = second.started.endpoint
+    assert client.ask("GET", "/auth/audit").json["results"][0]["action"] == "late3"
 
 
 def test_logs_hold_no_secret(serve: Callable[..., Any], connect: Callable[[Any], Any], tmp_path: Path) -> None:

@@ -79,6 +79,18 @@ def test_changes_of_an_append_table_are_its_rows() -> None:
         table.changes(3, 1)
 
 
+def test_a_column_with_the_name_of_the_kinds_is_said() -> None:
+    """A copy of another table's changes may have a column of this name; its own changes need another one."""
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("_row_kind", pa.string())])
+    table = Table.create(open_store("memory://named-kind"), name="t", schema=schema, primary_keys=["id"])
+    table.upsert(pa.table({"id": [1], "_row_kind": ["x"]}))
+    with pytest.raises(InvalidRequest, match="rename the column"):
+        table.changes(None)
+    table.rename_column("_row_kind", "kind")
+    table.upsert(pa.table({"id": [1], "kind": ["x"]}))
+    assert table.changes(None).to_pylist() == [{"id": 1, "kind": "x", "_row_kind": "+I"}]
+
+
 def test_a_difference_names_rows_added_removed_and_changed() -> None:
     """After any changes in between, the difference is that of the two states; changed rows come in pairs."""
     table = make("diff-keyed")

@@ -19,6 +19,7 @@ from lakebed.runtime import Environment
 from lakebed.table.compaction.compact import CompactProgress, compact, current_tasks, run_task
 from lakebed.table.compaction.compact_plan import CompactTask
 from lakebed.table.model.model import BucketChange
+from lakebed.table.model.predicate_tree import column
 from lakebed.table.read.read import ReadPlan, read_split
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
@@ -219,3 +220,41 @@ class Recorder:
     def put(self, path: str, body: Any, **arguments: Any) -> None:
         self._at_put()
         self._store.put(path, body, **arguments)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0.0, -0.0, float("nan"), 1.0]),
+        pa.array([2**31 - 1, -(2**31), 0], pa.int32()).view(pa.date32()),
+        pa.array([2**62, -(2**62), 1], pa.int64()).view(pa.timestamp("us")),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_keys_of_any_value_are_compacted(values: pa.Array) -> None:
+    """Both zeros, NaN, and dates that Python has not: into several files of a level, which are apart in key order."""
+    table = Table.create(
+        open_store(f"memory://any-key-{values.type}"),
+        name="t",
+        schema=pa.schema([("f", values.type), ("id", pa.int64()), ("v", pa.string())]),
+        primary_keys=["f", "id"],
+        options={
+            "bucket": "2",
+            "bucket-key": "f",
+            "target-file-size": "1 kb",
+            "num-sorted-run.compaction-trigger": "2",
+        },
+    )
+    rng = np.random.default_rng(1)
+    for _ in range(2):
+        keys = values.take(pa.array(np.repeat(np.arange(len(values)), 60)))
+        texts = ["".join(map(chr, rng.integers(97, 123, 40))) for _ in keys]
+        table.upsert(pa.table({"f": keys, "id": list(range(60)) * len(values), "v": texts}))
+        assert table.compact(full=True).snapshot is not None
+    files = table.system("files")
+    assert files.num_rows > 2
+    assert set(files["level"].to_pylist()) != {0}
+    assert sorted(table.read()["v"].to_pylist()) == sorted(texts)
+    if not pa.types.is_floating(values.type):
+        counts = [table.read(where=column("f") == value).num_rows for value in values]
+        assert counts == [60] * len(values)

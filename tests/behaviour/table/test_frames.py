@@ -129,6 +129,19 @@ def test_rows_go_through_polars_and_back(table: Table) -> None:
     assert table.to_polars(columns="id", where="id > 1")["id"].to_list() == [2]
 
 
+def test_categories_and_deletes_of_polars_are_written() -> None:
+    """A polars frame has texts as views, and categories as dictionaries of these: they can be written, and filtered."""
+    lake = lakebed.open("memory://frames-categories")
+    kinds = pl.Enum(["u", "v"])
+    frame = pl.DataFrame(
+        {"id": [1, 2], "c": ["u", "v"], "e": ["v", None]}, schema={"id": pl.Int64, "c": pl.Categorical, "e": kinds}
+    )
+    table = lake.create_table("t", pa.table(frame).schema, primary_keys="id")
+    table.upsert(frame)
+    table.write(frame.with_columns(gone=pl.col("id") == 1), deletes="gone")
+    assert table.read().to_pylist() == [{"id": 2, "c": "v", "e": None}]
+
+
 def test_rows_go_through_duckdb_and_back(table: Table) -> None:
     """A relation is written as it is; a version is a view, in a new database or in the caller's."""
     with duckdb.connect() as connection:

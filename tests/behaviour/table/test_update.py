@@ -96,6 +96,8 @@ def test_updates_that_may_not_be() -> None:
         ({"id": 2}, "primary key column 'id'"),
         ({"w": 2}, "'w'"),
         ({"v": "x"}, "'x' is not a value of column 'v', which is BIGINT"),
+        ({"v": lambda found: pa.array([1, 2, 3])}, "for column 'v' returned 3 values for 1 row"),
+        ({"v": lambda found: 7}, "for column 'v' returned int for 1 row"),
     ):
         with pytest.raises(InvalidRequest, match=words):
             table.update("id = 1", columns)

@@ -89,10 +89,33 @@ def test_values_that_do_not_fit(lake: Lake, tmp_path: Path, format: str) -> None
     table.append(pa.table({"at": pa.array([1000], pa.timestamp("ns"))}))
     table.create_tag("whole")
     table.append(pa.table({"at": pa.array([1001], pa.timestamp("ns"))}))
-    with pytest.raises(InvalidRequest, match="at"):
+    with pytest.raises(InvalidRequest, match=r"^The column 'at' has a value"):
         export_table(table, str(tmp_path / "out"), format=format)
     report = export_table(table, str(tmp_path / "out"), format=format, options=ExportOptions(version="whole"))
     assert by_library(report)["at"].to_pylist() == table.read(version="whole")["at"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("format", "values"),
+    [
+        ("parquet", ["a", "__HIVE_DEFAULT_PARTITION__"]),
+        ("delta", ["a", "__HIVE_DEFAULT_PARTITION__"]),
+        ("iceberg", [0.0, -0.0]),
+        ("iceberg", [0.0, float("nan")]),
+    ],
+)
+def test_partitions_that_would_become_others(lake: Lake, tmp_path: Path, format: str, values: list[object]) -> None:
+    """A text that names null, and floats that a library finds twice or not at all: refused, and nothing is written."""
+    column = pa.array(values)
+    table = lake.create_table("t", pa.schema([("id", pa.int64()), ("p", column.type)]), partition_keys=["p"])
+    table.append(pa.table({"id": [1], "p": column[:1]}))
+    table.create_tag("plain")
+    table.append(pa.table({"id": [2], "p": column[1:]}))
+    with pytest.raises(InvalidRequest, match=r"The partition p=.* cannot be exported"):
+        export_table(table, str(tmp_path / "out"), format=format)
+    assert not (tmp_path / "out").exists()
+    report = export_table(table, str(tmp_path / "out"), format=format, options=ExportOptions(version="plain"))
+    assert by_library(report)["id"].to_pylist() == [1]
 
 
 def test_a_type_without_a_counterpart(lake: Lake, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed import Table
+from lakebed import Lake, Table
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from worlds.table import nested_columns
+from worlds.table.nested_columns import canonical
 
 pl = pytest.importorskip("polars")
 catalogs = pytest.importorskip("pyiceberg.catalog")
@@ -71,7 +75,6 @@ def test_polars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 _RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _SPARK = """
-import json, sys
 from pyspark.sql import SparkSession
 jar, settings, statements = json.load(sys.stdin)
 builder = SparkSession.builder.master("local[1]").config("spark.jars", jar).config("spark.ui.enabled", "false")
@@ -80,20 +83,90 @@ for name, value in settings.items():
     builder = builder.config("spark.sql.catalog.lake." + name, value)
 session = builder.getOrCreate()
 for statement in statements:
-    print("## " + json.dumps([list(row) for row in session.sql(statement).collect()]), flush=True)
+    rows = [row.asDict(recursive=True) for row in session.sql(statement).collect()]
+    print("## " + json.dumps(sorted(repr(canonical(row)) for row in rows)), flush=True)
 """
+_DUCKDB = """
+import duckdb, duckdb_ext
+jar, settings, statements = json.load(sys.stdin)
+engine = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+folder = next((pathlib.Path(duckdb_ext.__file__).parent / "extensions").glob("*/*"))
+for name in ("avro", "httpfs", "iceberg"):
+    engine.execute(f"LOAD '{folder / name}.duckdb_extension'")
+uri, token = settings["uri"], settings["token"]
+engine.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{uri}', TOKEN '{token}')")
+for statement in statements:
+    rows = engine.execute(statement)
+    names = [column[0] for column in rows.description]
+    rows = [dict(zip(names, row)) for row in rows.fetchall()]
+    print("## " + json.dumps(sorted(repr(canonical(row)) for row in rows)), flush=True)
+"""
+
+
+def run_engine(folder: Path, script: str, packages: list[str], statements: list[str], *, jar: str = "") -> list[Any]:
+    """The rows of each statement, by an engine in an environment of its own, over a server of ``lake`` in `folder`."""
+    python = folder / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *packages], check=True)
+    with start_server(folder / "lake", options=ServerOptions(durable=False)) as running:
+        started = running.started
+        settings = {
+            "type": "rest",
+            "uri": f"{started.endpoint}/iceberg",
+            "warehouse": "lake",
+            "token": f"{started.access_key}.{started.secret}",
+        }
+        environment = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
+        head = "import datetime, json, pathlib, sys\nfrom typing import Any\n" + inspect.getsource(canonical)
+        run = subprocess.run(
+            [python, "-c", head + script],
+            input=json.dumps([jar, settings, statements]),
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    answers = [json.loads(line[3:]) for line in run.stdout.splitlines() if line.startswith("## ")]
+    assert len(answers) == len(statements), run.stderr[-5000:]
+    return answers
+
+
+def canonical_rows(rows: Iterable[Any]) -> list[str]:
+    """Rows as `run_engine` gives them."""
+    return sorted(repr(canonical(row)) for row in rows)
+
+
+def make_nested(lake: Lake) -> dict[str, list[str]]:
+    """Tables with nested columns; what engines are asked, and the rows that lakebed reads."""
+    answers: dict[str, list[str]] = {}
+    for keys in ([], ["id"]):
+        for options in ({}, {"deletion-vectors.enabled": "true"}):
+            name = f"n{len(keys)}{len(options)}"
+            options |= {"bucket": "1"} if keys else {}
+            table = nested_columns.create(lake, f"db.{name}", primary_keys=keys, options=options)
+            nested_columns.change(table)
+            if not keys or "deletion-vectors.enabled" in options:  # else it has to be merged first
+                table.delete("id = 3")
+            rows = table.read().to_pylist()
+            answers[f"SELECT * FROM lake.db.{name}"] = canonical_rows(rows)
+            where = f"FROM lake.db.{name} WHERE s IS NOT NULL"  # in older files s lacks the member b that is read
+            answers[f"SELECT id, s.b AS b {where}"] = canonical_rows(
+                {"id": row["id"], "b": row["s"]["b"]} for row in rows if row["s"] is not None
+            )
+            answers[f"SELECT id {where} AND s.b IS NULL AND l IS NOT NULL"] = canonical_rows(
+                {"id": row["id"]} for row in rows if row["s"] and row["s"]["b"] is None and row["l"] is not None
+            )
+    return answers
 
 
 @pytest.mark.long
 def test_spark(tmp_path: Path) -> None:
-    """Spark 4.1 with Iceberg's runtime: vectors, a tag and a branch by name, metadata tables, a merged key table."""
+    """Spark 4.1 with Iceberg's runtime: vectors, a tag and a branch by name, metadata, a merged key table, nested."""
     if shutil.which("mvn") is None:
         pytest.skip("Maven is not installed")
     copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
     subprocess.run(["mvn", "-q", "-B", copy, f"-Dartifact={_RUNTIME}", f"-DoutputDirectory={tmp_path}"], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", "pyspark==4.1.*"], check=True)
     lake = lakebed.open(str(tmp_path / "lake"))
     options = {"deletion-vectors.enabled": "true"}
     table = lake.create_table("db.t", ROWS, partition_keys=["day"], options=options)
@@ -108,36 +181,43 @@ def test_spark(tmp_path: Path) -> None:
         keyed.upsert(rows_of(first, 40).cast(keyed_schema))
     keyed.compact(full=True)
     versions = {
-        "SELECT id, day, v FROM lake.db.t": ours(table),
-        "SELECT id, day, v FROM lake.db.t VERSION AS OF 'month-06'": ours(table, "month-06"),
-        "SELECT id, day, v FROM lake.db.t VERSION AS OF 'trial'": ours(table, "trial"),
-        "SELECT id, day, v FROM lake.db.t WHERE day = 'ü' AND id >= 12": [
-            row for row in ours(table) if row[1] == "ü" and row[0] >= 12
-        ],
-        "SELECT id, day, v FROM lake.db.k": ours(keyed),
+        "SELECT * FROM lake.db.t": canonical_rows(table.read().to_pylist()),
+        "SELECT * FROM lake.db.t VERSION AS OF 'month-06'": canonical_rows(table.read(version="month-06").to_pylist()),
+        "SELECT * FROM lake.db.t VERSION AS OF 'trial'": canonical_rows(table.read(version="trial").to_pylist()),
+        "SELECT * FROM lake.db.t WHERE day = 'ü' AND id >= 12": canonical_rows(
+            row for row in table.read().to_pylist() if row["day"] == "ü" and row["id"] >= 12
+        ),
+        "SELECT * FROM lake.db.k": canonical_rows(keyed.read().to_pylist()),
+        "SELECT name, type FROM lake.db.t.refs": canonical_rows(
+            {"name": name, "type": kind}
+            for name, kind in (("main", "BRANCH"), ("month-06", "TAG"), ("trial", "BRANCH"))
+        ),
+        **make_nested(lake),
+        "SELECT * FROM lake.db.n00 VERSION AS OF 'first'": canonical_rows(
+            lake.table("db.n00").read(version="first").to_pylist()
+        ),
     }
-    other = ["SHOW TABLES IN lake.db", "SELECT name, type FROM lake.db.t.refs ORDER BY name"]
-    with start_server(tmp_path / "lake", options=ServerOptions(durable=False)) as running:
-        started = running.started
-        settings = {
-            "type": "rest",
-            "uri": f"{started.endpoint}/iceberg",
-            "warehouse": "lake",
-            "token": f"{started.access_key}.{started.secret}",
-        }
-        environment = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
-        run = subprocess.run(
-            [python, "-c", _SPARK],
-            input=json.dumps([str(next(tmp_path.glob("*.jar"))), settings, [*versions, *other]]),
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    answers = [json.loads(line[3:]) for line in run.stdout.splitlines() if line.startswith("## ")]
-    assert len(answers) == len(versions) + len(other), run.stderr[-5000:]
+    jar = str(next(tmp_path.glob("*.jar")))
+    answers = run_engine(tmp_path, _SPARK, ["pyspark==4.1.*"], [*versions, "SHOW TABLES IN lake.db"], jar=jar)
     for (statement, expected), answer in zip(versions.items(), answers, strict=False):
-        assert sorted(map(tuple, answer), key=repr) == sorted(expected, key=repr), statement
-    assert sorted(row[1] for row in answers[-2]) == ["k", "t"]
-    assert answers[-1] == [["main", "BRANCH"], ["month-06", "TAG"], ["trial", "BRANCH"]]
+        assert answer == expected, statement
+    assert len(answers[-1]) == 6
+
+
+@pytest.mark.long
+def test_duckdb(tmp_path: Path) -> None:
+    """DuckDB 1.4 with its Iceberg extension: vectors, deleted files, a rename, nested columns of each kind of table."""
+    lake = lakebed.open(str(tmp_path / "lake"))
+    table = lake.create_table("db.t", ROWS, partition_keys=["day"], options={"deletion-vectors.enabled": "true"})
+    table.append(rows_of(0, 30))
+    table.delete("id > 3 AND id < 17")
+    table.delete("day = 'ü'")
+    table.rename_column("v", "w")
+    versions = {"SELECT * FROM lake.db.t": canonical_rows(table.read().to_pylist()), **make_nested(lake)}
+    wide = pa.table({"id": [1, 2], **{f"c{number}": [number, None] for number in range(110)}})
+    lake.create_table("db.wide", wide.schema).append(wide)
+    versions["SELECT id FROM lake.db.wide WHERE c109 IS NOT NULL"] = canonical_rows([{"id": 1}])
+    packages = ["duckdb==1.4.4", "duckdb-ext", *(f"duckdb-ext-{name}" for name in ("avro", "httpfs", "iceberg"))]
+    answers = run_engine(tmp_path, _DUCKDB, packages, list(versions))
+    for (statement, expected), answer in zip(versions.items(), answers, strict=True):
+        assert answer == expected, statement

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lakebed import Lake
 from lakebed.errors import UnsupportedFormat
 from lakebed.fsck.check import check_lake
+from lakebed.table.iceberg.file_ids import FileIds, ids_of_file
+from lakebed.table.imports.field_ids import ids_of
 from lakebed.table.rows.rows import new_writer
 
 if TYPE_CHECKING:
@@ -232,3 +235,36 @@ def test_indexes_in_manifests_and_beside_files_are_checked(java: Java, lake: Lak
         assert [(finding.kind, finding.path) for finding in report.findings] == []
         assert table.collect(grace_ms=0).deleted_count == 0
         assert java.exact(java.read(f"default.{table_name}")) == java.exact(table.read()) == java.exact(expected)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_field_ids(java: Java, lake: Lake, keyed: bool) -> None:
+    """A file of Java and one of lakebed have the same field ids, of every part: Iceberg's clients read by them."""
+    inner = pa.list_(pa.struct([("x", pa.map_(pa.int32(), pa.list_(pa.int64()))), ("y", pa.string())]))
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("s", pa.struct([("a", pa.int32()), ("l", inner)])),
+            ("m", pa.map_(pa.string(), pa.map_(pa.int32(), inner))),
+            ("lists", pa.list_(pa.list_(pa.int32()))),
+        ]
+    )
+    rows = pa.table(
+        {
+            "id": [1],
+            "s": [{"a": 1, "l": [{"x": [(1, [2])], "y": "z"}]}],
+            "m": [[("k", [(1, [{"x": None, "y": None}])])]],
+            "lists": [[[1], None]],
+        },
+        schema,
+    )
+    options = {"bucket": "1", "file.format": "parquet"} if keyed else {"file.format": "parquet"}
+    table = lake.create_table("t", schema, primary_keys=["id"] if keyed else [], options=options)
+    table.upsert(rows) if keyed else table.append(rows)
+    java.write("default.t", rows)
+    paths = sorted(Path(java.warehouse).rglob("data-*.parquet"))
+    ids = [list(ids_of(pq.read_metadata(path).schema.to_arrow_schema())) for path in paths]
+    assert len(ids) == 2
+    assert ids[0] == ids[1]
+    written = [ids_of_file(pq.read_metadata(path).schema.to_arrow_schema(), table.schema) for path in paths]
+    assert written == [FileIds(), FileIds()]

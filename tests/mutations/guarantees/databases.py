@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from lakebed.kv import checkpoint, claim, group_commit, lease, recovery, transaction, writer
+from lakebed.kv import checkpoint, claim, conditional, group_commit, lease, recovery, transaction, writer
 from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, merge, page, short_scan, tree, view
 from lakebed.objects import create_once, file_system_sync, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
@@ -109,6 +109,11 @@ GUARANTEES = [
         "A conditional write does not rest on a write that was taken back.",
         change_arguments(group_commit.LogGroups.take_back_oldest, checked_sequence=0),
         "behaviour/kv/writer/test_durability.py::test_a_condition_does_not_rest_on_rows_that_were_taken_back",
+    ),
+    Guarantee(
+        "A conditional write does not rest on a value that expires before it, nor on one that operands were added to.",
+        never(conditional._check_unchanged, lambda it: it.first_ms),
+        "behaviour/kv/test_write_if.py::test_a_value_that_ends_between_look_and_write_is_looked_at_again",
     ),
     Guarantee(
         "A transaction that read a write that was taken back is refused.",

@@ -1,7 +1,8 @@
-"""Guarantees of files that others wrote: what is taken over shows its rows, and stays with its owner."""
+"""Guarantees of files of other formats: what is taken over shows its rows and stays with its owner; exports."""
 
 from __future__ import annotations
 
+from lakebed.table.exports.run import _check_partitions
 from lakebed.table.files import adopt
 from lakebed.table.imports.take_over import (
     _check_in_place,
@@ -17,6 +18,11 @@ PARQUET = "behaviour/lake/test_import_parquet.py"
 ADOPT = "unit/table/test_adopt.py"
 
 GUARANTEES = [
+    Guarantee(
+        "A partition that another format, or its library, would take for another one is not exported.",
+        raise_nothing(_check_partitions),
+        "interop/formats/test_exports.py::test_partitions_that_would_become_others",
+    ),
     Guarantee(
         "What a failed import discards does not include files that stay with their owner.",
         answer(take_over, without_outside, lambda original, change, outside: change),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
+import lakebed.compute as pc
 from lakebed.errors import NotFound
 from lakebed.table.branch import discard
 from lakebed.table.branch.context import TableBranch
@@ -17,10 +21,12 @@ from lakebed.table.codec.manifest import DecodedList
 from lakebed.table.commit import commit, conflicts, index_after, prepared, presence, vector_update
 from lakebed.table.compaction import compact, compact_plan, lookup
 from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update, sequence
+from lakebed.table.engines.merge import encode_keys
 from lakebed.table.model.model import Split
 from lakebed.table.read import scan_pruning, vectors
 from lakebed.table.read.scan import Scan
 from lakebed.table.rows import rows, update
+from lakebed.table.schema import conform
 from lakebed.table.schema.schema_log import SchemaLog
 from lakebed.table.write import write, write_settings
 from mutations.defects import (
@@ -37,6 +43,12 @@ from mutations.defects import (
     skip,
 )
 from mutations.guarantee import Guarantee
+
+
+def _with_one_zero(encode: Callable[..., Any], runs: Sequence[Sequence[pa.Array]]) -> Any:
+    """Keys as Python compares them, for which -0.0 is 0.0."""
+    return encode([[pc.add(it, 0.0) if pa.types.is_floating(it.type) else it for it in columns] for columns in runs])
+
 
 GUARANTEES = [
     # ---- commits that race
@@ -188,6 +200,26 @@ GUARANTEES = [
         "Rows that were written before an option asked for a changelog are not committed without one.",
         returns(write_settings._options_of_writes, None),
         "behaviour/table/test_stale_handles.py::test_rows_that_were_not_logged_are_refused_where_they_must_be",
+    ),
+    Guarantee(
+        "Two compactions that share a key cannot both win.",
+        returns(conflicts._check_keys_apart, None),
+        "unit/table/test_commit.py::test_levels_above_zero_may_not_overlap",
+    ),
+    Guarantee(
+        "Keys with both zeros are apart by the order of their rows, so that their table can be compacted.",
+        answer(conflicts._check_keys_apart, encode_keys, _with_one_zero),
+        "behaviour/table/test_data_compaction.py::test_keys_of_any_value_are_compacted[double]",
+    ),
+    Guarantee(
+        "Categories of a frame of polars, and texts that a filter has to take, are written.",
+        returns(conform._has_views, False),
+        "unit/table/test_conform.py::test_dictionaries_of_views_are_decoded[string_view]",
+    ),
+    Guarantee(
+        "A null inside of a value whose type has none there is refused before a file is written.",
+        raise_nothing(conform._refuse_nulls_inside),
+        "unit/table/test_conform.py::test_a_null_inside_of_a_value_is_refused_where_the_type_has_none",
     ),
     Guarantee(
         "A rewrite under an older schema than that of the files it read is refused.",

@@ -42,6 +42,7 @@ from mutations.defects import (
 from mutations.guarantee import Guarantee
 
 NAMES = "behaviour/fleet/client/test_names.py"
+FAILOVER = "behaviour/fleet/control/test_failover.py"
 CRASHES = "behaviour/fleet/node/test_crashes.py"
 ATTACHMENTS = "behaviour/fleet/node/test_attachments.py"
 CONTRACT = "behaviour/fleet/log/test_contract.py"
@@ -273,6 +274,16 @@ GUARANTEES = [
         never(jetstream_subjects.dense, lambda it: it.first_lsn),
         "unit/fleet/log/test_jetstream_subjects.py::test_records_end_at_a_hole",
     ),
+    Guarantee(
+        "What a node has not finished with is not acknowledged for it.",
+        see(Reconciler._is_unknown, lambda it: it.is_retired, True),
+        f"{FAILOVER}::test_what_a_node_may_still_write_is_not_acknowledged_for_it[it retires]",
+    ),
+    Guarantee(
+        "What a rival of a node on another local state may write is not acknowledged for it.",
+        never(Reconciler._is_unknown, lambda it: it.local_id),
+        f"{FAILOVER}::test_what_a_node_may_still_write_is_not_acknowledged_for_it[another local state]",
+    ),
     # ---- clients
     Guarantee(
         "A client reads what it wrote.",
@@ -283,6 +294,21 @@ GUARANTEES = [
         "A client never reads an older state than it has read before.",
         never(client_timeline._Reads.saw, lambda it: it._seen),
         "behaviour/fleet/client/test_client.py::test_a_zombie_does_not_lead_a_client_back",
+    ),
+    Guarantee(
+        "A read of many keys counts as read.",
+        skip(client_timeline._Reads.get_many, client_timeline._Reads.saw),
+        "behaviour/fleet/client/test_client.py::test_no_read_goes_back_behind_what_a_read_has_shown[get_many]",
+    ),
+    Guarantee(
+        "A scan that its caller leaves before the end counts as read.",
+        skip(client_timeline._Reads._batches, client_timeline._Reads.saw),
+        "behaviour/fleet/client/test_client.py::test_no_read_goes_back_behind_what_a_read_has_shown[a part of a scan]",
+    ),
+    Guarantee(
+        "A view of an LSN stays with its timeline when the name moves to another.",
+        never(client_timeline._Reads.id, lambda it: it._stays),
+        f"{NAMES}::test_a_view_stays_with_its_timeline",
     ),
     Guarantee(
         "A write without a reply is not done twice.",

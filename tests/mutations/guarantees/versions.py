@@ -6,6 +6,8 @@ from lakebed.table.branch import branches, tags
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental
 from lakebed.table.collect import deletion, expire, lineage, live_versions, orphans, reachability, recovery
+from lakebed.table.iceberg import file_ids
+from lakebed.table.iceberg.file_ids import FileIds
 from lakebed.table.iceberg.lines import Line
 from lakebed.table.iceberg.published import PublishedTable
 from lakebed.table.versions import fast_forward, rollback
@@ -208,6 +210,16 @@ GUARANTEES = [
             lambda append, meta: append((meta.path, meta.size_bytes, meta.modified_ms)),
         ),
         "behaviour/lake/test_iceberg_objects.py::test_what_changes_within_the_resolution_of_the_store",
+    ),
+    Guarantee(
+        "A nested column of which a file lacks the ids is left out for Iceberg's clients, which would read nulls.",
+        answer(file_ids.ids_of_file, file_ids._has_ids, lambda original, actual, wanted: True),
+        "interop/formats/test_iceberg_rest.py::test_nested_columns_of_files_without_ids",
+    ),
+    Guarantee(
+        "A name that meant two columns finds neither in a file without ids that Iceberg's clients read.",
+        answer(FileIds.hidden, lambda names: names.finds, lambda original, column: True),
+        "interop/formats/test_iceberg_rest.py::test_nested_columns_of_files_without_ids",
     ),
     Guarantee(
         "A client of Iceberg sees the columns of a branch, and not those of an earlier one of its name.",

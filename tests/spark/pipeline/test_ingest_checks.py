@@ -67,7 +67,11 @@ def in_zip(root: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("write", "shown"), [(in_csv, "in.csv"), (in_gz, "in.csv.gz"), (in_zip, "in.csv.zip: days/second.csv")]
+    ("write", "shown"),
+    [
+        (in_zip, "in.csv.zip: days/second.csv"),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((in_csv, "in.csv"), (in_gz, "in.csv.gz"))),
+    ],
 )
 def test_a_bad_row_stops_the_run_at_its_ingest(spark: SparkSession, tmp_path: Path, write: object, shown: str) -> None:
     """Too few values, too many, and one of another type are counted and shown; nothing is merged."""

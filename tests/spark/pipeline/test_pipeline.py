@@ -6,6 +6,7 @@ import gzip
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -81,11 +82,16 @@ steps:
 """
 
 
+def write_deliveries(folder: Path) -> None:
+    """Write the deliveries of three days."""
+    for day, text in DAYS.items():
+        (folder / f"{day}.csv").write_text(text)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A folder with three deliveries."""
-    for day, text in DAYS.items():
-        (tmp_path / f"{day}.csv").write_text(text)
+    write_deliveries(tmp_path)
     return tmp_path
 
 
@@ -109,9 +115,29 @@ def objects(root: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in (root / "lake" / "default.db").rglob("*") if path.is_file()}
 
 
-def test_three_days_are_merged_tagged_and_reported(spark: SparkSession, root: Path) -> None:
+@dataclass(frozen=True)
+class Finished:
+    """What one run has left; several tests look at it."""
+
+    root: Path
+    summary: RunSummary
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def finished(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run of the three days, whose progress goes to a log."""
+    root = tmp_path_factory.mktemp("finished")
+    write_deliveries(root)
+    console = Console(force_terminal=False, width=100)
+    with console.capture() as captured:
+        summary = run(spark, root, progress=console_progress(console))
+    return Finished(root, summary, captured.get())
+
+
+def test_three_days_are_merged_tagged_and_reported(finished: Finished) -> None:
     """Inserts, late corrections and deletes; every tag reads its day, though its snapshot has expired."""
-    summary = run(spark, root)
+    root, summary = finished.root, finished.summary
     table = flights(root)
     assert rows(table) == AFTER["2013-01-03"]
     assert {tag.name: rows(table, tag.name) for tag in table.tags()} == AFTER
@@ -448,22 +474,19 @@ def test_an_inferred_schema_is_pinned(spark: SparkSession, tmp_path: Path) -> No
 # ---- progress and report
 
 
-def test_progress_in_a_log_is_short_plain_lines(spark: SparkSession, root: Path) -> None:
+def test_progress_in_a_log_is_short_plain_lines(finished: Finished) -> None:
     """One line a group, no control codes."""
-    console = Console(force_terminal=False, width=100)
-    with console.capture() as captured:
-        run(spark, root, progress=console_progress(console))
-    lines = captured.get().splitlines()
+    lines = finished.printed.splitlines()
     assert len(lines) == 8
     assert lines[0].startswith("pipeline small: run small-")
     assert lines[1].startswith("  day 2013-01-01: 1 ingest, 1 audit, 1 merge, 1 tag; 3 rows merged, ")
     assert lines[6].startswith("  report: ")
-    assert "\x1b" not in captured.get()
+    assert "\x1b" not in finished.printed
 
 
-def test_the_page_says_what_happened(spark: SparkSession, root: Path) -> None:
+def test_the_page_says_what_happened(finished: Finished) -> None:
     """Numbers of the run, tags with their verdict; nothing is fetched from anywhere; the JSON says the same."""
-    run(spark, root)
+    root = finished.root
     page = (root / "report.html").read_text()
     assert "<h1>Three small days</h1>" in page
     assert "Every one of the 3 tags reads as it did when it was tagged." in page
@@ -480,16 +503,16 @@ def test_the_page_says_what_happened(spark: SparkSession, root: Path) -> None:
     assert (facts["format"], table["rows"]) == (1, 4)
 
 
-def test_a_check_from_outside_stands_in_its_tags_row(spark: SparkSession, root: Path) -> None:
+def test_a_check_from_outside_stands_in_its_tags_row(finished: Finished, root: Path) -> None:
     """And one that does not hold turns the verdict."""
-    run(spark, root)
+    lake = str(finished.root / "lake")
     checks = [Check("Tag", True, "equals the source", table="flights", tag="2013-01-01")]
-    files = write_report(str(root / "lake"), path=root / "checked.html", checks=checks)
+    files = write_report(lake, path=root / "checked.html", checks=checks)
     page = Path(files.html).read_text()
     assert "</span> equals the source</span>" in page
     assert page.count(">unchanged on ") == 3
     bad = [Check("The sum of delays", False, "is 7, not 8.")]
-    page = Path(write_report(str(root / "lake"), path=root / "bad.html", checks=bad).html).read_text()
+    page = Path(write_report(lake, path=root / "bad.html", checks=bad).html).read_text()
     assert "Something does not hold: The sum of delays." in page
 
 

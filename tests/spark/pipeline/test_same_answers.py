@@ -103,7 +103,9 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize("separator", [b",", b"\t", b"|"])
+@pytest.mark.parametrize(
+    "separator", [b",", *(pytest.param(separator, marks=pytest.mark.long) for separator in (b"\t", b"|"))]
+)
 def test_every_file_read_here_is_what_spark_reads(spark: SparkSession, tmp_path: Path, separator: bytes) -> None:
     """Ends of lines, blank lines, quotes and headers."""
     paths = []

@@ -89,7 +89,7 @@ MORE_NAMES = {
     "CALL lake.sys.create_tag(NULL, 'y')": "The argument table of create_tag is null: give a value.",
     "CALL lake.sys.create_tag_from_timestamp('db.t', 'y', '1999-01-01')": "the earliest time that can be read is",
     "CALL lake.sys.rollback('db.t', 'nope')": "has no tag or branch 'nope'",
-    "CALL lake.sys.expire_snapshots('db.t', 0)": "retain_min is 0: it must be at least 1.",
+    "CALL lake.sys.expire_snapshots('db.t', 0)": "retain_max is 0: it must be a whole number, at least 1.",
     "CREATE TABLE lake.db.q (id INT) TBLPROPERTIES ('primary-key' = 'nope')": "'nope' does not exist: there are id.",
     "CREATE TABLE lake.a.b.c (id INT)": "is named lake.database.table, and not lake.a.b.c.",
 }

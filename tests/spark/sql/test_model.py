@@ -35,7 +35,11 @@ def run(session: SparkSession, lake: Lake, judge: Judge, shape: str, seed: int, 
     return world
 
 
-PROGRAMS = (("append", 1, 5), ("keys", 31, 3), ("sequence group", 2, 2))
+PROGRAMS = (
+    pytest.param("append", 1, 5, marks=pytest.mark.long),
+    ("keys", 31, 3),
+    ("sequence group", 2, 2),
+)
 
 
 @pytest.mark.parametrize(("shape", "seed", "step_count"), PROGRAMS)

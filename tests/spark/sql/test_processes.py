@@ -175,7 +175,7 @@ def test_a_catalog_without_a_lake_is_a_sentence(session: SparkSession) -> None:
         session.sql("SELECT * FROM empty.db.k")
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_bridge_that_ends_in_a_commit_leaves_the_table_whole(
     session: SparkSession, sql: Run, keyed: Lake, tmp_path: Path, moment: str
 ) -> None:

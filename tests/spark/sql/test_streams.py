@@ -247,6 +247,7 @@ def test_a_query_that_ended_anywhere_commits_its_batch_once(
     shutil.rmtree(query.checkpoint)
 
 
+@pytest.mark.long
 def test_the_guide(spark: SparkSession, tmp_path: Path) -> None:
     """The examples of the page on streams run; their assertions are its results."""
     page = (Path(__file__).parents[3] / "docs" / "guide" / "streaming.md").read_text()

@@ -10,7 +10,7 @@ def test_old_records_go_in_several_writes_and_no_others() -> None:
     """More than one write removes at once; what is young, or below another prefix, stays."""
     records = {b"a/%05d" % number: b"old" if number % 2 else b"young" for number in range(5_000)}
     key_value = MemoryKeyValue()
-    key_value.write(list(records.items()) + [(b"b/1", b"old")])
+    key_value.write([*records.items(), (b"b/1", b"old")])
     assert trim_records(key_value, b"a/", lambda _, raw: raw == b"old") == 2_500
     with key_value.snapshot() as snapshot:
         assert dict(snapshot.scan(b"a/", b"c")) == {key: raw for key, raw in records.items() if raw == b"young"} | {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pyarrow as pa
@@ -28,14 +30,20 @@ from worlds.table import made_up
 
 
 def data_file(
-    name: str, *, level: int = 0, least: int = 0, greatest: int = 0, commit_snapshot: int | None = None
+    name: str,
+    *,
+    level: int = 0,
+    least: float = 0,
+    greatest: float = 0,
+    commit_snapshot: int | None = None,
+    key_type: str = "BIGINT",
 ) -> DataFile:
     return made_up.data_file(
         name,
         file_size=100,
         row_count=10,
-        min_key=encode_row([least], ["BIGINT"]),
-        max_key=encode_row([greatest], ["BIGINT"]),
+        min_key=encode_row([least], [key_type]),
+        max_key=encode_row([greatest], [key_type]),
         max_sequence_number=9,
         level=level,
         commit_snapshot=commit_snapshot,
@@ -114,6 +122,22 @@ def test_a_file_at_another_level_is_another_file() -> None:
     live = entries((ADD, data_file("a", level=2)))
     with pytest.raises(Conflict):
         check_fits(entries((DELETE, data_file("a", level=1))), live=live, key_types=[], snapshot_id=1)
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "overlaps"),
+    [(1.0, math.nan, True), (math.nan, math.nan, True), (-5.0, -0.0, False), (-5.0, 0.0, True), (3.0, math.inf, False)],
+)
+def test_float_keys_overlap_by_the_order_of_their_rows(least: float, greatest: float, overlaps: bool) -> None:
+    """0.0 is above -0.0, and NaN above every number: two compactions that share one of them cannot both win."""
+
+    def at_level(name: str, least: float, greatest: float) -> tuple[int, DataFile]:
+        return (ADD, data_file(name, level=1, least=least, greatest=greatest, key_type="DOUBLE"))
+
+    live = entries(at_level("zero", 0.0, 2.5), at_level("nan", math.nan, math.nan))
+    new = entries(at_level("new", least, greatest))
+    with pytest.raises(Conflict, match="would overlap") if overlaps else nullcontext():
+        check_fits(new, live=live, key_types=["DOUBLE"], snapshot_id=1)
 
 
 def test_levels_above_zero_may_not_overlap() -> None:

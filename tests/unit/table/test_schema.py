@@ -126,8 +126,20 @@ def test_doubled_and_missing_columns() -> None:
     """A table has columns, and each has its own name."""
     with pytest.raises(InvalidRequest, match="at least one column"):
         new_schema(pa.schema([]), time_ms=0)
+    for wrong in ([("a", "INT")], {"a": "INT"}, pa.table({"a": [1]}), None):
+        with pytest.raises(InvalidRequest, match="columns are a pyarrow\\.Schema or DataFields"):
+            new_schema(wrong, time_ms=0)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="'a' is named twice"):
         new_schema(pa.schema([("a", pa.int32()), ("a", pa.int32())]), time_ms=0)
+
+
+def test_a_row_has_each_field_once(schema: TableSchema) -> None:
+    """Also inside of other types, in a new table and in a new column: no reader can tell two fields of a name apart."""
+    twice = pa.struct([("a", pa.int32()), ("a", pa.int32())])
+    with pytest.raises(InvalidRequest, match="has the field 'a' twice"):
+        new_schema(pa.schema([("c", pa.list_(twice))]), time_ms=0)
+    with pytest.raises(InvalidRequest, match="has the field 'x' twice"):
+        add_column(schema, "c", "MAP<STRING, ROW<x: INT, x: STRING>>")
 
 
 def test_options_change(schema: TableSchema) -> None:

@@ -26,6 +26,7 @@ from lakebed.fleet.ports import (
     Event,
     FleetAddress,
     Found,
+    FoundMany,
     Heartbeat,
     HeartbeatReply,
     Held,
@@ -238,7 +239,7 @@ class NodeCalls(_Calls, NodePort):
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
-    ) -> list[bytes | None]:
+    ) -> FoundMany:
         return self._ask(
             f"get_many {tenant}/{timeline}",
             lambda node: node.get_many(tenant, timeline, keys, lsn=lsn, at_least=at_least),

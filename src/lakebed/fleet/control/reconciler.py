@@ -19,7 +19,7 @@ from lakebed.fleet import machine, records
 from lakebed.fleet.control.context import LOG, ControlContext
 from lakebed.fleet.control.members import Member
 from lakebed.fleet.model import AttachmentMode, CollectTask, TenantRecord, Transaction
-from lakebed.fleet.ports import Held, Location
+from lakebed.fleet.ports import AckReply, AckRequest, Held, Location
 from lakebed.fleet.records import Step
 from lakebed.metrics import default_registry
 
@@ -357,13 +357,61 @@ class Reconciler:
                 self._context.members.note_failure(node)
         if not by_node:
             return
+        pending: list[tuple[Transaction, str, Held | None]] = []
         for record in self._context.ledger.tenants():
+            for transaction in record.transactions:
+                node, attachment = transaction.node, records.attachment_of(record, transaction.node)
+                is_over = attachment is None or attachment.generation > transaction.generation
+                if transaction.state is records.PENDING and is_over and node in by_node:
+                    pending.append((transaction, record.tenant, by_node[node].get(record.tenant)))
             for attachment in record.attachments:
                 if attachment.node in by_node:
                     self._compare_one(record, attachment.node, by_node[attachment.node].pop(record.tenant, None))
         for node, rest in by_node.items():
             for tenant in rest:
                 self.detach(tenant, node)
+        for transaction, tenant, held in pending:
+            self._acknowledge_unknown(transaction, tenant, held)
+
+    def _acknowledge_unknown(self, transaction: Transaction, tenant: str, held: Held | None) -> None:
+        """Acknowledge for its node a rejected transaction that the node never heard of, and never will.
+
+        The word that attached it was lost: what began it died or hung, and another step rejected it before it was sent
+        again. A node acknowledges what it knows, so that it would be pending until the node starts again. What is not
+        answered now is looked at after the next scan.
+        """
+        if not self._is_unknown(transaction, tenant, held):
+            return
+        request = AckRequest(tenant, transaction.id, transaction.node, transaction.generation)
+        tasks: list[CollectTask] = []
+
+        def decide(record: TenantRecord) -> Step[AckReply]:
+            step = machine.ack(record, request, finished=None, now_ms=self._context.now_ms())
+            tasks[:] = step.tasks
+            return step
+
+        with suppress(NotFound, Unavailable, OutcomeUnknown):
+            self._context.ledger.change(tenant, decide)
+            self._collect(tasks)
+            LOG.info("acknowledged what a node never had", tenant=tenant, txn=transaction.id, node=transaction.node)
+
+    def _is_unknown(self, transaction: Transaction, tenant: str, held: Held | None) -> bool:
+        """Whether a node does not have a transaction, has acknowledged what it had, and refuses to begin it.
+
+        Only of the local state with which it was begun: a process on another one may be its rival, who still writes.
+        Cost: 2 requests to a node that does not have the tenant.
+        """
+        member = self._context.members.answers(transaction.node)
+        if member is None or member.record.local_id != transaction.local_id:
+            return False
+        if held is not None:
+            return held.is_retired and held.generation > transaction.generation
+        try:
+            port = self._context.port(member)
+            port.put_location(Location(tenant, transaction.generation, None))  # which it refuses from now on
+            return all(location.tenant != tenant for location in port.locations())
+        except LakebedError:
+            return False
 
     def _compare_one(self, record: TenantRecord, node: str, node_location: Held | None) -> None:
         attachment = records.attachment_of(record, node)

@@ -182,6 +182,8 @@ class AttachedTenant:
             base=shown.base if self._base is None else self._base.txn,
             txn=shown.txn if self._base is None else (None if transaction is None else transaction.txn),
             is_broken=self.state is TenantState.BROKEN,
+            # In this order: what was begun before the settled location is among what retires until it is acknowledged.
+            is_retired=shown is self._settled and self.retirement.is_empty,
         )
 
     # ---- locations

@@ -51,6 +51,7 @@ from lakebed.fleet.node.timeline import Timeline
 from lakebed.fleet.ports import (
     ControlPort,
     Found,
+    FoundMany,
     Heartbeat,
     Held,
     Location,
@@ -517,7 +518,7 @@ class Node(NodePort):
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
-    ) -> list[bytes | None]:
+    ) -> FoundMany:
         return self._reads.get_many(self._require_tenant(tenant), timeline, keys, lsn=lsn, at_least=at_least)
 
     def scan(

@@ -17,7 +17,7 @@ from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, N
 from lakebed.fleet.node.attached import AttachedTenant
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.timeline import Timeline
-from lakebed.fleet.ports import Found
+from lakebed.fleet.ports import Found, FoundMany
 from lakebed.key_value.port import validate_bounds
 from lakebed.lsm.model import check_key
 from lakebed.lsm.view import View
@@ -52,7 +52,7 @@ class Reads:
 
     def get_many(
         self, attached: AttachedTenant, name: str, keys: Sequence[bytes], *, lsn: int | None, at_least: int
-    ) -> list[bytes | None]:
+    ) -> FoundMany:
         """See `lakebed.fleet.ports.NodePort.get_many`."""
         if len(keys) > KEY_COUNT_MAX:
             raise InvalidRequest(
@@ -61,7 +61,9 @@ class Reads:
             )
         for key in keys:
             check_key(key)
-        return self._read(attached, name, lsn, at_least, lambda view: view.get_many(keys))
+        return self._read(
+            attached, name, lsn, at_least, lambda view: FoundMany(tuple(view.get_many(keys)), view.sequence or 0)
+        )
 
     def scan(
         self,

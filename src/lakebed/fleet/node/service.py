@@ -182,15 +182,12 @@ async def get(call: NodeCall) -> Response:
 
 @NODE.add("POST", _TIMELINE + "/values", "getMany", needs="read", takes=bytes, gives={200: bytes})
 async def get_many(call: NodeCall) -> Response:
-    """Read the values of many keys, as MessagePack, in the order asked; of one key, also the LSN of its state."""
+    """Read the values of many keys, as MessagePack, in the order asked; a header has the LSN of their state."""
     asked = await _read_body(call, KeysBody)
     node, tenant, timeline = call.node, call.tenant, call.timeline
-    if len(asked.keys) == 1:
-        reply = await call.quick(node.get, tenant, timeline, asked.keys[0], lsn=asked.lsn, at_least=asked.at_least)
-        content = msgspec.msgpack.encode([reply.value])
-        return Response(content, headers={LSN_HEADER: str(reply.lsn)}, media_type="application/msgpack")
-    values = await call.quick(node.get_many, tenant, timeline, asked.keys, lsn=asked.lsn, at_least=asked.at_least)
-    return Response(msgspec.msgpack.encode(values), media_type="application/msgpack")
+    reply = await call.quick(node.get_many, tenant, timeline, asked.keys, lsn=asked.lsn, at_least=asked.at_least)
+    content = msgspec.msgpack.encode(reply.values)
+    return Response(content, headers={LSN_HEADER: str(reply.lsn)}, media_type="application/msgpack")
 
 
 async def _read_body(call: NodeCall, kind: type[A]) -> A:

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
+from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.table.engines.merge import encode_keys, group_by_key
 from lakebed.table.files.splits import merge_rank
@@ -44,7 +45,17 @@ ROW_KINDS = ("+I", "-U", "+U", "-D")
 
 
 def kind_schema(schema: TableSchema) -> pa.Schema:
-    """The columns of a table and `ROW_KIND_COLUMN`; a deleted row has its key alone, so other columns may be null."""
+    """The columns of a table and `ROW_KIND_COLUMN`; a deleted row has its key alone, so other columns may be null.
+
+    Raises `InvalidRequest`: the table has a column of this name.
+    """
+    if schema.field_by_name(ROW_KIND_COLUMN) is not None:
+        raise InvalidRequest(
+            f"This version has a column {ROW_KIND_COLUMN!r}, and changes have what became of each row under this name: "
+            "rename the column, and read changes up to a version that is written after that.",
+            kind="unsupported_changes",
+            column=ROW_KIND_COLUMN,
+        )
     kind = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
     keys = schema.primary_keys
     values = [field.with_nullable(field.name not in keys) if keys else field for field in arrow_schema(schema.fields)]

@@ -97,11 +97,13 @@ def retention_of(branch: TableBranch, rules: ExpireRules) -> Retention:
     least = options.get(SNAPSHOT_RETAINED_MIN) if retain_min is None else retain_min
     most = options.get(SNAPSHOT_RETAINED_MAX) if retain_max is None else retain_max
     limit = options.get(SNAPSHOT_EXPIRE_LIMIT) if max_deletes is None else max_deletes
+    for name, value in (("retain_max", most), ("retain_min", least), ("max_deletes", limit)):
+        if not isinstance(value, int) or value < 1:
+            raise InvalidRequest(
+                f"{name} is {value!r}: it must be a whole number, at least 1.", kind="invalid_retention", option=name
+            )
     if retain_max is not None and retain_min is None:
         least = min(least, most)
-    for name, value in (("retain_min", least), ("retain_max", most), ("max_deletes", limit)):
-        if value < 1:
-            raise InvalidRequest(f"{name} is {value}: it must be at least 1.", kind="invalid_retention", option=name)
     if most < least:
         raise InvalidRequest(
             f"At most {most:,} and at least {least:,} snapshots cannot stay: raise retain_max or lower retain_min.",

@@ -7,9 +7,7 @@ primary-key table, files of one level > 0 in one bucket do not overlap in their 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +17,7 @@ from lakebed.errors import Conflict
 from lakebed.table.codec.binary_row import decode_rows
 from lakebed.table.codec.manifest import ADD, DELETE, IDENTITY
 from lakebed.table.codec.row_codes import row_codes
+from lakebed.table.engines.merge import encode_keys
 from lakebed.table.model.model import BucketChange, TableSchema
 from lakebed.table.write.write_settings import writes_alike
 
@@ -155,24 +154,20 @@ def _check_keys_apart(
     is_near = np.isin(live_levels, added_levels) & ~np.isin(live_files, np.concatenate([deleted_files, added_files]))
     near = live.select(columns).filter(pa.array(is_near))
     ranges = pa.concat_tables([near, added], promote_options="default")
-    least = _tuples(ranges["min_key"], key_types)
-    greatest = _tuples(ranges["max_key"], key_types)
-    runs: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], tuple[Any, ...], str]]] = {}
-    for row, group in enumerate(zip(*(ranges[name].to_pylist() for name in level), strict=True)):
-        runs.setdefault(group, []).append((least[row], greatest[row], ranges["file_name"][row].as_py()))
-    for group, files in runs.items():
-        files.sort()
-        for (_, before, first), (after, _, second) in itertools.pairwise(files):
-            if after <= before:
-                raise Conflict(
-                    f"{first} and {second} would overlap in their keys at level {group[2]} of bucket {group[1]} on top "
-                    f"of snapshot {snapshot_id}: another compaction came first. Plan the compaction again.",
-                    kind="keys_overlap",
-                    files=[first, second],
-                    snapshot=snapshot_id,
-                )
-
-
-def _tuples(rows: pa.ChunkedArray, types: Sequence[str]) -> list[tuple[Any, ...]]:
-    columns = decode_rows(rows.combine_chunks(), types)
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+    # By the order in which rows are merged: floats have 0.0 above -0.0 and NaN on top, and dates have any year.
+    least, greatest = encode_keys([decode_rows(ranges[name].combine_chunks(), key_types) for name in columns[-2:]])
+    (groups,) = row_codes(level, ranges)
+    order = np.lexsort((least, groups))
+    is_same = groups[order][1:] == groups[order][:-1]
+    overlaps = np.flatnonzero(is_same & (least[order][1:] <= greatest[order][:-1]))
+    if len(overlaps):
+        before, after = (int(row) for row in order[overlaps[0] : overlaps[0] + 2])
+        first, second = (ranges["file_name"][row].as_py() for row in (before, after))
+        raise Conflict(
+            f"{first} and {second} would overlap in their keys at level {ranges['level'][after]} of bucket "
+            f"{ranges['bucket'][after]} on top of snapshot {snapshot_id}: another compaction came first. Plan the "
+            "compaction again.",
+            kind="keys_overlap",
+            files=[first, second],
+            snapshot=snapshot_id,
+        )

@@ -45,6 +45,8 @@ def export_delta(
         )
         version = DeltaTable(location(target), storage_options=settings).version()
     except DeltaError as problem:
+        if rows.refusal is not None:
+            raise rows.refusal from problem
         raise InvalidRequest(
             f"{table.name} cannot be exported to {target}: {str(problem).partition(chr(10))[0].rstrip('.')}.",
             kind="export_failed",

@@ -79,6 +79,7 @@ class Rows:
     Attributes:
         schema: of the batches.
         row_count: rows that were read so far.
+        refusal: why the last batch could not be converted, for callers that get their library's error instead.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Rows:
         self._progress = progress
         self._total = 0 if scan.snapshot is None else scan.snapshot.total_record_count
         self.row_count = 0
+        self.refusal: InvalidRequest | None = None
         left_out = set(without)
         kinds = {field.name: field.type for field in scan.table_schema.fields}
         self.schema = pa.schema(
@@ -146,7 +148,11 @@ class Rows:
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            columns = [_cast(batch.column(field.name), field) for field in self.schema]
+            try:
+                columns = [_cast(batch.column(field.name), field) for field in self.schema]
+            except InvalidRequest as refusal:
+                self.refusal = refusal
+                raise
             self.row_count += batch.num_rows
             if self._progress is not None:
                 self._progress(ExportProgress(self.row_count, max(self._total, self.row_count)))

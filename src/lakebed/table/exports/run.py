@@ -7,13 +7,18 @@ folder; on a bucket, for Parquet files, the marker ``_SUCCESS``.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.path import parse_url
 from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall
 from lakebed.table.exports.parquet_folder import export_parquet
+from lakebed.table.imports.parquet_folder import HIVE_NULL
+from lakebed.table.model.types import parse_type
+from lakebed.table.read.scan import Scan
 from lakebed.table.table import Table
+from lakebed.texts import format_value
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 
@@ -57,6 +62,7 @@ def export_table(
                 url=target,
             )
     scan = table.scan(version=options.version, timestamp_ms=options.timestamp_ms)
+    _check_partitions(scan, format)
     if format == "parquet":
         return export_parquet(table, scan, target, options=options, progress=progress)
     if format == "delta":
@@ -66,3 +72,25 @@ def export_table(
     from lakebed.table.exports.iceberg import export_iceberg
 
     return export_iceberg(table, scan, target, options=options, progress=progress)
+
+
+def _check_partitions(scan: Scan, format: str) -> None:
+    """Refuse partition values that the format, or its library, would take for others.
+
+    A folder of Hive's layout has null under a name that is a text too. pyiceberg finds the rows of a partition by
+    equality: it writes those of 0.0 and of -0.0 twice, and those of NaN not at all.
+    """
+    is_iceberg = format == "iceberg"
+    kinds = ("FLOAT", "DOUBLE") if is_iceberg else ("CHAR", "VARCHAR", "STRING")
+    if not any(parse_type(field.type).root in kinds for field in scan.table_schema.partition_fields):
+        return
+    for split in scan.splits():
+        for name, value in split.partition_values.items():
+            is_odd = isinstance(value, float) and (math.isnan(value) or (value == 0 and math.copysign(1, value) < 0))
+            if (is_iceberg and is_odd) or (not is_iceberg and value == HIVE_NULL):
+                raise InvalidRequest(
+                    f"The partition {name}={format_value(str(value))} cannot be exported as {format}, where it would "
+                    "become another one: export a table that is not partitioned by this column.",
+                    kind="unsupported_value",
+                    column=name,
+                )

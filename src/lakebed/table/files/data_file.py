@@ -39,12 +39,18 @@ from lakebed.table.codec.stats import EMPTY_STATS, compute_stats, merge_stats, s
 from lakebed.table.files.external import Targets
 from lakebed.table.model.model import STATS_VERSION, DataField, DataFile, FileSource, Stats, TableSchema
 from lakebed.table.model.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, SYSTEM_COLUMNS
-from lakebed.table.model.types import arrow_field, arrow_schema
+from lakebed.table.model.types import FIELD_ID_KEY, arrow_field, file_field
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 KEY_PREFIX = "_KEY_"
+
+KEY_ID_MIN = 0x3FFF_FFFF
+"""With the id of its column, the id of a key's column. DO NOT CHANGE: in data files, as the two below."""
+SEQUENCE_ID = 0x7FFF_FFFE
+KIND_ID = 0x7FFF_FFFD
+"""Ids of the system columns, as the format's Java client gives them: a client that wants ids finds one everywhere."""
 
 WHOLE_FILE_BYTES_MAX = 32 * 1024 * 1024
 """Files up to this size are read with one GET; larger ones in ranges."""
@@ -276,17 +282,27 @@ def _facts_of(
 
 
 def _file_schema(schema: TableSchema) -> pa.Schema:
-    """The Arrow schema of a file: keys and system columns required, field ids on the table's own columns.
+    """The Arrow schema of a file: keys and system columns required, field ids on the table's columns and their parts.
 
     In a primary-key table every other column is nullable, even if it is NOT NULL in the table: a delete has no values.
     """
+    columns = [file_field(column) for column in schema.fields]
     if not schema.primary_keys:
-        return arrow_schema(schema.fields)
-    columns = [arrow_field(column) for column in schema.fields]
+        return pa.schema(columns)
     values = [column.with_nullable(column.name not in schema.primary_keys) for column in columns]
-    keys = [pa.field(KEY_PREFIX + key.name, arrow_field(key).type, nullable=False) for key in schema.key_fields]
-    system = [pa.field(SEQUENCE_COLUMN, pa.int64(), nullable=False), pa.field(KIND_COLUMN, pa.int8(), nullable=False)]
+    keys = [
+        pa.field(KEY_PREFIX + key.name, arrow_field(key).type, nullable=False, metadata=_id(KEY_ID_MIN + key.id))
+        for key in schema.key_fields
+    ]
+    system = [
+        pa.field(SEQUENCE_COLUMN, pa.int64(), nullable=False, metadata=_id(SEQUENCE_ID)),
+        pa.field(KIND_COLUMN, pa.int8(), nullable=False, metadata=_id(KIND_ID)),
+    ]
     return pa.schema([*keys, *system, *values])
+
+
+def _id(number: int) -> dict[bytes, bytes]:
+    return {FIELD_ID_KEY: str(number).encode()}
 
 
 class OpenDataFile:

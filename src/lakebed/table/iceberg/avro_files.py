@@ -138,9 +138,9 @@ def encode_manifest(head: ManifestHead, entries: Sequence[Mapping[str, Any]]) ->
     return _container(_parse(_schema_of(head)), entries, _metadata_of(head))
 
 
-def encode_data_manifest(head: ManifestHead, entries: Sequence[bytes]) -> bytes:
-    """The bytes of a manifest of data files; `entries` are encoded records of its schema."""
-    metadata = _metadata_of(head)
+def encode_data_manifest(head: ManifestHead, entries: Sequence[bytes], *, header: Mapping[str, str]) -> bytes:
+    """The bytes of a manifest of data files; `entries` are encoded records of its schema, `header` is more metadata."""
+    metadata = _metadata_of(head) | dict(header)
     return encode_container(_schema_of(head), entries, metadata, mark=_mark_of(metadata))
 
 
@@ -206,8 +206,9 @@ def encode_list(
     parent_id: int | None,
     sequence_number: int,
     format_version: int,
+    header: Mapping[str, str],
 ) -> bytes:
-    """The bytes of a manifest list."""
+    """The bytes of a manifest list; `header` is more metadata."""
     rows = [
         {
             "manifest_path": manifest.path,
@@ -233,7 +234,15 @@ def encode_list(
         "sequence-number": str(sequence_number),
         "format-version": str(format_version),
     }
-    return _container(_parse(_ENCODE(_LIST_SCHEMA)), rows, metadata)
+    return _container(_parse(_ENCODE(_LIST_SCHEMA)), rows, metadata | dict(header))
+
+
+def decode_header(body: Buffer, *, path: str) -> dict[str, Any]:
+    """The metadata of a manifest or list. Raises `Corruption`."""
+    try:
+        return dict(fastavro.reader(io.BytesIO(bytes(body))).metadata)
+    except (ValueError, KeyError, TypeError, EOFError, IndexError) as error:
+        raise Corruption(f"{path} is not a readable Avro file: {error}.", path=path) from error
 
 
 def decode_list(body: Buffer, *, path: str) -> list[tuple[str, int]]:

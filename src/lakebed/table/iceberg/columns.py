@@ -4,14 +4,16 @@ Owns: which Iceberg type a column has, which columns cannot be shown, and values
 the table's own, as the data files have them.
 
 Invariants: a column that is shown reads the same in every file of the table. So a column is left out where Iceberg has
-no type for it, where its files do not carry the ids that its parts need, or where an older file has it in a type that
-Iceberg does not widen to the present one.
+no type for it, where an older file has it in a type that Iceberg does not widen to the present one, or has none of the
+present members of a struct: from such a file clients do not learn which of the structs are null. `parts` tells in which
+files clients do not find it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
@@ -20,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.table.model.model import DataField, TableSchema
-from lakebed.table.model.types import Type, parse_type
+from lakebed.table.model.types import Type, parse_type, part_ids
 
 PARTITION_FIELD_ID_MIN: Final = 1000
 """Id of the first partition field. DO NOT CHANGE: on disk."""
@@ -49,12 +51,14 @@ _REASONS: Final = {
     "VARIANT": "Iceberg's variant is encoded differently",
     "MULTISET": "Iceberg has no multiset",
     "BLOB": "Iceberg has no type for it",
-    "ARRAY": "data files have no ids for its elements",
-    "MAP": "data files have no ids for its keys and values",
-    "ROW": "data files have no ids for its members",
 }
 _WIDENINGS: Final = frozenset((("int", "long"), ("float", "double")))
 _MICROSECOND_DIGITS: Final = 6
+_ID_MAX: Final = 0x7FFF_FF00
+"""Ids above are Iceberg's own."""
+
+IcebergType = str | dict[str, Any]
+"""A type in Iceberg's metadata: the name of a plain one, or a struct, list or map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +80,31 @@ class IcebergSchema:
         return members
 
 
-def iceberg_schema(schema: TableSchema, *, older: Iterable[TableSchema] = ()) -> IcebergSchema:
+def iceberg_schema(
+    schema: TableSchema, *, older: Iterable[TableSchema] = (), hidden: Collection[int] = ()
+) -> IcebergSchema:
     """A schema of a table in Iceberg's terms.
 
     Args:
         older: schemas by which files may have been written that are read by this one.
+        hidden: ids of columns that clients do not find in some file.
     """
-    kinds_before: dict[int, set[str]] = {}
-    for before in older:
-        for column in before.fields:
-            kinds_before.setdefault(column.id, set()).add(column.type)
+    before: dict[int, set[Type]] = {}
+    for old in older:
+        for column in old.fields:
+            for number, part in _parts_of(parse_type(column.type), column.id):
+                before.setdefault(number, set()).add(part)
     fields: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for column in schema.fields:
-        kind, reason = _type_of(parse_type(column.type))
-        if kind is not None:
-            narrow = next((text for text in sorted(kinds_before.get(column.id, ())) if not _widens(text, kind)), None)
+        parsed = parse_type(column.type)
+        kind, reason = _type_of(parsed, column.id)
+        if reason is None:
+            reason = _find_misfit(parsed, column.id, before)
+        if reason is None and column.id in hidden:
             reason = (
-                None if narrow is None else f"some files have it as {narrow}, which Iceberg does not read as {kind}"
+                "some files, of other clients or of older versions of lakebed, do not have the ids by which Iceberg's "
+                "clients find it; files that lakebed writes anew have them"
             )
         if kind is None or reason is not None:
             left_out[column.name] = f"{column.type}: {reason}"
@@ -110,6 +121,58 @@ def iceberg_schema(schema: TableSchema, *, older: Iterable[TableSchema] = ()) ->
     return IcebergSchema(tuple(fields), left_out, _identifier_ids(schema, left_out))
 
 
+def is_nested(column: DataField) -> bool:
+    """Whether a column is of a nested type that Iceberg has."""
+    parsed = parse_type(column.type)
+    return parsed.is_nested and _type_of(parsed, column.id)[0] is not None
+
+
+def highest_id(schema: IcebergSchema) -> int:
+    """The highest id in a schema, of parts too."""
+    return max((number for member in schema.fields for number in _ids_in(member["id"], member["type"])), default=0)
+
+
+def _ids_in(number: int, kind: IcebergType) -> Iterator[int]:
+    yield number
+    if isinstance(kind, dict):
+        for member in kind.get("fields", ()):
+            yield from _ids_in(member["id"], member["type"])
+        for part in ("element", "key", "value"):
+            if part in kind:
+                yield from _ids_in(kind[f"{part}-id"], kind[part])
+
+
+def _parts_of(parsed: Type, field_id: int) -> Iterator[tuple[int, Type]]:
+    """A column and everything inside of it, with ids."""
+    return _walk(parsed, field_id, field_id, 0)
+
+
+def _walk(parsed: Type, number: int, inside_id: int, depth: int) -> Iterator[tuple[int, Type]]:
+    yield number, parsed
+    for part_number, part in part_ids(parsed, inside_id, depth):
+        yield from _walk(part, part_number, inside_id, depth + 1)
+    for member in parsed.fields:
+        member_id = -1 if member.id is None else member.id
+        yield from _walk(member.type, member_id, member_id, 0)
+
+
+def _find_misfit(parsed: Type, field_id: int, before: Mapping[int, set[Type]]) -> str | None:
+    """Why some file's values of a column are not read as the present type; None: all are."""
+    for number, part in _parts_of(parsed, field_id):
+        for old in sorted(before.get(number, ()), key=str):
+            if part.is_nested or old.is_nested:
+                if part.root != old.root:
+                    return f"some files have {old.text} where Iceberg reads {part.text}"
+                if part.fields and not {field.id for field in part.fields} & {field.id for field in old.fields}:
+                    return (
+                        f"some files have {old.text} with other fields only, so Iceberg's clients do not see which are "
+                        "null"
+                    )
+            elif not _widens(old, kind := str(_plain_type_of(part)[0])):
+                return f"some files have it as {old.text}, which Iceberg does not read as {kind}"
+    return None
+
+
 def _identifier_ids(schema: TableSchema, left_out: Mapping[str, str]) -> tuple[int, ...]:
     """Iceberg allows columns that are required and not floating point."""
     keys = schema.select_fields(schema.primary_keys)
@@ -120,8 +183,45 @@ def _identifier_ids(schema: TableSchema, left_out: Mapping[str, str]) -> tuple[i
     return tuple(sorted(key.id for key in keys)) if is_allowed else ()
 
 
-def _type_of(parsed: Type) -> tuple[str | None, str | None]:
-    """The Iceberg type, or None and the reason."""
+def _type_of(parsed: Type, field_id: int) -> tuple[IcebergType | None, str | None]:
+    """The Iceberg type of a column, or None and the reason."""
+    if not parsed.is_nested:
+        return _plain_type_of(parsed)
+    if parsed.root == "MULTISET":
+        return None, _REASONS["MULTISET"]
+    ids = Counter(number for number, _ in _parts_of(parsed, field_id))
+    if max(ids.values()) > 1 or not all(0 <= number <= _ID_MAX for number in ids):
+        return None, "parts of it have the same id in data files, which Iceberg does not take"
+    return _nested_type_of(parsed, field_id, 0)
+
+
+def _nested_type_of(parsed: Type, inside_id: int, depth: int) -> tuple[IcebergType | None, str | None]:
+    if not parsed.is_nested or parsed.root == "MULTISET":
+        return _plain_type_of(parsed)
+    if parsed.root == "ROW":
+        members: list[dict[str, Any]] = []
+        for member in parsed.fields:
+            assert member.id is not None  # else the ids of the column were not in order
+            kind, reason = _nested_type_of(member.type, member.id, 0)
+            if kind is None:
+                return None, f"of its field {member.name!r}: {reason}"
+            described = {"id": member.id, "name": member.name, "required": not member.type.nullable, "type": kind}
+            members.append(described | ({} if member.description is None else {"doc": member.description}))
+        return {"type": "struct", "fields": members}, None
+    is_list = parsed.root == "ARRAY"
+    nested: dict[str, Any] = {"type": "list" if is_list else "map"}
+    names = ("element",) if is_list else ("key", "value")
+    for name, (number, part) in zip(names, part_ids(parsed, inside_id, depth), strict=True):
+        kind, reason = _nested_type_of(part, inside_id, depth + 1)
+        if kind is None:
+            return None, f"of its {name}s: {reason}"
+        nested |= {f"{name}-id": number, name: kind}
+        if name != "key":
+            nested[f"{name}-required"] = not part.nullable
+    return nested, None
+
+
+def _plain_type_of(parsed: Type) -> tuple[str | None, str | None]:
     if parsed.root in _PLAIN:
         return _PLAIN[parsed.root], None
     if parsed.root == "DECIMAL":
@@ -133,9 +233,9 @@ def _type_of(parsed: Type) -> tuple[str | None, str | None]:
     return None, _REASONS.get(parsed.root, "Iceberg has no type for it")
 
 
-def _widens(old_text: str, kind: str) -> bool:
+def _widens(parsed: Type, kind: str) -> bool:
     """Whether Iceberg reads a file's values of a type as those of another one."""
-    old, _ = _type_of(parse_type(old_text))
+    old, _ = _plain_type_of(parsed)
     if old is None:
         return False
     if old == kind or (old, kind) in _WIDENINGS:
@@ -262,46 +362,115 @@ def _least_bytes(number: int) -> bytes:
     return number.to_bytes(max(1, (number if number >= 0 else ~number).bit_length() // 8 + 1), "big", signed=True)
 
 
-def name_mapping(schemas: Iterable[TableSchema]) -> list[dict[str, Any]]:
-    """Iceberg's mapping of names to ids, by which some clients read a file of which a part has no id.
+# ---- names
 
-    That are files of primary-key tables, with their columns of keys and sequence numbers, and files with nested
-    columns. Columns that are not shown are in the mapping too: these clients refuse names that it does not have. A name
-    that ever meant two columns is left out: such a client then refuses a file, in place of reading it wrongly.
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A column, member or part by the names that it ever had."""
+
+    names: set[str]
+    inside: dict[int, _Named]
+    kinds: set[Type]
+
+
+class NameMapping:
+    """Iceberg's mapping of names to ids, by which clients read a file of which no part has an id, or some have none.
+
+    The latter are files of primary-key tables, with their columns of keys and sequence numbers. A name that ever meant
+    two columns, or two members of a struct, is left out: a client then refuses such a file, or finds no values.
 
     Args:
         schemas: all schemas of the table.
     """
-    ids_of: dict[str, set[int]] = {}
-    columns: dict[int, DataField] = {}
-    keys: set[str] = set()
-    for schema in schemas:
-        keys.update(schema.trimmed_primary_keys)
-        for column in schema.fields:
-            ids_of.setdefault(column.name, set()).add(column.id)
-            columns[column.id] = column
-    spare = itertools.count(_SPARE_ID_MIN)
-    names: dict[int, list[str]] = {}
-    for name, ids in sorted(ids_of.items()):
-        if len(ids) == 1:
-            names.setdefault(min(ids), []).append(name)
-    mapping = [
-        {"field-id": column_id, "names": names[column_id], **_parts(parse_type(columns[column_id].type), spare)}
-        for column_id in sorted(names)
-    ]
-    system = [*(f"_KEY_{key}" for key in sorted(keys)), "_SEQUENCE_NUMBER", "_VALUE_KIND"] if keys else []
-    return mapping + [{"field-id": next(spare), "names": [name]} for name in system]
+
+    def __init__(self, schemas: Iterable[TableSchema]) -> None:
+        self._top: dict[int, _Named] = {}
+        self._keys: set[str] = set()
+        for schema in schemas:
+            self._keys.update(schema.trimmed_primary_keys)
+            for column in schema.fields:
+                _collect(self._top, column.name, parse_type(column.type), column.id, column.id, 0)
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether a name ever meant two columns."""
+        return len(_ids_by_name(self._top)) < sum(len(column.names) for column in self._top.values())
+
+    def members(self) -> list[dict[str, Any]]:
+        """The mapping in the form of the property ``schema.name-mapping.default``.
+
+        Columns that are not shown are in it too: some clients refuse names that it does not have.
+        """
+        spare = itertools.count(_SPARE_ID_MIN)
+        system = [*(f"_KEY_{key}" for key in sorted(self._keys)), "_SEQUENCE_NUMBER", "_VALUE_KIND"]
+        names = system if self._keys else []
+        return _render(self._top, spare) + [{"field-id": next(spare), "names": [name]} for name in names]
+
+    def finds(self, column: DataField) -> bool:
+        """Whether clients find a column, and all its parts, by their names in a file without ids."""
+        return _finds(self._top, column.name, parse_type(column.type), column.id, column.id, 0)
 
 
-def _parts(parsed: Type, spare: Iterator[int]) -> dict[str, Any]:
-    """The mapping of what is inside a nested type."""
-    inside = [(field.name, field.type) for field in parsed.fields]
-    if parsed.root in ("MAP", "MULTISET"):
-        inside = list(zip(("key", "value"), (*parsed.children, Type("INT")), strict=False))
-    elif parsed.root == "ARRAY":
-        inside = [("element", parsed.children[0])]
-    elif parsed.root == "VARIANT":
+def _collect(level: dict[int, _Named], name: str, parsed: Type, number: int, inside_id: int, depth: int) -> None:
+    named = level.setdefault(number, _Named(set(), {}, set()))
+    named.names.add(name)
+    named.kinds.add(parsed)
+    for inner in _inside(parsed, inside_id, depth):
+        _collect(named.inside, *inner)
+
+
+def _inside(parsed: Type, inside_id: int, depth: int) -> Iterator[tuple[str, Type, int, int, int]]:
+    """Name, type, id, and what ids of parts are counted from, of what is directly inside a type."""
+    names = ("element",) if parsed.root == "ARRAY" else ("key", "value")
+    for name, (number, part) in zip(names, part_ids(parsed, inside_id, depth), strict=False):
+        yield name, part, number, inside_id, depth + 1
+    for member in parsed.fields:
+        if member.id is not None:
+            yield member.name, member.type, member.id, member.id, 0
+
+
+def _ids_by_name(level: Mapping[int, _Named]) -> dict[str, int | None]:
+    """The id that each name meant; None: several."""
+    ids: dict[str, int | None] = {}
+    for number in sorted(level):
+        for name in level[number].names:
+            ids[name] = None if name in ids else number
+    return ids
+
+
+def _render(level: Mapping[int, _Named], spare: Iterator[int] | None) -> list[dict[str, Any]]:
+    """Members of the mapping; with `spare` of columns, of which those that Iceberg has no type for get spare ids."""
+    ids = _ids_by_name(level)
+    mapping: list[dict[str, Any]] = []
+    for number in sorted(level):
+        names = sorted(name for name in level[number].names if ids[name] == number)
+        if not names:
+            continue
+        inside: list[dict[str, Any]] = []
+        if spare is None or any(_type_of(kind, number)[0] is not None for kind in level[number].kinds):
+            inside = _render(level[number].inside, None)
+        else:
+            inside = _spare_parts(next(iter(sorted(level[number].kinds, key=str))), spare)
+        mapping.append({"field-id": number, "names": names} | ({"fields": inside} if inside else {}))
+    return mapping
+
+
+def _spare_parts(parsed: Type, spare: Iterator[int]) -> list[dict[str, Any]]:
+    """The mapping of what is inside a type that is not shown."""
+    inside = [(name, part) for name, part, *_ in _inside(parsed, 0, 0)]
+    if parsed.root == "VARIANT":
         inside = [("value", Type("BYTES")), ("metadata", Type("BYTES"))]
-    if not inside:
-        return {}
-    return {"fields": [{"field-id": next(spare), "names": [name], **_parts(kind, spare)} for name, kind in inside]}
+    mapping: list[dict[str, Any]] = []
+    for name, part in inside:
+        member: dict[str, Any] = {"field-id": next(spare), "names": [name]}
+        parts = _spare_parts(part, spare)
+        mapping.append(member | ({"fields": parts} if parts else {}))
+    return mapping
+
+
+def _finds(level: Mapping[int, _Named], name: str, parsed: Type, number: int, inside_id: int, depth: int) -> bool:
+    if _ids_by_name(level).get(name) != number:
+        return False
+    inside = level[number].inside
+    return all(_finds(inside, *inner) for inner in _inside(parsed, inside_id, depth))

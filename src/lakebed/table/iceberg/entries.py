@@ -30,7 +30,10 @@ from lakebed.table.model.model import STATS_VERSION, TableSchema
 from lakebed.table.read.file_stats import partition_columns
 
 _BOUNDED_COLUMNS_MAX: Final = 100
-"""Columns of a file that get counts and bounds, as many as Iceberg's own writers give by default."""
+"""Columns of a file that get bounds, as many as Iceberg's own writers give by default.
+
+All columns get counts: where some have them, DuckDB takes one without to have neither nulls nor values.
+"""
 
 FoldersOf = Callable[[bytes, int], tuple[str, ...]]
 SnapshotIdOf = Callable[[int], int]
@@ -149,29 +152,42 @@ def _partition_records(context: EntryContext, entries: pa.Table) -> list[bytes]:
 
 
 def data_urls(context: EntryContext, entries: pa.Table) -> list[str]:
-    """The URL of each data file.
+    """The URL of each data file. Raises and cost: as `data_paths`."""
+    bases: dict[str, str] = {}
+    urls: list[str] = []
+    external = entries.column("external_path").is_valid().to_pylist()
+    for path, is_external in zip(data_paths(context, entries), external, strict=True):
+        if is_external:
+            urls.append(path)
+            continue
+        folder, _, name = path.rpartition("/")
+        if folder not in bases:
+            bases[folder] = context.store.url(folder)
+        urls.append(f"{bases[folder]}/{name}")
+    return urls
+
+
+def data_paths(context: EntryContext, entries: pa.Table) -> list[str]:
+    """The path of each data file in the table's store, or its URL where it lies outside.
 
     Raises `UnsupportedFormat`: a file that is not Parquet; `NotFound`: a file that is in none of its folders. Cost: 1
     HEAD a folder for a file of a bucket that has several folders, else nothing.
     """
-    urls: list[str] = []
+    paths: list[str] = []
     columns = [entries.column(name).to_pylist() for name in ("partition", "bucket", "file_name", "external_path")]
     known: dict[tuple[bytes, int], tuple[str, ...]] = {}
-    bases: dict[str, str] = {}
     for partition, bucket, name, external in zip(*columns, strict=True):
         if not name.endswith(".parquet"):
             raise UnsupportedFormat(f"{name} is not Parquet: Iceberg's clients cannot read it as it is.", path=name)
         if external is not None:
-            urls.append(external)
+            paths.append(external)
             continue
         folders = known.get((partition, bucket))
         if folders is None:
             folders = known[partition, bucket] = context.folders_of(partition, bucket)
         folder = folders[0] if len(folders) == 1 else _folder_with(context.store, folders, name)
-        if folder not in bases:
-            bases[folder] = context.store.url(folder)
-        urls.append(f"{bases[folder]}/{name}")
-    return urls
+        paths.append(f"{folder}/{name}")
+    return paths
 
 
 def _folder_with(store: ObjectStore, folders: Sequence[str], name: str) -> str:
@@ -245,23 +261,27 @@ def _statistics(context: EntryContext, entries: pa.Table) -> list[bytes]:
 
 
 def _group_statistics(schema: TableSchema, names: tuple[str, ...] | None, group: pa.Table) -> list[bytes]:
-    """As `_statistics`, of entries whose statistics have the same columns."""
+    """As `_statistics`, of entries whose statistics have the same columns. Nested columns have counts and no bounds."""
     fields = schema.fields if names is None else schema.select_fields(names)
     kinds = {member["id"]: member["type"] for member in iceberg_schema(schema).fields}
     wanted = [(at, field.id, kinds[field.id]) for at, field in enumerate(fields) if field.id in kinds]
-    wanted = wanted[:_BOUNDED_COLUMNS_MAX]
     types = [field.type for field in fields]
     null_counts = group.column("value_stats_null_counts").to_pylist()
     if any(nulls is None or len(nulls) != len(fields) for nulls in null_counts):
         return [_NO_STATISTICS] * group.num_rows
     indices = [at for at, _, _ in wanted]
+    bounded = [(at, field_id, kind) for at, field_id, kind in wanted[:_BOUNDED_COLUMNS_MAX] if isinstance(kind, str)]
     keys = [encode_long(field_id) for _, field_id, _ in wanted]
     bounds = []
     for end in ("min", "max"):
-        columns = decode_columns(group.column(f"value_stats_{end}").combine_chunks(), types, indices)
+        plain = [at for at, _, _ in bounded]
+        columns = decode_columns(group.column(f"value_stats_{end}").combine_chunks(), types, plain)
         pairs = [
-            [None if value is None else key + encode_text(value) for value in binary_values(column, kind)]
-            for key, column, (_, _, kind) in zip(keys, columns, wanted, strict=True)
+            [
+                None if value is None else encode_long(field_id) + encode_text(value)
+                for value in binary_values(column, kind)
+            ]
+            for column, (_, field_id, kind) in zip(columns, bounded, strict=True)
         ]
         bounds.append([encode_pairs(row) for row in zip(*pairs, strict=True)] or [encode_pairs(())] * group.num_rows)
     counts = [

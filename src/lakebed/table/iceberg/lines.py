@@ -12,24 +12,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import UnsupportedFormat
+from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.objects.open import place_of
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.codec.index_manifest import DELETION_VECTORS, IndexEntry
 from lakebed.table.codec.roaring import Positions
 from lakebed.table.collect.referenced_files import folder_namer
+from lakebed.table.files.adopt import read_footer
 from lakebed.table.files.splits import plan_splits
 from lakebed.table.iceberg.avro_files import (
     ADDED,
     POSITION_DELETES,
     ManifestHead,
     ManifestTotals,
+    decode_header,
     encode_data_manifest,
     encode_list,
     encode_manifest,
@@ -40,11 +43,13 @@ from lakebed.table.iceberg.entries import (
     EntryContext,
     EntrySums,
     data_entries,
+    data_paths,
     data_urls,
     partition_summaries,
     partition_tuples,
     sum_entries,
 )
+from lakebed.table.iceberg.file_ids import FileIds, has_to_look, ids_of_file, parse_header, union
 from lakebed.table.iceberg.fold import Fold, Rows
 from lakebed.table.iceberg.puffin import Blob, encode_puffin
 from lakebed.table.model.model import ManifestMeta, Snapshot, TableSchema, VectorPlace
@@ -56,6 +61,8 @@ _SPARE_COUNT: Final = 100
 """Snapshots that are gone of which something is kept."""
 _SUMS_MAX: Final = 10_000
 """Manifests whose sums are kept: about 1 kB each."""
+_FILES_MAX: Final = 100_000
+"""Data files of which it is kept what their footers say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,7 @@ class ShownSnapshot:
     id: int
     list_path: str
     has_vectors: bool
+    file_ids: FileIds
 
 
 class Line:
@@ -83,6 +91,10 @@ class Line:
         self._objects = objects
         self._fold = Fold(branch.manifests)
         self._sums: dict[str, EntrySums] = {}
+        self._ids_of_manifests: dict[str, FileIds] = {}
+        self._ids_of_files: dict[str, FileIds] = {}
+        self._looks = False
+        self._schema_ids: tuple[TableSchema, list[int]] | None = None
         self._shown: dict[tuple[int, str], ShownSnapshot | None] = {}
         self._made_for: TableSchema | None = None
         self._context: EntryContext | None = None
@@ -103,6 +115,18 @@ class Line:
         """A schema of the branch, as of its last `refresh`: one that was made again has others. Cost: 1 GET, once."""
         return self._branch.schemas.load(schema_id)
 
+    def schema_ids(self) -> list[int]:
+        """The ids of the branch's schemas that there are, ascending: a replaced table begins with another one."""
+        newest = self._branch.schema
+        if self._schema_ids is None or self._schema_ids[0] is not newest:
+            numbers: list[int] = []
+            for number in range(newest.id + 1):
+                with suppress(NotFound):
+                    self.schema_of(number)
+                    numbers.append(number)
+            self._schema_ids = newest, numbers
+        return self._schema_ids[1]
+
     def snapshot_id_of(self, number: int) -> int:
         """Iceberg's id of a snapshot of the branch."""
         if self._fork_id is None or number <= self._fork_id:
@@ -115,6 +139,9 @@ class Line:
             self._shown = {key: shown for key, shown in self._shown.items() if key[0] in numbers}
         if len(self._sums) > _SUMS_MAX:
             self._sums.clear()
+            self._ids_of_manifests.clear()
+        if len(self._ids_of_files) > _FILES_MAX:
+            self._ids_of_files.clear()
         self._objects.forget_many()
 
     def show(self, snapshot: Snapshot, *, parent_id: int | None) -> ShownSnapshot | None:
@@ -122,7 +149,8 @@ class Line:
 
         Raises `UnsupportedFormat`: it cannot be shown for another reason; `NotFound`: it expired; `Corruption`.
         Cost: nothing when it was published before; else its manifests that were not read before, and 1 PUT for its
-        list, each new manifest, and each manifest of which it deletes files.
+        list, each new manifest, and each manifest of which it deletes files. Of a table whose files have to be looked
+        at (`file_ids`) also 1 GET of the list when another process published it, else 1 HEAD and 1 GET a new file.
         """
         self._prepare()
         key = (snapshot.id, snapshot.delta_manifest_list)
@@ -134,17 +162,16 @@ class Line:
         schema = self._branch.schema
         has_vectors = snapshot.index_manifest is not None and may_have_vectors(schema)
         shown_id = self.snapshot_id_of(snapshot.id)
-        what = digest_of(self._skips_level_0, self._key_of(snapshot.id))
+        what = digest_of(self._skips_level_0, self._key_of(snapshot.id), *self._look_key)
         path = self._objects.path(
             self._branch.layout.manifest(snapshot.delta_manifest_list), f"list-{shown_id}-{what}.avro"
         )
-        shown = ShownSnapshot(snapshot, shown_id, path, has_vectors)
         if self._objects.size_of(path) is not None:
-            return shown
+            return ShownSnapshot(snapshot, shown_id, path, has_vectors, self._stored_ids(path))
         check_readable(schema)
         if not self._can_show(snapshot):
             return None
-        manifests = self._data_manifests(snapshot)
+        manifests, file_ids = self._data_manifests(snapshot)
         if has_vectors:
             manifests += self._delete_manifests(snapshot, shown_id)
         self._objects.ensure(
@@ -155,9 +182,21 @@ class Line:
                 parent_id=parent_id,
                 sequence_number=snapshot.id,
                 format_version=3 if has_vectors else 2,
+                header=file_ids.header() if self._looks else {},
             ),
         )
-        return shown
+        return ShownSnapshot(snapshot, shown_id, path, has_vectors, file_ids)
+
+    @property
+    def _look_key(self) -> tuple[str, ...]:
+        """What distinguishes objects that say which columns are in their files."""
+        return ("file-ids",) if self._looks else ()
+
+    def _stored_ids(self, path: str) -> FileIds:
+        """What an object of an earlier request, or of another process, says of its files. Cost: 1 GET, or nothing."""
+        if not self._looks:
+            return FileIds()
+        return parse_header(decode_header(self._branch.store.get(path), path=path), path=path)
 
     def _prepare(self) -> None:
         """What depends on the newest schema."""
@@ -167,7 +206,9 @@ class Line:
         self._made_for = schema
         self._skips_level_0 = bool(schema.primary_keys) and skips_level_0(schema)
         self._shown_schema = iceberg_schema(schema)
+        self._looks = has_to_look([self.schema_of(number) for number in self.schema_ids()])
         self._shown.clear()
+        self._ids_of_manifests.clear()
         self._context = EntryContext(
             store=self._branch.store,
             schema=schema,
@@ -203,12 +244,14 @@ class Line:
 
     # ---- manifests of data files
 
-    def _data_manifests(self, snapshot: Snapshot) -> list[ManifestTotals]:
+    def _data_manifests(self, snapshot: Snapshot) -> tuple[list[ManifestTotals], FileIds]:
+        """The manifests of a snapshot's data files, and what is known of the ids in these."""
         manifests = self._branch.manifests
         metas = manifests.all_metas(snapshot)
         first_new = len(metas) - len(manifests.metas(snapshot.delta_manifest_list))
         self._fold.move_to(metas)
-        totals = []
+        totals: list[ManifestTotals] = []
+        ids: list[FileIds] = []
         for position, meta in enumerate(metas):
             rows = self._fold.rows(meta.file_name)
             if self._skips_level_0 and len(rows):
@@ -216,11 +259,13 @@ class Line:
                 rows = rows[levels[rows] > 0]
             if len(rows):
                 fallback = snapshot.id if position >= first_new else 0
-                totals.append(self._data_manifest(meta, rows, fallback=fallback))
-        return totals
+                manifest, file_ids = self._data_manifest(meta, rows, fallback=fallback)
+                totals.append(manifest)
+                ids.append(file_ids)
+        return totals, union(ids)
 
-    def _data_manifest(self, meta: ManifestMeta, rows: Rows, *, fallback: int) -> ManifestTotals:
-        """The manifest of some live files of a manifest of the table.
+    def _data_manifest(self, meta: ManifestMeta, rows: Rows, *, fallback: int) -> tuple[ManifestTotals, FileIds]:
+        """The manifest of some live files of a manifest of the table, and what is known of the ids in these.
 
         Args:
             fallback: the number of the snapshot that added it, where the table does not state one.
@@ -229,7 +274,7 @@ class Line:
         context = self._context
         path = self._objects.path(
             self._branch.layout.manifest(meta.file_name),
-            f"data-{digest_of(rows.tobytes(), self._key_of(meta.added_snapshot))}.avro",
+            f"data-{digest_of(rows.tobytes(), self._key_of(meta.added_snapshot), *self._look_key)}.avro",
         )
         sums = self._sums.get(path)
 
@@ -238,14 +283,22 @@ class Line:
 
         if sums is None:
             sums = self._sums[path] = sum_entries(context, live(), added_snapshot=meta.added_snapshot)
+        file_ids = self._ids_of_manifests.get(path)
+        if file_ids is None:
+            is_stored = not self._looks or self._objects.size_of(path) is not None
+            file_ids = self._stored_ids(path) if is_stored else self._look_at(live())
+            self._ids_of_manifests[path] = file_ids
+        header = file_ids.header() if self._looks else {}
         size = self._objects.ensure(
             path,
             lambda: encode_data_manifest(
-                self._head(meta.schema_id), data_entries(context, live(), added_snapshot=meta.added_snapshot)
+                self._head(meta.schema_id),
+                data_entries(context, live(), added_snapshot=meta.added_snapshot),
+                header=header,
             ),
         )
         number = fallback if meta.added_snapshot is None else meta.added_snapshot
-        return ManifestTotals(
+        totals = ManifestTotals(
             path=self._branch.store.url(path),
             size_bytes=size,
             added_snapshot_id=self.snapshot_id_of(number),
@@ -257,6 +310,20 @@ class Line:
             existing_rows=sums.existing_rows,
             partitions=sums.partitions,
         )
+        return totals, file_ids
+
+    def _look_at(self, entries: pa.Table) -> FileIds:
+        """What the footers of data files say. Cost: 1 HEAD and 1 GET a file that was not looked at before."""
+        assert self._context is not None
+        ids: list[FileIds] = []
+        sizes, schema_ids = entries.column("file_size").to_pylist(), entries.column("schema_id").to_pylist()
+        for path, size, schema_id in zip(data_paths(self._context, entries), sizes, schema_ids, strict=True):
+            if path not in self._ids_of_files:
+                at, name = place_of(self._branch.store, path)
+                columns = read_footer(at, name, size_bytes=size).schema.to_arrow_schema()
+                self._ids_of_files[path] = ids_of_file(columns, self.schema_of(schema_id))
+            ids.append(self._ids_of_files[path])
+        return union(ids)
 
     def _head(self, schema_id: int, *, is_deletes: bool = False) -> ManifestHead:
         assert self._context is not None

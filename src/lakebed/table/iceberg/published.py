@@ -30,12 +30,14 @@ from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.iceberg.columns import (
     PARTITION_FIELD_ID_MIN,
     IcebergSchema,
+    NameMapping,
+    highest_id,
     iceberg_schema,
-    name_mapping,
     partition_columns_of,
     partition_spec,
 )
 from lakebed.table.iceberg.derived import DerivedObjects, digest_of
+from lakebed.table.iceberg.file_ids import FileIds
 from lakebed.table.iceberg.lines import Line, ShownSnapshot, hashed_id
 from lakebed.table.model.layout import MAIN_BRANCH, parse_branch, parse_schema, parse_snapshot
 from lakebed.table.model.model import Snapshot, TableSchema, Tag
@@ -96,9 +98,14 @@ class _Main:
 class _State:
     """What the metadata is made of."""
 
+    names: NameMapping
     shown: dict[int, ShownSnapshot] = field(default_factory=dict)
     parents: dict[int, int | None] = field(default_factory=dict)
     schema_ids: dict[int, int] = field(default_factory=dict)
+    hidden: dict[tuple[str | None, int], set[frozenset[int]]] = field(default_factory=dict)
+    """For schemas of branches, by branch and id, the sets of columns that are hidden in some version."""
+    hidden_now: frozenset[int] = frozenset()
+    """Columns of main's newest schema that are hidden in the newest version of a branch."""
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     log: list[dict[str, int]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -268,27 +275,29 @@ class PublishedTable:
 
     def _make(self, look: _Look) -> Metadata:
         main = self._lines[MAIN_BRANCH]
-        state = _State(left_out=list(look.problems))
-        newest = self._show_line(state, main, look.snapshots[MAIN_BRANCH])
-        if newest is not None:
-            state.visible_through = newest.snapshot.id
-            state.references[MAIN_BRANCH] = {"snapshot-id": newest.id, "type": "branch"}
         tags = self._main.tags.list_all()
         hidden = {tag.name: tag for tag in tags}
+        branches = {name: self._line_of(name, hidden) for name in sorted(look.snapshots) if name != MAIN_BRANCH}
+        known = [main, *(line for line in branches.values() if line is not None)]
+        names = NameMapping(line.schema_of(number) for line in known for number in line.schema_ids())
+        state = _State(names, left_out=list(look.problems))
+        newest = self._show_line(state, main, look.snapshots[MAIN_BRANCH])
+        if newest is not None:
+            state.hidden_now |= self._hidden(state, main, newest.file_ids, self._main.schema)
+            state.visible_through = newest.snapshot.id
+            state.references[MAIN_BRANCH] = {"snapshot-id": newest.id, "type": "branch"}
         self._show_tags(state, main, [tag for tag in tags if tag.name in set(self._main.tags.names())])
         lines = [main]
-        for name, snapshots in sorted(look.snapshots.items()):
-            if name == MAIN_BRANCH:
-                continue
-            line = self._line_of(name, hidden)
+        for name, line in branches.items():
             if line is None:
                 state.left_out.append(f"the branch {name!r}: another client made it, so where it began is not known")
                 continue
             if name in state.references:
                 state.left_out.append(f"the branch {name!r}: a tag has the same name")
                 continue
-            tip = self._show_line(state, line, snapshots)
+            tip = self._show_line(state, line, look.snapshots[name])
             if tip is not None:
+                state.hidden_now |= self._hidden(state, line, tip.file_ids, self._main.schema)
                 state.references[name] = {"snapshot-id": tip.id, "type": "branch"}
             lines.append(line)
         return self._render(state, lines)
@@ -331,7 +340,16 @@ class PublishedTable:
         if shown.id not in state.shown:
             state.shown[shown.id] = shown
             state.parents[shown.id] = parent
-            state.schema_ids[shown.id] = self._schema_id_of(line, shown.snapshot.schema_id)
+            number = shown.snapshot.schema_id
+            hidden = frozenset[int]()
+            if shown.file_ids != FileIds():
+                hidden = self._hidden(state, line, shown.file_ids, line.schema_of(number))
+            state.schema_ids[shown.id] = self._schema_id_of(line, number, hidden)
+            state.hidden.setdefault((line.branch.branch, number), set()).add(hidden)
+
+    def _hidden(self, state: _State, line: Line, file_ids: FileIds, schema: TableSchema) -> frozenset[int]:
+        """The columns of a schema that clients do not find in some file of a version."""
+        return file_ids.hidden(schema, {number: line.schema_of(number) for number in line.schema_ids()}, state.names)
 
     def _show_tags(self, state: _State, main: Line, tags: Sequence[Tag]) -> None:
         for tag in tags:
@@ -359,32 +377,33 @@ class PublishedTable:
 
     # ---- schemas
 
-    def _schema_id_of(self, line: Line, schema_id: int) -> int:
-        """Iceberg's id of a schema: the table's own, but for schemas that a branch made itself."""
-        if line.branch.branch is None:
+    def _schema_id_of(self, line: Line, schema_id: int, hidden: frozenset[int]) -> int:
+        """Iceberg's id of a schema: the table's own, but for those that a branch made itself or that hide columns."""
+        main = self._lines[MAIN_BRANCH]
+        if line is main and not hidden:
             return schema_id
         try:
-            in_main = self._lines[MAIN_BRANCH].schema_of(schema_id)
+            is_of_main = main.schema_of(schema_id).fields == line.schema_of(schema_id).fields
         except NotFound:
-            return hashed_schema_id(line, schema_id)
-        is_same = in_main.fields == line.schema_of(schema_id).fields
-        return schema_id if is_same else hashed_schema_id(line, schema_id)
+            is_of_main = False
+        if is_of_main and not hidden:
+            return schema_id
+        return hashed_schema_id(main if is_of_main else line, schema_id, hidden)
 
     def _schemas(self, state: _State, lines: Iterable[Line]) -> dict[int, IcebergSchema]:
         """Iceberg's schemas by id: those of versions that are shown, and main's newest."""
         schemas: dict[int, IcebergSchema] = {}
-        used = set(state.schema_ids.values())
         for line in lines:
             history: list[TableSchema] = []
-            for schema_id in range(line.branch.schema.id + 1):
-                try:
-                    schema = line.schema_of(schema_id)
-                except NotFound:  # replaced tables begin with another id
-                    continue
-                shown_id = self._schema_id_of(line, schema_id)
-                is_newest = line.branch.branch is None and schema_id == line.branch.schema.id
-                if (shown_id in used or is_newest) and shown_id not in schemas:
-                    schemas[shown_id] = iceberg_schema(schema, older=history)
+            for schema_id in line.schema_ids():
+                schema = line.schema_of(schema_id)
+                variants = set(state.hidden.get((line.branch.branch, schema_id), ()))
+                if line.branch.branch is None and schema_id == line.branch.schema.id:
+                    variants.add(state.hidden_now)
+                for hidden in variants:
+                    shown_id = self._schema_id_of(line, schema_id, hidden)
+                    if shown_id not in schemas:
+                        schemas[shown_id] = iceberg_schema(schema, older=history, hidden=hidden)
                 history.append(schema)
         return schemas
 
@@ -393,28 +412,30 @@ class PublishedTable:
     def _render(self, state: _State, lines: Sequence[Line]) -> Metadata:
         schema = self._main.schema
         schemas = self._schemas(state, lines)
-        newest_schema = schemas[schema.id]
+        current_id = self._schema_id_of(self._lines[MAIN_BRANCH], schema.id, state.hidden_now)
+        newest_schema = schemas[current_id]
         current = state.references.get(MAIN_BRANCH)
         numbers = [shown.snapshot.id for shown in state.shown.values()]
         has_vectors = any(shown.has_vectors for shown in state.shown.values())
         last_ms = max([schema.time_ms, *(shown.snapshot.time_ms for shown in state.shown.values())])
         partitions = partition_columns_of(schema, newest_schema)
-        histories = [line.schema_of(number) for line in lines for number in _present(line)]
         members: dict[str, Any] = {
             "format-version": 3 if has_vectors else 2,
             "table-uuid": self._table_uuid(),
             "location": self._main.store.root_url,
             "last-sequence-number": max(numbers, default=0),
             "last-updated-ms": max([last_ms, *(entry["timestamp-ms"] for entry in state.log)]),
-            "last-column-id": max(line.branch.schema.highest_field_id for line in lines),
-            "current-schema-id": schema.id,
+            "last-column-id": max(
+                *(line.branch.schema.highest_field_id for line in lines), *map(highest_id, schemas.values())
+            ),
+            "current-schema-id": current_id,
             "schemas": [schemas[number].members(number) for number in sorted(schemas)],
             "default-spec-id": 0,
             "partition-specs": [{"spec-id": 0, "fields": partition_spec(partitions)}],
             "last-partition-id": PARTITION_FIELD_ID_MIN - 1 + len(schema.partition_keys),
             "default-sort-order-id": 0,
             "sort-orders": [{"order-id": 0, "fields": []}],
-            "properties": self._properties(state, newest_schema, histories),
+            "properties": self._properties(state, newest_schema),
         }
         if has_vectors:
             members["next-row-id"] = 0  # as of a table that was upgraded: no row has an id yet
@@ -471,11 +492,11 @@ class PublishedTable:
         raw = self._rendered[key] = msgspec.Raw(_ENCODE(members))
         return raw
 
-    def _properties(self, state: _State, newest: IcebergSchema, histories: Sequence[TableSchema]) -> dict[str, str]:
+    def _properties(self, state: _State, newest: IcebergSchema) -> dict[str, str]:
         schema = self._main.schema
         properties = {
             "lakebed.table": self._main.name,
-            "schema.name-mapping.default": _ENCODE(name_mapping(histories)).decode(),
+            "schema.name-mapping.default": _ENCODE(state.names.members()).decode(),
         }
         if schema.comment:
             properties["comment"] = schema.comment
@@ -500,15 +521,7 @@ def table_uuid(main: TableBranch) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{main.store.root_url}\n{first}"))
 
 
-def hashed_schema_id(line: Line, schema_id: int) -> int:
+def hashed_schema_id(line: Line, schema_id: int, hidden: frozenset[int] = frozenset()) -> int:
     """An id above those of main's schemas, of 31 bits."""
-    return (hashed_id(f"schema of {line.branch.branch}", schema_id) & 0x3FFF_FFFF) | 0x4000_0000
-
-
-def _present(line: Line) -> Iterable[int]:
-    for number in range(line.branch.schema.id + 1):
-        try:
-            line.schema_of(number)
-        except NotFound:
-            continue
-        yield number
+    without = f" without {sorted(hidden)}" if hidden else ""
+    return (hashed_id(f"schema of {line.branch.branch}{without}", schema_id) & 0x3FFF_FFFF) | 0x4000_0000

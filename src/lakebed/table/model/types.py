@@ -357,6 +357,15 @@ _TYPE_OF_ARROW_ID: Final[dict[int, Type]] = {
 }
 
 
+_LISTS: Final = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+
+
 def _type_of(data_type: pa.DataType, *, nullable: bool = True) -> Type:
     if data_type.id in _TYPE_OF_ARROW_ID:
         return replace(_TYPE_OF_ARROW_ID[data_type.id], nullable=nullable)
@@ -372,7 +381,7 @@ def _type_of(data_type: pa.DataType, *, nullable: bool = True) -> Type:
         return Type("BINARY", data_type.byte_width, nullable=nullable)
     if kinds.is_dictionary(data_type):
         return _type_of(data_type.value_type, nullable=nullable)
-    if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
+    if any(is_kind(data_type) for is_kind in _LISTS):
         element = _type_of(data_type.value_type, nullable=data_type.value_field.nullable)
         return Type("ARRAY", children=(element,), nullable=nullable)
     if kinds.is_map(data_type):
@@ -393,6 +402,62 @@ def arrow_field(field: DataField) -> pa.Field:
     """One column as an Arrow field, its id in the metadata (`FIELD_ID_KEY`)."""
     metadata = {FIELD_ID_KEY: str(field.id).encode()}
     return pa.field(field.name, arrow_type(field.type), nullable=field.nullable, metadata=metadata)
+
+
+_PART_ID_BASE: Final = 0x1FFF_FFFF
+"""Ids of elements, keys and values of maps lie around it. DO NOT CHANGE: in data files, as the format's Java client
+gives them."""
+_PART_IDS: Final = 1024
+"""Ids that a field has for its parts, on either side of the base."""
+
+
+def part_id(field_id: int, depth: int, *, is_key: bool = False) -> int:
+    """The id of an element, of a map's value, or of its key, in the Parquet files of a table.
+
+    Args:
+        field_id: of the column, or of the member of a ROW, that the part is inside of.
+        depth: 1 for a part of it, 2 for a part of that part, and so on; a ROW's members have ids of their own.
+    """
+    offset = field_id * _PART_IDS + depth
+    return _PART_ID_BASE - offset if is_key else _PART_ID_BASE + offset
+
+
+def part_ids(parsed: Type, field_id: int, depth: int = 0) -> tuple[tuple[int, Type], ...]:
+    """The parts of an ARRAY, MULTISET or MAP with their ids: element, or key and value."""
+    if parsed.root == "ARRAY":
+        return ((part_id(field_id, depth + 1), parsed.children[0]),)
+    if parsed.root in ("MAP", "MULTISET"):
+        value = parsed.children[1] if parsed.root == "MAP" else Type("INT", nullable=False)
+        return (
+            (part_id(field_id, depth + 1, is_key=True), replace(parsed.children[0], nullable=False)),
+            (part_id(field_id, depth + 1), value),
+        )
+    return ()
+
+
+def file_field(field: DataField) -> pa.Field:
+    """One column as data files have it: as `arrow_field`, with the ids of all its parts."""
+    return _file_field(field.name, replace(parse_type(field.type), nullable=field.nullable), field.id, 0)
+
+
+def _file_field(name: str, parsed: Type, field_id: int | None, depth: int, inside_id: int | None = None) -> pa.Field:
+    """A field with an id; the ids of its parts are counted from `inside_id`, by default from its own."""
+    inside_id = field_id if inside_id is None else inside_id
+    kind = _arrow_of(parsed)
+    if parsed.root == "ROW":
+        kind = pa.struct([_file_field(member.name, member.type, member.id, 0) for member in parsed.fields])
+    elif parsed.children and inside_id is not None:
+        parts = [
+            _file_field(part_name, part, number, depth + 1, inside_id)
+            for part_name, (number, part) in zip(
+                ("element",) if parsed.root == "ARRAY" else ("key", "value"),
+                part_ids(parsed, inside_id, depth),
+                strict=True,
+            )
+        ]
+        kind = pa.list_(*parts) if parsed.root == "ARRAY" else pa.map_(*parts)
+    metadata = None if field_id is None else {FIELD_ID_KEY: str(field_id).encode()}
+    return pa.field(name, kind, nullable=parsed.nullable, metadata=metadata)
 
 
 def arrow_schema(fields: Sequence[DataField]) -> pa.Schema:

@@ -94,7 +94,7 @@ def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -
     rows = [row for row in itertools.product(*allowed) if all(v.is_valid for v in row)]
     if any(value.type != kind for row in rows for value, kind in zip(row, types, strict=True)):
         return entries
-    columns = [pa.array([row[i].as_py() for row in rows], kind) for i, kind in enumerate(types)]
+    columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(types)]
     if not rows:
         return entries.slice(0, 0)
     buckets = np.unique(

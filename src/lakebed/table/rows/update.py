@@ -22,7 +22,7 @@ from lakebed.table.model.types import arrow_type
 from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.rows.rows import CHANGED_KINDS, TRIES_MAX, commit_or_discard, new_writer, without_matching
 from lakebed.table.schema.schema import require_column
-from lakebed.texts import format_value, refuse_unknown_keywords
+from lakebed.texts import format_count, format_value, refuse_unknown_keywords
 
 Columns = Mapping[str, object | Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
 """New values by column: one for all rows, or a function of the rows found."""
@@ -99,6 +99,14 @@ def _changes(branch: TableBranch, basis: Basis, where: Predicate, columns: Colum
 def _values(schema: TableSchema, name: str, value: object, matches: pa.Table) -> pa.Array | pa.ChunkedArray:
     if callable(value):
         values: pa.Array | pa.ChunkedArray = value(matches)
+        if not isinstance(values, pa.Array | pa.ChunkedArray) or len(values) != matches.num_rows:
+            what = f"{len(values):,} values" if hasattr(values, "__len__") else type(values).__name__
+            raise InvalidRequest(
+                f"The function for column {name!r} returned {what} for {format_count(matches.num_rows, 'row')}: return "
+                "an Arrow array with a value for each row that it gets.",
+                kind="invalid_value",
+                column=name,
+            )
         return values
     type_ = arrow_type(require_column(schema, name).type)
     try:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pyarrow as pa
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.codec.stats import has_high_byte
 from lakebed.table.engines.registry import engine_of
@@ -66,6 +68,19 @@ def conform_keys(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     return pa.table(columns, schema=arrow_schema(schema.fields))
 
 
+def cast_columns(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
+    """Rows with the table's types in the columns that the table has, under the same names and in the same order.
+
+    Rows of these types can be filtered, which Arrow (26.0) cannot for views of texts and bytes.
+    Raises `InvalidRequest`: an incompatible type, or a value that the conversion would change.
+    """
+    fields = [schema.field_by_name(name) for name in rows.column_names]
+    columns = [
+        column if field is None else _cast(column, field) for column, field in zip(rows.columns, fields, strict=True)
+    ]
+    return pa.table(columns, names=rows.column_names)
+
+
 def _columns(
     rows: pa.Table,
     schema: TableSchema,
@@ -82,6 +97,7 @@ def _columns(
             column = _cast(rows.column(position), field)
             if not are_utf8(column):
                 raise not_utf8(field.name)
+            _refuse_nulls_inside(column, field)
             columns.append(column)
         elif needs(field):
             sentence = f"{lacking(field)} {_join_names(rows.column_names)}."
@@ -138,6 +154,39 @@ def _refuse_nulls(columns: Sequence[pa.ChunkedArray], fields: Sequence[DataField
             )
 
 
+def _refuse_nulls_inside(column: pa.ChunkedArray, field: DataField) -> None:
+    """Refuse a null in an element, a value or a field that the column's type says is never null."""
+    if _has_required(column.type) and any(map(_lacks_required, column.chunks)):
+        raise InvalidRequest(
+            f"Column {field.name!r} is {field.type}, and some of the rows have a null inside of it where the type says "
+            "NOT NULL.",
+            kind="null_value",
+            column=field.name,
+        )
+
+
+def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of a struct, the value of a map (Arrow itself refuses null keys), or the element of a list."""
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.key_field.with_nullable(True), kind.item_field]
+    return [kind.value_field] if pa.types.is_nested(kind) else []
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    return any(not field.nullable or _has_required(field.type) for field in _inner_fields(kind))
+
+
+def _lacks_required(values: pa.Array) -> bool:
+    """Whether a value that is there has a null inside of it where its type has none."""
+    fields = _inner_fields(values.type)
+    return any(
+        (not field.nullable and member.null_count > 0) or (_has_required(field.type) and _lacks_required(member))
+        for field, member in zip(fields, _visible_members(values) if fields else (), strict=True)
+    )
+
+
 def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
     target = arrow_type(field.type)
     if column.type == target:
@@ -151,13 +200,15 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
             actual=str(column.type),
         )
     try:
+        if _has_views(column.type):
+            column = pa.chunked_array([_without_views(chunk) for chunk in column.chunks] or [pa.array([], target)])
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
             # Arrow asks for room for any integer of the source type; only the values there must fit.
             column = column.cast(pa.decimal128(38, target.scale))
         return column.cast(target, safe=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowException as error:
         raise InvalidRequest(
             f"Column {field.name!r} is {field.type}, and some of the {column.type} values brought do not fit: "
             f"{str(error).partition(chr(10))[0]}",
@@ -166,6 +217,42 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
             expected=str(target),
             actual=str(column.type),
         ) from error
+
+
+def _is_list_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
+
+
+def _has_views(kind: pa.DataType) -> bool:
+    """Whether a type has list views, or views of texts or bytes, which dictionaries of polars have."""
+    if pa.types.is_dictionary(kind):
+        return _has_views(kind.value_type)
+    is_view = _is_list_view(kind) or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return bool(is_view) or any(_has_views(field.type) for field in _inner_fields(kind))
+
+
+def _without_views(values: pa.Array) -> pa.Array:
+    """The same values without types for which Arrow (26.0) has no cast, or, for list views, one that loses values."""
+    kind = values.type
+    if not _has_views(kind):
+        return values
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return values.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(values.indices, _without_views(values.dictionary))
+    is_null = values.is_null()
+    if pa.types.is_struct(kind):
+        members = [_without_views(values.field(place)) for place in range(kind.num_fields)]
+        fields = [field.with_type(member.type) for field, member in zip(kind, members, strict=True)]
+        return pa.StructArray.from_arrays(members, fields=fields, mask=is_null)
+    if pa.types.is_map(kind):
+        offsets = np.asarray(values.offsets)
+        start, count = offsets[0], offsets[-1] - offsets[0]
+        entries = [_without_views(array.slice(start, count)) for array in (values.keys, values.items)]
+        return pa.MapArray.from_arrays(pa.array(offsets - start), *entries, mask=is_null)
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(values), 0))
+    ends = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int64())
+    return pa.LargeListArray.from_arrays(ends, _without_views(values.flatten()), mask=is_null)
 
 
 def are_utf8(column: pa.ChunkedArray | pa.Array) -> bool:
@@ -192,10 +279,10 @@ def _has_texts(kind: pa.DataType) -> bool:
 
 
 def _visible_members(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
-    """The members of nested values, without those that a slice or a null hides."""
+    """The members of nested values, one after another, without those that a slice or a null hides."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     if pa.types.is_struct(column.type):
-        return [member for chunk in chunks for member in chunk.flatten()]
+        return [member for chunk in chunks for member in chunk.drop_null().flatten()]
     if pa.types.is_map(column.type):
         seen = [chunk.filter(chunk.is_valid()) for chunk in chunks]
         return [member for chunk in seen for member in (chunk.keys, chunk.items)]

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
@@ -159,9 +159,11 @@ def new_schema(
     Raises `InvalidRequest`: no columns, duplicate or reserved names, keys that are not columns, nested keys, a
     partition column outside the primary key, or options that `check_options` or `check_sequence` refuse.
     """
-    fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else tuple(columns)
+    fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else _given_fields(columns)
     primary_keys, partition_keys = names_of(primary_keys), names_of(partition_keys)
     _check_names([field.name for field in fields])
+    for field in fields:
+        _check_members(field.name, parse_type(field.type))
     _check_keys(fields, primary_keys, "Primary key")
     _check_keys(fields, partition_keys, "Partition")
     if primary_keys and (outside := [key for key in partition_keys if key not in primary_keys]):
@@ -196,6 +198,17 @@ def new_schema(
     bucket_function(schema)
     check_sequence(schema)
     return with_checked_engine(schema)
+
+
+def _given_fields(columns: object) -> tuple[DataField, ...]:
+    """Fields that are no Arrow schema, as a caller gave them."""
+    fields = tuple(columns) if isinstance(columns, Iterable) else ()
+    if fields and all(isinstance(field, DataField) for field in fields):
+        return fields
+    raise _invalid(
+        f"A table's columns are a pyarrow.Schema or DataFields, not {type(columns).__name__}: give for example "
+        'pa.schema([("id", pa.int64())]), or the schema of an Arrow table.'
+    )
 
 
 def _with_placement(
@@ -250,6 +263,19 @@ def _check_name(name: str) -> None:
         raise _invalid(f"The column name {name!r} is not valid Unicode: choose another name.", column=name)
     if name in SYSTEM_COLUMNS or name.startswith("_KEY_"):
         raise _invalid(f"Column name {name!r} is reserved by the format: choose another.", column=name)
+
+
+def _check_members(column: str, parsed: Type) -> None:
+    """Refuse a row with two fields of one name, inside of a column."""
+    names = [field.name for field in parsed.fields]
+    if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise _invalid(
+            f"Column {column!r} is {parsed.text}, which has the field {doubled[0]!r} twice: give each field of a ROW "
+            "its own name.",
+            column=column,
+        )
+    for child in (*parsed.children, *(field.type for field in parsed.fields)):
+        _check_members(column, child)
 
 
 def _check_keys(fields: Sequence[DataField], keys: Sequence[str], role: str) -> None:
@@ -412,6 +438,7 @@ def add_column(
 def _type_to_add(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
     """The type of a new column or field, whose own id is given, and the next free id."""
     parsed = parse_type(type_text)
+    _check_members(name, parsed)
     if not parsed.nullable:
         raise InvalidRequest(
             f"Column {name!r} cannot be added as NOT NULL: existing rows have no value for it.",

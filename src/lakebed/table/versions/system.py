@@ -29,6 +29,7 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.travel import Resolved
 from lakebed.table.changes.audit_log import audit_log
 from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.python_values import python_values
 from lakebed.table.codec.snapshot_json import json_object
 from lakebed.table.files.splits import bucket_groups
 from lakebed.table.model.layout import Layout
@@ -381,7 +382,7 @@ def _values(rows: pa.ChunkedArray, fields: Sequence[DataField]) -> list[tuple[An
     if not fields:
         return [()] * len(rows)
     columns = decode_rows(rows.combine_chunks(), [field.type for field in fields])
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+    return list(zip(*map(python_values, columns), strict=True))
 
 
 def _key_texts(rows: pa.ChunkedArray, fields: Sequence[DataField]) -> list[str]:

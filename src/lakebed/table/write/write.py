@@ -46,7 +46,7 @@ from lakebed.table.model.frames import as_arrow
 from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import BucketChange, DataFile, Rows, TableSchema
 from lakebed.table.model.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN, SEQUENCE_COLUMN
-from lakebed.table.schema.conform import boolean_mask, conform, conform_keys
+from lakebed.table.schema.conform import boolean_mask, cast_columns, conform, conform_keys
 from lakebed.table.schema.schema import require_column
 from lakebed.table.write.changelog import changelog_settings
 from lakebed.table.write.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
@@ -229,6 +229,7 @@ class TableWriter:
             return rows, np.full(rows.num_rows, INSERT_KIND, np.int8)
         self._require_deletes(f"write with deletes={deletes!r}", removes=False)
         mask = boolean_mask(part, column=deletes)
+        part = cast_columns(part, schema=self._schema)
         if engine_of(self._schema).deletes is Deletes.IGNORE:
             part, mask = part.filter(pc.invert(mask)), mask.filter(pc.invert(mask))
         if self._schema.field_by_name(deletes) is None:

@@ -107,6 +107,36 @@ def test_a_zombie_does_not_lead_a_client_back(fleet: FleetInProcess, orders: Ten
     assert main.get(b"k") == b"3"
 
 
+SHOWN: dict[str, Callable[[Tenant], object]] = {
+    "get": lambda tenant: tenant.main.get(b"k"),
+    "get_many": lambda tenant: tenant.main.get_many([b"k", b"absent"])[0],
+    "a part of a scan": lambda tenant: next(tenant.main.scan())[1],
+    "a batch of a scan": lambda tenant: tenant.main.scan_arrow().read_next_batch()["value"][0].as_py(),
+}
+
+
+@pytest.mark.parametrize("read", SHOWN)
+def test_no_read_goes_back_behind_what_a_read_has_shown(fleet: FleetInProcess, orders: Tenant, read: str) -> None:
+    """The node is lost, and the next one has ingested less, as the log is away: a read waits, and is not older."""
+    orders.main.put(b"k", b"1")
+    orders.main.checkpoint()
+    fleet.tenant().main.put(b"k", b"2")
+    fleet.wait(1)
+    assert SHOWN[read](orders) == b"2"
+
+    def fail(*arguments: object, **named: object) -> None:
+        raise Unavailable("the log is away")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for call in ("read", "wait_many", "bounds"):
+            patch.setattr(fleet.log, call, fail)
+        fleet.kill(fleet.node_of("orders"))
+        assert fleet.tenant().main.get(b"k") == b"1", "the next node has ingested it all"
+        with pytest.raises(Unavailable):
+            orders.main.get(b"k")
+    assert orders.main.get(b"k") == b"2"
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_lost_reply_of_an_append_writes_once(fleet: FleetInProcess, orders: Tenant, count: int) -> None:
     """An append whose replies are lost is asked again with its write id: one record, one LSN."""

@@ -61,14 +61,14 @@ def test_a_read_that_takes_long_on_a_slow_node_ends() -> None:
     with slow_server(wait_s=0.6) as (url, _):
         node = HttpNode(url, read_s=0.2)
         outcomes: list[object] = []
-        while [b"1"] not in outcomes and len(outcomes) < 20:
+        while (b"1",) not in outcomes and len(outcomes) < 20:
             try:
-                outcomes.append(node.get_many("orders", "main", [b"k"]))
+                outcomes.append(node.get_many("orders", "main", [b"k"]).values)
             except Unavailable as error:
                 outcomes.append(error.kind)
         node.close()
     assert outcomes[0] == "no_answer"
-    assert outcomes[-1] == [b"1"]
+    assert outcomes[-1] == (b"1",)
 
 
 def test_a_forked_process_has_connections_of_its_own() -> None:
@@ -77,10 +77,10 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
         "import os, sys\n"
         "from lakebed.fleet.http_ports import HttpNode\n"
         "node = HttpNode(sys.argv[1])\n"
-        "assert node.get_many('orders', 'main', [b'k']) == [b'1']\n"
+        "assert node.get_many('orders', 'main', [b'k']).values == (b'1',)\n"
         "child = os.fork() == 0\n"
         "assert child or os.wait()[1] == 0\n"
-        "assert node.get_many('orders', 'main', [b'k']) == [b'1']\n"
+        "assert node.get_many('orders', 'main', [b'k']).values == (b'1',)\n"
         "os._exit(0)\n"
     )
     with slow_server(wait_s=0) as (url, ports):

@@ -159,6 +159,31 @@ def test_a_read_follows_a_name_whose_timeline_is_gone(orders: Tenant, other: Ten
     assert READS[call](other.main) == result
 
 
+def test_a_view_stays_with_its_timeline(orders: Tenant, other: Tenant) -> None:
+    """A restore gives the name to another timeline, which has the same LSN too: a view from before reads what it read.
+
+    One that is made then is of the restored timeline; a pin that is dropped is gone, also when another has its name.
+    """
+    main = other.main
+    views = [main.at(3), main.at(3)]
+    assert views[0].get(b"2") == b"before"
+    pin = other.main.pin("pin", lsn=3)
+    assert pin.get(b"2") == b"before"
+    orders.restore(f"{MAIN}@1")
+    orders.main.write([(b"x", b"1"), (b"y", b"1"), (b"z", b"1")])
+    orders.unpin("pin")
+    orders.pin("pin")
+    for view in views:
+        assert view.get(b"2") == b"before"
+        assert view.get_many([b"2", b"x"]) == [b"before", None]
+        assert dict(view.scan()).keys() == {b"0", b"1", b"2"}
+    main.catch_up()
+    assert dict(main.at(3).scan()).keys() == {b"0", b"x", b"y"}
+    with pytest.raises(NotFound) as gone:
+        pin.get(b"2")
+    assert gone.value.kind == "timeline_not_found"
+
+
 def test_a_read_of_a_name_that_is_gone_names_what_there_is(orders: Tenant, other: Tenant) -> None:
     """A branch is dropped: a client with an old route is told its name, and the names that the tenant has."""
     orders.main.branch("experiment")

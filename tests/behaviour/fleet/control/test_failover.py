@@ -55,6 +55,70 @@ def test_a_node_is_told_what_the_control_plane_before_had_decided(what: str) -> 
     assert (decided.generation, decided.mode) in [(location.generation, location.mode) for location in node.calls]
 
 
+def test_a_reader_is_told_the_manifest_that_the_control_plane_before_did_not_send() -> None:
+    """A commit was granted, and the process died before the reader was told: its generation and mode are as before."""
+    world = World()
+    world.add("a", "b")
+    world.control.create_tenant("t")
+    writer = world.node_of("t")
+    reader = next(node for node in world.nodes.values() if node is not writer)
+    world.control.attach_reader("t", reader.name)
+    world.wait(1)
+    known = reader.held["t"]
+    assert writer.commit("t").verdict == "granted"
+    assert reader.held["t"] is known
+    world.start()
+    world.wait(1)
+    assert reader.held["t"].base == known.base + 1
+
+
+@pytest.mark.parametrize("goes_there", [False, True], ids=["and never gets the tenant", "and gets the tenant later"])
+def test_a_transaction_that_its_node_never_heard_of_is_acknowledged(goes_there: bool) -> None:
+    """It was begun and rejected before the node was told: it is not pending for ever, and the tenant can be dropped."""
+    fleet = FleetInProcess()
+    fleet.tenant().create()
+    fleet.tenant().main.put(b"k", b"1")
+    target = next(name for name in fleet.nodes if name != fleet.node_of("orders"))
+    node = fleet.ledger.node(target)
+    assert node is not None
+    fleet.ledger.change("orders", lambda record: machine.relocate(record, node, now_ms=0))
+    fleet.ledger.change("orders", lambda record: machine.cancel_relocation(record, now_ms=0))
+    assert [item.state for item in fleet.control.tenant("orders").transactions if item.node == target] == [
+        records.PENDING
+    ]
+    if goes_there:
+        fleet.control.migrate("orders", target)
+    fleet.wait(60)
+    assert (fleet.node_of("orders") == target) is goes_there
+    assert [item.state for item in fleet.control.tenant("orders").transactions] == [records.OPEN]
+    assert fleet.tenant().main.get(b"k") == b"1"
+    fleet.tenant().drop()
+    fleet.wait(90)
+    fleet.tenant().create()
+
+
+@pytest.mark.parametrize("why", ["", "it retires", "another local state", "it is not told yet"])
+def test_what_a_node_may_still_write_is_not_acknowledged_for_it(why: str) -> None:
+    """A node that has not finished with older transactions, or whose state is not the one of before, is waited for."""
+    world = World()
+    world.add("a", "b")
+    world.control.create_tenant("t")
+    node = world.node_of("t")
+    world.ledger.change("t", lambda record: machine.attach(record, node.record(), now_ms=0))
+    if why != "it is not told yet":
+        world.start()
+        world.wait(1)
+        assert node.held["t"].generation == 2
+    node.is_retired = why != "it retires"
+    if why == "another local state":
+        node.local_id = "another"
+        world.control.register(node.record())
+    world.start()
+    world.wait(0.1)
+    pending = [item.id for item in world.control.tenant("t").transactions if item.state is records.PENDING]
+    assert pending == ([1] if why else [])
+
+
 def test_a_node_that_was_told_to_forget_a_tenant_takes_it_again() -> None:
     """It refuses what is older than the detach, not the attachment that comes next."""
     fleet = FleetInProcess()

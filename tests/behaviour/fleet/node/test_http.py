@@ -20,7 +20,7 @@ from lakebed.fleet.model import MAIN, Policy
 from lakebed.fleet.node.bodies import LSN_HEADER, KeysBody, RangeBody
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.service import NodeCall, NodeSite, application
-from lakebed.fleet.ports import Found, Location, TimelineChange
+from lakebed.fleet.ports import Found, FoundMany, Location, TimelineChange
 from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, url_of
 from lakebed.http.options import HttpOptions
@@ -71,7 +71,7 @@ def test_reads_are_those_of_the_node(running: Running) -> None:
     state = fleet.oracle.state(MAIN, last)
     keys = [b"key-%04d" % number for number in range(45)]
     assert client.get(TENANT, MAIN, keys[0], at_least=last).lsn == last
-    assert client.get_many(TENANT, MAIN, keys, lsn=last) == [state.get(key) for key in keys]
+    assert client.get_many(TENANT, MAIN, keys, lsn=last) == FoundMany(tuple(map(state.get, keys)), last)
     for key in keys:
         assert client.get(TENANT, MAIN, key).value == state.get(key)
     batches = list(client.scan(TENANT, MAIN, b"key-0010", b"key-0030", lsn=last))
@@ -95,7 +95,7 @@ def test_keys_that_are_longer_than_a_url(running: Running, size: int) -> None:
     value = client.get(TENANT, MAIN, key, at_least=last)
     assert (value.value, value.lsn) == (b"long", last)
     assert client.get(TENANT, MAIN, key, lsn=last - 2).value is None
-    assert client.get_many(TENANT, MAIN, [key, key[:-1]]) == [b"long", None]
+    assert client.get_many(TENANT, MAIN, [key, key[:-1]]).values == (b"long", None)
     for start, end in ((key, None), (key, key[:-1] + b"l"), (key[:-2], key), (None, key[:-1] + b"k")):
         batches = list(client.scan(TENANT, MAIN, start, end))
         assert batches[0].schema.metadata == {b"lsn": b"%d" % last}

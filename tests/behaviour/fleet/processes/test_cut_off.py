@@ -257,7 +257,7 @@ def test_a_node_starts_without_its_control_plane(tmp_path: Path) -> None:
             assert running.site.node.flush_once(QUIET)
             running.site.node.commit_once = lambda tenant: False  # type: ignore[method-assign]  # as if it was killed
         with start_node(behind, port=at) as running:
-            assert running.site.node.get_many(QUIET, MAIN, [b"k"], at_least=1) == [b"1"]
+            assert running.site.node.get_many(QUIET, MAIN, [b"k"], at_least=1).values == (b"1",)
             with start_control(settings, port=port), connect(open_store(root), control=control) as fleet:
                 assert fleet.tenant(QUIET).main.checkpoint() == before.transactions[0].id
                 assert fleet.operator.tenant(QUIET).attachments == before.attachments

@@ -1,0 +1,85 @@
+"""Columns as Python objects, also where Python has none for a value. Pure.
+
+Owns: what stands for dates and timestamps outside of the years 1 to 9999, and for nanoseconds, which `datetime` has not
+and for which Arrow asks pandas: a text in the form of ISO 8601. Invariants: a column that Python can hold is as
+`to_pylist` gives it, but for nanoseconds, which are the same with and without pandas; nothing raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+import lakebed.compute as pc
+
+_DAYS: Final = (-719_162, 2_932_896)
+"""0001-01-01 and 9999-12-31, as days since 1970."""
+_PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows as dictionaries, as `pa.Table.to_pylist` makes them where Python has all values."""
+    if not any(_has_times(field.type) for field in rows.schema):
+        return rows.to_pylist()  # type: ignore[no-any-return]
+    names = rows.schema.names
+    columns = [python_values(column) for column in rows.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column as Python objects; dates and times that Python has not are texts.
+
+    Cost: as `to_pylist`, and a few passes over dates and timestamps; nested ones take Python's time for each value.
+    """
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return [value for chunk in chunks for value in _values(chunk)]
+
+
+def _values(chunk: pa.Array) -> list[Any]:
+    kind = chunk.type
+    if not _has_times(kind):
+        return chunk.to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_dictionary(kind):
+        return _values(chunk.dictionary_decode())
+    if pa.types.is_nested(kind):
+        return [_inside(value) if value.is_valid else None for value in chunk]
+    return _times(chunk)
+
+
+def _inside(value: pa.Scalar) -> Any:
+    kind = value.type
+    if pa.types.is_struct(kind):
+        return {field.name: _values(pa.array([value[place]], field.type))[0] for place, field in enumerate(kind)}
+    if pa.types.is_map(kind):
+        return list(zip(*(_values(value.values.field(place)) for place in range(2)), strict=True))
+    return _values(value.values)
+
+
+def _times(chunk: pa.Array) -> list[Any]:
+    """Dates or timestamps."""
+    kind = chunk.type
+    is_date = pa.types.is_date32(kind)
+    units = chunk.cast(pa.int32() if is_date else pa.int64())
+    per_day = 1 if is_date else _PER_DAY[kind.unit]
+    least, greatest = _DAYS[0] * per_day, (_DAYS[1] + 1) * per_day - 1
+    fits = pc.and_(pc.greater_equal(units, max(least, -(2**63))), pc.less_equal(units, min(greatest, 2**63 - 1)))
+    if per_day == _PER_DAY["ns"]:
+        fits = pc.and_(fits, pc.equal(pc.multiply(pc.divide(units, 1000), 1000), units))
+    known = pc.if_else(fits, chunk, pa.scalar(None, kind))
+    values: list[Any] = (known.cast(pa.timestamp("us", kind.tz)) if per_day == _PER_DAY["ns"] else known).to_pylist()
+    if known.null_count == chunk.null_count:
+        return values
+    texts = chunk.cast(pa.string()).to_pylist()
+    return [
+        value if value is not None or text is None else text.replace(" ", "T", 1).replace("Z", "+00:00")
+        for value, text in zip(values, texts, strict=True)
+    ]
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_times(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(_has_times(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
