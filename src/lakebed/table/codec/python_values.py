@@ -7,6 +7,7 @@ and for which Arrow asks pandas: a text in the form of ISO 8601. Invariants: a c
 
 from __future__ import annotations
 
+import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ import lakebed.compute as pc
 
 _DAYS: Final = (-719_162, 2_932_896)
 """0001-01-01 and 9999-12-31, as days since 1970."""
+_CYCLE_DAYS: Final = 146_097
+"""400 years, after which the calendar repeats."""
 _PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
@@ -70,11 +73,30 @@ def _times(chunk: pa.Array) -> list[Any]:
     values: list[Any] = (known.cast(pa.timestamp("us", kind.tz)) if per_day == _PER_DAY["ns"] else known).to_pylist()
     if known.null_count == chunk.null_count:
         return values
-    texts = chunk.cast(pa.string()).to_pylist()
+    # Arrow's own texts are of another year than the value, or none, beyond the years of 16 bits.
     return [
-        value if value is not None or text is None else text.replace(" ", "T", 1).replace("Z", "+00:00")
-        for value, text in zip(values, texts, strict=True)
+        value
+        if value is not None or number is None
+        else _iso_text(number, per_day, has_zone=not is_date and bool(kind.tz))
+        for value, number in zip(values, units.to_pylist(), strict=True)
     ]
+
+
+def _iso_text(number: int, per_day: int, *, has_zone: bool) -> str:
+    """A date, or a timestamp in UTC, of any year, as ISO 8601; the year 0 is the one before the year 1."""
+    day, rest = divmod(number, per_day)
+    cycle, day_of_cycle = divmod(day - _DAYS[0], _CYCLE_DAYS)
+    date = datetime.date.fromordinal(day_of_cycle + 1)
+    year = date.year + 400 * cycle
+    text = f"{'-' if year < 0 else ''}{abs(year):04}-{date.month:02}-{date.day:02}"
+    if per_day == 1:
+        return text
+    per_second = per_day // 86_400
+    seconds, fraction = divmod(rest, per_second)
+    digits = f".{fraction:0{len(str(per_second)) - 1}}" if per_second > 1 else ""
+    minutes, second = divmod(seconds, 60)
+    clock = f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
+    return f"{text}T{clock}{digits}{'+00:00' if has_zone else ''}"
 
 
 def _has_times(kind: pa.DataType) -> bool:
