@@ -214,6 +214,9 @@ def test_duckdb(tmp_path: Path) -> None:
     table.delete("day = 'ü'")
     table.rename_column("v", "w")
     versions = {"SELECT * FROM lake.db.t": canonical_rows(table.read().to_pylist()), **make_nested(lake)}
+    wide = pa.table({"id": [1, 2], **{f"c{number}": [number, None] for number in range(110)}})
+    lake.create_table("db.wide", wide.schema).append(wide)
+    versions["SELECT id FROM lake.db.wide WHERE c109 IS NOT NULL"] = canonical_rows([{"id": 1}])
     packages = ["duckdb==1.4.4", "duckdb-ext", *(f"duckdb-ext-{name}" for name in ("avro", "httpfs", "iceberg"))]
     answers = run_engine(tmp_path, _DUCKDB, packages, list(versions))
     for (statement, expected), answer in zip(versions.items(), answers, strict=True):

@@ -115,7 +115,15 @@ final class ParquetFile {
 
     @Override
     protected WriteSupport<InternalRow> getWriteSupport(Configuration conf) {
-      return new ParquetWriteSupport();
+      return new WithPartIds();
+    }
+  }
+
+  private static final class WithPartIds extends ParquetWriteSupport {
+    @Override
+    public WriteContext init(Configuration conf) {
+      WriteContext context = super.init(conf);
+      return new WriteContext(PartIds.add(context.getSchema()), context.getExtraMetaData());
     }
   }
 

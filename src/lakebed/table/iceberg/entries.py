@@ -30,7 +30,10 @@ from lakebed.table.model.model import STATS_VERSION, TableSchema
 from lakebed.table.read.file_stats import partition_columns
 
 _BOUNDED_COLUMNS_MAX: Final = 100
-"""Columns of a file that get counts and bounds, as many as Iceberg's own writers give by default."""
+"""Columns of a file that get bounds, as many as Iceberg's own writers give by default.
+
+All columns get counts: where some have them, DuckDB takes one without to have neither nulls nor values.
+"""
 
 FoldersOf = Callable[[bytes, int], tuple[str, ...]]
 SnapshotIdOf = Callable[[int], int]
@@ -262,13 +265,12 @@ def _group_statistics(schema: TableSchema, names: tuple[str, ...] | None, group:
     fields = schema.fields if names is None else schema.select_fields(names)
     kinds = {member["id"]: member["type"] for member in iceberg_schema(schema).fields}
     wanted = [(at, field.id, kinds[field.id]) for at, field in enumerate(fields) if field.id in kinds]
-    wanted = wanted[:_BOUNDED_COLUMNS_MAX]
     types = [field.type for field in fields]
     null_counts = group.column("value_stats_null_counts").to_pylist()
     if any(nulls is None or len(nulls) != len(fields) for nulls in null_counts):
         return [_NO_STATISTICS] * group.num_rows
     indices = [at for at, _, _ in wanted]
-    bounded = [(at, field_id, kind) for at, field_id, kind in wanted if isinstance(kind, str)]
+    bounded = [(at, field_id, kind) for at, field_id, kind in wanted[:_BOUNDED_COLUMNS_MAX] if isinstance(kind, str)]
     keys = [encode_long(field_id) for _, field_id, _ in wanted]
     bounds = []
     for end in ("min", "max"):
