@@ -16,7 +16,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -64,49 +63,6 @@ def pytest_collection_finish() -> None:
     """From here on there is garbage."""
     gc.freeze()
     gc.enable()
-
-
-MEMORY = Path("/dev/shm")
-MEMORY_BYTES_MIN = 6 << 30  # far more than a run takes: what a test that passed has written is removed at once
-IN_MEMORY = "lakebed-tests-"
-TEMPORARY = pytest.StashKey[Path]()
-
-
-def can_write_in_memory() -> bool:
-    """Whether this machine has a folder in memory that may hold programs, and memory to spare for it."""
-    try:
-        folder = os.statvfs(MEMORY)
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    except OSError:
-        return False
-    bytes_available = min(folder.f_bavail * folder.f_frsize, int(lines["MemAvailable"].split()[0]) << 10)
-    may_hold_programs = not folder.f_flag & os.ST_NOEXEC
-    return os.access(MEMORY, os.W_OK) and may_hold_programs and bytes_available >= MEMORY_BYTES_MIN
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Let all processes of a run without long tests write temporary files to memory, unless ``TMPDIR`` says where.
-
-    A file system on a disk costs processor time, and every write that is to be durable waits for the disk. What is
-    synced, and when, is shown by tests that watch the calls. What a run that was killed has left is removed.
-    """
-    if "TMPDIR" in os.environ or "not long" not in config.option.markexpr or not can_write_in_memory():
-        return
-    for old in MEMORY.glob(f"{IN_MEMORY}*"):
-        with suppress(OSError):  # another run removes it
-            if old.stat().st_uid == os.getuid() and not Path("/proc", old.name.removeprefix(IN_MEMORY)).exists():
-                shutil.rmtree(old)
-    folder = config.stash[TEMPORARY] = MEMORY / f"{IN_MEMORY}{os.getpid()}"
-    folder.mkdir(mode=0o755, exist_ok=True)  # the programs of PostgreSQL run as another user
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Free the memory; what tests that failed have left is there until the next run."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    has_failures = reporter is not None and (reporter.stats.get("failed") or reporter.stats.get("error"))
-    if TEMPORARY in config.stash and not has_failures:
-        shutil.rmtree(config.stash[TEMPORARY], ignore_errors=True)
 
 
 def missing(reason: str) -> Any:

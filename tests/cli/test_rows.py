@@ -63,6 +63,14 @@ def test_dates_beyond_python_are_printed(cli: Cli, lake: str, tmp_path: Path) ->
     assert [row["day"] for row in cli("table", "read", lake, "far", "--json").json] == ["10183-09-21", "1970-01-01"]
     (described,) = cli("table", "system", lake, "far", "files", "--json").json
     assert json.loads(described["max_value_stats"]) == {"day": "10183-09-21", "at": "3111-09-16T23:10:18.963968"}
+    assert "10183-09-21" in cli("table", "read", lake, "far", "--format", "csv").out
+    beyond = pa.array([2**60], pa.int64()).view(pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"z": beyond}), tmp_path / "beyond.parquet")
+    cli("table", "create", lake, "beyond", "--column", "z TIMESTAMP_LTZ(6)")
+    cli("table", "append", lake, "beyond", tmp_path / "beyond.parquet")
+    assert cli("table", "read", lake, "beyond", "--json").json == [{"z": "38504-08-17T21:30:06.846976+00:00"}]
+    refused = cli("table", "read", lake, "beyond", "--format", "csv")
+    assert (refused.code, "'z' has a date beyond" in refused.err) == (exits.USAGE, True)
     cli("table", "append", lake, "far", file)
     assert cli("table", "diff", lake, "far", 1, 2, "--json").json["rows"]["added"][0]["day"] == "10183-09-21"
 

@@ -26,7 +26,7 @@ import pyarrow.parquet
 from lakebed.cli import output, standard
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.path import local_path
-from lakebed.table.codec.python_values import python_rows
+from lakebed.table.codec.python_values import find_beyond_calendar, python_rows
 from lakebed.whole_file import write_whole
 
 Format = Literal["table", "json", "csv", "parquet"]
@@ -223,6 +223,7 @@ def _write(rows: Iterator[pa.RecordBatch], schema: pa.Schema, format: Format, si
         try:
             with pa.csv.CSVWriter(sink, schema) as writer:
                 for batch in rows:
+                    _refuse_far_times(batch)
                     writer.write_batch(batch)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
             raise InvalidRequest(
@@ -232,6 +233,17 @@ def _write(rows: Iterator[pa.RecordBatch], schema: pa.Schema, format: Format, si
         with pa.parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
             for batch in rows:
                 writer.write_batch(batch)
+
+
+def _refuse_far_times(batch: pa.RecordBatch) -> None:
+    name = find_beyond_calendar(batch)
+    if name is not None:
+        raise InvalidRequest(
+            f"Column {name!r} has a date beyond the years -32767 to 32767, of which CSV would have another year: "
+            "choose columns, or json or parquet.",
+            kind="not_csv",
+            column=name,
+        )
 
 
 def _write_json(rows: Iterator[pa.RecordBatch], sink: IO[bytes]) -> None:

@@ -500,14 +500,10 @@ class LocalDriver(Driver):
     def _check_real(self, folder: str) -> None:
         """Refuse a folder that is reached through a link; a folder that is missing is reached through none.
 
-        Cost: 1 system call a folder below the nearest one that is remembered.
+        Cost: 1 system call a folder above it, up to the root.
         """
         at = ""
-        missing = folder.split("/")
-        while missing and (below := f"{at}/{missing[0]}" if at else missing[0]) in self._checked:
-            at = below
-            del missing[0]
-        for name in missing:
+        for name in folder.split("/"):
             at = f"{at}/{name}" if at else name
             try:
                 mode = os.lstat(self._place(at)).st_mode
@@ -522,8 +518,8 @@ class LocalDriver(Driver):
                     kind="path_escape",
                     path=folder,
                 )
-            if stat.S_ISDIR(mode):
-                _remember(self._checked, at, self._memory_count_max)
+        if stat.S_ISDIR(mode):
+            _remember(self._checked, folder, self._memory_count_max)
 
     def _vanishing(self, path: str) -> Unavailable:
         return Unavailable(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -62,3 +63,19 @@ def test_units_beyond_every_calendar_are_texts() -> None:
     for kind in (pa.date32(), *(pa.timestamp(unit) for unit in ("s", "ms", "us"))):
         bits = 31 if kind == pa.date32() else 63
         assert all(isinstance(value, str) for value in python_values(units(kind, 2**bits - 1, -(2**bits))))
+
+
+def test_texts_of_any_year_are_those_of_duckdb() -> None:
+    """Before the year 1 and beyond those of 16 bits, of which Arrow prints other years or none; DuckDB is the judge."""
+    days = [LAST + 1, 3_000_000, 200_000_000, 2_000_000_000, FIRST - 1, FIRST - 366, FIRST - 367, -2_000_000]
+    (judged,) = duckdb.execute(
+        "SELECT list(CASE WHEN year(d) <= 0 THEN printf('%s%04d', CASE WHEN year(d) < 0 THEN '-' ELSE '' END, "
+        "abs(year(d))) ELSE year(d)::VARCHAR END || strftime(d, '-%m-%d')) "
+        "FROM (SELECT DATE '1970-01-01' + day::INTEGER AS d FROM unnest(?) AS t(day))",
+        [days],
+    ).fetchall()[0]
+    assert python_values(units(pa.date32(), *days)) == judged
+    seconds = [day * 86_400 + 3_723 for day in days]
+    assert python_values(units(pa.timestamp("s", "UTC"), *seconds)) == [f"{day}T01:02:03+00:00" for day in judged]
+    milliseconds = python_values(units(pa.timestamp("ms"), *(second * 1000 + 45 for second in seconds)))
+    assert milliseconds == [f"{day}T01:02:03.045" for day in judged]

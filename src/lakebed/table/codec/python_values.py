@@ -7,6 +7,7 @@ and for which Arrow asks pandas: a text in the form of ISO 8601. Invariants: a c
 
 from __future__ import annotations
 
+import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,6 +16,10 @@ import lakebed.compute as pc
 
 _DAYS: Final = (-719_162, 2_932_896)
 """0001-01-01 and 9999-12-31, as days since 1970."""
+_ARROW_DAYS: Final = (-12_687_428, 11_248_737)
+"""-32767-01-01 and 32767-12-31: Arrow counts years in 16 bits."""
+_CYCLE_DAYS: Final = 146_097
+"""400 years, after which the calendar repeats."""
 _PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
@@ -25,6 +30,18 @@ def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     names = rows.schema.names
     columns = [python_values(column) for column in rows.columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def find_beyond_calendar(rows: pa.RecordBatch) -> str | None:
+    """A column with a time of which Arrow's own text, as in CSV, is none or of another year; None: there is none."""
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if pa.types.is_date32(field.type) or pa.types.is_timestamp(field.type):
+            units, per_day = _units_of(column)
+            least, greatest = _ARROW_DAYS[0] * per_day, (_ARROW_DAYS[1] + 1) * per_day - 1
+            extremes = pc.min_max(units)
+            if extremes["min"].is_valid and (extremes["min"].as_py() < least or extremes["max"].as_py() > greatest):
+                return str(field.name)
+    return None
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -59,9 +76,7 @@ def _inside(value: pa.Scalar) -> Any:
 def _times(chunk: pa.Array) -> list[Any]:
     """Dates or timestamps."""
     kind = chunk.type
-    is_date = pa.types.is_date32(kind)
-    units = chunk.cast(pa.int32() if is_date else pa.int64())
-    per_day = 1 if is_date else _PER_DAY[kind.unit]
+    units, per_day = _units_of(chunk)
     least, greatest = _DAYS[0] * per_day, (_DAYS[1] + 1) * per_day - 1
     fits = pc.and_(pc.greater_equal(units, max(least, -(2**63))), pc.less_equal(units, min(greatest, 2**63 - 1)))
     if per_day == _PER_DAY["ns"]:
@@ -70,11 +85,35 @@ def _times(chunk: pa.Array) -> list[Any]:
     values: list[Any] = (known.cast(pa.timestamp("us", kind.tz)) if per_day == _PER_DAY["ns"] else known).to_pylist()
     if known.null_count == chunk.null_count:
         return values
-    texts = chunk.cast(pa.string()).to_pylist()
+    # Arrow's own texts are of another year than the value, or none, beyond the years of 16 bits.
+    has_zone = per_day > 1 and kind.tz is not None
     return [
-        value if value is not None or text is None else text.replace(" ", "T", 1).replace("Z", "+00:00")
-        for value, text in zip(values, texts, strict=True)
+        value if value is not None or number is None else _iso_text(number, per_day, has_zone=has_zone)
+        for value, number in zip(values, units.to_pylist(), strict=True)
     ]
+
+
+def _units_of(column: pa.Array) -> tuple[pa.Array, int]:
+    """The numbers since 1970 that a column of dates or timestamps holds, and how many of them are a day."""
+    is_date = pa.types.is_date32(column.type)
+    return column.cast(pa.int32() if is_date else pa.int64()), 1 if is_date else _PER_DAY[column.type.unit]
+
+
+def _iso_text(number: int, per_day: int, *, has_zone: bool) -> str:
+    """A date, or a timestamp in UTC, of any year, as ISO 8601; the year 0 is the one before the year 1."""
+    day, rest = divmod(number, per_day)
+    cycle, day_of_cycle = divmod(day - _DAYS[0], _CYCLE_DAYS)
+    date = datetime.date.fromordinal(day_of_cycle + 1)
+    year = date.year + 400 * cycle
+    text = f"{'-' if year < 0 else ''}{abs(year):04}-{date.month:02}-{date.day:02}"
+    if per_day == 1:
+        return text
+    per_second = per_day // 86_400
+    seconds, fraction = divmod(rest, per_second)
+    digits = f".{fraction:0{len(str(per_second)) - 1}}" if per_second > 1 else ""
+    minutes, second = divmod(seconds, 60)
+    clock = f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
+    return f"{text}T{clock}{digits}{'+00:00' if has_zone else ''}"
 
 
 def _has_times(kind: pa.DataType) -> bool:

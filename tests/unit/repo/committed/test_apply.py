@@ -112,7 +112,7 @@ def test_what_is_behind_the_last_range_reads_only_that(
     assert result.ref.id == rows.write(committed, {**values, **rows.values(range(1000, 1100))}).id
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 5))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
 def test_edits_that_are_undone_leave_no_trace(
     seed: int, rows: Any, applied: Callable[..., Applied], committed: Committed
 ) -> None:
