@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,7 +212,16 @@ def test_files_with_names_alike_keep_their_own_bytes(repository: Repository, tmp
     main = repository.branch("main")
     for name, body in files.items():
         main.put(name, body)
-    download_directory(main, tmp_path / "target")
+    meeting = threading.Barrier(2)
+
+    def stream(path: str) -> Iterator[bytes]:
+        """The bytes of an object; the first two are in the middle of it at the same time."""
+        for number, chunk in enumerate(main.stream(path)):
+            yield chunk
+            if number == 0 and path in names[:2]:
+                meeting.wait(timeout=60)
+
+    download_directory(SimpleNamespace(list=main.list, stream=stream), tmp_path / "target")
     assert on_disk(tmp_path / "target") == files
 
 
