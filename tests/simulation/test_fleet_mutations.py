@@ -16,6 +16,7 @@ from lakebed.fleet import ledger, machine, records
 from lakebed.fleet.control.collector import Collector
 from lakebed.fleet.control.members import Members
 from lakebed.fleet.control.pruning import Pruner
+from lakebed.fleet.control.reconciler import Reconciler
 from lakebed.fleet.control.seals import Seals
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.log import changes as log_changes
@@ -231,8 +232,9 @@ def paths_are_not_noted(patch: Patch) -> None:
 
 @undone_in("zombies")
 def nothing_is_acknowledged(patch: Patch) -> None:
-    """R10, L2: a node stops, and does not say so."""
+    """R10, L2: a node stops, and neither says so, nor does the control plane find it out."""
     patch.setattr(Retirement, "_acknowledge", lambda self, txn, generation: None)
+    patch.setattr(Reconciler, "_acknowledge_unknown", lambda self, transaction, tenant, held: None)
 
 
 @undone_in("relocation")
