@@ -43,7 +43,9 @@ class FileIds:
         members = {"lost": sorted(self.lost), "unmarked": sorted(self.unmarked)}
         return {HEADER_KEY: msgspec.json.encode(members).decode()}
 
-    def hidden(self, schema: TableSchema, written: Mapping[int, TableSchema], names: NameMapping) -> frozenset[int]:
+    def find_hidden(
+        self, schema: TableSchema, written: Mapping[int, TableSchema], names: NameMapping
+    ) -> frozenset[int]:
         """The columns of a schema that clients do not find in one of the files.
 
         Args:

@@ -167,7 +167,7 @@ class Line:
             self._branch.layout.manifest(snapshot.delta_manifest_list), f"list-{shown_id}-{what}.avro"
         )
         if self._objects.size_of(path) is not None:
-            return ShownSnapshot(snapshot, shown_id, path, has_vectors, self._stored_ids(path))
+            return ShownSnapshot(snapshot, shown_id, path, has_vectors, self._read_file_ids(path))
         check_readable(schema)
         if not self._can_show(snapshot):
             return None
@@ -192,7 +192,7 @@ class Line:
         """What distinguishes objects that say which columns are in their files."""
         return ("file-ids",) if self._looks else ()
 
-    def _stored_ids(self, path: str) -> FileIds:
+    def _read_file_ids(self, path: str) -> FileIds:
         """What an object of an earlier request, or of another process, says of its files. Cost: 1 GET, or nothing."""
         if not self._looks:
             return FileIds()
@@ -286,7 +286,7 @@ class Line:
         file_ids = self._ids_of_manifests.get(path)
         if file_ids is None:
             is_stored = not self._looks or self._objects.size_of(path) is not None
-            file_ids = self._stored_ids(path) if is_stored else self._look_at(live())
+            file_ids = self._read_file_ids(path) if is_stored else self._look_at(live())
             self._ids_of_manifests[path] = file_ids
         header = file_ids.header() if self._looks else {}
         size = self._objects.ensure(

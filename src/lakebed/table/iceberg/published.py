@@ -349,7 +349,8 @@ class PublishedTable:
 
     def _hidden(self, state: _State, line: Line, file_ids: FileIds, schema: TableSchema) -> frozenset[int]:
         """The columns of a schema that clients do not find in some file of a version."""
-        return file_ids.hidden(schema, {number: line.schema_of(number) for number in line.schema_ids()}, state.names)
+        written = {number: line.schema_of(number) for number in line.schema_ids()}
+        return file_ids.find_hidden(schema, written, state.names)
 
     def _show_tags(self, state: _State, main: Line, tags: Sequence[Tag]) -> None:
         for tag in tags:
@@ -388,7 +389,7 @@ class PublishedTable:
             is_of_main = False
         if is_of_main and not hidden:
             return schema_id
-        return hashed_schema_id(main if is_of_main else line, schema_id, hidden)
+        return hash_schema_id(main if is_of_main else line, schema_id, hidden)
 
     def _schemas(self, state: _State, lines: Iterable[Line]) -> dict[int, IcebergSchema]:
         """Iceberg's schemas by id: those of versions that are shown, and main's newest."""
@@ -521,7 +522,7 @@ def table_uuid(main: TableBranch) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{main.store.root_url}\n{first}"))
 
 
-def hashed_schema_id(line: Line, schema_id: int, hidden: frozenset[int] = frozenset()) -> int:
+def hash_schema_id(line: Line, schema_id: int, hidden: frozenset[int]) -> int:
     """An id above those of main's schemas, of 31 bits."""
     without = f" without {sorted(hidden)}" if hidden else ""
     return (hashed_id(f"schema of {line.branch.branch}{without}", schema_id) & 0x3FFF_FFFF) | 0x4000_0000
