@@ -218,7 +218,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A name that meant two columns finds neither in a file without ids that Iceberg's clients read.",
-        answer(FileIds.hidden, lambda names: names.finds, lambda original, column: True),
+        answer(FileIds.find_hidden, lambda names: names.finds, lambda original, column: True),
         "interop/formats/test_iceberg_rest.py::test_nested_columns_of_files_without_ids",
     ),
     Guarantee(
