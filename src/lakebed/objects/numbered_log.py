@@ -215,13 +215,14 @@ class NumberedLog:
         metas = self._store.list(self._folder, start_after=start_after)
         return (self._id_of(meta.path.rpartition("/")[2]) for meta in metas)
 
-    def append(self, number: int, payload: Buffer, *, write_id: str) -> None:
+    def append(self, number: int, payload: Buffer, *, write_id: str, hints: bool = True) -> None:
         """Create one number. When this returns, the payload is durable and won its number.
 
         Args:
             number: usually `latest` + 1.
             write_id: unique to this change and inside the payload (``write_id_of(payload) == write_id``); every try of
                 one change carries the same.
+            hints: False leaves the hint to the caller: `store_hint`, when nobody waits for it.
 
         Raises:
             Conflict: the number belongs to another write id, or was passed by the boundary: re-read and try the next.
@@ -261,7 +262,8 @@ class NumberedLog:
             ) from taken
         if self._seen is None or self._seen < number:
             self._seen = number
-        self._write_hint(number)
+        if hints:
+            self.store_hint()
 
     def create_outcome(self, number: int, write_id: str | None) -> CreateOutcome:
         """Return the outcome of a create by the boundary's markers; see `Boundary.create_outcome`."""
@@ -302,11 +304,12 @@ class NumberedLog:
         except Unavailable:
             return  # it lost anyway; the file is below the boundary, where the next collection finds it
 
-    def _write_hint(self, number: int) -> None:
-        if self._hint_path is None:
+    def store_hint(self) -> None:
+        """Write the hint with the newest number that this object has seen; best effort. Cost: 1 PUT, or nothing."""
+        if self._hint_path is None or self._seen is None:
             return
         try:
-            self._store.put(self._hint_path, str(number).encode(), durable=False)
+            self._store.put(self._hint_path, str(self._seen).encode(), durable=False)
         except (Unavailable, OutcomeUnknown):
             return  # the append is valid; readers of a stale hint check it
 

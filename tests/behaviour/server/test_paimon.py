@@ -281,7 +281,7 @@ def test_a_table_that_another_process_drops_is_gone_here_too(paimon: Paimon) -> 
 
 
 def test_a_commit_says_who_made_it(paimon: Paimon) -> None:
-    """The snapshot of a commit names the key, and the audit log has the commit too, soon after the reply."""
+    """The snapshot of a commit names the key; the audit log and the hint for clients of the files follow the reply."""
     table = paimon.fill()
     head = table.resolve()
     names = [f"manifest-list-{part}" for part in ("base", "delta")]
@@ -301,6 +301,7 @@ def test_a_commit_says_who_made_it(paimon: Paimon) -> None:
         return [(row["action"], row["access_key_id"]) for row in rows]
 
     wait_until(lambda: ("paimonCommit", key) in lines())
+    wait_until(lambda: bytes(table.store.get("snapshot/LATEST")) == str(committed.id).encode())
 
 
 def test_errors_do_not_say_where_the_lake_is(paimon: Paimon) -> None:

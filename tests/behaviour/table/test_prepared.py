@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from conftest import Bench
 
 
-WARM_REQUESTS = 10
+WARM_REQUESTS = 9
 """To commit: the newest snapshot, schemas, two lists, a manifest, a file that states no time; then the put, the
-boundary, the hint, the schema again."""
+boundary, the schema again."""
 
 
 def named_file(name: str) -> DataFile:
@@ -130,6 +131,23 @@ def test_a_repeated_request_is_recognised_after_its_snapshot_expired(bench: Benc
     assert commit_prepared(bench.table.context, mine) is not None
     assert commit_prepared(bench.table.context, other) is None
     assert bench.live() == ["b", "c", "mine"]
+
+
+def test_the_hint_is_written_by_itself_and_not_into_the_folder_of_a_table_that_is_gone(
+    bench: Bench, client: Client
+) -> None:
+    """A commit leaves the hint for clients of the files alone; written later, it does not outlive its table."""
+    head = bench.commit("a")
+    committed = commit_prepared(bench.table.context, client.prepare(bench.change("b"), base=head))
+    assert committed is not None
+    context = bench.table.context
+    confirm = partial(context.schemas.confirm, context.schema, context.schemas.listed)
+    assert bytes(bench.store.get("snapshot/LATEST")) == b"1"
+    context.snapshots.store_latest_hint(confirm=confirm)
+    assert bytes(bench.store.get("snapshot/LATEST")) == b"2"
+    bench.store.delete([meta.path for meta in bench.store.list()])
+    context.snapshots.store_latest_hint(confirm=confirm)
+    assert list(bench.store.list()) == []
 
 
 def test_a_base_behind_a_gap_is_met(bench: Bench, client: Client) -> None:

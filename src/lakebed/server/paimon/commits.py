@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -141,16 +144,29 @@ async def commit(call: RepositoryCall) -> Response:
     snapshot = decode_proposed(body.snapshot)
     committer = call.committer
 
-    def run() -> bool:
+    def run() -> Table | None:
         return _commit(catalog, database, name, body, snapshot, committer=committer)
 
-    return json({"success": await call.transfer(run)})
+    table = await call.transfer(run)
+    if table is not None:
+        # A step of the loop later, which is behind the reply: the hint is for clients of the files, who check it.
+        asyncio.get_running_loop().call_soon(_store_hint, call.serving.pools.quick, table)
+    return json({"success": table is not None})
+
+
+def _store_hint(pool: Executor, table: Table) -> None:
+    context = table.context
+    confirm = partial(context.schemas.confirm, context.schema, context.schemas.listed)
+    with suppress(RuntimeError):  # the pool is closed: the hint stays old
+        pool.submit(context.snapshots.store_latest_hint, confirm=confirm)
 
 
 def _commit(
     catalog: PaimonCatalog, database: str, name: str, body: TableCommit, snapshot: Snapshot, *, committer: str
-) -> bool:
-    def run(table: Table) -> bool:
+) -> Table | None:
+    """Commit; the table, or None: another commit came first."""
+
+    def run(table: Table) -> Table | None:
         committed = commit_prepared(
             table.context,
             snapshot,
@@ -160,7 +176,7 @@ def _commit(
         )
         if committed is not None and is_in_reference(database):
             check_kept(table, committed)
-        return committed is not None
+        return None if committed is None else table
 
     return catalog.with_table(database, name, run)
 

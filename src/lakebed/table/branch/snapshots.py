@@ -152,11 +152,12 @@ class SnapshotLog:
                 remaining = remaining[:middle]
         return best
 
-    def append(self, snapshot: Snapshot, *, confirm: Callable[[], object]) -> None:
+    def append(self, snapshot: Snapshot, *, confirm: Callable[[], object], hints: bool = True) -> None:
         """Make a snapshot visible: one durable create-only put of its id, then the hints.
 
         Args:
             confirm: called after the put; raises when the table, or its branch, is gone or another one.
+            hints: False leaves the hint of the newest one to the caller (`store_latest_hint`).
 
         Raises:
             Conflict: another writer took the id: read again and try the next.
@@ -166,7 +167,7 @@ class SnapshotLog:
         """
         if snapshot.uuid is None:
             raise ValueError("a snapshot needs a uuid: it is the write id")
-        self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid)
+        self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid, hints=hints)
         try:
             # A drop deletes schemas first, then lists snapshots: what it did not list finds no schema here.
             until_answered(
@@ -176,12 +177,33 @@ class SnapshotLog:
             )
         except (NotFound, Conflict):
             self._log.withdraw(snapshot.id, snapshot.uuid)
-            if not self._store.is_versioned:
-                hint = Deletable(self._layout.latest_hint, 0, "it names a snapshot that was withdrawn")
-                Sweeper(self._store, self._environment).delete_all([hint])
+            self._delete_latest_hint()
             raise
         if snapshot.id == 1:
             self.store_earliest_hint(1)
+
+    def store_latest_hint(self, *, confirm: Callable[[], object]) -> None:
+        """Write the hint for other clients that names the newest snapshot seen here; best effort, they check it.
+
+        Args:
+            confirm: as of `append`: in the folder of a table that was dropped meanwhile no hint stays.
+
+        Cost: 1 PUT, and that of `confirm`.
+        """
+        if self._store.is_versioned:
+            return
+        self._log.store_hint()
+        try:
+            confirm()
+        except (NotFound, Conflict):
+            self._delete_latest_hint()
+        except (Unavailable, OutcomeUnknown):
+            return  # the drop, or the next commit, sees to it
+
+    def _delete_latest_hint(self) -> None:
+        if not self._store.is_versioned:
+            hint = Deletable(self._layout.latest_hint, 0, "it names a snapshot that was withdrawn")
+            Sweeper(self._store, self._environment).delete_all([hint])
 
     def store_earliest_hint(self, snapshot_id: int) -> None:
         """Write the hint for other clients that names the oldest snapshot; best effort, they check it. Cost: 1 PUT."""

@@ -100,9 +100,10 @@ def commit_prepared(
         NotFound: the table is gone.
 
     Cost, warm: 1 GET of the newest snapshot, 1 LIST of schemas, 1 GET each for base list, delta list and delta
-    manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD: 9 requests. Of the base list
-    only what the newest snapshot's lists do not have is decoded. Data files whose age is 9 hours or unknown cost 1 HEAD
-    each, or 1 LIST a bucket with more than 3 of them.
+    manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 HEAD: 8 requests. The hint for clients of the files is
+    left to the caller, who writes it when nobody waits (`SnapshotLog.store_latest_hint`). Of the base list only what
+    the newest snapshot's lists do not have is decoded. Data files whose age is 9 hours or unknown cost 1 HEAD each, or
+    1 LIST a bucket with more than 3 of them.
     """
     if snapshot.id < 1:
         raise _invalid(f"its id is {snapshot.id}, and the first one is 1")
@@ -126,7 +127,7 @@ def commit_prepared(
                 raise _invalid(f"a part of it cannot be read: {error.message.removesuffix('.')}") from error
             raise
         try:
-            branch.snapshots.append(whole, confirm=partial(branch.schemas.confirm, schema, listed))
+            branch.snapshots.append(whole, confirm=partial(branch.schemas.confirm, schema, listed), hints=False)
         except Conflict as lost:
             if lost.kind == "schema_changed":  # the table was created again
                 raise
