@@ -9,7 +9,8 @@ ranges;
   they decode, and every object of ours that they name, and every staged one, exists with its size, unless retention
   expired the commit's objects.
 - With ``deep`` the name of every range is the hash of its contents; every object of ours has the MD5 of its entry; and
-  every imported object exists, with the size and the etag that it had.
+  every imported object exists, with the size and the etag that it had; and what was made for Iceberg's clients has the
+  digest in its name.
 
 Objects that no version names are orphans, which a collection deletes. Without ``deep`` imported objects are only
 counted. Invariants: reads only, and from the store, never from a cache of the process; what many versions share is read
@@ -29,12 +30,20 @@ from lakebed.fsck.model import Findings
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectMeta
 from lakebed.repo.committed.content_hash import range_hash
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.model.entry import address_ulid, decode_entry
-from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
+from lakebed.repo.model.layout import (
+    DATA_FOLDER,
+    DERIVED_FOLDER,
+    METARANGE_FOLDER,
+    RANGE_FOLDER,
+    metarange_path,
+    range_path,
+)
 from lakebed.repo.model.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
 from lakebed.repo.model.options import DAY_MS
 from lakebed.repo.model.rows import prefix_range
@@ -44,6 +53,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import decode_record, read_records
 from lakebed.repo.records.reflog import reflog
 from lakebed.repo.references.commits import SHOWN_CHARACTERS
+from lakebed.table.iceberg.derived import digest_of
 
 R = TypeVar("R", Branch, Commit, Tag)
 
@@ -102,6 +112,7 @@ class _Check:
         self._check_staged()
         self._report_imports()
         self._report_orphans()
+        self._check_derived()
 
     # ---- records
 
@@ -289,3 +300,22 @@ class _Check:
         for path, meta in self._listed.items():
             if path not in self._named:
                 self._findings.orphan(meta, "is named by no kept version and no staged entry.")
+
+    def _check_derived(self) -> None:
+        """Check what is kept for Iceberg's clients: with ``deep`` its bytes have the digest in its name."""
+        if not self._findings.report.deep:
+            return
+        store = self._home.store
+        for meta in store.list(DERIVED_FOLDER):
+            name = meta.path.rpartition("/")[2]
+            with self._findings.reading(meta.path, needed_by="Iceberg's clients"):
+                try:
+                    body = bytes(store.get(meta.path))
+                except NotFound:  # collected meanwhile
+                    continue
+                if digest_of(body) != name[: -FILE_ID_CHARACTERS - 1]:
+                    self._findings.error(
+                        "wrong_checksum",
+                        meta.path,
+                        "has other bytes than it was written with: delete it, it is made again.",
+                    )

@@ -23,8 +23,10 @@ import lakebed.compute as pc
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.lake.names import parse_table_name
 from lakebed.objects.port import ObjectStore
+from lakebed.repo.model.layout import DERIVED_FOLDER
 from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.branch_store import BranchStore
+from lakebed.repo.transport.transport import context_of
 from lakebed.table.branch.candidates import paths_of
 from lakebed.table.codec.manifest import ADD
 from lakebed.table.files.placement import Placement
@@ -70,6 +72,14 @@ class ReferenceTables:
             for branch in repository.branches():
                 yield Namespace(repository.name, branch.name)
 
+    def repositories(self) -> list[str]:
+        """Names of all repositories, ascending. Cost: 1 scan."""
+        return [repository.name for repository in self._repositories.list()]
+
+    def branches(self, repository: str) -> list[str]:
+        """Names of the branches of a repository, hidden ones excluded, ascending. Raises `NotFound`. Cost: 1 scan."""
+        return [branch.name for branch in self._repositories.repository(repository).branches()]
+
     def check(self, namespace: Namespace) -> None:
         """Raise `NotFound` (``catalog_database_not_found``) for a repository or reference that does not exist."""
         self._store(namespace)
@@ -83,12 +93,17 @@ class ReferenceTables:
         return bool(self._store(namespace).list_with_delimiter(f"{_folder(table)}/schema").objects)
 
     def open(self, namespace: Namespace, table: str, *, branch: str | None = None) -> Table:
-        """A table, or a branch of the table. Raises `NotFound`: as `check`; ``table_not_found``, ``branch_not_found``.
+        """A table for a client of S3, or a branch of the table. Raises as `look`.
 
         Raises `InvalidRequest` (``not_served``) without the S3 gateway.
         """
-        folder = self._store(namespace).sub(_folder(table))
+        opened = self.look(namespace, table, branch=branch)
         self._check_reachable()
+        return opened
+
+    def look(self, namespace: Namespace, table: str, *, branch: str | None = None) -> Table:
+        """A table, to read it here. Raises `NotFound`: as `check`; ``table_not_found``, ``branch_not_found``."""
+        folder = self._store(namespace).sub(_folder(table))
         if not folder.list_with_delimiter("schema").objects:
             raise NotFound(
                 f"There is no table {table!r} in {namespace}: it would be in the folder {FOLDER}/{table}.",
@@ -97,6 +112,14 @@ class ReferenceTables:
             )
         environment = local_catalog(self._repositories).environment
         return Table.open(folder, name=f"{namespace}.{table}", branch=branch, environment=environment)
+
+    def derived(self, namespace: Namespace) -> ObjectStore:
+        """The folder for what is made of the tables of a repository. Raises `NotFound` as `check`."""
+        try:
+            repository = self._repositories.repository(namespace.repository)
+            return context_of(repository).store.sub(DERIVED_FOLDER)
+        except (NotFound, InvalidRequest) as error:
+            raise self._not_found(namespace) from error
 
     def folder_to_create(self, namespace: Namespace, table: str) -> ObjectStore:
         """The empty folder of a new table. Raises `AlreadyExists` (``table_exists``); as `check`, and as `open`."""
@@ -121,12 +144,16 @@ class ReferenceTables:
         except (NotFound, InvalidRequest) as error:
             if error.kind not in _UNKNOWN:
                 raise
-            raise NotFound(
-                f"There is no database {str(namespace)!r}: {namespace.repository!r} is no repository, or has no "
-                f"branch, tag or commit {namespace.reference!r}.",
-                kind="catalog_database_not_found",
-                database=str(namespace),
-            ) from error
+            raise self._not_found(namespace) from error
+
+    @staticmethod
+    def _not_found(namespace: Namespace) -> NotFound:
+        return NotFound(
+            f"There is no database {str(namespace)!r}: {namespace.repository!r} is no repository, or has no "
+            f"branch, tag or commit {namespace.reference!r}.",
+            kind="catalog_database_not_found",
+            database=str(namespace),
+        )
 
     def _check_reachable(self) -> None:
         if not self._speaks_s3:

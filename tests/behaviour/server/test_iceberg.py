@@ -72,8 +72,10 @@ def test_config(iceberg: Iceberg) -> None:
 
 def test_lists_and_pages(iceberg: Iceberg) -> None:
     """Lists are whole without a token, and in pages with one; a token of another list is refused."""
-    assert iceberg.done("/namespaces") == {"namespaces": [["db"], ["default"]], "next-page-token": None}
+    names = [["analytics"], ["db"], ["default"]]
+    assert iceberg.done("/namespaces") == {"namespaces": names, "next-page-token": None}
     assert iceberg.done("/namespaces", parent="db")["namespaces"] == []
+    assert iceberg.done("/namespaces", parent="analytics")["namespaces"] == [["analytics", "main"]]
     assert iceberg.done("/namespaces/db") == {"namespace": ["db"], "properties": {}}
     tables = iceberg.done("/namespaces/db/tables")
     assert [row["name"] for row in tables["identifiers"]] == ["t", "u"]
@@ -165,7 +167,17 @@ def test_keys_that_are_limited(iceberg: Iceberg) -> None:
     limited.refuse(403, "ForbiddenException", "GET", ":")
     limited.refuse(403, "ForbiddenException", "GET", "/namespaces/default")
     limited.refuse(403, "ForbiddenException", "GET", "/namespaces/other/tables/none")
+    limited.refuse(403, "ForbiddenException", "GET", "/namespaces/analytics.main")
+    limited.refuse(403, "ForbiddenException", "GET", "/namespaces/analytics%1Fmain/tables/t")
+    limited.refuse(403, "ForbiddenException", "GET", "/namespaces", parent="analytics")
     other = Iceberg(iceberg.client.new_key("admin", repositories=["flights"]))
     assert other.done("/namespaces")["namespaces"] == []
     other.refuse(403, "ForbiddenException", "GET", "/namespaces/db")
-    iceberg.refuse(404, "NoSuchNamespaceException", "GET", "/namespaces/analytics.main")
+    other.refuse(403, "ForbiddenException", "GET", "/namespaces/analytics%1Fmain/tables/t")
+    analyst = Iceberg(iceberg.client.new_key("read", repositories=["analytics"]))
+    assert analyst.done("/namespaces")["namespaces"] == [["analytics"]]
+    assert analyst.done("/namespaces", parent="analytics")["namespaces"] == [["analytics", "main"]]
+    for name in ("analytics.main", "analytics%1Fmain"):
+        assert analyst.done(f"/namespaces/{name}/tables")["identifiers"] == []
+        analyst.refuse(404, "NoSuchTableException", "GET", f"/namespaces/{name}/tables/t")
+    analyst.refuse(404, "NoSuchNamespaceException", "GET", "/namespaces/analytics.none")

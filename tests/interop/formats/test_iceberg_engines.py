@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed import Lake, Table
+from lakebed import Lake, Table, repo
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 from worlds.table import nested_columns
@@ -160,6 +160,20 @@ def make_nested(lake: Lake) -> dict[str, list[str]]:
     return answers
 
 
+def make_branch(folder: Path) -> list[str]:
+    """A table in a branch of a repository, with rows that are staged and deleted ones; the rows that lakebed reads."""
+    with repo.open(str(folder / "lake" / "analytics.repo")) as analytics:
+        etl = analytics.create_branch("etl")
+        folder_of_table = etl.store().sub("tables/t")
+        options = {"deletion-vectors.enabled": "true"}
+        table = Table.create(folder_of_table, name="t", schema=ROWS, partition_keys=["day"], options=options)
+        table.append(rows_of(0, 30))
+        etl.commit("thirty rows")
+        table.append(rows_of(30, 6))
+        table.delete("id > 3 AND id < 17")
+        return canonical_rows(table.read().to_pylist())
+
+
 @pytest.mark.long
 def test_spark(tmp_path: Path) -> None:
     """Spark 4.1 with Iceberg's runtime: vectors, a tag and a branch by name, metadata, a merged key table, nested."""
@@ -193,6 +207,7 @@ def test_spark(tmp_path: Path) -> None:
             for name, kind in (("main", "BRANCH"), ("month-06", "TAG"), ("trial", "BRANCH"))
         ),
         **make_nested(lake),
+        "SELECT * FROM lake.analytics.etl.t": make_branch(tmp_path),
         "SELECT * FROM lake.db.n00 VERSION AS OF 'first'": canonical_rows(
             lake.table("db.n00").read(version="first").to_pylist()
         ),
@@ -214,6 +229,7 @@ def test_duckdb(tmp_path: Path) -> None:
     table.delete("day = 'ü'")
     table.rename_column("v", "w")
     versions = {"SELECT * FROM lake.db.t": canonical_rows(table.read().to_pylist()), **make_nested(lake)}
+    versions['SELECT * FROM lake."analytics.etl".t'] = make_branch(tmp_path)
     wide = pa.table({"id": [1, 2], **{f"c{number}": [number, None] for number in range(110)}})
     lake.create_table("db.wide", wide.schema).append(wide)
     versions["SELECT id FROM lake.db.wide WHERE c109 IS NOT NULL"] = canonical_rows([{"id": 1}])

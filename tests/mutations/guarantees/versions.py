@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lakebed.server.iceberg.reference_objects import ReferenceObjects
 from lakebed.table.branch import branches, tags
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental
@@ -40,6 +41,15 @@ def remember_schemas(original, line, schema_id):
     if key not in _schemas:
         _schemas[key] = original(line, schema_id)
     return _schemas[key]
+
+
+_bodies = {}
+
+
+def make_by_name(original, objects, path, encode):
+    """Give what was made first under a name."""
+    body = _bodies.setdefault(path, encode())
+    return original(objects, path, lambda: body)
 
 
 def find_used_first(original, lines, older_than_ms):
@@ -230,5 +240,15 @@ GUARANTEES = [
         "A client of Iceberg gets no metadata that is made of two tables of one name.",
         skip(PublishedTable.load, PublishedTable._check_place),
         "behaviour/lake/test_iceberg_objects.py::test_a_table_that_is_replaced_while_it_is_loaded",
+    ),
+    Guarantee(
+        "A client of Iceberg gets a table in a branch of a repository as it is at one moment of the branch.",
+        replace(PublishedTable.load_settled, lambda original, published: published.load()),
+        "interop/formats/test_iceberg_branches.py::test_a_branch_that_changes_while_a_table_is_loaded",
+    ),
+    Guarantee(
+        "What is kept for clients of Iceberg is found by its contents: it names the bytes that a branch has now.",
+        replace(ReferenceObjects.ensure, make_by_name),
+        "interop/formats/test_iceberg_branches.py::test_bytes_that_were_uploaded_again",
     ),
 ]

@@ -43,6 +43,7 @@ from lakebed.repo.collect.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addres
 from lakebed.repo.model.layout import (
     CLOCK_PATH,
     DATA_FOLDER,
+    DERIVED_FOLDER,
     METARANGE_FOLDER,
     RANGE_FOLDER,
     UPLOAD_FOLDER,
@@ -155,7 +156,7 @@ class _Listed:
     objects: pa.Table
     """Of `LISTED_SCHEMA`."""
     files: tuple[ObjectMeta, ...]
-    """Ranges and metaranges, and what was put to signed URLs, which nothing names: linking copies it."""
+    """Ranges and metaranges, and what nothing names: puts to signed URLs, which linking copies, and derived objects."""
     boundary: str
 
     def is_gone(self, path: str, paths: Set[str]) -> bool:
@@ -240,7 +241,7 @@ class _Collection:
         store = self._context.store
         files = [
             meta
-            for folder in (RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)
+            for folder in (RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER, DERIVED_FOLDER)
             for meta in store.list(folder)
             if _is_older(meta.path[-FILE_ID_CHARACTERS:], boundary)
         ]
@@ -327,7 +328,7 @@ class _Collection:
             )
         ]
         doomed += [
-            Deletable(meta.path, meta.size_bytes, "no commit, no compacted staging area and no upload needs it")
+            Deletable(meta.path, meta.size_bytes, _why_garbage(meta.path))
             for meta in listed.files
             if meta.path not in files
         ]
@@ -342,6 +343,12 @@ class _Collection:
             f"{lost:,} commits are older than the rules of retention: they stay in the log without their objects."
         )
         return replace(plan, warnings=(sentence,))
+
+
+def _why_garbage(path: str) -> str:
+    if path.startswith(f"{DERIVED_FOLDER}/"):
+        return "it was made for Iceberg's clients, and is made again when they ask"
+    return "no commit, no compacted staging area and no upload needs it"
 
 
 def _is_older(ulid: str, boundary: str) -> bool:

@@ -19,6 +19,7 @@ from lakebed.repo.collect.addresses import addresses_of, addresses_of_ranges
 from lakebed.repo.model.entry import address_ulid
 from lakebed.repo.model.layout import (
     CLOCK_PATH,
+    DERIVED_FOLDER,
     MARKER_PATH,
     METARANGE_FOLDER,
     RANGE_FOLDER,
@@ -54,6 +55,13 @@ def why(context: RepositoryContext, path: str) -> Explanation:
         )
     if path == CLOCK_PATH:
         return Explanation(path, (), "Each collection puts this anew, to be told the store's time.")
+    if path.startswith(f"{DERIVED_FOLDER}/") and is_file_id(path[-FILE_ID_CHARACTERS:]):
+        return Explanation(
+            path,
+            (),
+            "It was made of a table in a branch, for Iceberg's clients, and is made again when they ask: a collection "
+            "deletes it once its name is older than the minimum age.",
+        )
     ulid = address_ulid(path)
     folders = (f"{RANGE_FOLDER}/", f"{METARANGE_FOLDER}/", f"{UPLOAD_FOLDER}/")
     is_file = path.startswith(folders) and is_file_id(path[-FILE_ID_CHARACTERS:])

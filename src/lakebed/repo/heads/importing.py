@@ -25,7 +25,7 @@ from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.heads.commit import intervals_of, move_by_commits, new_commit
 from lakebed.repo.heads.heads import Move, SealedBranch, check_clean
 from lakebed.repo.model.entry import encode_entries, encode_entry
-from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, UPLOAD_FOLDER
+from lakebed.repo.model.layout import DATA_FOLDER, DERIVED_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, UPLOAD_FOLDER
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path
 from lakebed.repo.model.options import DAY_MS
@@ -302,7 +302,8 @@ def open_folder(context: RepositoryContext, url: StoreUrl, storage_options: Mapp
 def _refuse_own(context: RepositoryContext, url: str) -> None:
     """Raise when a source has objects of this repository: a collection would delete those."""
     given, root = str(real_url(parse_url(url))), str(real_url(parse_url(context.store.root_url)))
-    folders = [f"{root}/{folder}/" for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)]
+    ours = (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER, DERIVED_FOLDER)
+    folders = [f"{root}/{folder}/" for folder in ours]
     place = given.removesuffix("/") + "/"
     if any(place.startswith(folder) or folder.startswith(place) for folder in folders):
         raise InvalidRequest(

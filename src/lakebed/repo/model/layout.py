@@ -23,7 +23,7 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     user-keys/<access key>                           of the server: an access key of a user, or a token of one
 
 Objects, relative to a repository's storage namespace: ``data/<ulid>``, ``ranges/<hash>-<ulid>``,
-``metaranges/<hash>-<ulid>``, ``uploads/<ulid>``, and the marker `MARKER_PATH`.
+``metaranges/<hash>-<ulid>``, ``uploads/<ulid>``, ``derived/<digest>-<ulid>``, and the marker `MARKER_PATH`.
 
 DO NOT CHANGE any of them: they are stored.
 """
@@ -40,6 +40,8 @@ RANGE_FOLDER: Final = "ranges"
 METARANGE_FOLDER: Final = "metaranges"
 UPLOAD_FOLDER: Final = "uploads"
 """Where URLs that a vendor has signed put bytes. While the URL is good others may be put there: linking copies them."""
+DERIVED_FOLDER: Final = "derived"
+"""What is made of tables in branches for Iceberg's clients. Nothing names it: each of it can be made again."""
 LAKEFS_FOLDER: Final = "_lakefs"
 """Where lakeFS keeps its ranges and metaranges, in its storage namespaces and in dumps for it."""
 MARKER_PATH: Final = "_repository.json"

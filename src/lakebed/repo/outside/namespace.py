@@ -23,6 +23,7 @@ from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.repo.model.layout import (
     CLOCK_PATH,
     DATA_FOLDER,
+    DERIVED_FOLDER,
     LAKEFS_FOLDER,
     MARKER_PATH,
     METARANGE_FOLDER,
@@ -40,7 +41,7 @@ METADATA_FOLDER: Final = "_repositories"
 STORE_SUFFIXES: Final = (".db", ".kv", REPOSITORY_SUFFIX)
 """Ends of the names of stores at the top of a lake: databases of tables, databases, repositories (`lakebed.lake`)."""
 
-_FOLDERS: Final = frozenset((RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER))
+_FOLDERS: Final = frozenset((RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER, DERIVED_FOLDER))
 """Of a namespace, in which every object is ours; of those in `DATA_FOLDER` the ones that have the name of an upload."""
 
 _LOCAL: Final = "local://"

@@ -1,8 +1,11 @@
 """`IcebergCatalog`: the tables of a lake as Iceberg's clients name and load them.
 
-Owns: the tables that are published in this process (`PublishedTable`). Names of databases and opened tables are those
-of `PaimonCatalog`: both protocols serve the same tables, but for those in branches of repositories, which Iceberg's
-clients do not see: their metadata would be staged on the branch by a read.
+Owns: the tables that are published in this process (`PublishedTable`), and the namespaces: databases of the lake, and
+below each repository its branches, whose tables are those in `ReferenceTables`. Names of databases and opened tables
+are those of `PaimonCatalog`: both protocols serve the same tables.
+
+Invariant: the metadata of a table in a branch is of one moment of the branch, with what is staged; nothing of it is
+kept for the next request, because a reset or a merge may replace files under their names.
 """
 
 from __future__ import annotations
@@ -13,8 +16,11 @@ from typing import Final
 import msgspec
 
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.repo.transport.branch_store import BranchStore
 from lakebed.server.iceberg.errors import namespace_not_found, table_not_found
-from lakebed.server.paimon.catalog import DatabaseRecord, PaimonCatalog, is_in_reference
+from lakebed.server.iceberg.reference_objects import ReferenceObjects
+from lakebed.server.paimon.catalog import DatabaseRecord, PaimonCatalog
+from lakebed.server.reference_tables import Namespace, parse_namespace
 from lakebed.table.iceberg.published import Metadata, PublishedTable
 from lakebed.table.table import Table
 
@@ -43,16 +49,28 @@ class IcebergCatalog:
         return self._tables.url
 
     def namespaces(self) -> list[str]:
-        """Names of all namespaces, ascending. Cost: as `PaimonCatalog.databases`."""
+        """Names of databases, ascending. Cost: as `PaimonCatalog.databases`."""
         return self._tables.databases()
 
+    def repositories(self) -> list[str]:
+        """Names of repositories, whose branches are namespaces, ascending. Cost: 1 scan."""
+        return self._tables.references.repositories()
+
+    def branches(self, name: str) -> list[str]:
+        """Names of the branches of a repository, ascending; none for a database. Raises `NotFound`. Cost: 1 scan."""
+        self.namespace(name)
+        return self._tables.references.branches(name) if name in self.repositories() else []
+
     def namespace(self, name: str) -> DatabaseRecord:
-        """A namespace. Raises `NotFound`, also for what can be no name. Cost: as `PaimonCatalog.database`."""
-        if is_in_reference(name):
-            raise namespace_not_found(name)
+        """A namespace: a database, a repository, or ``repository.reference``.
+
+        Raises `NotFound`, also for what can be no name. Cost: as `PaimonCatalog.database`, and 1 scan.
+        """
         try:
             return self._tables.database(name)
         except (InvalidRequest, NotFound) as error:
+            if name in self.repositories():
+                return DatabaseRecord()
             raise namespace_not_found(name) from error
 
     def table_names(self, namespace: str) -> Iterator[str]:
@@ -63,15 +81,21 @@ class IcebergCatalog:
     def has_table(self, namespace: str, table: str) -> bool:
         """Whether there is such a table. Cost: 1 LIST."""
         try:
-            return "$" not in table and not is_in_reference(namespace) and self._tables.has_table(namespace, table)
-        except InvalidRequest:
+            return "$" not in table and self._tables.has_table(namespace, table)
+        except (InvalidRequest, NotFound):
             return False
 
     def load(self, namespace: str, name: str) -> Metadata:
-        """The metadata of a table. Raises `NotFound`. Cost: as `PublishedTable.load`."""
-        if "$" in name or is_in_reference(namespace):
+        """The metadata of a table. Raises `NotFound`.
+
+        Cost: as `PublishedTable.load`; in a branch as of a table that is loaded for the first time.
+        """
+        if "$" in name:
             raise table_not_found(namespace, name)
+        reference = parse_namespace(namespace)
         try:
+            if reference is not None:
+                return self._load_in_reference(reference, name)
             try:
                 return self._publish(namespace, name).load()
             except NotFound:  # dropped, and perhaps created again under another one's objects
@@ -79,6 +103,16 @@ class IcebergCatalog:
                 return self._publish(namespace, name).load()
         except (InvalidRequest, NotFound) as error:
             raise table_not_found(namespace, name) from error
+
+    def _load_in_reference(self, namespace: Namespace, name: str) -> Metadata:
+        """The metadata of a table in a branch, at one moment of the branch."""
+        references = self._tables.references
+        context = references.look(namespace, name).context
+        store = context.store
+        assert isinstance(store, BranchStore)
+        objects = ReferenceObjects(store, references.derived(namespace), environment=context.environment)
+        location = references.url(namespace, name)
+        return PublishedTable(context, objects=objects, location=location).load_settled()
 
     def _publish(self, namespace: str, name: str) -> PublishedTable:
         table = self._tables.table(namespace, name)

@@ -80,7 +80,8 @@ def read_only(what: str) -> InvalidRequest:
 def namespace_not_found(name: str) -> NotFound:
     """The error for a missing namespace."""
     return NotFound(
-        f"There is no namespace {name!r}: list the namespaces. A namespace is a database of the lake, of one level.",
+        f"There is no namespace {name!r}: list the namespaces. One level is a database of the lake, two are a "
+        "repository and a branch, tag or commit of it.",
         kind="catalog_database_not_found",
         database=name,
     )

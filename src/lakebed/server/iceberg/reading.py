@@ -14,7 +14,7 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, check_table, may_see_database, may_see_table
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog, load_reply
-from lakebed.server.iceberg.errors import ERRORS, namespace_not_found, table_not_found
+from lakebed.server.iceberg.errors import ERRORS, table_not_found
 from lakebed.server.paimon.calls import caller_of, name_of
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
@@ -59,27 +59,39 @@ def catalog_of(call: RepositoryCall) -> IcebergCatalog:
 
 
 def namespace_of(call: RepositoryCall) -> tuple[IcebergCatalog, str]:
-    """The catalog and the namespace in the path, of one level.
+    """The catalog and the namespace in the path; of two levels it is a branch of a repository.
 
     Raises `InvalidRequest` (``forbidden``) if the key may not see it; `NotFound`.
     """
-    catalog, name = catalog_of(call), name_of(call, "namespace")
+    catalog, name = catalog_of(call), _join_levels(name_of(call, "namespace"))
     check_database(caller_of(call), name)
-    if _SEPARATOR in name:
-        raise namespace_not_found(name.replace(_SEPARATOR, "."))
     return catalog, name
+
+
+def _join_levels(name: str) -> str:
+    """``repository.reference`` of a namespace that a client sends in levels, or in one with a dot."""
+    return name.replace(_SEPARATOR, ".")
+
+
+def _levels(call: RepositoryCall) -> list[str]:
+    """The namespace in the path in the levels that the client sent."""
+    return name_of(call, "namespace").split(_SEPARATOR)
 
 
 def table_of(call: RepositoryCall) -> tuple[IcebergCatalog, str, str]:
     """The catalog, and the names of namespace and table in the path.
 
     Raises `InvalidRequest` (``forbidden``) if the key may not see the table; `NotFound`: as of a table for a namespace
-    of two levels, because clients ask for ``db.table`` and ``snapshots`` first where they mean a metadata table.
+    of two levels that is a table which the key may see, because clients ask for ``db.table`` and ``snapshots`` first
+    where they mean a metadata table.
     """
     catalog, namespace, table = catalog_of(call), name_of(call, "namespace"), name_of(call, "table")
     if _SEPARATOR in namespace:
-        check_table(caller_of(call), *namespace.split(_SEPARATOR, 1))
-        raise table_not_found(namespace.replace(_SEPARATOR, "."), table)
+        parent, _, rest = namespace.partition(_SEPARATOR)
+        namespace = _join_levels(namespace)
+        if not may_see_table(caller_of(call), namespace, table):
+            check_table(caller_of(call), parent, rest)
+            raise table_not_found(namespace, table)
     check_table(caller_of(call), namespace, table)
     call.subject = f"{namespace}.{table}"
     return catalog, namespace, table
@@ -114,22 +126,24 @@ async def get_config(call: RepositoryCall) -> Response:
     "icebergListNamespaces",
     needs="read",
     gives={200: dict},
-    parameters=(*_PAGE, Parameter("parent", "Only namespaces below this one; there are none.")),
+    parameters=(*_PAGE, Parameter("parent", "Only namespaces below this one: branches of a repository.")),
 )
 async def list_namespaces(call: RepositoryCall) -> Response:
-    """List the namespaces that the access key may see: databases of the lake."""
+    """List the namespaces that the access key may see: databases and repositories, or the branches of one."""
     catalog, caller, parent = catalog_of(call), caller_of(call), call.query.get("parent") or None
 
     def read() -> Response:
-        names: list[str] = []
         if parent is None:
-            names = [name for name in catalog.namespaces() if may_see_database(caller, name)]
-        elif _SEPARATOR in parent:
-            raise namespace_not_found(parent.replace(_SEPARATOR, "."))
+            names = {name for name in catalog.namespaces() if may_see_database(caller, name)}
+            names |= {name for name in catalog.repositories() if may_see_database(caller, f"{name}.")}
+        elif may_see_database(caller, f"{parent}.") and parent in catalog.repositories():
+            names = set(catalog.branches(parent))
         else:
-            check_database(caller, parent)
-            catalog.namespace(parent)
-        rows, following = cut_page(call, names, lambda name: [name])
+            check_database(caller, _join_levels(parent))
+            catalog.namespace(_join_levels(parent))
+            names = set()
+        levels = [] if parent is None else [parent]
+        rows, following = cut_page(call, sorted(names), lambda name: [*levels, name])
         return json({"namespaces": rows, "next-page-token": following})
 
     return await call.quick(read)
@@ -140,7 +154,7 @@ async def load_namespace(call: RepositoryCall) -> Response:
     """Get a namespace with its properties."""
     catalog, name = namespace_of(call)
     record = await call.quick(catalog.namespace, name)
-    return json({"namespace": [name], "properties": record.options})
+    return json({"namespace": _levels(call), "properties": record.options})
 
 
 @ROUTES.add("HEAD", NAMESPACE, "icebergNamespaceExists", needs="read", gives={204: None})
@@ -154,10 +168,10 @@ async def has_namespace(call: RepositoryCall) -> Response:
 @ROUTES.add("GET", TABLES, "icebergListTables", needs="read", gives={200: dict}, parameters=_PAGE)
 async def list_tables(call: RepositoryCall) -> Response:
     """List the tables of a namespace that the access key may see."""
-    (catalog, namespace), caller = namespace_of(call), caller_of(call)
+    (catalog, namespace), caller, levels = namespace_of(call), caller_of(call), _levels(call)
 
     def row_of(name: str) -> dict[str, Any] | None:
-        return {"namespace": [namespace], "name": name} if catalog.has_table(namespace, name) else None
+        return {"namespace": levels, "name": name} if catalog.has_table(namespace, name) else None
 
     def read() -> Response:
         names = (name for name in catalog.table_names(namespace) if may_see_table(caller, namespace, name))

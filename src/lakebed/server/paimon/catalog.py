@@ -84,6 +84,11 @@ class PaimonCatalog:
             self._lake = self._open_lake()
         return self._lake
 
+    @property
+    def references(self) -> ReferenceTables:
+        """The tables in branches of repositories."""
+        return self._references
+
     # ---- tables
 
     def table(self, database: str, object_name: str) -> Table:

@@ -9,8 +9,10 @@ whole, and the next server goes on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists
 from lakebed.objects.port import ObjectStore
@@ -22,8 +24,42 @@ _SPARE_COUNT: Final = 1_000
 """Objects that may be gone and are remembered."""
 
 
+class Derived(Protocol):
+    """Objects that are derived from a table, wherever they are kept."""
+
+    written_count: int
+
+    def path(self, source: str, name: str) -> str:
+        """What an object that is derived from the table's object at `source` is called here. Pure."""
+        ...
+
+    def size_of(self, path: str) -> int | None:
+        """Size in bytes; None: the object has to be made."""
+        ...
+
+    def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
+        """The size in bytes of an object, which is made when there is none."""
+        ...
+
+    def get(self, path: str) -> Buffer:
+        """An object that `size_of` knows. Cost: 1 GET."""
+        ...
+
+    def url(self, path: str) -> str:
+        """Where clients find an object that `ensure` or `size_of` knows."""
+        ...
+
+    def urls_of_files(self, paths: Sequence[str]) -> list[str]:
+        """Where clients find files of the table, by their paths in it. Raises `NotFound`."""
+        ...
+
+    def forget_many(self) -> None:
+        """Drop what is kept of objects that may be gone, once it is much."""
+        ...
+
+
 class DerivedObjects:
-    """The objects of one table at one URL. Not thread-safe."""
+    """The objects of one table at one URL, in its own folder. Not thread-safe."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -43,6 +79,25 @@ class DerivedObjects:
             self._sizes = {meta.path: meta.size_bytes for meta in metas}
             self._listed_count = len(self._sizes)
         return self._sizes.get(path)
+
+    def get(self, path: str) -> Buffer:
+        """An object. Cost: 1 GET."""
+        return self._store.get(path)
+
+    def url(self, path: str) -> str:
+        """Where clients find an object. Pure."""
+        return self._store.url(path)
+
+    def urls_of_files(self, paths: Sequence[str]) -> list[str]:
+        """Where clients find files of the table. Pure."""
+        bases: dict[str, str] = {}
+        urls: list[str] = []
+        for path in paths:
+            folder, _, name = path.rpartition("/")
+            if folder not in bases:
+                bases[folder] = self._store.url(folder)
+            urls.append(f"{bases[folder]}/{name}")
+        return urls
 
     def forget_many(self) -> None:
         """List anew at the next question, where far more objects were made than there were: most may be deleted."""

@@ -51,6 +51,8 @@ class EntryContext:
     folders_of: FoldersOf
     snapshot_id_of: SnapshotIdOf
     """Iceberg's id of the snapshot with a number."""
+    urls_of_files: Callable[[Sequence[str]], list[str]]
+    """Where clients find files of the table, by their paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +155,11 @@ def _partition_records(context: EntryContext, entries: pa.Table) -> list[bytes]:
 
 def data_urls(context: EntryContext, entries: pa.Table) -> list[str]:
     """The URL of each data file. Raises and cost: as `data_paths`."""
-    bases: dict[str, str] = {}
-    urls: list[str] = []
-    external = entries.column("external_path").is_valid().to_pylist()
-    for path, is_external in zip(data_paths(context, entries), external, strict=True):
-        if is_external:
-            urls.append(path)
-            continue
-        folder, _, name = path.rpartition("/")
-        if folder not in bases:
-            bases[folder] = context.store.url(folder)
-        urls.append(f"{bases[folder]}/{name}")
-    return urls
+    paths = data_paths(context, entries)
+    is_external = entries.column("external_path").is_valid().to_pylist()
+    inside = [path for path, external in zip(paths, is_external, strict=True) if not external]
+    urls = iter(context.urls_of_files(inside))
+    return [path if external else next(urls) for path, external in zip(paths, is_external, strict=True)]
 
 
 def data_paths(context: EntryContext, entries: pa.Table) -> list[str]:

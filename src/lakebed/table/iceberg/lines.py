@@ -38,7 +38,7 @@ from lakebed.table.iceberg.avro_files import (
     encode_manifest,
 )
 from lakebed.table.iceberg.columns import IcebergSchema, iceberg_schema, partition_columns_of
-from lakebed.table.iceberg.derived import DerivedObjects, digest_of
+from lakebed.table.iceberg.derived import Derived, digest_of
 from lakebed.table.iceberg.entries import (
     EntryContext,
     EntrySums,
@@ -85,7 +85,7 @@ class Line:
         objects: of the table.
     """
 
-    def __init__(self, branch: TableBranch, *, fork_id: int | None, objects: DerivedObjects) -> None:
+    def __init__(self, branch: TableBranch, *, fork_id: int | None, objects: Derived) -> None:
         self._branch = branch
         self._fork_id = fork_id
         self._objects = objects
@@ -196,7 +196,7 @@ class Line:
         """What an object of an earlier request, or of another process, says of its files. Cost: 1 GET, or nothing."""
         if not self._looks:
             return FileIds()
-        return parse_header(decode_header(self._branch.store.get(path), path=path), path=path)
+        return parse_header(decode_header(self._objects.get(path), path=path), path=path)
 
     def _prepare(self) -> None:
         """What depends on the newest schema."""
@@ -216,6 +216,7 @@ class Line:
             partitions=partition_columns_of(schema, self._shown_schema),
             folders_of=folder_namer(self._branch),
             snapshot_id_of=self.snapshot_id_of,
+            urls_of_files=self._objects.urls_of_files,
         )
 
     def _key_of(self, number: int | None) -> str:
@@ -299,7 +300,7 @@ class Line:
         )
         number = fallback if meta.added_snapshot is None else meta.added_snapshot
         totals = ManifestTotals(
-            path=self._branch.store.url(path),
+            path=self._objects.url(path),
             size_bytes=size,
             added_snapshot_id=self.snapshot_id_of(number),
             sequence_number=number,
@@ -386,7 +387,7 @@ class Line:
         manifest_bytes = self._objects.size_of(path)
         assert manifest_bytes is not None
         return ManifestTotals(
-            path=self._branch.store.url(path),
+            path=self._objects.url(path),
             size_bytes=manifest_bytes,
             added_snapshot_id=shown_id,
             sequence_number=snapshot.id,
@@ -411,7 +412,7 @@ class Line:
         self, where: pa.Table, blobs: dict[str, Blob], puffin_path: str, size: int
     ) -> list[dict[str, object]]:
         assert self._context is not None
-        url = self._branch.store.url(puffin_path)
+        url = self._objects.url(puffin_path)
         partitions = partition_tuples(self._context, where)
         return [
             {

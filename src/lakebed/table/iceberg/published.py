@@ -36,7 +36,7 @@ from lakebed.table.iceberg.columns import (
     partition_columns_of,
     partition_spec,
 )
-from lakebed.table.iceberg.derived import DerivedObjects, digest_of
+from lakebed.table.iceberg.derived import Derived, DerivedObjects, digest_of
 from lakebed.table.iceberg.file_ids import FileIds
 from lakebed.table.iceberg.lines import Line, ShownSnapshot, hashed_id
 from lakebed.table.model.layout import MAIN_BRANCH, parse_branch, parse_schema, parse_snapshot
@@ -117,11 +117,14 @@ class PublishedTable:
 
     Args:
         main: the table's main branch.
+        objects: where what is made for clients is kept; None: in the table's folder.
+        location: where clients would find the table itself; None: at the URL of its store.
     """
 
-    def __init__(self, main: TableBranch) -> None:
+    def __init__(self, main: TableBranch, *, objects: Derived | None = None, location: str | None = None) -> None:
         self._main = main
-        self._objects = DerivedObjects(main.store)
+        self._objects: Derived = DerivedObjects(main.store) if objects is None else objects
+        self._location = location or main.store.root_url
         self._turn = main.environment.runtime.lock()
         self._lines: dict[str, Line] = {MAIN_BRANCH: Line(main, fork_id=None, objects=self._objects)}
         self._snapshots: dict[ObjectMeta, Snapshot] = {}
@@ -167,6 +170,18 @@ class PublishedTable:
             raise Unavailable(
                 f"Versions of {self._main.name} expire while they are read: ask again.", kind="versions_expire"
             ) from missing
+
+    def load_settled(self) -> Metadata:
+        """As `load`, and nothing has changed since it began: what was looked at one after the other is of one moment.
+
+        Raises `Unavailable` also when the table changes each time. Cost: of `load` one more time, mostly of its looks.
+        """
+        metadata = self.load()
+        for _ in range(_TRIES_MAX):
+            before, metadata = metadata, self.load()
+            if metadata is before:
+                return metadata
+        raise Unavailable(f"{self._main.name} changes faster than it is read: ask again.", kind="table_changes")
 
     # ---- looking
 
@@ -423,7 +438,7 @@ class PublishedTable:
         members: dict[str, Any] = {
             "format-version": 3 if has_vectors else 2,
             "table-uuid": self._table_uuid(),
-            "location": self._main.store.root_url,
+            "location": self._location,
             "last-sequence-number": max(numbers, default=0),
             "last-updated-ms": max([last_ms, *(entry["timestamp-ms"] for entry in state.log)]),
             "last-column-id": max(
@@ -459,7 +474,7 @@ class PublishedTable:
         source = self._main.layout.manifest(newest.snapshot.delta_manifest_list)
         path = self._objects.path(source, f"{digest}.metadata.json")
         self._objects.ensure(path, lambda: body)
-        return self._main.store.url(path)
+        return self._objects.url(path)
 
     def _render_snapshot(self, state: _State, shown: ShownSnapshot) -> msgspec.Raw:
         parent = state.parents[shown.id]
@@ -477,7 +492,7 @@ class PublishedTable:
             "snapshot-id": shown.id,
             "sequence-number": snapshot.id,
             "timestamp-ms": snapshot.time_ms,
-            "manifest-list": self._main.store.url(shown.list_path),
+            "manifest-list": self._objects.url(shown.list_path),
             "schema-id": schema_id,
             "summary": {
                 "operation": operation,
