@@ -30,7 +30,6 @@ from lakebed.fsck.model import Findings
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
-from lakebed.lsm.file_id import FILE_ID_CHARACTERS
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectMeta
 from lakebed.repo.committed.content_hash import range_hash
@@ -307,13 +306,12 @@ class _Check:
             return
         store = self._home.store
         for meta in store.list(DERIVED_FOLDER):
-            name = meta.path.rpartition("/")[2]
             with self._findings.reading(meta.path, needed_by="Iceberg's clients"):
                 try:
                     body = bytes(store.get(meta.path))
                 except NotFound:  # collected meanwhile
                     continue
-                if digest_of(body) != name[: -FILE_ID_CHARACTERS - 1]:
+                if not meta.path.startswith(f"{DERIVED_FOLDER}/{digest_of(body)}-"):
                     self._findings.error(
                         "wrong_checksum",
                         meta.path,

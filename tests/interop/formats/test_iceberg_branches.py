@@ -16,6 +16,7 @@ from lakebed.fsck.repository import check_repository
 from lakebed.lsm.file_id import file_id_at
 from lakebed.repo import Repository
 from lakebed.repo.collect.why import why
+from lakebed.repo.model.layout import name_ulid
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.transport.transport import context_of
 from lakebed.server.lifecycle import Running
@@ -229,8 +230,7 @@ def test_what_is_made_is_used_again_and_goes_with_a_collection(analytics: Reposi
     assert derived(analytics) == made
     for path in made:
         assert "made again" in why(context, path).sentence
-        old = f"{path[:-26]}{file_id_at(0)}"
-        context.store.copy(path, old)
+        context.store.copy(path, path.replace(name_ulid(path), file_id_at(0)))
     analytics.collect()
     assert derived(analytics) == made  # the copies of 1970 are gone, what is young stays
     assert theirs(catalog, "etl") == expected

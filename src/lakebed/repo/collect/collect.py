@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, is_file_id, mint_file_id
+from lakebed.lsm.file_id import file_id_at, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
@@ -48,6 +48,7 @@ from lakebed.repo.model.layout import (
     RANGE_FOLDER,
     UPLOAD_FOLDER,
     metarange_path,
+    name_ulid,
     range_path,
 )
 from lakebed.repo.model.model import MetarangeRef, RangeMeta
@@ -161,7 +162,7 @@ class _Listed:
 
     def is_gone(self, path: str, paths: Set[str]) -> bool:
         """Whether a range or metarange was not there; `paths`: of `files`."""
-        return path not in paths and _is_older(path[-FILE_ID_CHARACTERS:], self.boundary)
+        return path not in paths and _is_older(name_ulid(path), self.boundary)
 
 
 class _Collection:
@@ -243,7 +244,7 @@ class _Collection:
             meta
             for folder in (RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER, DERIVED_FOLDER)
             for meta in store.list(folder)
-            if _is_older(meta.path[-FILE_ID_CHARACTERS:], boundary)
+            if _is_older(name_ulid(meta.path), boundary)
         ]
         return _Listed(pa.Table.from_batches(self._objects(boundary), schema=LISTED_SCHEMA), tuple(files), boundary)
 

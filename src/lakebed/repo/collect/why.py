@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id
+from lakebed.lsm.file_id import is_file_id
 from lakebed.reclaim.model import Explanation, Pin
 from lakebed.repo.collect.addresses import addresses_of, addresses_of_ranges
 from lakebed.repo.model.entry import address_ulid
@@ -25,6 +25,7 @@ from lakebed.repo.model.layout import (
     RANGE_FOLDER,
     UPLOAD_FOLDER,
     metarange_path,
+    name_ulid,
     range_path,
 )
 from lakebed.repo.model.model import Branch, MetarangeRef
@@ -55,7 +56,7 @@ def why(context: RepositoryContext, path: str) -> Explanation:
         )
     if path == CLOCK_PATH:
         return Explanation(path, (), "Each collection puts this anew, to be told the store's time.")
-    if path.startswith(f"{DERIVED_FOLDER}/") and is_file_id(path[-FILE_ID_CHARACTERS:]):
+    if path.startswith(f"{DERIVED_FOLDER}/") and is_file_id(name_ulid(path)):
         return Explanation(
             path,
             (),
@@ -64,7 +65,7 @@ def why(context: RepositoryContext, path: str) -> Explanation:
         )
     ulid = address_ulid(path)
     folders = (f"{RANGE_FOLDER}/", f"{METARANGE_FOLDER}/", f"{UPLOAD_FOLDER}/")
-    is_file = path.startswith(folders) and is_file_id(path[-FILE_ID_CHARACTERS:])
+    is_file = path.startswith(folders) and is_file_id(name_ulid(path))
     if ulid is None and not is_file:
         return Explanation(
             path, (), f"The repository {context.name} made no such object, so it neither needs nor deletes it."

@@ -23,7 +23,7 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     user-keys/<access key>                           of the server: an access key of a user, or a token of one
 
 Objects, relative to a repository's storage namespace: ``data/<ulid>``, ``ranges/<hash>-<ulid>``,
-``metaranges/<hash>-<ulid>``, ``uploads/<ulid>``, ``derived/<digest>-<ulid>``, and the marker `MARKER_PATH`.
+``metaranges/<hash>-<ulid>``, ``uploads/<ulid>``, ``derived/<digest>-<ulid>.<extension>``, and the marker `MARKER_PATH`.
 
 DO NOT CHANGE any of them: they are stored.
 """
@@ -47,12 +47,19 @@ LAKEFS_FOLDER: Final = "_lakefs"
 MARKER_PATH: Final = "_repository.json"
 """Says whose namespace it is; created first, so that no second repository takes it."""
 
+_ULID_CHARACTERS: Final = 26
+
 REPOSITORY_PREFIX: Final = b"repos/"
 DELETED_PREFIX: Final = b"deleted/"
 CATALOG_KEY: Final = b"home"
 """The identity of this catalog; the record changes with each repository that is made."""
 IDENTITY_KEY: Final = b"identity"
 """Users, groups and policies of the server."""
+
+
+def name_ulid(path: str) -> str:
+    """The end of an object's name before its extension: of what a repository made the ULID that says when. Pure."""
+    return path.rpartition("/")[2].partition(".")[0][-_ULID_CHARACTERS:]
 
 
 def repository_key(name: str) -> bytes:

@@ -1,8 +1,9 @@
 """`ReferenceObjects`: what is made for Iceberg's clients of a table in a branch of a repository.
 
-Owns: the folder ``derived`` of a repository, whose objects are named ``<digest of the bytes>-<ulid>``. They are not in
-a branch, which a read does not change, and a tag or a commit has them too. Manifests name the bytes of data files where
-they are, below ``data/`` of the repository, as the branch has them at the moment: bytes at an address never change.
+Owns: the folder ``derived`` of a repository, whose objects are named ``<digest of the bytes>-<ulid>.<extension>``. They
+are not in a branch, which a read does not change, and a tag or a commit has them too. Manifests name the bytes of data
+files where they are, below ``data/`` of the repository, as the branch has them at the moment: bytes at an address never
+change.
 
 Invariants:
 - An object is found again by its bytes, so one that names other addresses, or is of another state, is another one.
@@ -19,8 +20,9 @@ from typing import Final
 
 from typing_extensions import Buffer
 
-from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, is_file_id, mint_file_id
+from lakebed.lsm.file_id import file_id_at, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectStore
+from lakebed.repo.model.layout import name_ulid
 from lakebed.repo.transport.branch_store import BranchStore
 from lakebed.runtime import Environment
 from lakebed.table.iceberg.derived import digest_of
@@ -63,7 +65,8 @@ class ReferenceObjects:
             fresh = self._list_fresh()
             known = fresh.get(digest)
             if known is None:
-                name = f"{digest}-{mint_file_id(environment=self._environment)}"
+                extension = path.rpartition("~")[2].partition(".")[2]  # Java's client goes by it
+                name = f"{digest}-{mint_file_id(environment=self._environment)}.{extension}"
                 self._store.put(name, body, create_only=True)
                 self.written_count += 1
                 known = fresh[digest] = name, len(body)
@@ -91,7 +94,7 @@ class ReferenceObjects:
             since = file_id_at(self._environment.clock.now_ms() - REUSE_MS)
             self._fresh = {}
             for meta in self._store.list():
-                digest, ulid = meta.path[: -FILE_ID_CHARACTERS - 1], meta.path[-FILE_ID_CHARACTERS:]
+                ulid = name_ulid(meta.path)
                 if is_file_id(ulid) and ulid >= since:
-                    self._fresh[digest] = meta.path, meta.size_bytes
+                    self._fresh[meta.path.partition("-")[0]] = meta.path, meta.size_bytes
         return self._fresh
