@@ -249,6 +249,6 @@ GUARANTEES = [
     Guarantee(
         "What is kept for clients of Iceberg is found by its contents: it names the bytes that a branch has now.",
         replace(ReferenceObjects.ensure, make_by_name),
-        "interop/formats/test_iceberg_branches.py::test_bytes_that_were_uploaded_again",
+        "interop/formats/test_iceberg_branches.py::test_bytes_that_were_uploaded_again_are_named_where_they_are_now",
     ),
 ]
