@@ -222,7 +222,7 @@ class NumberedLog:
             number: usually `latest` + 1.
             write_id: unique to this change and inside the payload (``write_id_of(payload) == write_id``); every try of
                 one change carries the same.
-            hints: False leaves the hint to the caller: `store_hint`, when nobody waits for it.
+            hints: False leaves the hint to the caller: `store_hint`, when no reply waits for it.
 
         Raises:
             Conflict: the number belongs to another write id, or was passed by the boundary: re-read and try the next.

@@ -101,7 +101,7 @@ def commit_prepared(
 
     Cost, warm: 1 GET of the newest snapshot, 1 LIST of schemas, 1 GET each for base list, delta list and delta
     manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 HEAD: 8 requests. The hint for clients of the files is
-    left to the caller, who writes it when nobody waits (`SnapshotLog.store_latest_hint`). Of the base list only what
+    left to the caller, who writes it when no reply waits (`SnapshotLog.store_latest_hint`). Of the base list only what
     the newest snapshot's lists do not have is decoded. Data files whose age is 9 hours or unknown cost 1 HEAD each, or
     1 LIST a bucket with more than 3 of them.
     """
