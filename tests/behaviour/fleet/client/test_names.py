@@ -341,7 +341,7 @@ def test_a_new_tenant_whose_log_was_away_is_waited_for(
 
 
 def test_a_timeline_whose_log_is_lost_is_not_waited_for_for_ever(fleet: FleetInProcess, orders: Tenant) -> None:
-    """A log that says for as long as a call is repeated that there is no such timeline fails the call, with its words."""
+    """A log that denies the timeline for as long as a call is repeated fails the call, with its words."""
     fleet.log.drop(log_key(orders.name, MAIN))
     for call in (lambda: orders.main.put(b"k", b"v"), orders.main.lsn):
         with pytest.raises(Unavailable, match="The log has no timeline") as failure:
