@@ -195,7 +195,9 @@ def test_a_database_by_its_own_path_is_destroyed_on_a_full_disk(disk: Path, lake
     admin = DatabaseAdmin(location)
     admin.destroy(soft=soft, take_over=True)
     if soft:
-        time.sleep(MODIFICATION_TIME_STEP_SECONDS)  # a grace is over when the clocks of both, ours and the disk's, say so
+        time.sleep(
+            MODIFICATION_TIME_STEP_SECONDS
+        )  # a grace is over when the clocks of both, ours and the disk's, say so
         admin.collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
     assert free_bytes(disk) > before + 1_000_000
     assert [path.parent.parent.name for path in disk.rglob(RESERVE_PATH)] == (["lake"] if lake and not soft else [])
