@@ -5,9 +5,12 @@ What races of processes break is in `tests/simulation/test_kv_mutations.py`.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import msgspec
 import numpy as np
 
+from lakebed import decoding
 from lakebed.kv import checkpoint, claim, conditional, group_commit, lease, recovery, transaction, writer
 from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, merge, page, short_scan, tree, view
 from lakebed.objects import create_once, kernel_syncs, local, numbered_log, probe, shared_sync
@@ -55,6 +58,12 @@ class AnyEpoch(int):
 
 
 GUARANTEES = [
+    # ---- types that are decoded into
+    Guarantee(
+        "Threads that read records of a type for the first time do not end their process.",
+        replace(decoding.making_one, lambda original: nullcontext()),
+        "unit/test_decoding.py::test_a_thread_waits_while_another_learns_a_type",
+    ),
     # ---- the log and its writers
     Guarantee(
         "A claim fences the writer just before it, unless that one has said that it ended.",
