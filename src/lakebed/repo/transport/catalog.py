@@ -24,6 +24,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.port import ObjectStore
+from lakebed.objects.reserve import freeing_space
 from lakebed.repo.collect.upkeep import Upkeep
 from lakebed.repo.committed.store import EMPTY_METARANGE
 from lakebed.repo.heads.commit import check_commit_metadata, new_commit
@@ -320,6 +321,7 @@ class LocalCatalog(Catalog):
                 return
         raise race_error("change", of=f"repository {name}", kind="repository_moved", repository=name)
 
+    @freeing_space()
     def delete(self, name: str, *, force: bool) -> None:
         self.check_open()
         for _ in range(ATTEMPTS_MAX):
