@@ -54,7 +54,7 @@ class ListRepositories(RepositoriesCommand, name="list"):
 
 
 class Drop(Deletion, RepositoryCommand, name="drop"):
-    """Drop a repository with all its branches and tags; the next collection of the lake deletes what only it held."""
+    """Drop a repository with all its branches and tags; a collection of the lake, a day later, deletes what it held."""
 
     force: Annotated[bool, option("--force", help="Also one that is read-only.")] = False
 

@@ -237,7 +237,7 @@ def test_a_repository_without_an_owner_is_freed_on_a_full_disk(disk: Path) -> No
 
 
 def test_a_repository_is_dropped_on_a_full_disk(disk: Path) -> None:
-    """It is given up, and a collection of the lake gets what it held."""
+    """It is given up, and a collection of the lake runs; that gets what it held a day later."""
     lake = fill_repository(disk)
     fill(disk)
     assert run(["repo", "drop", lake, "analytics", "--yes"]) == 0

@@ -250,7 +250,10 @@ class LocalCatalog(Catalog):
                     )
                 self._refuse_overlap(folder, record, reason=f"repository {other!r} has it")
             for _, deleted in read_records(snapshot, DELETED_PREFIX, DeletedRepository):
-                reason = f"repository {deleted.name!r}, which was deleted, is not cleaned up there yet"
+                reason = (
+                    f"repository {deleted.name!r}, which was deleted, is not cleaned up there yet, as a collection of "
+                    "the lake does a day later"
+                )
                 self._refuse_overlap(folder, deleted.record, reason=reason)
 
     def _refuse_overlap(self, folder: str, record: RepositoryRecord, *, reason: str) -> None:
