@@ -277,12 +277,17 @@ class FileReader:
             about `AHEAD_BYTES_DEFAULT` are held at once.
         """
         rows_by_key: dict[bytes, list[Row]] = {}
-        self.find_many(KeyBatch(keys, hashes), sequence=sequence, rows_by_key=rows_by_key, values=None)
+        likely = self.select(KeyBatch(keys, hashes))
+        self.find_many(likely, sequence=sequence, rows_by_key=rows_by_key, values=None)
         return rows_by_key
+
+    def select(self, batch: KeyBatch) -> KeyBatch:
+        """Those of the keys that the filter lets pass: no other is here. Opens the file. Raises as `tail`."""
+        return batch.select(self.tail().filter.may_contain_each(batch.hashes).nonzero()[0])
 
     def find_many(
         self,
-        batch: KeyBatch,
+        likely: KeyBatch,
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
@@ -291,16 +296,16 @@ class FileReader:
         """Add what `get_many` returns to `rows_by_key`, without rows where a value says it all.
 
         Args:
+            likely: keys that `select` gave.
             values: receives the values of keys whose newest row here is a PUT that does not end; None: their rows are
                 added, too.
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
-        tail = self.tail()
-        likely = _select_in_filter(tail, batch)
-        pages = tail.pages
         if not len(likely):
             return
+        tail = self.tail()
+        pages = tail.pages
         if pages is None:
             keys = sorted(likely.keys)
             low, high = bisect_left(keys, tail.first_keys[0]), bisect_right(keys, self.meta.last_key)
@@ -838,11 +843,6 @@ def _first_block(tail: Tail, key: bytes) -> int:
     if number < len(tail.first_keys) and tail.first_keys[number] == key and not tail.flags[number] & CONTINUES:
         return number
     return number - 1
-
-
-def _select_in_filter(tail: Tail, batch: KeyBatch) -> KeyBatch:
-    """Those of the keys that may be in the file by its filter."""
-    return batch.select(tail.filter.may_contain_each(batch.hashes).nonzero()[0])
 
 
 def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:

@@ -7,6 +7,7 @@ which searches compare keys before they look at the keys themselves. Knows no fi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -123,6 +124,7 @@ def cut(content: bytes | memoryview, starts: npt.NDArray[np.int64], ends: npt.ND
     return list(map(bytes, map(take, map(slice, starts.tolist(), ends.tolist()))))
 
 
+@lru_cache(1024)
 def _kind_of(width: int) -> np.dtype[np.void]:
     """Elements of so many bytes, at least one."""
     return np.dtype((np.void, width))
