@@ -65,12 +65,6 @@ class KeyBatch:
             self._texts = np.frombuffer(b"".join(self.keys), _kind_of(widths.pop())) if len(widths) == 1 else ()
         return self._texts if isinstance(self._texts, np.ndarray) else None
 
-    @property
-    def widths(self) -> npt.NDArray[np.int64] | int:
-        """How many bytes each key has; a number when they are equally long."""
-        texts = self.texts
-        return np.fromiter(map(len, self.keys), np.int64, len(self.keys)) if texts is None else texts.itemsize
-
     def words(self, start: int) -> npt.NDArray[np.uint64]:
         """Bytes [start, start + 8) of each key as a big-endian number, zero behind its end."""
         texts = self.texts
