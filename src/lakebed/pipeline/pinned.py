@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Corruption, NotFound
 from lakebed.pipeline.context import RunContext
 from lakebed.pipeline.model import PlannedStep
@@ -49,6 +50,6 @@ def pin_schema(step: PlannedStep, context: RunContext, *, infer: Callable[[], Ma
 
 def _decode(body: bytes, path: str) -> Mapping[str, str]:
     try:
-        return msgspec.json.decode(body, type=_Pinned).columns
+        return decode_json(body, _Pinned).columns
     except msgspec.MsgspecError as error:
         raise Corruption(f"The pinned schema {path} is damaged: {error}.", path=path) from error
