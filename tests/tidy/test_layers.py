@@ -12,6 +12,7 @@ RANK = {
     **dict.fromkeys(
         (
             "backoff",
+            "decoding",
             "errors",
             "first_use",
             "closing",
@@ -194,6 +195,21 @@ def test_only_the_vendor_module_imports_the_vendor(sources: list[Any]) -> None:
     """Nothing above the port knows which client library lies below it."""
     importers = {module.name for module in sources for name, _ in imported_roots(module) if name == "obstore"}
     assert importers <= {"lakebed.objects.vendor"}
+
+
+def test_one_module_decodes_into_types(sources: list[Any]) -> None:
+    """A type that two threads decode into for the first time ends the process: `lakebed.decoding` learns types."""
+    wrong = []
+    for module in sources:
+        for node in module.nodes:
+            if not isinstance(node, ast.Call) or module.name == "lakebed.decoding":
+                continue
+            called = ast.unparse(node.func)
+            makes = called in {"msgspec.convert", "msgspec.json.Decoder", "msgspec.msgpack.Decoder"}
+            decodes = called in {"msgspec.json.decode", "msgspec.msgpack.decode"} and len(node.keywords) > 0
+            if makes or decodes:
+                wrong.append(f"{module.shown}:{node.lineno} {called}")
+    assert not wrong, f"use lakebed.decoding: {', '.join(wrong)}"
 
 
 def test_few_modules_delete(sources: list[Any], root: Path) -> None:

@@ -24,6 +24,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from lakebed.cli import output, standard
+from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.path import local_path
 from lakebed.table.codec.python_values import find_beyond_calendar, python_rows
@@ -156,7 +157,7 @@ def _json_lines(source: Any) -> pa.BufferReader:
     text = Path(source).read_bytes() if isinstance(source, str) else source.read()
     if text.lstrip()[:1] == b"[":
         try:
-            text = b"\n".join(msgspec.json.decode(text, type=list[msgspec.Raw]))
+            text = b"\n".join(decode_json(text, list[msgspec.Raw]))
         except msgspec.MsgspecError as wrong:
             raise pa.ArrowInvalid(str(wrong)) from wrong
     return pa.BufferReader(text)

@@ -19,6 +19,7 @@ import click
 import msgspec
 
 from lakebed.cli.loading import load
+from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest
 from lakebed.texts import LONG_MAX, format_value, whole_number
 
@@ -214,7 +215,7 @@ def pairs(texts: Sequence[str] | None, *, like: str = "bucket=4") -> dict[str, s
 def options_of(text: str | None) -> dict[str, str]:
     """The settings in `OPTIONS_VARIABLE`. Raises `InvalidRequest`, without quoting it: it may have secrets."""
     try:
-        return msgspec.json.decode(text, type=dict[str, str]) if text else {}
+        return decode_json(text, dict[str, str]) if text else {}
     except msgspec.DecodeError:
         raise InvalidRequest(
             f"{OPTIONS_VARIABLE} is not a JSON object of texts: write it as "

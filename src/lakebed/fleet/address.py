@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.objects.port import ObjectStore
@@ -62,7 +63,7 @@ def read_address(store: ObjectStore) -> StoredAddress | None:
     except NotFound:
         return None
     try:
-        address = msgspec.json.decode(body, type=StoredAddress)
+        address = decode_json(body, StoredAddress)
     except msgspec.DecodeError as broken:
         raise Corruption(
             f"{store.root_url}/{ADDRESS_PATH} is not the address of a control plane ({broken}): delete it, and start "

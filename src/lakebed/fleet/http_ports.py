@@ -22,6 +22,7 @@ import urllib3
 from typing_extensions import override
 from urllib3.exceptions import HTTPError
 
+from lakebed.decoding import msgpack_decoder
 from lakebed.errors import InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.fleet.model import Manifest, NodeRecord, Policy, TenantRecord
 from lakebed.fleet.node.bodies import API as NODE_API
@@ -395,7 +396,7 @@ _SLOW_S_MAX: Final = 30.0
 _PIECE_BYTES: Final = 1 << 20
 """What is read of a scan at once."""
 
-_VALUES: Final = msgspec.msgpack.Decoder(list[bytes | None])
+_VALUES: Final = msgpack_decoder(list[bytes | None])
 
 
 class HttpNode(NodePort):

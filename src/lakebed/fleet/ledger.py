@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
+from lakebed.decoding import json_decoder
 from lakebed.errors import AlreadyExists, Conflict, Corruption, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet import layout
 from lakebed.fleet.model import CollectTask, Floor, LedgerId, NodeRecord, TenantRecord, Transaction
@@ -36,13 +37,13 @@ _KNOWN_COUNT_MAX: Final = 20_000
 """Records whose last value is kept, as bytes: about 1 KiB each."""
 
 _ENCODE: Final = msgspec.json.Encoder().encode
-_TENANT: Final = msgspec.json.Decoder(TenantRecord)
-_NODE: Final = msgspec.json.Decoder(NodeRecord)
-_DONE: Final = msgspec.json.Decoder(Transaction)
-_TASK: Final = msgspec.json.Decoder(CollectTask)
-_FLOOR: Final = msgspec.json.Decoder(Floor)
-_ID: Final = msgspec.json.Decoder(LedgerId)
-_EVENT: Final = msgspec.json.Decoder(Event)
+_TENANT: Final = json_decoder(TenantRecord)
+_NODE: Final = json_decoder(NodeRecord)
+_DONE: Final = json_decoder(Transaction)
+_TASK: Final = json_decoder(CollectTask)
+_FLOOR: Final = json_decoder(Floor)
+_ID: Final = json_decoder(LedgerId)
+_EVENT: Final = json_decoder(Event)
 
 Decide = Callable[[TenantRecord], Step[R]]
 """Decides a step from a record, or raises why there is none. It may be asked several times."""

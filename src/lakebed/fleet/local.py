@@ -26,6 +26,7 @@ from typing import Final, Self
 import msgspec
 
 from lakebed.backoff import Backoff, Pauses
+from lakebed.decoding import decode_json
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, Unavailable
 from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url
 from lakebed.fleet.log.open import check_log_url
@@ -267,7 +268,7 @@ class LocalFleet:
         if match is None:
             return False
         try:
-            part.url = msgspec.json.decode(match[0], type=_Ready).url
+            part.url = decode_json(match[0], _Ready).url
         except msgspec.DecodeError:
             return False
         return True
@@ -283,7 +284,7 @@ class LocalFleet:
     def _problem_of(self, part: Part) -> _Problem | None:
         """The error with which a part's process ended; None if it printed none."""
         try:
-            return msgspec.json.decode("".join(self._lines(part)[-1:]), type=_Failure).error
+            return decode_json("".join(self._lines(part)[-1:]), _Failure).error
         except msgspec.DecodeError:
             return None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -27,6 +26,7 @@ from urllib3.exceptions import (
 
 from lakebed import errors
 from lakebed.backoff import Backoff, Pauses
+from lakebed.decoding import decode_json
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.http.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, Signature, check_clear, client_context, client_signature
 from lakebed.runtime import Environment
@@ -386,7 +386,7 @@ def ask_health(endpoint: str, limit_s: float) -> str | None:
         try:
             timeout = urllib3.Timeout(connect=limit_s, read=limit_s)
             reply = pool.request("GET", endpoint + _HEALTH_PATH, timeout=timeout, retries=False, redirect=False)
-            return msgspec.json.decode(reply.data, type=_Health).status
+            return decode_json(reply.data, _Health).status
         except (HTTPError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
@@ -427,7 +427,7 @@ def error_of(reply: urllib3.BaseHTTPResponse, *, endpoint: str, again: bool) -> 
     """
     kind, name = reply.headers.get(KIND_HEADER), reply.headers.get(CLASS_HEADER, "")
     try:
-        body = msgspec.json.decode(reply.data, type=_ErrorBody)
+        body = decode_json(reply.data, _ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
         body = _ErrorBody(f"The server at {endpoint} answered with status {reply.status}.")
     made = getattr(errors, name) if name in errors.__all__ else None
@@ -448,13 +448,8 @@ def error_of(reply: urllib3.BaseHTTPResponse, *, endpoint: str, again: bool) -> 
 def read_reply(body: bytes, kind: Any) -> Any:
     """A reply's JSON. Raises `UnsupportedFormat` for anything else."""
     try:
-        return _decoder(kind).decode(body)
+        return decode_json(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnsupportedFormat(
             f"The reply is unreadable ({error}): it is not a lakebed server's, or it is one of another version."
         ) from error
-
-
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 from typing_extensions import Buffer
 
+from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest
 from lakebed.http.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest, page_of
 from lakebed.http.pools import run_in
@@ -254,7 +255,7 @@ class Call:
         if default is not None and not raw.strip():
             return default
         try:
-            return msgspec.json.decode(raw, type=kind)
+            return decode_json(raw, kind)
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"The body does not have the expected form: {error}.", kind="invalid_body") from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

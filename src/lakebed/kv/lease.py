@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 import msgspec
 from typing_extensions import Buffer
 
+from lakebed.decoding import decode_json
 from lakebed.duration import format_duration
 from lakebed.errors import Conflict, Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.kv.database_location import DatabaseLocation
@@ -140,7 +141,7 @@ def _judge(body: Buffer, *, process: Process, now_ms: int, url: str) -> FoundLea
 
 def _decode(body: Buffer) -> _LeaseJson | None:
     try:
-        return msgspec.json.decode(body, type=_LeaseJson)
+        return decode_json(body, _LeaseJson)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError):
         return None
 

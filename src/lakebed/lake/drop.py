@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
 from lakebed.lake.names import TableName
 from lakebed.objects.port import ObjectStore
@@ -153,4 +154,4 @@ def _load_mark(folder: ObjectStore) -> dict[str, int] | None:
         body = bytes(folder.get(_MARK))
     except NotFound:
         return None
-    return msgspec.json.decode(body, type=dict[str, dict[str, int]])["external"] if body else {}
+    return decode_json(body, dict[str, dict[str, int]])["external"] if body else {}

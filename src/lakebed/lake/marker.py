@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from typing_extensions import Buffer
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, UnsupportedFormat
 
 MARKER_PATH: Final = "lakebed.json"
@@ -42,7 +43,7 @@ def check_marker(body: Buffer, *, url: str) -> None:
         UnsupportedFormat: the lake needs a newer lakebed.
     """
     try:
-        marker = msgspec.json.decode(body, type=_Marker)
+        marker = decode_json(body, _Marker)
     except (msgspec.DecodeError, UnicodeDecodeError) as broken:
         raise Corruption(
             f"{url}/{MARKER_PATH} is not the marker of a lake ({broken}): restore it from a copy, or write "

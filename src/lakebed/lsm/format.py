@@ -32,6 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, LakebedError, UnsupportedFormat
 from lakebed.lsm.block import (
     CODECS,
@@ -384,7 +385,7 @@ def _footer(body: memoryview, *, size_bytes: int, tail_offset: int, path: str) -
     if xxh3_64_intdigest(text, seed=offset) != checksum:
         _corrupt(path, offset, "the checksum of its footer is wrong")
     try:
-        envelope = msgspec.json.decode(text, type=_Envelope)
+        envelope = decode_json(text, _Envelope)
     except msgspec.DecodeError as error:
         _corrupt(path, offset, f"its footer cannot be read ({error})", cause=error)
     if envelope.min_reader > FORMAT_VERSION:
@@ -401,7 +402,7 @@ def _footer(body: memoryview, *, size_bytes: int, tail_offset: int, path: str) -
             features=envelope.features,
         )
     try:
-        return msgspec.json.decode(text, type=Footer), offset
+        return decode_json(text, Footer), offset
     except msgspec.DecodeError as error:
         _corrupt(path, offset, f"its footer cannot be read ({error})", cause=error)
 
@@ -425,7 +426,7 @@ def read_meta(body: memoryview, *, path: str) -> FileMeta:
 
 def _decode_statistics(text: memoryview, *, path: str, offset: int) -> Statistics:
     try:
-        return msgspec.json.decode(text, type=Statistics)
+        return decode_json(text, Statistics)
     except msgspec.DecodeError as error:
         _corrupt(path, offset, f"its statistics cannot be read ({error})", cause=error)
 

@@ -20,6 +20,7 @@ import msgspec
 import xxhash
 from typing_extensions import Buffer
 
+from lakebed.decoding import json_decoder
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.texts import format_value
 
@@ -46,7 +47,7 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 E = TypeVar("E", bound=Envelope)
 
 _encoder: Final = msgspec.json.Encoder()
-_headers: Final = msgspec.json.Decoder(_Header)
+_headers: Final = json_decoder(_Header)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError)
 
 
@@ -61,7 +62,7 @@ class Document(Generic[E]):
     """
 
     def __init__(self, envelope: type[E], *, what: str, header: bytes, format: int) -> None:
-        self._decoder = msgspec.json.Decoder(envelope)
+        self._decoder = json_decoder(envelope)
         self._what = what
         self._start = _BEFORE + b"0" * 16 + header
         self._format = format

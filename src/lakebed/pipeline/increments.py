@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Corruption, NotFound, Rejected
 from lakebed.objects.port import ObjectStore
 from lakebed.pipeline.inputs import digest
@@ -176,7 +177,7 @@ def _claim(store: ObjectStore, path: str, claim: Increment) -> Increment | None:
         store.put(path, msgspec.json.encode(claim), create_only=True)
     except AlreadyExists:
         try:
-            return msgspec.json.decode(bytes(memoryview(store.get(path))), type=Increment)
+            return decode_json(bytes(memoryview(store.get(path))), Increment)
         except msgspec.MsgspecError as error:
             raise Corruption(f"The record of an increment at {path} is damaged: {error}.", path=path) from error
     return None

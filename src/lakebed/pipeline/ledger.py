@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.pipeline.model import Plan, StepRecord
@@ -295,7 +296,7 @@ class Ledger:
         path = f"{self._folder}/{name}"
         body = bytes(memoryview(self._store.get(path)))
         try:
-            return msgspec.json.decode(body, type=kind)
+            return decode_json(body, kind)
         except msgspec.MsgspecError as error:
             raise Corruption(f"The run ledger's {path} is damaged: {error}.", path=path) from error
 

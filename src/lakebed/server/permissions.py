@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import ROLES, Role
 
@@ -134,7 +135,7 @@ def _parse_resources(text: str) -> tuple[str, ...]:
     if not text.startswith("["):
         return (text,) if text else ()
     try:
-        return msgspec.json.decode(text, type=tuple[str, ...])
+        return decode_json(text, tuple[str, ...])
     except msgspec.DecodeError as error:
         raise _invalid("The resource begins like a JSON list of texts and is none: write one, or one name") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +27,7 @@ from lakebed.objects.reserve import (
     freeing_space,
     give_up_reserve,
 )
+from worlds.waiting import pause
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.float64())])
 DISK_BYTES = 24 << 20
@@ -195,7 +195,7 @@ def test_a_database_by_its_own_path_is_destroyed_on_a_full_disk(disk: Path, lake
     admin = DatabaseAdmin(location)
     admin.destroy(soft=soft, take_over=True)
     if soft:
-        time.sleep(MODIFICATION_TIME_STEP_SECONDS)  # a grace is over when the clocks of both, ours and the disk's, say so
+        pause(MODIFICATION_TIME_STEP_SECONDS)  # a grace is over when our clock and the disk's say so
         admin.collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
     assert free_bytes(disk) > before + 1_000_000
     assert [path.parent.parent.name for path in disk.rglob(RESERVE_PATH)] == (["lake"] if lake and not soft else [])

@@ -5,12 +5,15 @@ What races of processes break is in `tests/simulation/test_kv_mutations.py`.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import msgspec
 import numpy as np
 
+from lakebed import decoding
 from lakebed.kv import checkpoint, claim, conditional, group_commit, lease, recovery, transaction, writer
 from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, merge, page, short_scan, tree, view
-from lakebed.objects import create_once, file_system_sync, local, numbered_log, probe, shared_sync
+from lakebed.objects import create_once, kernel_syncs, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
     always,
@@ -23,6 +26,7 @@ from mutations.defects import (
     replace,
     returns,
     see,
+    skip,
 )
 from mutations.guarantee import Guarantee
 
@@ -54,6 +58,12 @@ class AnyEpoch(int):
 
 
 GUARANTEES = [
+    # ---- types that are decoded into
+    Guarantee(
+        "Threads that read records of a type for the first time do not end their process.",
+        replace(decoding.making_one, lambda original: nullcontext()),
+        "unit/test_decoding.py::test_a_thread_waits_while_another_learns_a_type",
+    ),
     # ---- the log and its writers
     Guarantee(
         "A claim fences the writer just before it, unless that one has said that it ended.",
@@ -269,18 +279,18 @@ GUARANTEES = [
         "unit/objects/test_shared_sync.py::test_a_sync_under_way_covers_no_later_caller",
     ),
     Guarantee(
-        "A file system is synced in place of its files only where that is as durable.",
-        returns(file_system_sync.FileSystemSyncs.can_sync, True),
-        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_not_where_it_may_promise_less",
+        "Objects that are put together in a folder are on the disk when that is said.",
+        skip(local.LocalDriver._put_nameless_each, local.LocalDriver._flush_each),
+        "unit/objects/test_kernel_syncs.py::test_objects_that_are_put_together_are_durable[kernel]",
     ),
     Guarantee(
-        "Of files that are synced with their file system, one that could not be written is an error.",
-        raise_nothing(file_system_sync._raise_failure),
-        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_the_system_does_it",
+        "Of files that are synced together, one that could not be written is an error.",
+        raise_nothing(local.LocalDriver._flush_each),
+        "unit/objects/test_kernel_syncs.py::test_a_file_that_cannot_be_synced_is_an_error[kernel]",
     ),
     Guarantee(
-        "Each file that is synced with its file system is asked whether it was written.",
-        change_arguments(file_system_sync.FileSystemSyncs.sync, files=()),
-        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_each_file_is_asked",
+        "The kernel's answers about files that are synced together are told of the right ones.",
+        change_result(kernel_syncs._wait, sorted),
+        "unit/objects/test_kernel_syncs.py::TestKernel::test_a_failure_is_told_of_its_file",
     ),
 ]

@@ -12,6 +12,7 @@ from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.http import replies
 from lakebed.key_value.port import KeyValue
+from lakebed.objects import create_once
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories, fs
 from lakebed.repo.collect import collect
@@ -74,8 +75,13 @@ GUARANTEES = [
     ),
     Guarantee(
         "Objects that are stored together are durable before a row names them.",
-        skip(data.upload_each, ObjectStore.sync),
+        skip(ObjectStore.put_each, ObjectStore.sync),
         "behaviour/repo/test_uploads_together.py::test_bytes_are_durable_before_they_are_named",
+    ),
+    Guarantee(
+        "Objects that are stored together are durable also after the reply to one of them was lost.",
+        skip(create_once.put_new_each, ObjectStore.sync),
+        "behaviour/repo/test_uploads_together.py::test_a_lost_reply_makes_no_bytes_less_durable",
     ),
     Guarantee(
         "A downloaded file has the bytes of its own object, whatever its neighbours are called.",

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import (
     AlreadyExists,
     Conflict,
@@ -80,7 +81,7 @@ def _read(storage: ObjectStore) -> Owner | None:
     except NotFound:
         return None
     try:
-        owner = msgspec.json.decode(body, type=Owner)
+        owner = decode_json(body, Owner)
     except msgspec.DecodeError as broken:
         raise Corruption(
             f"{storage.root_url}/{OWNER_PATH} does not name a ledger ({broken}): restore it, or delete it if the given "

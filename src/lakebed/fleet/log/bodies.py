@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 from typing_extensions import Buffer
 
+from lakebed.decoding import msgpack_decoder
 from lakebed.errors import Corruption, InvalidRequest, LakebedError
 from lakebed.fleet.log.port import APPEND_BYTES_MAX, check_append
 from lakebed.fleet.log.record import rows_numbered
@@ -89,8 +90,8 @@ def decode_rows(body: Buffer) -> tuple[pa.RecordBatch, str]:
     return record.rows, record.write_id
 
 
-_APPENDS: Final = msgspec.msgpack.Decoder(list[AppendItem])
-_BODIES: Final = msgspec.msgpack.Decoder(list[bytes])
+_APPENDS: Final = msgpack_decoder(list[AppendItem])
+_BODIES: Final = msgpack_decoder(list[bytes])
 
 
 def decode_appends(body: bytes) -> list[AppendItem]:

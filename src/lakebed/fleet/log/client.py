@@ -18,6 +18,7 @@ import pyarrow as pa
 import urllib3
 
 from lakebed import errors
+from lakebed.decoding import decode_json
 from lakebed.errors import (
     Closed,
     Fenced,
@@ -246,7 +247,7 @@ def _may_be_retried(error: LakebedError) -> bool:
 def _error(reply: urllib3.BaseHTTPResponse, endpoint: str) -> LakebedError:
     kind, name = reply.headers.get(_KIND_HEADER), reply.headers.get(_CLASS_HEADER, "")
     try:
-        body = msgspec.json.decode(reply.data, type=_ErrorBody)
+        body = decode_json(reply.data, _ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
         body = _ErrorBody(f"{endpoint} answered with status {reply.status}.")
     if kind is None:
@@ -265,7 +266,7 @@ def _make_error(name: str, message: str, kind: str, facts: dict[str, Any]) -> La
 
 def _json(reply: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(reply, type=kind)
+        return decode_json(reply, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnsupportedFormat(
             f"The reply is unreadable ({error}): it is not a lakebed log's, or it is one of another version."

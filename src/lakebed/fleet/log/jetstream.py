@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.event_loop import EventLoopThread
 from lakebed.fleet.log.jetstream_publish import NotSent, Publisher, Sending
@@ -301,7 +302,7 @@ class JetStream:
         self._check_open()
         try:
             reply = self._publisher.publish(Sending(subject, body, sent), timeout_s=timeout_s)
-            ack = None if reply.status else msgspec.json.decode(reply.body, type=_Ack)
+            ack = None if reply.status else decode_json(reply.body, _Ack)
         except NotSent as error:
             raise Unavailable(f"There is no connection to {self.shown} now.", kind="not_published") from error
         except Exception as error:

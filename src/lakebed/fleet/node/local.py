@@ -34,6 +34,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Conflict, LakebedError, NotFound, Unavailable
 from lakebed.fleet.manifest import decode_manifest, refer
 from lakebed.fleet.model import MAIN, AttachmentMode, ManifestRef, Policy, Stored
@@ -269,7 +270,7 @@ class LocalState:
         """What `store_address` was given last; None if there is nothing that can be read. It needs no lock."""
         body = self._files.read(_ADDRESS)
         try:
-            return None if body is None else msgspec.json.decode(body, type=FleetAddress)
+            return None if body is None else decode_json(body, FleetAddress)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
@@ -292,7 +293,7 @@ class LocalState:
         """A tenant's record; None if there is none that can be read."""
         body = self._files.read(f"{_TENANTS}/{tenant}{_RECORD}")
         try:
-            return None if body is None else msgspec.json.decode(body, type=LocalTenant)
+            return None if body is None else decode_json(body, LocalTenant)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             return None
 

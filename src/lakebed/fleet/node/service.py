@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope
 from typing_extensions import Buffer
 
 import lakebed
+from lakebed.decoding import decode_msgpack
 from lakebed.errors import InvalidRequest
 from lakebed.fleet.node.bodies import (
     API,
@@ -193,7 +194,7 @@ async def get_many(call: NodeCall) -> Response:
 async def _read_body(call: NodeCall, kind: type[A]) -> A:
     """The MessagePack body of a read, checked. Raises `InvalidRequest`."""
     try:
-        asked = msgspec.msgpack.decode(await call.body(bytes_max=BODY_BYTES_MAX), type=kind)
+        asked = decode_msgpack(await call.body(bytes_max=BODY_BYTES_MAX), kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body is not what this read takes: {error}.", kind="invalid_body") from error
     _check_lsn(asked.lsn or 0)

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, NotFound
 from lakebed.pipeline.bad_rows import BadRows
 from lakebed.pipeline.context import RunContext
@@ -143,7 +144,7 @@ def _pin_schema(step: PlannedStep, context: RunContext, *, infer: Callable[[], M
 
 def _decode_schema(body: bytes, path: str) -> Mapping[str, str]:
     try:
-        return msgspec.json.decode(body, type=_PinnedSchema).columns
+        return decode_json(body, _PinnedSchema).columns
     except msgspec.MsgspecError as error:
         raise Corruption(f"The pinned schema {path} is damaged: {error}.", path=path) from error
 

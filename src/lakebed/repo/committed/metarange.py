@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from lakebed.decoding import msgpack_decoder
 from lakebed.errors import Corruption, NotFound
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.filter import hash_keys
@@ -31,7 +32,7 @@ _DENSE: Final = 8
 """Looking up more than one path for so many entries of a range, all its rows are read instead."""
 
 encode_range_meta: Final = msgspec.msgpack.Encoder(order="deterministic").encode
-decode_range_meta: Final = msgspec.msgpack.Decoder(RangeMeta).decode
+decode_range_meta: Final = msgpack_decoder(RangeMeta).decode
 
 
 class _Listed(NamedTuple):

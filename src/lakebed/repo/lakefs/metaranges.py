@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.lakefs.messages import Identity, LakefsRange, decode_lakefs_range, split_value
@@ -45,7 +46,7 @@ def parse_refs_dump(text: bytes, *, where: str) -> RefsDump:
         InvalidRequest: kind ``invalid_dump``: it is not such a document.
     """
     try:
-        dump = msgspec.json.decode(text, type=RefsDump)
+        dump = decode_json(text, RefsDump)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(
             f"{where} is not a dump of lakeFS ({error}): give what `lakectl refs-dump` has written.",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from lakebed.decoding import convert
 from lakebed.errors import LakebedError
 from lakebed.repo.lakefs.dump import dump_refs
 from lakebed.repo.lakefs.metaranges import LakefsNamespace, RefsDump
@@ -37,7 +38,7 @@ def run_task(context: RepositoryContext, id: str, *, storage_options: Mapping[st
     try:
         if task.kind == "dump":
             return end_task(context, task, facts=msgspec.to_builtins(dump_refs(context).refs))
-        source, dump = LakefsNamespace(context.store), msgspec.convert(task.facts, RefsDump)
+        source, dump = LakefsNamespace(context.store), convert(task.facts, RefsDump)
         if not is_restored(context, source, dump):
             restore_refs(writable, source, dump, committer=task.committer)
         return end_task(context, task)

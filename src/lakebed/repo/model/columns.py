@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 import pyarrow as pa
 
+from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest
 from lakebed.repo.model.model import Entry
 
@@ -94,7 +95,7 @@ def table_of(body: bytes, *, content_type: str) -> pa.Table:
     if content_type.partition(";")[0].strip().lower() == ARROW_STREAM:
         return _from_arrow(body)
     try:
-        rows = msgspec.json.decode(body, type=list[StageRow])
+        rows = decode_json(body, list[StageRow])
         pairs = ((row.path, Entry(*(getattr(row, name) for name in _SCHEMA.names[1:]))) for row in rows)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
+from lakebed.decoding import msgpack_decoder
 from lakebed.errors import Corruption
 from lakebed.repo.model.model import Commit
 
@@ -81,7 +82,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Segment).decode
+_decode: Final = msgpack_decoder(Segment).decode
 
 
 def encode_segment(segment: Segment) -> bytes:

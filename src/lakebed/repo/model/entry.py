@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakebed.decoding import msgpack_decoder
 from lakebed.errors import Corruption
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.file_id import is_file_id, mint_file_id
@@ -47,7 +48,7 @@ _NUMBER_BYTES: Final = 8
 """Of the largest number."""
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
-_decode: Final = msgspec.msgpack.Decoder(Entry).decode
+_decode: Final = msgpack_decoder(Entry).decode
 
 
 def encode_entry(entry: Entry) -> bytes:

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, NotFound
 from lakebed.lsm.file_id import is_file_id, mint_file_id
 from lakebed.objects.create_once import create_once
@@ -210,7 +211,7 @@ def _first_object(store: ObjectStore) -> str | None:
 
 def _read_marker(store: ObjectStore) -> _Marker:
     try:
-        return msgspec.json.decode(bytes(store.get(MARKER_PATH)), type=_Marker)
+        return decode_json(bytes(store.get(MARKER_PATH)), _Marker)
     except NotFound as error:
         raise _in_use(store, "its marker was taken away at this moment") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.lsm.file_id import mint_file_id
@@ -70,7 +71,7 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
         if kind in _KEPT_KINDS and len(raw) <= _KEPT_BYTES_MAX:
             kept: R = _decode_kept(raw, kind)
             return kept
-        return msgspec.json.decode(raw, type=kind)
+        return decode_json(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
         shown = key.decode(errors="backslashreplace")
         raise Corruption(
@@ -81,7 +82,7 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
 
 @lru_cache(_KEPT_COUNT_MAX)
 def _decode_kept(raw: bytes, kind: type[R]) -> R:
-    return msgspec.json.decode(raw, type=kind)
+    return decode_json(raw, kind)
 
 
 def read_records(

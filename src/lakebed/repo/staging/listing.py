@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.decoding import msgpack_decoder
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.key_value.port import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from lakebed.lsm.block import keys_of, offsets_of
@@ -38,7 +39,7 @@ much as reading them."""
 _ARRAY_32: Final = b"\xdd"
 """First byte of a MessagePack array whose length has 32 bits."""
 
-_decode_list: Final = msgspec.msgpack.Decoder(list[Entry]).decode
+_decode_list: Final = msgpack_decoder(list[Entry]).decode
 
 RowsFrom = Callable[[bytes | None, bytes | None], Iterator[pa.RecordBatch]]
 """Rows of ``[start, end)`` without tombstones, batches of `ROWS_SCHEMA`."""

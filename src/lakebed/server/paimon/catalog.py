@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.ranges import prefix_end
@@ -292,7 +293,7 @@ class PaimonCatalog:
     def _load(self, name: str) -> tuple[bytes, DatabaseRecord] | None:
         table_name(name, "t")  # refuses what is no name
         raw = self._records.get(_key(name))
-        return None if raw is None else (raw, msgspec.json.decode(raw, type=DatabaseRecord))
+        return None if raw is None else (raw, decode_json(raw, DatabaseRecord))
 
 
 def split_object(text: str) -> tuple[str, str | None]:

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest
 from lakebed.http.pages import AMOUNT_MAX
 from lakebed.server.site import RepositoryCall
@@ -78,7 +79,7 @@ def _decode(token: str, list_name: str) -> str:
     try:
         if len(token) > _TOKEN_CHARACTERS_MAX:
             raise ValueError(token[:20])
-        known = msgspec.json.decode(urlsafe_b64decode(token.encode()), type=_Token)
+        known = decode_json(urlsafe_b64decode(token.encode()), _Token)
     except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
         raise InvalidRequest("The pageToken is not one of this server: begin the list again.", kind="page") from error
     if known.of != list_name:

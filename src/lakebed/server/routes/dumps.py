@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
+from lakebed.decoding import convert
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import json
 from lakebed.repo.lakefs.metaranges import RefsDump, check_dump
@@ -48,7 +49,7 @@ async def get_dump_status(call: RepositoryCall) -> Response:
     """Get the status of a dump, and, when it is done, its ids."""
     id = call.required("task_id")
     task = await call.quick(load_task, await call.context(), id, "dump")
-    refs = msgspec.convert(task.facts, RefsDumpBody) if task.state == "completed" else UNSET
+    refs = convert(task.facts, RefsDumpBody) if task.state == "completed" else UNSET
     return json(DumpStatus(task.id, _is_done(task), rfc_3339(task.updated_at_ms), _error(call, task), refs))
 
 
@@ -76,7 +77,7 @@ async def dump(call: RepositoryCall) -> Response:
     context = await call.context()
     task = await call.quick(record_task, context, "dump")
     done = await call.run("long", lambda: run_task(context, task.id))
-    return json(msgspec.convert(done.facts, RefsDumpBody), 201)
+    return json(convert(done.facts, RefsDumpBody), 201)
 
 
 @DUMPS.add(

@@ -14,6 +14,7 @@ import msgspec
 from starlette.responses import Response
 from typing_extensions import Buffer
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.errors import forbidden
@@ -147,7 +148,7 @@ async def put(call: RepositoryCall) -> Response:
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
     line, rest = await _first_line(chunks)
     try:
-        header = msgspec.json.decode(line, type=PutLine)
+        header = decode_json(line, PutLine)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body has no line of JSON before the bytes: {error}.", kind="invalid_body") from error
     branch = Branch(LocalTransport(await call.context()), name)

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
+from lakebed.decoding import decode_json, json_decoder
 from lakebed.errors import Conflict, InternalError, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
@@ -212,7 +213,7 @@ class _Request(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
-_REQUEST: Final = msgspec.json.Decoder(_Request)
+_REQUEST: Final = json_decoder(_Request)
 _encode: Callable[[Any], bytes] = msgspec.json.encode
 
 
@@ -230,7 +231,7 @@ def handle(line: bytes, session: Session) -> bytes:
                 kind="unknown_verb",
             )
         try:
-            verb = msgspec.json.decode(request.body, type=verb_type)
+            verb = decode_json(request.body, verb_type)
         except msgspec.MsgspecError as error:
             raise InvalidRequest(
                 f"The request {request.verb!r} is not readable: {error}.", kind="invalid_message"

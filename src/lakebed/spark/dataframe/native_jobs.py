@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql import types as spark
 
 from lakebed import __version__
+from lakebed.decoding import decode_json
 from lakebed.spark.plan.expression import exact_column
 from lakebed.spark.plan.relation import is_available
 from lakebed.spark.plan.types import spark_schema
@@ -78,7 +79,7 @@ def write_files(
         rows.write.format(_SINK).option("target", target).option("job", job).mode("append").save()
     finally:
         left = sink.take(job)
-    returned = msgspec.json.decode(left, type=_Returned)
+    returned = decode_json(left, _Returned)
     stored = None if returned.files is None else Path(returned.files)
     try:
         changes = take_over_files(table, WrittenFiles(stored), schema.id, starts_anew=starts_anew, partition=partition)

@@ -29,6 +29,7 @@ import msgspec
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.path import URL_PATTERN
 from lakebed.objects.port import ObjectStore
@@ -118,13 +119,13 @@ def decode_deletion(body: Any, *, path: str) -> Deletion:
     Raises `Corruption`: not what was written; `UnsupportedFormat`: written by a newer lakebed.
     """
     try:
-        envelope = msgspec.json.decode(body, type=_Envelope)
+        envelope = decode_json(body, _Envelope)
         if envelope.min_reader > FORMAT or not {_OUTSIDE}.issuperset(envelope.features):
             raise UnsupportedFormat(f"{path} was written by a newer lakebed: upgrade to finish it.", path=path)
         actual = zlib.crc32(bytes(envelope.body))
         if actual != envelope.crc32:
             raise Corruption(f"{path} fails its checksum.", path=path, expected=envelope.crc32, actual=actual)
-        return msgspec.json.decode(envelope.body, type=Deletion, dec_hook=_candidates)
+        return decode_json(envelope.body, Deletion, make_other=_candidates)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
         raise Corruption(f"{path} is not an unfinished deletion: {error}.", path=path) from error
 

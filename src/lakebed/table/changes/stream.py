@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.decoding import convert
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.table.branch.consumers import store_consumer
 from lakebed.table.branch.context import TableBranch
@@ -92,7 +93,7 @@ class StreamOffset(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(cls, members: object) -> StreamOffset:
         """Read what `members` returned. Raises `InvalidRequest`."""
         try:
-            return msgspec.convert(members, cls)
+            return convert(members, cls)
         except msgspec.ValidationError as error:
             raise InvalidRequest(
                 f"The checkpoint's offset {members!r} is not one of a lakebed table ({error}): {_AGAIN}.",

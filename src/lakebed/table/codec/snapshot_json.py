@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 from typing_extensions import Buffer
 
+from lakebed.decoding import decode_json, json_decoder
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.table.model.model import CommitKind, Snapshot, Tag
@@ -59,7 +60,7 @@ class _TagJson(_SnapshotJson):
     tag_time_retained: Any = None
 
 
-_TAG_DECODER: Final = msgspec.json.Decoder(_TagJson)
+_TAG_DECODER: Final = json_decoder(_TagJson)
 _SAME_NAMES: Final = tuple(
     name for name in _SnapshotJson.__struct_fields__ if name not in ("time_millis", "properties")
 )
@@ -143,7 +144,7 @@ def _check_version(body: Buffer, path: str) -> None:
 def json_object(body: Buffer, path: str) -> dict[str, Any]:
     """The members of a snapshot or tag file. Raises `Corruption`."""
     try:
-        return msgspec.json.decode(body, type=dict[str, Any])
+        return decode_json(body, dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corruption(f"{path} is not a JSON object: {error}.", path=path) from error
 

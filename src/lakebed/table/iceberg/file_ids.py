@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Corruption
 from lakebed.table.iceberg.columns import NameMapping, is_nested
 from lakebed.table.model.model import TableSchema
@@ -72,7 +73,7 @@ def union(parts: Iterable[FileIds]) -> FileIds:
 def parse_header(metadata: Mapping[str, Any], *, path: str) -> FileIds:
     """`FileIds` of the metadata of an Avro file. Raises `Corruption`."""
     try:
-        members = msgspec.json.decode(metadata[HEADER_KEY], type=dict[str, list[int]])
+        members = decode_json(metadata[HEADER_KEY], dict[str, list[int]])
         return FileIds(frozenset(members["lost"]), frozenset(members["unmarked"]))
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corruption(

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 from typing_extensions import Buffer
 
+from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.table.engines.option_names import check_listed_columns, refuse_named, with_renamed
 from lakebed.table.engines.registry import (
@@ -94,7 +95,7 @@ def decode_schema(body: Buffer, *, path: str) -> TableSchema:
         UnsupportedFormat: a version above `SCHEMA_VERSION_MAX`, or a column of an unknown type.
     """
     try:
-        members = msgspec.json.decode(body, type=dict[str, Any])
+        members = decode_json(body, dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corruption(f"{path} is not a schema: {error}.", path=path) from error
     version = members.get("version", 1)

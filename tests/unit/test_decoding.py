@@ -1,0 +1,117 @@
+"""Types are learned by one thread at a time: what another thread decodes meanwhile does not end the process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakebed.decoding import convert, decode_json, decode_msgpack, json_decoder, making_one, msgpack_decoder
+from worlds.waiting import pause
+
+MOMENT_S = 0.5
+"""In which a thread gets as far as it can."""
+
+is_learning = threading.Event()
+is_other_here = threading.Event()
+
+
+def learn() -> type[int]:
+    """The type of a field, evaluated while msgspec learns the struct that it is in."""
+    is_learning.set()
+    assert is_other_here.wait(60)
+    pause(MOMENT_S)
+    return int
+
+
+def new_kind() -> Any:
+    """A struct that msgspec does not know, whose only field takes time to be learned."""
+    inner = msgspec.defstruct("Inner", [("number", "learn()")], module=__name__)
+    return msgspec.defstruct("Outer", [("inner", inner)], module=__name__)
+
+
+def decode_in_two_threads(kind: Any, body: bytes) -> list[int]:
+    """What two threads read, of which the second one begins while the type is being learned for the first one."""
+    numbers = []
+
+    def decode() -> None:
+        numbers.append(decode_json(body, kind).inner.number)
+
+    first = threading.Thread(target=decode)
+    first.start()
+    assert is_learning.wait(60)
+    second = threading.Thread(target=lambda: (is_other_here.set(), decode()))
+    second.start()
+    for thread in (first, second):
+        thread.join(60)
+    return numbers
+
+
+def test_a_thread_waits_while_another_learns_a_type() -> None:
+    """In a process of its own, which ends with a segmentation fault where the second thread does not wait."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if decode_in_two_threads(new_kind(), b'{"inner": {"number": 7}}') == [7, 7] else 2
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_fork_waits_until_a_type_is_learned() -> None:
+    """A child process begins without a type that is half known, and can learn others."""
+    holds, forked = threading.Event(), threading.Event()
+    was_forked = []
+
+    def hold() -> None:
+        with making_one():
+            holds.set()
+            was_forked.append(forked.wait(MOMENT_S))
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert holds.wait(60)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if decode_json(b"[1]", tuple[int, ...]) == (1,) else 2
+        finally:
+            os._exit(status)
+    forked.set()
+    holder.join()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert was_forked == [False]
+
+
+class Row(msgspec.Struct):
+    """A value."""
+
+    key: str
+    count: int = 0
+
+
+def test_values_of_a_type() -> None:
+    """JSON, MessagePack and dictionaries give the same value, by one decoder; others are refused."""
+    row = Row("a", 3)
+    assert decode_json(b'{"key": "a", "count": 3}', Row) == row
+    assert decode_json('{"key": "a", "count": 3}', Row) == row
+    assert decode_msgpack(msgspec.msgpack.encode(row), Row) == row
+    assert convert({"key": "a", "count": 3}, Row) == row
+    assert json_decoder(Row) is json_decoder(Row)
+    assert msgpack_decoder(Row) is msgpack_decoder(Row)
+    with pytest.raises(msgspec.ValidationError):
+        decode_json(b'{"key": 1}', Row)
+    with pytest.raises(msgspec.ValidationError):
+        convert({}, Row)
+
+
+def test_values_that_msgspec_does_not_know() -> None:
+    """They are made by a function of the caller's."""
+    assert decode_json(b"[1, 2]", complex, make_other=lambda kind, parts: kind(*parts)) == 1 + 2j
