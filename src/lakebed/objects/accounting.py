@@ -224,10 +224,35 @@ class AccountedStore(ObjectStore):
                 path=full,
             )
 
+        self._put_with_reserve(put_once, full)
+
+    def put_each(self, objects: Sequence[tuple[str, Buffer]]) -> None:
+        if self._shared.gate is not None or not objects:  # each is a request, and waits for its turn
+            super().put_each(objects)
+            return
+        views = [(self._full(path), byte_view(body)) for path, body in objects]
+        size_bytes = sum(view.nbytes for _, view in views)
+        driver, durable = self._driver, self._shared.durable
+
+        def put_once() -> None:
+            self._call(
+                "put",
+                lambda: driver.put_each(views, durable=durable),
+                lambda _: (0, size_bytes),
+                size_bytes=size_bytes,
+                requests_of=lambda _: len(views),
+                repeatable=False,
+                path=views[0][0],
+            )
+
+        self._put_with_reserve(put_once, views[0][0])
+
+    def _put_with_reserve(self, put_once: Callable[[], None], full: str) -> None:
+        """Put; on a full disk once more, without the reserve."""
         try:
             put_once()
         except Unavailable as error:
-            if error.kind != "disk_full" or not give_up_reserve(driver, full):
+            if error.kind != "disk_full" or not give_up_reserve(self._driver, full):
                 raise
             put_once()
 

@@ -6,7 +6,7 @@ nothing; all tries have the same body, so any of them that lands is ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from typing_extensions import Buffer
@@ -88,6 +88,21 @@ def create_once(
         f"({unclear})",
         path=path,
     ) from unclear
+
+
+def put_new_each(store: ObjectStore, objects: Sequence[tuple[str, Buffer]]) -> None:
+    """Put small objects create-only under unique names, all of them durable when this returns; else as `put_new`.
+
+    Raises as `put_new`; `OutcomeUnknown`, kind ``unsynced``: they are there, and not durable, whatever is tried.
+    """
+    try:
+        store.put_each(objects)
+    except (AlreadyExists, OutcomeUnknown) as error:
+        if error.kind == "unsynced":
+            raise
+        for path, body in objects:
+            put_new(store, path, body, durable=False)
+        store.sync([path for path, _ in objects])  # also those that were there, of which only the name may be durable
 
 
 def put_new(store: ObjectStore, path: str, body: Buffer, *, durable: bool = True) -> None:

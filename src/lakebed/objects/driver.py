@@ -93,6 +93,13 @@ class Driver(Protocol):
         """One PUT of a one-dimensional byte view."""
         ...
 
+    def put_each(self, objects: Sequence[tuple[str, memoryview]], *, durable: bool) -> None:
+        """Create-only PUTs, all of them durable together if that is asked for."""
+        for path, body in objects:
+            self.put(path, body, create_only=True, durable=False)
+        if durable:
+            self.sync([path for path, _ in objects])
+
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> Upload:
         """Begin an object of unknown size, which replaces an existing one, or with create-only fails."""
         ...

@@ -23,14 +23,13 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Final, cast
 
 from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.driver import Driver
-from lakebed.objects.file_system_sync import FILE_COUNT_MIN, FileSystemSyncs
+from lakebed.objects.kernel_syncs import DESCRIPTORS_MAX, sync_each
 from lakebed.objects.memory import absent, check_range, exists_error
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
@@ -59,7 +58,7 @@ _ABANDONED_S: Final = 86_400
 """Age at which an unfinished file is abandoned: no put takes a day."""
 
 _SYNCED_TOGETHER_MAX: Final = 4
-"""Files that are synced at a time: twice as fast as one, and more of them are no faster."""
+"""Files that threads sync at a time, where the kernel does not: twice as fast as one; more are no faster."""
 
 # On macOS fsync stops at the drive's cache, and this goes through it.
 _F_FULLFSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
@@ -121,7 +120,6 @@ class LocalDriver(Driver):
         self._rng = environment.rng
         self._runtime = environment.runtime
         self._syncs = SharedSyncs(_flush, runtime=environment.runtime)
-        self._file_systems = FileSystemSyncs(environment=environment)
         self._nameless = bool(_O_TMPFILE) and os.path.isdir(_PROC)
         self._checked: dict[str, None] = {}
         self._durable: dict[str, None] = {}
@@ -213,7 +211,7 @@ class LocalDriver(Driver):
         for _ in range(_PUT_TRIES_MAX):
             try:
                 if create_only and self._nameless:
-                    self._link_nameless(place, name, body, durable)
+                    self._put_nameless(place, name, body, durable)
                 else:
                     self._write_hidden(place, name, body, create_only, durable)
             except FileNotFoundError:
@@ -234,6 +232,66 @@ class LocalDriver(Driver):
                 self.make_parents_durable(folder)
             return
         raise self._vanishing(path)
+
+    def put_each(self, objects: Sequence[tuple[str, memoryview]], *, durable: bool) -> None:
+        """Write files and name them, then sync all of them and their folder at the same time."""
+        try:
+            if not self._put_nameless_each(objects, durable=durable):
+                for path, body in objects:
+                    self.put(path, body, create_only=True, durable=False)
+                if durable:
+                    self._sync_each([path for path, _ in objects])
+        except _UnsyncedError as error:
+            # The system reports a failure once: a second sync would succeed, though bytes are lost.
+            raise OutcomeUnknown(
+                f"{self.root_url}/{error.path} and {len(objects) - 1} more objects were written, but could not be "
+                f"synced ({error.reason}): they are there now, and may be cut short after a power loss",
+                kind="unsynced",
+                path=error.path,
+            ) from error.reason
+
+    def _put_nameless_each(self, objects: Sequence[tuple[str, memoryview]], *, durable: bool) -> bool:
+        """Put objects of one folder as files that get their names when they are whole.
+
+        Returns:
+            Whether that is possible; else nothing was written.
+        """
+        folders = {path.rpartition("/")[0] for path, _ in objects}
+        if not self._nameless or len(folders) != 1 or len(objects) >= DESCRIPTORS_MAX:
+            return False
+        [folder] = folders
+        paths = [path for path, _ in objects]
+        for path in paths:
+            self._check(path)
+        descriptors: list[int] = []
+        try:
+            try:
+                descriptors.append(os.open(self._place(folder), _OPEN_FOLDER))
+                for _, body in objects:
+                    descriptors.append(_open_nameless(self._place(folder)))
+                    _write_all(descriptors[-1], body)
+            except OSError as error:
+                if error.errno in _NO_NAMELESS:  # the folder is missing, or files without names are
+                    return False
+                raise self._translate(error, "write", paths[0]) from error
+            for descriptor, path in zip(descriptors[1:], paths, strict=True):
+                self._name(descriptor, path, parent=descriptors[0])
+            if durable:
+                self._flush_each(descriptors, [folder, *paths])
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if durable:
+            self.make_parents_durable(folder)
+        return True
+
+    def _name(self, descriptor: int, path: str, *, parent: int) -> None:
+        try:
+            _link_nameless(descriptor, path.rpartition("/")[2], parent)
+        except FileExistsError as error:
+            raise exists_error(path, self.root_url) from error
+        except OSError as error:
+            raise self._translate(error, "write", path) from error
 
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _LocalUpload:
         """Open a hidden file in the object's folder."""
@@ -270,16 +328,15 @@ class LocalDriver(Driver):
         if folder not in self._durable:
             self._sync_parents(folder)
 
-    def _link_nameless(self, place: str, name: str, body: memoryview, durable: bool) -> None:
+    def _put_nameless(self, place: str, name: str, body: memoryview, durable: bool) -> None:
         parent = os.open(place, _OPEN_FOLDER)
         try:
-            descriptor = os.open(place, _O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            descriptor = _open_nameless(place)
             try:
                 _write_all(descriptor, body)
                 if durable:
                     _flush(descriptor)
-                # Naming a folder's descriptor makes Python call linkat, which can follow the link in /proc.
-                os.link(f"{_PROC}/{descriptor}", name, dst_dir_fd=parent, follow_symlinks=True)
+                _link_nameless(descriptor, name, parent)
             finally:
                 os.close(descriptor)
             if durable:
@@ -337,56 +394,44 @@ class LocalDriver(Driver):
         _remember(self._durable, folder, self._memory_count_max)
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Sync all files and their folders at once where the system can; else each, a few at a time."""
+        """Sync files and their folders, many at the same time."""
+        try:
+            self._sync_each(paths)
+        except _UnsyncedError as error:
+            raise self._translate(error.reason, "sync", error.path) from error.reason
+
+    def _sync_each(self, paths: Sequence[str]) -> None:
+        """As `sync`; a failed sync is an `_UnsyncedError`."""
         folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
-        if len(paths) >= FILE_COUNT_MIN and len(folders) == 1:
-            [folder] = folders
-            if self._sync_file_system(folder, paths):
-                self.make_parents_durable(folder)
-                return
-        syncs = [partial(self._sync_file, path) for path in paths]
-        syncs += [partial(self._sync_shared, folder) for folder in folders]
-        if len(paths) > 1:
-            map_in_pool(self._runtime, _call, syncs, worker_count_max=_SYNCED_TOGETHER_MAX)
-        else:
-            for sync in syncs:
-                sync()
+        names = [(path, True) for path in paths] + [(folder, False) for folder in folders]
+        for start in range(0, len(names), DESCRIPTORS_MAX):
+            self._sync_named(names[start : start + DESCRIPTORS_MAX])
         for folder in folders:
             self.make_parents_durable(folder)
 
-    def _sync_file_system(self, folder: str, paths: Sequence[str]) -> bool:
-        """Sync files of one folder with all that is on their file system; False: that is not to be done now."""
-        for path in paths:
-            self._check(path)
+    def _sync_named(self, names: Sequence[tuple[str, bool]]) -> None:
+        """Sync what has these paths: files, where the flag says so, and folders."""
+        descriptors: list[int] = []
         try:
-            parent = os.open(self._place(folder), _OPEN_FOLDER)
-            try:
-                if not self._file_systems.can_sync(parent):
-                    return False
-                self._file_systems.sync(parent, [partial(self._open, path) for path in paths])
-            finally:
-                os.close(parent)
-        except OSError as error:
-            raise self._translate(error, "sync", folder) from error
-        return True
-
-    def _sync_file(self, path: str) -> None:
-        descriptor = self._open(path)
-        try:
-            _flush(descriptor)
-        except OSError as error:
-            raise self._translate(error, "sync", path) from error
+            for path, is_file in names:
+                descriptors.append(self._open(path) if is_file else self._open_folder(path))
+            self._flush_each(descriptors, [path for path, _ in names])
         finally:
-            os.close(descriptor)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
-    def _sync_shared(self, folder: str) -> None:
-        """Sync a folder, with others that wait for the same."""
+    def _flush_each(self, descriptors: Sequence[int], paths: Sequence[str]) -> None:
+        """Sync what is open, at the same time where the system can; else each, a few at a time."""
+        codes = sync_each(descriptors) if _F_FULLFSYNC is None else None
+        if codes is None:
+            codes = map_in_pool(self._runtime, _flush_code, descriptors, worker_count_max=_SYNCED_TOGETHER_MAX)
+        for path, code in zip(paths, codes, strict=True):
+            if code:
+                raise _UnsyncedError(path, OSError(code, os.strerror(code)))
+
+    def _open_folder(self, folder: str) -> int:
         try:
-            parent = os.open(self._place(folder), _OPEN_FOLDER)
-            try:
-                self._syncs.sync(parent)
-            finally:
-                os.close(parent)
+            return os.open(self._place(folder), _OPEN_FOLDER)
         except OSError as error:
             raise self._translate(error, "sync", folder) from error
 
@@ -567,10 +612,6 @@ class LocalDriver(Driver):
         return Unavailable(f"lakebed could not {verb} {what}: {reason}", kind="io_error", path=path)
 
 
-def _call(function: Callable[[], None]) -> None:
-    function()
-
-
 _first: Final[Callable[[tuple[str, os.DirEntry[str]]], str]] = lambda named: named[0]  # noqa: E731
 
 
@@ -601,6 +642,16 @@ def _give_name(hidden: str, target: str, *, create_only: bool) -> None:
         os.rename(hidden, target)
 
 
+def _open_nameless(place: str) -> int:
+    return os.open(place, _O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+
+
+def _link_nameless(descriptor: int, name: str, parent: int) -> None:
+    """Give a file without a name one in an open folder; fails when it is taken."""
+    # Naming a folder's descriptor makes Python call linkat, which can follow the link in /proc.
+    os.link(f"{_PROC}/{descriptor}", name, dst_dir_fd=parent, follow_symlinks=True)
+
+
 def _write_all(descriptor: int, body: memoryview) -> None:
     written = os.write(descriptor, body[:_IO_BYTES_MAX]) if len(body) else 0
     while written < len(body):
@@ -627,6 +678,24 @@ def _flush(descriptor: int) -> None:
         os.fsync(descriptor)
     else:
         fcntl.fcntl(descriptor, _F_FULLFSYNC)
+
+
+def _flush_code(descriptor: int) -> int:
+    """Sync a file: 0, or the number of the error."""
+    try:
+        _flush(descriptor)
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+class _UnsyncedError(Exception):
+    """One of several files, or their folder, could not be synced."""
+
+    def __init__(self, path: str, reason: OSError) -> None:
+        super().__init__(path)
+        self.path = path
+        self.reason = reason
 
 
 class _NamedError(Exception):

@@ -44,27 +44,15 @@ class _Process:
     folders: dict[tuple[int, int], _Folder] = field(default_factory=dict)
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
-
-
 class SharedSyncs:
     """The syncs of one process. Thread-safe.
 
     Args:
-        flush: syncs an open folder, or more than that.
-        key_of: those with one key share a sync; by default each folder has its own.
+        flush: syncs an open folder.
     """
 
-    def __init__(
-        self,
-        flush: Callable[[int], None],
-        *,
-        key_of: Callable[[os.stat_result], tuple[int, int]] = _identity,
-        runtime: Runtime,
-    ) -> None:
+    def __init__(self, flush: Callable[[int], None], *, runtime: Runtime) -> None:
         self._flush = flush
-        self._key_of = key_of
         self._runtime = runtime
         self._process = self._new_process()
 
@@ -82,7 +70,8 @@ class SharedSyncs:
             # A fork has none of the threads that this process waits for, and perhaps their locks. Two of its threads
             # may both come here: each then goes on with what it made, and the later one stays.
             process = self._process = self._new_process()
-        key = self._key_of(os.fstat(descriptor))
+        status = os.fstat(descriptor)
+        key = status.st_dev, status.st_ino
         with process.lock:
             folder = process.folders.setdefault(key, _Folder())
             shared = folder.following = folder.following or _Round()

@@ -287,6 +287,7 @@ def test_paths_that_would_leave_the_store_are_refused(store: Any, path: str) -> 
             lambda path, view=view: view.copy(path, "x"),
             lambda path, view=view: view.copy("x", path),
             lambda path, view=view: view.sync([path]),
+            lambda path, view=view: view.put_each([("x", b""), (path, b"")]),
             view.url,
         ):
             with pytest.raises(InvalidRequest) as caught:
@@ -358,6 +359,18 @@ def test_sync_of_what_others_wrote(store: Any) -> None:
     put_many(store, ["a/1", "a/2", "b/3"])
     store.sync(["a/1", "a/2", "b/3"])
     store.sync([])
+
+
+def test_several_objects_at_once(store: Any) -> None:
+    """All are there; a name that is taken is refused, and its object stays."""
+    with store.count() as requests:
+        store.sub("a").put_each([("1", b"one"), ("2", memoryview(b"two")), ("3", b"")])
+    assert (requests.put, requests.bytes_written) == (3, 6)
+    assert [bytes(store.get(f"a/{name}")) for name in "123"] == [b"one", b"two", b""]
+    with pytest.raises(AlreadyExists):
+        store.put_each([("a/4", b"four"), ("a/2", b"other")])
+    assert bytes(store.get("a/2")) == b"two"
+    store.put_each([])
 
 
 def test_another_opening_sees_the_same_objects(opened: Callable[..., Any]) -> None:

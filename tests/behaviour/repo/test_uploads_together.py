@@ -10,12 +10,14 @@ import pytest
 from lakebed import repo
 from lakebed.errors import Corruption, InvalidRequest, LakebedError, NotFound, OutcomeUnknown
 from lakebed.objects import open_store
+from lakebed.objects.create_once import put_new_each
 from lakebed.repo.heads.uploads import SmallUpload, upload_many
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext, make_context
 from lakebed.repo.transport.transport import context_of
 from lakebed.testing import PowerLossStore
+from lakebed.testing.wrapper import Call
 
 
 def upload(path: str, body: bytes, **metadata: str) -> SmallUpload:
@@ -62,6 +64,29 @@ def test_bytes_are_durable_before_they_are_named() -> None:
         for number, entry in enumerate(outcomes):
             assert isinstance(entry, Entry)
             assert bytes(data.read(powered, entry)) == b"x" * number
+
+
+class _LosesReply(PowerLossStore):
+    """Does not answer its second put."""
+
+    put_count = 0
+
+    def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
+        """Make the call, and lose the reply."""
+        result = super().intercept(call, perform)
+        if call.kind == "put":
+            self.put_count += 1
+            if self.put_count == 2:
+                raise OutcomeUnknown("no answer", kind="lost")
+        return result
+
+
+def test_a_lost_reply_makes_no_bytes_less_durable() -> None:
+    """What was put before is put again, is there, and is synced with the rest."""
+    store = _LosesReply(open_store("memory://lost"))
+    put_new_each(store, [(f"data/{number}", b"x") for number in range(3)])
+    assert store.power_loss() == []
+    assert [meta.path for meta in store.list()] == ["data/0", "data/1", "data/2"]
 
 
 class _Unclear:

@@ -13,7 +13,7 @@ import numpy as np
 from lakebed import decoding
 from lakebed.kv import checkpoint, claim, conditional, group_commit, lease, recovery, transaction, writer
 from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, merge, page, short_scan, tree, view
-from lakebed.objects import create_once, file_system_sync, local, numbered_log, probe, shared_sync
+from lakebed.objects import create_once, kernel_syncs, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
     always,
@@ -26,6 +26,7 @@ from mutations.defects import (
     replace,
     returns,
     see,
+    skip,
 )
 from mutations.guarantee import Guarantee
 
@@ -173,7 +174,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Pages of a file that are read for many keys are checked before they are used.",
-        always(format.join_pages, lambda it: it.checksums),
+        always(format.decode_pages, lambda it: it.checksums),
         "unit/lsm/test_page.py::test_damage_under_a_map",
     ),
     Guarantee(
@@ -187,9 +188,14 @@ GUARANTEES = [
         "unit/lsm/test_merge.py::test_a_plain_part_of_the_only_source_is_not_cut[False]",
     ),
     Guarantee(
-        "A key of a batch is not found in a row that has more than its bytes.",
-        see(page.find_values, lambda it: it.widths, 3),
-        "unit/lsm/test_page.py::test_many_keys_in_many_pages",
+        "A key is not found in a row that has more than its bytes.",
+        never(page.find_value, lambda it: it.start),
+        "unit/lsm/test_page.py::test_the_value_of_a_key_alone",
+    ),
+    Guarantee(
+        "Of a page that says that a value ends before it begins, no value is given.",
+        never(page.find_value, lambda it: it.value_end),
+        "unit/lsm/test_page.py::test_a_page_that_contradicts_itself",
     ),
     Guarantee(
         "A scan that ends soon shows of a key in several places the newest row.",
@@ -278,18 +284,18 @@ GUARANTEES = [
         "unit/objects/test_shared_sync.py::test_a_sync_under_way_covers_no_later_caller",
     ),
     Guarantee(
-        "A file system is synced in place of its files only where that is as durable.",
-        returns(file_system_sync.FileSystemSyncs.can_sync, True),
-        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_not_where_it_may_promise_less",
+        "Objects that are put together in a folder are on the disk when that is said.",
+        skip(local.LocalDriver._put_nameless_each, local.LocalDriver._flush_each),
+        "unit/objects/test_kernel_syncs.py::test_objects_that_are_put_together_are_durable[kernel]",
     ),
     Guarantee(
-        "Of files that are synced with their file system, one that could not be written is an error.",
-        raise_nothing(file_system_sync._raise_failure),
-        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_the_system_does_it",
+        "Of files that are synced together, one that could not be written is an error.",
+        raise_nothing(local.LocalDriver._flush_each),
+        "unit/objects/test_kernel_syncs.py::test_a_file_that_cannot_be_synced_is_an_error[kernel]",
     ),
     Guarantee(
-        "Each file that is synced with its file system is asked whether it was written.",
-        change_arguments(file_system_sync.FileSystemSyncs.sync, files=()),
-        "unit/objects/test_file_system_sync.py::TestWholeFileSystems::test_each_file_is_asked",
+        "The kernel's answers about files that are synced together are told of the right ones.",
+        change_result(kernel_syncs._wait, sorted),
+        "unit/objects/test_kernel_syncs.py::TestKernel::test_a_failure_is_told_of_its_file",
     ),
 ]

@@ -6,12 +6,14 @@ What races of processes break is in `tests/simulation/test_repo_mutations.py`.
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from itertools import groupby
 
 from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.http import replies
 from lakebed.key_value.port import KeyValue
+from lakebed.objects import create_once
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories, fs
 from lakebed.repo.collect import collect
@@ -24,6 +26,7 @@ from lakebed.repo.records.records import replace_record
 from lakebed.repo.references import branches, history, mark, tags
 from lakebed.repo.staging import protocol, view
 from lakebed.repo.transport import catalog
+from lakebed.repo.verbs import message
 from mutations.defects import (
     always,
     answer,
@@ -73,9 +76,19 @@ GUARANTEES = [
         "unit/server/test_moments.py::test_a_later_request_sees_what_was_written_before_it_came",
     ),
     Guarantee(
+        "A repository on a full disk can be freed, also while the outcome of a change is unknown.",
+        replace(message.Described.room, lambda original, verb: nullcontext()),
+        "behaviour/lake/test_full_disk.py::test_a_served_repository_is_freed_on_a_full_disk",
+    ),
+    Guarantee(
         "Objects that are stored together are durable before a row names them.",
-        skip(data.upload_each, ObjectStore.sync),
+        skip(ObjectStore.put_each, ObjectStore.sync),
         "behaviour/repo/test_uploads_together.py::test_bytes_are_durable_before_they_are_named",
+    ),
+    Guarantee(
+        "Objects that are stored together are durable also after the reply to one of them was lost.",
+        skip(create_once.put_new_each, ObjectStore.sync),
+        "behaviour/repo/test_uploads_together.py::test_a_lost_reply_makes_no_bytes_less_durable",
     ),
     Guarantee(
         "A downloaded file has the bytes of its own object, whatever its neighbours are called.",

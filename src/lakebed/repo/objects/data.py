@@ -19,7 +19,7 @@ import msgspec
 from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.objects.create_once import put_new
+from lakebed.objects.create_once import put_new, put_new_each
 from lakebed.objects.memory import exists_error
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
@@ -105,14 +105,16 @@ def upload_each(context: RepositoryContext, objects: Iterable[tuple[Buffer, str,
     Raises as `upload`; then none is an entry, and a collection finds the bytes that are there.
     Cost: 1 PUT an object; on a folder they are synced together, which takes hardly longer than one.
     """
-    store, environment = context.store, context.environment
+    environment = context.environment
+    now_ms = environment.clock.now_ms()
+    bodies: list[tuple[str, memoryview]] = []
     entries: list[Entry] = []
     for body, content_type, metadata in objects:
         address, view = new_address(environment), byte_view(body)
-        put_new(store, address, view, durable=False)
+        bodies.append((address, view))
         checksum = hashlib.md5(view, usedforsecurity=False).hexdigest()
-        entries.append(Entry(address, len(view), checksum, environment.clock.now_ms(), content_type, metadata))
-    store.sync([entry.address for entry in entries])
+        entries.append(Entry(address, len(view), checksum, now_ms, content_type, metadata))
+    put_new_each(context.store, bodies)
     return entries
 
 
