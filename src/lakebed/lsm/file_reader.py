@@ -31,15 +31,15 @@ from lakebed.lsm.format import (
     Tail,
     decode_blocks,
     decode_page,
+    decode_pages,
     decode_tail,
-    join_pages,
     read_mapped_pages,
     read_page_entry,
     unpack_page,
 )
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Row, RowsDecide
-from lakebed.lsm.page import BadPageError, add_pairs, find_among_all, find_rows, find_value, find_values, rows_of_page
+from lakebed.lsm.page import BadPageError, add_pairs, find_among_all, find_rows, find_value, rows_of_page
 from lakebed.lsm.short_scan import Chunk, Source, chunk_of_rows
 from lakebed.objects.port import ObjectStore
 
@@ -277,12 +277,17 @@ class FileReader:
             about `AHEAD_BYTES_DEFAULT` are held at once.
         """
         rows_by_key: dict[bytes, list[Row]] = {}
-        self.find_many(KeyBatch(keys, hashes), sequence=sequence, rows_by_key=rows_by_key, values=None)
+        likely = self.select(KeyBatch(keys, hashes))
+        self.find_many(likely, sequence=sequence, rows_by_key=rows_by_key, values=None)
         return rows_by_key
+
+    def select(self, batch: KeyBatch) -> KeyBatch:
+        """Those of the keys that the filter lets pass: no other is here. Opens the file. Raises as `tail`."""
+        return batch.select(self.tail().filter.may_contain_each(batch.hashes).nonzero()[0])
 
     def find_many(
         self,
-        batch: KeyBatch,
+        likely: KeyBatch,
         *,
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
@@ -291,16 +296,16 @@ class FileReader:
         """Add what `get_many` returns to `rows_by_key`, without rows where a value says it all.
 
         Args:
+            likely: keys that `select` gave.
             values: receives the values of keys whose newest row here is a PUT that does not end; None: their rows are
                 added, too.
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
-        tail = self.tail()
-        likely = _select_in_filter(tail, batch)
-        pages = tail.pages
         if not len(likely):
             return
+        tail = self.tail()
+        pages = tail.pages
         if pages is None:
             keys = sorted(likely.keys)
             low, high = bisect_left(keys, tail.first_keys[0]), bisect_right(keys, self.meta.last_key)
@@ -451,41 +456,33 @@ class FileReader:
     ) -> None:
         """Add what pages that are read at once have of keys; `places` says of each key in which of the pages."""
         # A mapped page is decoded as soon as it is looked up and copied.
-        is_mapped = tail.mapped is not None
-        content = (
-            join_pages(tail, group, None, path=self._path)
-            if is_mapped
-            else self._read_pages(tail, pages, group.tolist())
+        bodies = (
+            self._read_pages(tail, pages, group.tolist())
+            if tail.mapped is None
+            else decode_pages(tail, group, None, path=self._path)
         )
-        entries = pages.table.take(group)
-        starts = np.zeros(len(group) + 1, np.int64)
-        entries["raw_length"].cumsum(out=starts[1:])
+        place = 0
         try:
-            undecided: Sequence[int] = range(len(batch))
-            if values is None:
-                pass
-            elif (
-                len(batch) >= _MANY_OF_PAGE * len(group)
+            if (
+                values is not None
+                and len(batch) >= _MANY_OF_PAGE * len(group)
                 and (sequence is None or self.meta.max_sequence <= sequence)
-                and np.count_nonzero(entries["flags"] & PLAIN) == len(group)
+                and np.count_nonzero(pages.table.take(group)["flags"] & PLAIN) == len(group)
             ):
-                find_among_all(content, starts, batch.keys, values)
-                undecided = ()
-            else:
-                undecided = find_values(content, starts, batch, values, places=places, sequence=sequence)
-            for number in undecided:
-                key, place = batch.keys[number], int(places[number])
-                body = content[starts[place] : starts[place + 1]]
-                try:
-                    rows, unfinished = find_rows(body, key, sequence=sequence)
-                except BadPageError as error:
-                    raise BadPageError(place) from error
-                if unfinished:
-                    self._go_on(tail, pages.blocks[int(group[place])] + 1, key, sequence=sequence, rows=rows)
-                if rows:
-                    rows_by_key[key] = rows
+                find_among_all(bodies, batch.keys, values)
+                return
+            for key, place in zip(batch.keys, places.tolist(), strict=True):
+                value = find_value(bodies[place], key, sequence=sequence) if values is not None else ROWS_DECIDE
+                if value is ROWS_DECIDE:
+                    rows, unfinished = find_rows(bodies[place], key, sequence=sequence)
+                    if unfinished:
+                        self._go_on(tail, pages.blocks[int(group[place])] + 1, key, sequence=sequence, rows=rows)
+                    if rows:
+                        rows_by_key[key] = rows
+                elif value is not None and values is not None:
+                    values[key] = value
         except BadPageError as error:
-            raise self._bad_page_error(tail, pages.blocks[int(group[error.place])]) from error
+            raise self._bad_page_error(tail, pages.blocks[int(group[place + error.place])]) from error
 
     def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
         """Add the rows of a key that are in the blocks from `number` on."""
@@ -612,43 +609,23 @@ class FileReader:
             self._cache.put(name, cached_as, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return body
 
-    def _read_pages(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> bytes:
-        """Pages by their numbers, which ascend, one after another: what is not cached is read at once."""
+    def _read_pages(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> list[bytes]:
+        """Pages by their numbers, which ascend: what is not cached is read at once, and cached if it is wanted."""
         cache, name = self._cache, self._name
         cached = cache.numbers_of(name)
-        kept: dict[int, bytes] = {}
+        bodies: dict[int, bytes] = {}
         for page in numbers:
             if _PAGES - page in cached and (body := cache.get(name, _PAGES - page)) is not None:
-                kept[page] = body
-        missing = [page for page in numbers if page not in kept] if kept else numbers
-        content = self._read_missing_pages(tail, pages, missing) if missing else b""
-        if not kept:
-            return content
-        bodies: list[bytes | memoryview] = []
-        start, view = 0, memoryview(content)
-        for page in numbers:
-            if page in kept:
-                bodies.append(kept[page])
-            else:
-                end = start + pages.raw_lengths[page]
-                bodies.append(view[start:end])
-                start = end
-        return b"".join(bodies)
-
-    def _read_missing_pages(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> bytes:
-        """As `_read_pages`, of pages that are not cached; those that the cache wants go into it."""
-        ranges = [(pages.bounds[page], pages.bounds[page + 1]) for page in numbers]
-        content = join_pages(tail, numbers, self._read_pieces(ranges, mapped=tail.mapped), path=self._path)
-        wanted = self._cache.wants_each(self._name, [_PAGES - page for page in numbers])
-        if wanted:
-            start = 0
-            for page in numbers:
-                end = start + pages.raw_lengths[page]
-                if _PAGES - page in wanted:
-                    body = content[start:end]
-                    self._cache.put(self._name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
-                start = end
-        return content
+                bodies[page] = body
+        missing = [page for page in numbers if page not in bodies]
+        if missing:
+            ranges = [(pages.bounds[page], pages.bounds[page + 1]) for page in missing]
+            pieces = self._read_pieces(ranges, mapped=tail.mapped)
+            bodies.update(zip(missing, decode_pages(tail, missing, pieces, path=self._path), strict=True))
+            for number in cache.wants_each(name, [_PAGES - page for page in missing]):
+                body = bodies[_PAGES - number]
+                cache.put(name, number, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
+        return [bodies[page] for page in numbers]
 
     def _bad_page_error(self, tail: Tail, number: int) -> Corruption:
         return damage_error(self._path, tail.offsets[number], "a page of it contradicts itself")
@@ -838,11 +815,6 @@ def _first_block(tail: Tail, key: bytes) -> int:
     if number < len(tail.first_keys) and tail.first_keys[number] == key and not tail.flags[number] & CONTINUES:
         return number
     return number - 1
-
-
-def _select_in_filter(tail: Tail, batch: KeyBatch) -> KeyBatch:
-    """Those of the keys that may be in the file by its filter."""
-    return batch.select(tail.filter.may_contain_each(batch.hashes).nonzero()[0])
 
 
 def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:

@@ -7,6 +7,7 @@ which searches compare keys before they look at the keys themselves. Knows no fi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -64,12 +65,6 @@ class KeyBatch:
             self._texts = np.frombuffer(b"".join(self.keys), _kind_of(widths.pop())) if len(widths) == 1 else ()
         return self._texts if isinstance(self._texts, np.ndarray) else None
 
-    @property
-    def widths(self) -> npt.NDArray[np.int64] | int:
-        """How many bytes each key has; a number when they are equally long."""
-        texts = self.texts
-        return np.fromiter(map(len, self.keys), np.int64, len(self.keys)) if texts is None else texts.itemsize
-
     def words(self, start: int) -> npt.NDArray[np.uint64]:
         """Bytes [start, start + 8) of each key as a big-endian number, zero behind its end."""
         texts = self.texts
@@ -123,6 +118,7 @@ def cut(content: bytes | memoryview, starts: npt.NDArray[np.int64], ends: npt.ND
     return list(map(bytes, map(take, map(slice, starts.tolist(), ends.tolist()))))
 
 
+@lru_cache(1024)
 def _kind_of(width: int) -> np.dtype[np.void]:
     """Elements of so many bytes, at least one."""
     return np.dtype((np.void, width))

@@ -20,12 +20,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numpy import count_nonzero
 from typing_extensions import Buffer
 from xxhash import xxh32_intdigest
 
 from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, offsets_of
-from lakebed.lsm.key_batch import KeyBatch, cut, records_at
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
 PAGE_BYTES: Final = 4096
@@ -40,10 +38,10 @@ _IS_WIDE: Final = 1
 _HAS_KINDS: Final = 2
 _HAS_ENDS: Final = 4
 
-_HEADER_BYTES: Final = _HEADER.size
+PAGE_HEADER_BYTES: Final = _HEADER.size
 _HEAD: Final = struct.Struct("<IIII")
 """The header without the sequence."""
-_HEADER_PLACES: Final = np.arange(_HEADER_BYTES)
+_HEADER_PLACES: Final = np.arange(PAGE_HEADER_BYTES)
 _NARROW_ROW: Final = struct.Struct("<HHI")
 _WIDE_ROW: Final = struct.Struct("<IIQ")
 _END: Final = struct.Struct("<q")
@@ -147,7 +145,7 @@ def encode_pages(
                 fixed += ends_ms[start:end].tobytes() + is_valid[start:end].tobytes()
         page = b"".join(
             (
-                head_text[_HEADER_BYTES * number : _HEADER_BYTES * (number + 1)],
+                head_text[PAGE_HEADER_BYTES * number : PAGE_HEADER_BYTES * (number + 1)],
                 fixed,
                 texts[0][keys_at[number] : keys_at[number + 1]],
                 texts[1][values_at[number] : values_at[number + 1]],
@@ -165,7 +163,18 @@ def _contents(batch: pa.RecordBatch) -> tuple[memoryview, memoryview]:
 
 
 def unpack_pages(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, codec: int) -> bytes:
-    """Some pages as they were before compression, one after another.
+    """Some pages as they were before compression, one after another. As `unpack_each`."""
+    if codec != NOT_COMPRESSED and CODECS[codec].name == "lz4_raw" and len(pieces) > 1:
+        code = _frame_code(max(raw_lengths))
+        if code is not None and list(map(len, pieces)) != raw_lengths:
+            return _unpack_as_frame(pieces, raw_lengths, code=code)
+    return b"".join(unpack_each(pieces, raw_lengths, codec=codec))
+
+
+def unpack_each(
+    pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, codec: int
+) -> Sequence[bytes | memoryview]:
+    """Each of some pages as it was before compression.
 
     Args:
         pieces: what is stored of each, at least one.
@@ -176,20 +185,12 @@ def unpack_pages(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, co
         OSError, pa.ArrowException: they cannot be decompressed.
     """
     if codec == NOT_COMPRESSED:
-        return b"".join(pieces)
-    packing = CODECS[codec]
-    if list(map(len, pieces)) == raw_lengths:
-        return b"".join(pieces)
-    code = _frame_code(max(raw_lengths)) if packing.name == "lz4_raw" and len(pieces) > 1 else None
-    if code is not None:
-        return _unpack_as_frame(pieces, raw_lengths, code=code)
-    unpack = packing.decompress
-    return b"".join(
-        [
-            piece if len(piece) == size else unpack(piece, size, asbytes=True)
-            for piece, size in zip(pieces, raw_lengths, strict=True)
-        ]
-    )
+        return pieces
+    unpack = CODECS[codec].decompress
+    return [
+        piece if len(piece) == size else unpack(piece, size, asbytes=True)
+        for piece, size in zip(pieces, raw_lengths, strict=True)
+    ]
 
 
 def _frame_code(size_bytes: int) -> int | None:
@@ -228,7 +229,7 @@ def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes
     flags, count, key_bytes, value_bytes, base = _read_header(page)
     if flags:
         return ROWS_DECIDE
-    keys_at = _HEADER_BYTES + 8 * count
+    keys_at = PAGE_HEADER_BYTES + 8 * count
     values_at = keys_at + key_bytes
     if values_at + value_bytes != len(page):
         raise BadPageError
@@ -238,95 +239,15 @@ def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes
     # Where keys are equally long, the place says which row it is.
     row = place * count // (key_bytes or 1)
     if row + 1 < count:
-        start, value_start, number, end, value_end = _read_two(page, _HEADER_BYTES + 8 * row)
+        start, value_start, number, end, value_end = _read_two(page, PAGE_HEADER_BYTES + 8 * row)
     else:
-        start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
+        start, value_start, number = _read_narrow(page, PAGE_HEADER_BYTES + 8 * row)
         end, value_end = key_bytes, value_bytes
     if start != place or end - start != len(key) or (sequence is not None and base + number > sequence):
         return ROWS_DECIDE
-    return page[values_at + value_start : values_at + value_end]
-
-
-def find_values(
-    content: bytes,
-    starts: npt.NDArray[np.int64],
-    batch: KeyBatch,
-    values: dict[bytes, bytes],
-    *,
-    places: npt.NDArray[np.int64],
-    sequence: int | None = None,
-) -> list[int]:
-    """`find_value` of some keys in several pages.
-
-    Args:
-        content: the pages, one after another, in the order of their keys.
-        starts: where each begins in there, and at the end where the last one ends.
-        batch: at least one key.
-        values: receives the values.
-        places: of each key, which of the pages.
-        sequence: as for `find_rows`.
-
-    Returns:
-        Of which of the keys `find_rows` has to tell.
-    Raises `BadPageError`. Cost: about 40 us, and 0.6 us a key.
-    """
-    lengths = starts[1:] - starts[:-1]
-    if count_nonzero(lengths < _HEADER_BYTES) or int(starts[-1]) != len(content):
+    if not value_start <= value_end <= value_bytes:
         raise BadPageError
-    heads = records_at(content, _HEADER_BYTES, starts[:-1]).view(_HEADER_TYPE)
-    is_simple = heads["flags"] == 0
-    sizes = np.empty((3, len(heads)), np.int64)
-    counts, key_bytes, value_bytes = sizes
-    sizes[0], sizes[1], sizes[2] = heads["rows"], heads["keys"], heads["values"]
-    keys_at = starts[:-1] + _HEADER_BYTES
-    keys_at += 8 * counts
-    values_at = keys_at + key_bytes
-    is_bad = (values_at + value_bytes != starts[1:]) | (counts == 0)
-    is_bad &= is_simple
-    if count_nonzero(is_bad):
-        raise BadPageError(int(is_bad.argmax()))
-    all_simple = count_nonzero(is_simple) == len(is_simple)
-    keys = batch.keys
-    # Of other pages nothing is searched, so that rows have to tell: no search ends before it begins.
-    low = (keys_at if all_simple else np.where(is_simple, keys_at, 1)).take(places)
-    high = (values_at if all_simple else np.where(is_simple, values_at, 0)).take(places)
-    positions = np.fromiter(map(content.find, keys, low.tolist(), high.tolist()), np.int64, len(keys))
-    undecided: list[int] = [] if all_simple else (~is_simple).take(places).nonzero()[0].tolist()
-    hits = (positions >= 0).nonzero()[0]
-    if not len(hits):
-        return undecided
-    if len(hits) < len(keys):
-        batch, positions, low, places = batch.select(hits), positions.take(hits), low.take(hits), places.take(hits)
-        keys = batch.keys
-    key_starts = positions - low
-    counts, key_bytes, value_bytes = sizes.take(places, axis=1)
-    rows = key_starts * counts // np.maximum(key_bytes, 1)  # as in `find_value`
-    is_last = rows + 1 >= counts
-    rows_at = low + 8 * (rows - counts)
-    fields = records_at(content, 8, rows_at).view(_NARROW)
-    following = records_at(content, 8, rows_at + 8 * ~is_last).view(_NARROW)
-    ends = np.where(is_last, key_bytes, following["key"])
-    value_starts, value_ends = fields["value"].astype(np.int64), np.where(is_last, value_bytes, following["value"])
-    widths = batch.widths
-    is_match = (fields["key"] == key_starts) & (ends - key_starts == widths)
-    if sequence is not None:
-        is_match &= heads["base"].take(places) + fields["sequence"] <= np.uint64(sequence)
-    is_bad = (value_starts > value_ends) | (value_ends > value_bytes)
-    is_bad &= is_match
-    if count_nonzero(is_bad):
-        raise BadPageError(int(places[is_bad.argmax()]))
-    bases = values_at.take(places)
-    value_starts += bases
-    value_ends = value_ends + bases
-    if count_nonzero(is_match) == len(is_match):
-        values.update(zip(keys, cut(content, value_starts, value_ends), strict=True))
-        return undecided
-    matches = is_match.nonzero()[0]
-    if len(matches):
-        contents = cut(content, value_starts.take(matches), value_ends.take(matches))
-        values.update(zip(batch.select(matches).keys, contents, strict=True))
-    undecided += hits[~is_match].tolist()
-    return undecided
+    return page[values_at + value_start : values_at + value_end]
 
 
 def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
@@ -342,7 +263,7 @@ def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[
     flags, count, key_bytes, value_bytes, base = _read_header(page)
     if flags:
         return _find_special(page, key, sequence=sequence)
-    keys_at = _HEADER_BYTES + 8 * count
+    keys_at = PAGE_HEADER_BYTES + 8 * count
     values_at = keys_at + key_bytes
     if values_at + value_bytes != len(page):
         raise BadPageError
@@ -351,9 +272,9 @@ def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[
         return [], True
     row = place * count // (key_bytes or 1)  # as in `find_value`
     if row + 1 < count:
-        start, value_start, number, end, value_end = _read_two(page, _HEADER_BYTES + 8 * row)
+        start, value_start, number, end, value_end = _read_two(page, PAGE_HEADER_BYTES + 8 * row)
     else:
-        start, value_start, number = _read_narrow(page, _HEADER_BYTES + 8 * row)
+        start, value_start, number = _read_narrow(page, PAGE_HEADER_BYTES + 8 * row)
         end, value_end = key_bytes, value_bytes
     if start == place and end - start == len(key) and (sequence is None or base + number <= sequence):
         value = page[values_at + value_start : values_at + value_end]
@@ -365,13 +286,13 @@ def _find_special(page: bytes, key: bytes, *, sequence: int | None) -> tuple[lis
     """As `find_rows`, of any page."""
     flags, count, key_bytes, value_bytes, base = _read_header(page)
     read, width = (_WIDE_ROW.unpack_from, 16) if flags & _IS_WIDE else (_read_narrow, 8)
-    kinds_at = _HEADER_BYTES + width * count
+    kinds_at = PAGE_HEADER_BYTES + width * count
     ends_at = kinds_at + (count if flags & _HAS_KINDS else 0)
     keys_at = ends_at + (9 * count if flags & _HAS_ENDS else 0)
     values_at = keys_at + key_bytes
     if values_at + value_bytes != len(page):
         raise BadPageError
-    fields = memoryview(page)[_HEADER_BYTES:kinds_at].cast("I" if flags & _IS_WIDE else "H")
+    fields = memoryview(page)[PAGE_HEADER_BYTES:kinds_at].cast("I" if flags & _IS_WIDE else "H")
     starts, value_starts = fields[::4], fields[1::4]
     row = _first_row(page, key, starts, keys_at=keys_at, values_at=values_at)
     versions: list[Row] = []
@@ -379,7 +300,7 @@ def _find_special(page: bytes, key: bytes, *, sequence: int | None) -> tuple[lis
         end = starts[row + 1] if row + 1 < count else key_bytes
         if page[keys_at + starts[row] : keys_at + end] != key:
             return versions, False
-        number = base + read(page, _HEADER_BYTES + width * row)[2]
+        number = base + read(page, PAGE_HEADER_BYTES + width * row)[2]
         if sequence is None or number <= sequence:
             kind = page[kinds_at + row] if flags & _HAS_KINDS else _PUT
             ends_ms = None
@@ -398,7 +319,7 @@ def rows_of_page(page: bytes) -> list[Row]:
     """All rows of a page, in its order. Raises `BadPageError`. Cost: about 1 us, and 0.5 us a row."""
     flags, count, key_bytes, value_bytes, base = _read_header(page)
     reader = _WIDE_ROW if flags & _IS_WIDE else _NARROW_ROW
-    kinds_at = _HEADER_BYTES + reader.size * count
+    kinds_at = PAGE_HEADER_BYTES + reader.size * count
     ends_at = kinds_at + (count if flags & _HAS_KINDS else 0)
     keys_at = ends_at + (9 * count if flags & _HAS_ENDS else 0)
     values_at = keys_at + key_bytes
@@ -410,7 +331,7 @@ def rows_of_page(page: bytes) -> list[Row]:
         is_valid = page[ends_at + 8 * count : keys_at]
         for row, (end_ms,) in enumerate(_END.iter_unpack(page[ends_at : ends_at + 8 * count])):
             ends_ms[row] = end_ms if is_valid[row] else None
-    fields = [*reader.iter_unpack(page[_HEADER_BYTES:kinds_at]), (key_bytes, value_bytes, 0)]
+    fields = [*reader.iter_unpack(page[PAGE_HEADER_BYTES:kinds_at]), (key_bytes, value_bytes, 0)]
     return [
         _new_row(
             Row,
@@ -440,7 +361,7 @@ def add_pairs(content: Buffer, bounds: Sequence[int], keys: list[bytes], values:
     head: tuple[int, int, int, int] | None = None
     layout: _Layout | None = None
     for place, (start, end) in enumerate(pairwise(bounds)):
-        if end - start < _HEADER_BYTES:
+        if end - start < PAGE_HEADER_BYTES:
             raise BadPageError(place)
         if head != (next_head := _read_head(content, start)):
             head, layout = next_head, _equal_rows(next_head)
@@ -468,26 +389,28 @@ def _add_pairs(page: bytes, keys: list[bytes], values: list[bytes]) -> None:
         keys += [row.key for row in rows]
         values += [row.value for row in rows]
         return
-    top = _HEADER_BYTES + 8 * count
+    top = PAGE_HEADER_BYTES + 8 * count
     bottom = top + key_bytes
     if not count or bottom + value_bytes != len(page):
         raise BadPageError
-    places = _read_places(count)(page, _HEADER_BYTES)
+    places = _read_places(count)(page, PAGE_HEADER_BYTES)
     starts, value_starts = places[::4], places[1::4]
     cut_key, cut_value = page[top:bottom].__getitem__, page[bottom:].__getitem__
     keys += map(cut_key, map(slice, starts, (*starts[1:], key_bytes)))
     values += map(cut_value, map(slice, value_starts, (*value_starts[1:], value_bytes)))
 
 
-def find_among_all(
-    content: bytes, starts: npt.NDArray[np.int64], keys: Sequence[bytes], values: dict[bytes, bytes]
-) -> None:
-    """As `find_values`, where every row is a PUT that does not end and the only one of its key, for many keys a page.
+def find_among_all(pages: Sequence[bytes], keys: Sequence[bytes], values: dict[bytes, bytes]) -> None:
+    """Add the values of some keys of pages of which every row is a PUT that does not end and the only one of its key.
 
     Raises `BadPageError`. Cost: as `add_pairs` of all pages, and 0.1 us a key.
     """
     pairs: tuple[list[bytes], list[bytes]] = ([], [])
-    add_pairs(content, starts.tolist(), *pairs)
+    for place, page in enumerate(pages):
+        try:
+            add_pairs(page, (0, len(page)), *pairs)
+        except BadPageError as error:
+            raise BadPageError(place) from error
     rows = dict(zip(*pairs, strict=True))
     for key in keys:
         if key in rows:
@@ -513,7 +436,7 @@ def _equal_rows(head: tuple[int, int, int, int]) -> _Layout | None:
     if flags or not count or key_bytes % count or value_bytes % count or count > _EQUAL_ROWS_MAX:
         return None
     key_width, value_width = key_bytes // count, value_bytes // count
-    form = f"<{_HEADER_BYTES}x{'I4x' * count}{f'{key_width}s' * count}{f'{value_width}s' * count}"
+    form = f"<{PAGE_HEADER_BYTES}x{'I4x' * count}{f'{key_width}s' * count}{f'{value_width}s' * count}"
     reader = struct.Struct(form)
     places = tuple(row * key_width | row * value_width << 16 for row in range(count))
     return reader.unpack_from, reader.size, places, 2 * count
@@ -554,7 +477,7 @@ def batch_of_run(content: bytes, raw_lengths: npt.NDArray[np.int64]) -> pa.Recor
     """
     ends = raw_lengths.cumsum()
     starts = ends - raw_lengths
-    if int(ends[-1]) != len(content) or int(raw_lengths.min()) < _HEADER_BYTES:
+    if int(ends[-1]) != len(content) or int(raw_lengths.min()) < PAGE_HEADER_BYTES:
         raise BadPageError
     octets = np.frombuffer(content, np.uint8)
     heads = octets[starts[:, None] + _HEADER_PLACES].view(_HEADER_TYPE).ravel()
@@ -562,7 +485,7 @@ def batch_of_run(content: bytes, raw_lengths: npt.NDArray[np.int64]) -> pa.Recor
     if heads["flags"].any() or len(content) > _OFFSET_MAX:
         return batch_of_pages([content[start:end] for start, end in zip(starts.tolist(), last, strict=True)])
     counts, key_bytes, value_bytes = (heads[name].astype(np.int64) for name in ("rows", "keys", "values"))
-    tops_at = starts + _HEADER_BYTES
+    tops_at = starts + PAGE_HEADER_BYTES
     keys_at = tops_at + 8 * counts
     values_at = keys_at + key_bytes
     if not counts.all() or not np.array_equal(values_at + value_bytes, ends):
@@ -590,10 +513,10 @@ def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:
 
     Raises `BadPageError`. Cost: about 20 us, and 0.5 us a page.
     """
-    heads = np.frombuffer(b"".join([page[:_HEADER_BYTES] for page in pages]), _HEADER_TYPE)
+    heads = np.frombuffer(b"".join([page[:PAGE_HEADER_BYTES] for page in pages]), _HEADER_TYPE)
     counts, key_bytes, value_bytes = (heads[name].astype(np.int64) for name in ("rows", "keys", "values"))
     flags = heads["flags"].tolist() if heads["flags"].any() else []
-    tops_at = _HEADER_BYTES + counts * (np.where(heads["flags"] & _IS_WIDE, 16, 8) if flags else 8)
+    tops_at = PAGE_HEADER_BYTES + counts * (np.where(heads["flags"] & _IS_WIDE, 16, 8) if flags else 8)
     keys_at = tops_at + counts * _special_bytes(heads["flags"]) if flags else tops_at
     values_at = keys_at + key_bytes
     lengths = np.fromiter(map(len, pages), np.int64, len(pages))
@@ -602,7 +525,7 @@ def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:
     tops, key_starts, value_starts = tops_at.tolist(), keys_at.tolist(), values_at.tolist()
     keys = b"".join([page[low:high] for page, low, high in zip(pages, key_starts, value_starts, strict=True)])
     values = b"".join([page[low:] for page, low in zip(pages, value_starts, strict=True)])
-    fixed = [page[_HEADER_BYTES:top] for page, top in zip(pages, tops, strict=True)]
+    fixed = [page[PAGE_HEADER_BYTES:top] for page, top in zip(pages, tops, strict=True)]
     rows = _join_wide(fixed, flags) if flags else np.frombuffer(b"".join(fixed), _NARROW)
     sequences = np.repeat(heads["base"], counts)
     sequences += rows["sequence"]

@@ -16,6 +16,7 @@ from copy import copy
 from itertools import chain
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
@@ -332,12 +333,15 @@ class View:
                 if values:
                     wanted = [key for key in wanted if key not in values]
                 wanted = _still_wanted(wanted, rows, by_key)
-        cached = self._values_in_cache(wanted, by_key)
-        if cached:
+        # What the cache of rows has, no filter denies. Where it has the first key it is asked of all of them before the
+        # filters, and else behind them: of keys that are nowhere.
+        is_cached = bool(self._values_in_cache(wanted[:1], by_key))
+        if is_cached:
+            cached = self._values_in_cache(wanted, by_key)
             wanted = [key for key in wanted if key not in cached]
             values = values | cached if values else cached
         if wanted:
-            self._find_in_files(wanted, by_key, values)
+            self._find_in_files(wanted, by_key, values, asks_cache=not is_cached)
         for key, versions in by_key.items():
             newest = versions[0]
             if newest.kind == PUT and newest.expires_at_ms is None:
@@ -360,9 +364,18 @@ class View:
         return values
 
     def _find_in_files(
-        self, wanted: Sequence[bytes], by_key: dict[bytes, Sequence[Row]], values: dict[bytes, bytes]
+        self,
+        wanted: Sequence[bytes],
+        by_key: dict[bytes, Sequence[Row]],
+        values: dict[bytes, bytes],
+        *,
+        asks_cache: bool,
     ) -> None:
-        """Add what files have of keys, from the newest to the oldest that may count: values where they are settled."""
+        """Add what files have of keys, from the newest to the oldest that may count: values where they are settled.
+
+        Args:
+            asks_cache: before a file, the cache of rows is asked of the keys that its filter lets pass.
+        """
         sequence, levels = self.sequence, self.levels
         if any(len(level.files) > 1 for level in levels):
             wanted = sorted(wanted)
@@ -375,8 +388,13 @@ class View:
             for file, low, high in level.of_keys(wanted):
                 if sequence is not None and file.min_sequence > sequence:
                     continue
-                self._files.reader(file).find_many(
-                    batch.slice(low, high),
+                reader = self._files.reader(file)
+                likely = reader.select(batch.slice(low, high))
+                if asks_cache and (cached := self._values_in_cache(likely.keys, by_key)):
+                    values |= cached
+                    likely = likely.select(np.flatnonzero([key not in cached for key in likely.keys]))
+                reader.find_many(
+                    likely,
                     sequence=sequence,
                     rows_by_key=rows,
                     values=None if needs_rows else values,

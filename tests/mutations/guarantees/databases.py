@@ -174,7 +174,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Pages of a file that are read for many keys are checked before they are used.",
-        always(format.join_pages, lambda it: it.checksums),
+        always(format.decode_pages, lambda it: it.checksums),
         "unit/lsm/test_page.py::test_damage_under_a_map",
     ),
     Guarantee(
@@ -188,9 +188,14 @@ GUARANTEES = [
         "unit/lsm/test_merge.py::test_a_plain_part_of_the_only_source_is_not_cut[False]",
     ),
     Guarantee(
-        "A key of a batch is not found in a row that has more than its bytes.",
-        see(page.find_values, lambda it: it.widths, 3),
-        "unit/lsm/test_page.py::test_many_keys_in_many_pages",
+        "A key is not found in a row that has more than its bytes.",
+        never(page.find_value, lambda it: it.start),
+        "unit/lsm/test_page.py::test_the_value_of_a_key_alone",
+    ),
+    Guarantee(
+        "Of a page that says that a value ends before it begins, no value is given.",
+        never(page.find_value, lambda it: it.value_end),
+        "unit/lsm/test_page.py::test_a_page_that_contradicts_itself",
     ),
     Guarantee(
         "A scan that ends soon shows of a key in several places the newest row.",

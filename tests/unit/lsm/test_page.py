@@ -28,7 +28,6 @@ from lakebed.lsm.page import (
     find_among_all,
     find_rows,
     find_value,
-    find_values,
 )
 from lakebed.lsm.row_merge import rows_of_batch
 from lakebed.lsm.short_scan import Chunk
@@ -97,8 +96,8 @@ def test_wide_and_special_pages(rows: list[Row]) -> None:
         assert find_rows(page, row.key)[0] == (expected if row.kind == Kind.MERGE else [row])
 
 
-def test_many_keys_in_many_pages() -> None:
-    """Each is found in its page as a search for it alone finds it, and what is not found so is left to its rows."""
+def test_the_value_of_a_key_alone() -> None:
+    """It is that of its newest row, and where that is not settled the rows decide; no other key's is taken for it."""
     pages = [
         [put(b"k%03d" % number, number, b"v%d" % number) for number in range(40)],
         [put(b"k%03d" % number, 900 - number) for number in range(40, 60)],
@@ -108,7 +107,6 @@ def test_many_keys_in_many_pages() -> None:
         [put(b"08", 1), Row(b"081", 2, int(Kind.PUT), b"ends", 5)],
     ]
     contents = [page_of(rows) for rows in pages]
-    starts = np.cumsum([0, *map(len, contents)])
     asked = [
         (key, place)
         for place, rows in enumerate(pages)
@@ -116,14 +114,9 @@ def test_many_keys_in_many_pages() -> None:
         for key in (row.key, row.key[:-1], row.key + b"x")
         if key
     ]
-    keys, places = [key for key, _ in asked], np.array([place for _, place in asked])
     for sequence in (None, 0, 30, 870):
-        values: dict[bytes, bytes] = {}
-        undecided = find_values(b"".join(contents), starts, KeyBatch(keys), values, places=places, sequence=sequence)
-        single = [find_value(contents[place], key, sequence=sequence) for key, place in asked]
-        assert sorted(undecided) == [number for number, value in enumerate(single) if value is ROWS_DECIDE]
-        assert values == {key: value for key, value in zip(keys, single, strict=True) if isinstance(value, bytes)}
-        for (key, place), value in zip(asked, single, strict=True):
+        for key, place in asked:
+            value = find_value(contents[place], key, sequence=sequence)
             rows = [row for row in pages[place] if row.key == key and (sequence is None or row.sequence <= sequence)]
             assert value is ROWS_DECIDE or value == (rows[0].value if rows else None)
             assert value is not ROWS_DECIDE or place > 1 or sequence is not None or not rows
@@ -142,33 +135,24 @@ def test_many_keys_of_few_pages() -> None:
         [put(b"m", 1, b"w" * 70_000), put(b"n", 2)],
     ]
     contents = [page_of(rows) for rows in pages]
-    starts = np.cumsum([0, *map(len, contents)])
     expected = {row.key: row.value for rows in pages for row in rows}
     values: dict[bytes, bytes] = {}
-    find_among_all(b"".join(contents), starts, [*expected, b"k", b"k0001", b"z"], values)
+    find_among_all(contents, [*expected, b"k", b"k0001", b"z"], values)
     assert values == expected
     for place in range(3):
-        starts[place + 1 :] += 1
-        content = b"".join(page + b"!" * (number == place) for number, page in enumerate(contents))
         with pytest.raises(BadPageError) as caught:
-            find_among_all(content, starts, list(expected), {})
+            find_among_all([page + b"!" * (number == place) for number, page in enumerate(contents)], [b"k"], {})
         assert caught.value.place == place
-        starts[place + 1 :] -= 1
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_page_that_contradicts_itself(place: int) -> None:
-    """Values that end before they begin, or behind the page, are noticed, and in which of the pages."""
-    pages = [page_of([put(b"a", 1, b"12"), put(b"b", 2, b"34"), put(b"c", 3, b"56")])] * 2
-    for at, byte in ((26, 5), (34, 200), (42, 250)):
-        bad = bytearray(pages[place])
+def test_a_page_that_contradicts_itself() -> None:
+    """A value that ends before it begins, or behind the page, is noticed."""
+    page = page_of([put(b"a", 1, b"12"), put(b"b", 2, b"34"), put(b"c", 3, b"56")])
+    for at, byte, key in ((26, 5, b"a"), (34, 200, b"a"), (42, 250, b"c")):
+        bad = bytearray(page)
         bad[at] = byte
-        contents = [*pages[:place], bytes(bad), *pages[place + 1 :]]
-        starts = np.cumsum([0, *map(len, contents)])
-        batch = KeyBatch([b"a", b"b", b"c"] * 2)
-        with pytest.raises(BadPageError) as caught:
-            find_values(b"".join(contents), starts, batch, {}, places=np.array([0, 0, 0, 1, 1, 1]))
-        assert caught.value.place == place
+        with pytest.raises(BadPageError):
+            find_value(bytes(bad), key)
 
 
 ROWS = [put(b"%06d" % number, number, b"value %d" % number * 3) for number in range(6000)]

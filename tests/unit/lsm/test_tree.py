@@ -393,6 +393,25 @@ def test_a_view_takes_cached_rows_of_its_own_moment_alone() -> None:
     assert world.tree.view().get_many([b"a", b"b"]) == [b"2", b"2"]
 
 
+def test_many_keys_of_which_the_cache_of_rows_has_some() -> None:
+    """Whether it has the first of them or not, each is answered, and of what it has no block is read."""
+    cache = BlockCache(1 << 20)
+    world = World(cache=cache)
+    model = {b"%02d" % number: b"v%d" % number for number in range(40)}
+    for key, value in model.items():
+        world.put(key, value)
+    world.flush()
+    kept = list(model)[:20]
+    assert [world.tree.latest(key) for key in kept] == [model[key] for key in kept]
+    reads: list[int] = []
+    world.hooked.on_read = lambda: reads.append(1)
+    cache.clear()
+    assert world.tree.view().get_many([b"x", *kept]) == [None, *(model[key] for key in kept)]
+    assert len(reads) == 1, "more was read than filter and index"
+    for keys in ([*model, b"x"], [b"x", *reversed(model)]):
+        assert world.tree.view().get_many(keys) == list(map(model.get, keys))
+
+
 def test_values_that_end_are_not_cached() -> None:
     """A value with an end, and one combined with such a value, are gone in time however often they were read."""
     world = World(operator="append")

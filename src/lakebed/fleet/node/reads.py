@@ -18,7 +18,7 @@ from lakebed.fleet.node.attached import AttachedTenant
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.timeline import Timeline
 from lakebed.fleet.ports import Found, FoundMany
-from lakebed.key_value.port import validate_bounds
+from lakebed.kv.ranges import check_range
 from lakebed.lsm.model import check_key
 from lakebed.lsm.view import View
 
@@ -76,7 +76,7 @@ class Reads:
         at_least: int,
     ) -> Iterator[pa.RecordBatch]:
         """See `lakebed.fleet.ports.NodePort.scan`."""
-        validate_bounds(start, end)
+        check_range(start, end)
         timeline = self._await_timeline(attached, name, lsn, at_least)
         return self._batches(attached, timeline, timeline.view(lsn), start, end)
 

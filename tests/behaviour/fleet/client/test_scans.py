@@ -11,6 +11,7 @@ import pytest
 from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.model import Policy
+from lakebed.lsm.model import KEY_BYTES_MAX
 from worlds.fleet_in_process import FleetInProcess
 
 PIECE_ROWS = 7
@@ -121,3 +122,15 @@ def test_a_state_that_is_not_kept_any_more_is_not_mixed_with_another(fleet: CutF
     with pytest.raises(InvalidRequest) as refused:
         main.scan_arrow(lsn=50)
     assert refused.value.kind == "below_cutoff"
+
+
+def test_a_scan_that_is_cut_off_behind_the_longest_key_goes_on(fleet: CutFleet) -> None:
+    """What is left begins behind a key that has as many bytes as a key can have."""
+    tenant = fleet.tenant()
+    tenant.create(policy=Policy(retain_rows=1000))
+    keys = [*(b"a%d" % number for number in range(PIECE_ROWS - 1)), b"b" * KEY_BYTES_MAX, b"c", b"d"]
+    tenant.main.write([(key, b"1") for key in keys])
+    fleet.cuts = [1]
+    assert [key for key, _ in tenant.main.scan()] == keys
+    assert fleet.cuts == []
+    assert [key for key, _ in tenant.main.scan(keys[-3] + b"\0")] == [b"c", b"d"]
