@@ -54,6 +54,7 @@ test-long: environments hadoop-aws s3-tests lakefs ## the long tests, and the ra
 	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -m "not long" -s tests/property tests/simulation \
 		tests/unit/lsm/test_ceilings.py tests/unit/repo/committed/test_diff_segments.py \
 		tests/behaviour/repo/test_collection.py tests/behaviour/repo/test_commit_races.py \
+		tests/behaviour/table/test_data_changes.py \
 		tests/behaviour/table/test_lost_replies.py tests/behaviour/table/test_crash_points.py \
 		tests/behaviour/table/test_dynamic_bucket_faults.py tests/behaviour/fleet/node/test_crashes.py
 
@@ -150,7 +151,7 @@ $(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
 	@tools/setup.sh paimon-java $(PAIMON)
 
 .PHONY: environments java jar jars postgresql hadoop-aws s3-tests lakefs
-environments: java jar postgresql build/spark.jsa $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
+environments: java jar postgresql build/spark.jsa build/.collected $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
 
 java:
 	@tools/setup.sh java
@@ -166,6 +167,12 @@ build/spark.jsa: $(VENV)/.ready | java jar
 	@mkdir -p build
 	@PYTHONPATH=src:tests $(RUN) -W ignore -m worlds.spark_archive $@ >build/spark-archive.log 2>&1 || \
 		echo "The archive of Spark's classes could not be made: build/spark-archive.log says why."
+
+# In a fresh clone pytest rewrites the assertions of every file, for half a minute. Each worker would do so, at one time.
+build/.collected: | $(VENV)/.ready
+	@mkdir -p build
+	@$(RUN) -m pytest -q -n 0 --collect-only tests >build/collected.log 2>&1 || true
+	@touch $@
 
 hadoop-aws: $(S3A)/.ready ## Hadoop's file system for S3, 700 MB by Maven, for the tests of Spark on a bucket
 

@@ -140,3 +140,10 @@ def test_the_last_key_of_an_administrator_stays(cli: Cli, tmp_path: Path) -> Non
     """Its dry run says so too."""
     key = cli("key", "create", tmp_path / "lake", "--role", "admin", "--json").json["access_key_id"]
     check(cli, "key", "revoke", tmp_path / "lake", key, code=exits.USAGE, says="last access key")
+
+
+def test_a_dry_collection_of_a_repository_owns_nothing(cli: Cli, home: str) -> None:
+    """It works while another process owns the repositories."""
+    with lakebed.repo.open_all(home):
+        report = cli("repo", "collect", home, "ops", "--dry-run")
+        assert (report.code, report.err) == (0, "")

@@ -34,8 +34,8 @@ from lakebed.table.schema.schema import decode_schema, encode_schema, new_schema
 from lakebed.testing import seed_count
 from worlds.binary_rows import encode_row
 
-BRIEF = settings(max_examples=seed_count(20), deadline=None)
-THOROUGH = settings(max_examples=seed_count(60), deadline=None)
+BRIEF = settings(max_examples=seed_count(12), deadline=None)
+THOROUGH = settings(max_examples=seed_count(30), deadline=None)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NATURAL = st.integers(0, 2**62)
 TEXT = st.text(max_size=30)

@@ -31,7 +31,7 @@ from worlds.table.histories import Histories, run_histories
 from worlds.table.world import TableWorld
 
 STEP_COUNT = 30
-SEEDS = 12
+SEEDS = 8
 LONG_START, LONG_COUNT, LONG_CHUNK_SIZE = 1_000_000, 10_000, 100
 MET = ("files expired", "deleted with a tag", "upgrade", "rolled back", "foreign")
 """What the law is about; the long run meets each at least a thousand times."""

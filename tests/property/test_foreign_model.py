@@ -10,7 +10,7 @@ from lakebed.testing import seed_count
 from worlds.table.foreign_world import ForeignWorld
 
 STEP_COUNT = 30
-SEEDS = 8
+SEEDS = 5
 MET = ("java rolls back", "java expires", "java drops", "files expired", "deleted with a tag", "rolled back")
 
 

@@ -23,7 +23,7 @@ from lakebed.runtime import Environment
 from lakebed.testing import ManualClock, seed_count
 from worlds.kv.model import Change, Rows, apply_change, visible
 
-SEEDS = 6
+SEEDS = 4
 STEPS = 250
 KEYS = [b"%02d" % i for i in range(24)] + [b"a", b"a\x00", b"a\xff", b"\xff\xff"]
 AT_ONCE = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0))

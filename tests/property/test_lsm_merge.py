@@ -130,7 +130,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "WINDOW_GROWTH", 2)
 
 
-LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=seed_count(16))
+LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=seed_count(10))
 
 
 @LAW
@@ -284,7 +284,7 @@ def build() -> Callable[..., View]:
     return build_view
 
 
-@settings(LAW, max_examples=seed_count(40))
+@settings(LAW, max_examples=seed_count(20))
 @given(
     histories(size_max=60),
     st.lists(st.integers(0, 60), min_size=4, max_size=6),

@@ -81,7 +81,7 @@ def runs_max(file_set: FileSet, run_count: int) -> float:
     return (run_count - 1) * (1 + math.log2(max(sizes) / min(sizes)))
 
 
-@settings(max_examples=seed_count(100), deadline=None)
+@settings(max_examples=seed_count(50), deadline=None)
 @given(file_sets(), st.integers(2, 6))
 def test_plans_keep_recency_end_and_bound_what_is_left(file_set: FileSet, run_count: int) -> None:
     """Each plan takes neighbours in age, `bottom` is right, plans end, and few runs are left."""

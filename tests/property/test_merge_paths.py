@@ -71,7 +71,7 @@ def written(store: ObjectStore, name: str, rows: list[Row], *, level: int, row_g
     )
 
 
-@settings(deadline=None, max_examples=seed_count(25))
+@settings(deadline=None, max_examples=seed_count(15))
 @given(files_of_rows, st.integers(1, 5), st.sampled_from([1, 40, 300, 2**20]))
 @example([([("a", 9, 0), ("a", 1, 0)], False)], 1, 1)
 @example([([("a", 1, 0), ("a", 9, 3), ("b", 2, 0)], False), ([("a", 5, 0), ("b", 1, 0)], False)], 1, 1)

@@ -181,7 +181,7 @@ def test_threads_share_the_cache() -> None:
     readers = [ManifestReader(history.store, Layout(), environment=Environment(), cache=cache) for _ in range(4)]
 
     def look(number: int) -> None:
-        for which in random.Random(number).choices(range(len(history.versions)), k=60):
+        for which in random.Random(number).choices(range(len(history.versions)), k=25):
             history.check(readers[number], which)
 
     with ThreadPoolExecutor(4) as pool:

@@ -92,7 +92,7 @@ def outcome(base: Rows, changes: Rows, clears: tuple[tuple[bytes, bytes | None],
     return result, *counts
 
 
-@settings(max_examples=seed_count(40), deadline=None)
+@settings(max_examples=seed_count(20), deadline=None)
 @given(
     options=OPTIONS,
     base=st.dictionaries(PATHS, VALUES, max_size=60),
@@ -144,7 +144,7 @@ def check_reads(
     assert len(ranges) == ref.range_count
 
 
-@settings(max_examples=seed_count(20), deadline=None)
+@settings(max_examples=seed_count(10), deadline=None)
 @given(
     options=OPTIONS,
     first=st.dictionaries(PATHS, VALUES, max_size=40),

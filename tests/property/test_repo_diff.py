@@ -32,7 +32,7 @@ PATHS = st.one_of(
 STATES = st.dictionaries(PATHS, st.sampled_from(VALUES), max_size=120)
 RANGES = st.sampled_from([SMALL_RANGES, TINY_RANGES, RangeOptions()])
 
-BASE_COUNT = 200_000
+BASE_COUNT = 100_000
 
 
 @st.composite
@@ -58,7 +58,7 @@ def changes_of(committed: Committed, left: MetarangeRef, right: MetarangeRef) ->
     return Changes(clears=(), rows=rows)
 
 
-@settings(max_examples=seed_count(40), deadline=None)
+@settings(max_examples=seed_count(20), deadline=None)
 @given(pairs(), RANGES)
 def test_a_difference_is_what_the_dictionaries_say(pair: tuple[State, State], ranges: RangeOptions) -> None:
     """Sorted, each path once, with both entries; and nothing else, in any part of the paths."""
@@ -84,7 +84,7 @@ def test_a_difference_is_what_the_dictionaries_say(pair: tuple[State, State], ra
         assert has_difference(committed, *refs) == bool(want)
 
 
-@settings(max_examples=seed_count(30), deadline=None)
+@settings(max_examples=seed_count(15), deadline=None)
 @given(pairs(), RANGES)
 def test_applying_a_difference_gives_the_other_side(pair: tuple[State, State], ranges: RangeOptions) -> None:
     """The difference from left to right, applied to left, is right, to the id; and the way back is the inverse."""
@@ -97,7 +97,7 @@ def test_applying_a_difference_gives_the_other_side(pair: tuple[State, State], r
         assert (forth.added, forth.changed, forth.removed) == (back.removed, back.changed, back.added)
 
 
-@settings(max_examples=seed_count(20), deadline=None)
+@settings(max_examples=seed_count(10), deadline=None)
 @given(STATES, STATES, RANGES)
 def test_what_is_equal_is_not_read(base: State, other: State, ranges: RangeOptions) -> None:
     """A state does not differ from itself, and a side that changed nothing leaves the other's: without reading."""
@@ -114,8 +114,8 @@ def test_what_is_equal_is_not_read(base: State, other: State, ranges: RangeOptio
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[tuple[Committed, MetarangeRef]]:
-    """A base of 200 thousand entries in a hundred ranges or so."""
-    with open_committed(RangeOptions(entry_count_min=256, raggedness=2_048)) as committed:
+    """A base of a hundred thousand entries in a hundred ranges or so."""
+    with open_committed(RangeOptions(entry_count_min=128, raggedness=1_024)) as committed:
         writer = committed.writer()
         for start in range(0, BASE_COUNT, 50_000):
             numbers = range(start, start + 50_000)
@@ -147,9 +147,9 @@ def differing(committed: Committed, *refs: MetarangeRef) -> int:
     return len(set.union(*ids) - set.intersection(*ids))
 
 
-@pytest.mark.parametrize("first", [0, 60_000], ids=["everywhere", "in-one-place"])
+@pytest.mark.parametrize("first", [0, 30_000], ids=["everywhere", "in-one-place"])
 def test_a_difference_opens_only_ranges_that_differ(large: tuple[Committed, MetarangeRef], first: int) -> None:
-    """0.1 % changed in 200 thousand entries: no more ranges are opened than one of the two sides has for itself."""
+    """0.1 % changed in 100,000 entries: no more ranges are opened than one of the two sides has for itself."""
     committed, base = large
     changed = with_changes(committed, base, seed=1, share=0.001, first=first)
     with committed.count() as counts:
@@ -160,7 +160,7 @@ def test_a_difference_opens_only_ranges_that_differ(large: tuple[Committed, Meta
         assert counts.ranges_read < base.range_count / 4
 
 
-@pytest.mark.parametrize("places", [(0, 0), (60_000, 60_000), (60_000, 150_000)], ids=["everywhere", "one", "two"])
+@pytest.mark.parametrize("places", [(0, 0), (30_000, 30_000), (30_000, 75_000)], ids=["everywhere", "one", "two"])
 def test_a_merge_opens_only_ranges_that_differ(large: tuple[Committed, MetarangeRef], places: tuple[int, int]) -> None:
     """0.1 % changed by both sides: no more ranges are opened than are not in all three states."""
     committed, base = large
@@ -170,7 +170,7 @@ def test_a_merge_opens_only_ranges_that_differ(large: tuple[Committed, Metarange
         outcome = merge_metaranges(committed, base=base, source=source, destination=destination, strategy="source-wins")
     assert outcome.ref is not None
     assert counts.ranges_read <= differing(committed, base, source, destination)
-    if places == (60_000, 150_000):
+    if places == (30_000, 75_000):
         assert counts.ranges_read <= 2  # one behind each change, whose rows are written together with the change's
     sides = [paths_changed(committed, base, ref) for ref in (source, destination, outcome.ref)]
     assert set(sides[2]) <= {*sides[0], *sides[1]}

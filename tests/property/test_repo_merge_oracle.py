@@ -189,7 +189,7 @@ def three_states(committed: Committed, three: tuple[State, State, State]) -> Ite
     yield {"base": base, "source": destination, "destination": source}
 
 
-@settings(max_examples=seed_count(12), deadline=None)
+@settings(max_examples=seed_count(6), deadline=None)
 @given(histories(), st.sampled_from([SMALL_RANGES, TINY_RANGES, RangeOptions()]))
 def test_a_merge_is_the_same_from_both_sides(three: tuple[State, State, State], ranges: RangeOptions) -> None:
     """Source and destination can be exchanged: the same result to the last byte, or the same conflicts.
@@ -211,7 +211,7 @@ def test_a_merge_is_the_same_from_both_sides(three: tuple[State, State, State], 
         assert won.id == also.id
 
 
-@settings(max_examples=seed_count(12), deadline=None)
+@settings(max_examples=seed_count(6), deadline=None)
 @given(histories(), st.sampled_from(STRATEGIES), st.sampled_from([b"", b"1", b"1/", b"1/0", b"3/1", b"x", b"\xff"]))
 def test_a_partial_merge_takes_its_prefix_alone(
     three: tuple[State, State, State], strategy: Strategy | None, prefix: bytes

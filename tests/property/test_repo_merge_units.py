@@ -86,7 +86,7 @@ def histories(draw: st.DrawFn) -> tuple[State, State, State]:
 
 
 @pytest.mark.parametrize("window_row_count", [2, pytest.param(65_536, marks=pytest.mark.long)])
-@settings(max_examples=seed_count(6), deadline=None)
+@settings(max_examples=seed_count(4), deadline=None)
 @given(
     three=histories(),
     strategy=st.sampled_from([None, "source-wins", "dest-wins"]),

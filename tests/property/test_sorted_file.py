@@ -98,7 +98,7 @@ OPTIONS = st.builds(
 )
 
 
-@settings(max_examples=seed_count(40), deadline=None)
+@settings(max_examples=seed_count(20), deadline=None)
 @given(rows=sorted_rows(), options=OPTIONS, cuts=st.lists(st.integers(0, 60), max_size=4), data=st.data())
 def test_every_way_of_reading_gives_what_was_written(
     rows: list[Row], options: FileOptions, cuts: list[int], data: st.DataObject
@@ -131,7 +131,7 @@ def test_every_way_of_reading_gives_what_was_written(
     assert scanned(reader, start, end, ahead_bytes=ahead_bytes) == inside
 
 
-@settings(max_examples=seed_count(40), deadline=None)
+@settings(max_examples=seed_count(20), deadline=None)
 @given(rows=sorted_rows(), options=OPTIONS)
 def test_flags_of_blocks_are_true(rows: list[Row], options: FileOptions) -> None:
     """A plain block has only puts that never end, of keys that are once in the file; the other flags likewise."""
@@ -149,7 +149,7 @@ def test_flags_of_blocks_are_true(rows: list[Row], options: FileOptions) -> None
             assert block.find(key) == sum(row.key < key for row in inside)
 
 
-@settings(max_examples=seed_count(30), deadline=None)
+@settings(max_examples=seed_count(15), deadline=None)
 @given(keys=st.sets(st.binary(min_size=1, max_size=40), min_size=1, max_size=500), bits=st.integers(1, 20))
 def test_filter_has_no_false_negatives(keys: set[bytes], bits: int) -> None:
     """Every key that was put into a filter is found in it; asked one by one or together, it says the same."""

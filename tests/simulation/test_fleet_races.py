@@ -14,7 +14,7 @@ import pytest
 from lakebed.testing import seed_count
 from worlds.fleet.scenarios import SIMULATION
 
-SEEDS_DEFAULT = 12
+SEEDS_DEFAULT = 8
 LONG_START, LONG_COUNT = 100_000, 1_000
 CHUNK_COUNT = 2
 MET = ("appends", "reads", "node lives", "checkpoints", "timelines read at rest", "objects at rest")

@@ -12,7 +12,7 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.objects import open_store
 from lakebed.testing import FaultRates, Scheduler, seed_count
 
-SEEDS = 40
+SEEDS = 24
 BY_HAND = DatabaseOptions(background=False)
 FAULTS = FaultRates(error_before=0.01, lost_request=0.01, lost_reply=0.02, late=0.01, pause=0.02)
 

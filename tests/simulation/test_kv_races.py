@@ -15,7 +15,7 @@ from lakebed.objects import create_once
 from lakebed.testing import seed_count
 from worlds.kv.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 24
+SEEDS_DEFAULT = 16
 LONG_START, LONG_COUNT = 100_000, 1_000
 CHUNK_COUNT = 2
 

@@ -23,7 +23,7 @@ from lakebed.objects.create_once import TRIES_MAX
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.testing import FaultRates, Scheduler, seed_count
 
-SEEDS = seed_count(20)
+SEEDS = seed_count(12)
 MUTATION_SEEDS_MAX = 200
 WRITER_COUNT = 4
 APPENDS_A_WRITER = 6

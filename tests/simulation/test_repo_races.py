@@ -13,7 +13,7 @@ import pytest
 from lakebed.testing import seed_count
 from worlds.repo.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 12
+SEEDS_DEFAULT = 8
 LONG_START, LONG_COUNT = 100_000, 1_000
 CHUNK_COUNT = 1
 

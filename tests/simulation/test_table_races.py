@@ -293,7 +293,7 @@ def run_seeds(seeds: range) -> Counter[str]:
     return counts
 
 
-SEEDS_DEFAULT = 10
+SEEDS_DEFAULT = 6
 
 
 def test_races_lose_nothing_and_leave_nothing(tell: Callable[[str], None]) -> None:

@@ -26,7 +26,8 @@ from lakebed.fleet.ports import (
     TimelineInfo,
 )
 
-CONTEXT = multiprocessing.get_context("spawn")
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([ControlSettings.__module__])  # each start would import it anew, for seconds
 
 
 class _Taking:

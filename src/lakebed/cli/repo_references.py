@@ -10,6 +10,7 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.repo_checks import check_change, tag_to_drop
 from lakebed.cli.repo_context import BranchName, RepositoryCommand
+from lakebed.objects.reserve import freeing_space
 
 TagName = Annotated[str, argument("TAG", help="The tag.")]
 
@@ -70,7 +71,7 @@ class DropBranch(Deletion, RepositoryCommand, name="drop-branch"):
             self.result({"branch": self.name, "dry_run": True, "uncommitted": count}, text)
             return
         self.ask(f"Drop the branch {self.name} of {self.repository} with what is uncommitted on it?")
-        with self.writing() as repository:
+        with freeing_space(), self.writing() as repository:
             repository.delete_branch(self.name)
         self.result({"branch": self.name, "dry_run": False}, f"Dropped the branch {self.name}.")
 
@@ -146,6 +147,6 @@ class DropTag(Deletion, RepositoryCommand, name="drop-tag"):
             )
             return
         self.ask(f"Drop the tag {self.name} of {self.repository}?")
-        with self.writing() as repository:
+        with freeing_space(), self.writing() as repository:
             repository.delete_tag(self.name)
         self.result({"tag": self.name, "dry_run": False}, f"Dropped the tag {self.name}.")

@@ -10,6 +10,7 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.repo_context import RepositoriesCommand, RepositoryCommand
 from lakebed.errors import InvalidRequest
+from lakebed.objects.reserve import freeing_space
 from lakebed.repo.model.names import check_branch_name, check_repository_name
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.repository import Repository
@@ -53,7 +54,7 @@ class ListRepositories(RepositoriesCommand, name="list"):
 
 
 class Drop(Deletion, RepositoryCommand, name="drop"):
-    """Drop a repository with all its branches and tags; the next collection of the lake deletes what only it held."""
+    """Drop a repository with all its branches and tags; a collection of the lake, a day later, deletes what it held."""
 
     force: Annotated[bool, option("--force", help="Also one that is read-only.")] = False
 
@@ -70,7 +71,7 @@ class Drop(Deletion, RepositoryCommand, name="drop"):
             )
             return
         self.ask(f"Drop the repository {self.repository} with all its branches and tags?")
-        with self.writing_all() as repositories:
+        with freeing_space(), self.writing_all() as repositories:
             repositories.delete(self.repository, force=self.force)
         self.result({"repository": self.repository, "dry_run": False}, f"Dropped the repository {self.repository}.")
 
@@ -102,7 +103,7 @@ class SetRetention(RepositoryCommand, name="set-retention"):
 
     def run(self) -> None:
         days = _days_of(self.branch_days)
-        with self.writing() as repository:
+        with freeing_space(), self.writing() as repository:
             repository.set_retention(default_days=self.default_days, branch_days=days)
         facts = {"default_days": self.default_days, "branch_days": days}
         text = f"Commits of {self.repository} keep their objects for {output.count(self.default_days, 'day')}"
@@ -132,7 +133,8 @@ class Collect(Deletion, RepositoryCommand, name="collect"):
     def run(self) -> None:
         options = CollectionOptions(grace=duration(self.grace))
         self.ask(f"Collect the garbage of {self.repository}? (--dry-run shows what would be deleted.)")
-        with self.writing() as repository, output.progress("collecting") as progress:
+        opening = self.reading if self.dry_run else self.writing
+        with freeing_space(), opening() as repository, output.progress("collecting") as progress:
             report = repository.collect(options, dry_run=self.dry_run, progress=progress)
         json_output.print_report(report, json=self.json)
 

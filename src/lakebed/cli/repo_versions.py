@@ -18,6 +18,7 @@ from lakebed.cli.repo_context import (
     print_differences,
 )
 from lakebed.errors import InvalidRequest
+from lakebed.objects.reserve import freeing_space
 from lakebed.texts import utc
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ class Reset(Deletion, RepositoryCommand, name="reset"):
         self.ask(
             f"Move {self.branch} to {self.hard}?" if self.hard else f"Discard uncommitted changes on {self.branch}?"
         )
-        with self.writing() as repository:
+        with freeing_space(), self.writing() as repository:
             target = repository.branch(self.branch)
             changed = any(_is_selected(self.path, difference.path) for difference in target.status(self.path or ""))
             if self.hard is not None:

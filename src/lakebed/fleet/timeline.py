@@ -178,7 +178,8 @@ class Timeline:
     def _successor(self, id: str, problem: NotFound | Conflict, attempts: Attempts) -> str:
         """The timeline that has the name now, given one whose log takes no rows: it was sealed, dropped, or is a pin.
 
-        It is the same one while the control plane that answers has not seen the change.
+        It is the same one while the control plane that answers has not seen the change, and while the log, which was
+        away when a tenant was created, has not begun its timeline.
 
         Raises `NotFound`: the tenant or the name is gone. `InvalidRequest` (``read_only``).
         """
@@ -189,11 +190,11 @@ class Timeline:
         if id in route.sealed:
             raise self._read_only("what a restore has replaced")
         if isinstance(problem, NotFound):
-            successor = next((info for info in self._infos(self._reads.attempts()) if info.id == id), None)
-            if successor is None or not successor.is_read_only:
-                raise problem
-            raise self._read_only(f"a pin at LSN {successor.lsn}")
-        return id  # an old owner of the ledger does not know yet what the log does
+            pin = next((info for info in self._infos(attempts) if info.id == id and info.is_read_only), None)
+            if pin is not None:
+                raise self._read_only(f"a pin at LSN {pin.lsn}")
+        # The log has not begun yet what the ledger has, or an old owner of the ledger does not know what the log does.
+        return id
 
     def _read_only(self, what: str) -> InvalidRequest:
         return InvalidRequest(
@@ -282,7 +283,7 @@ class Timeline:
                 info = self.status()
                 if info.is_read_only:
                     return info.lsn
-                raise problem
+                attempts.note(problem)  # the log has not begun it yet
             except (Unavailable, OutcomeUnknown) as problem:
                 attempts.note(problem)
         raise attempts.failure() from attempts.reason

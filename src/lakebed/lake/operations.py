@@ -21,7 +21,7 @@ from lakebed.lake.names import WAREHOUSE_SUFFIX, StoreName
 from lakebed.lake.stores import Stores, call_each, list_table_folders, path_in
 from lakebed.objects.path import join_path
 from lakebed.objects.probe import leftover_probes
-from lakebed.objects.reserve import RESERVE_PATH, keep_reserve
+from lakebed.objects.reserve import RESERVE_PATH, freeing_space, keep_reserve
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Explanation, Listing, Pin, Version
 from lakebed.reclaim.sweep import Sweeper
 
@@ -120,6 +120,7 @@ def _explain(lake: Stores, path: str) -> Explanation | None:
     return next((explanation for explanation in explanations if explanation is not None), None)
 
 
+@freeing_space()
 def collect(lake: Stores, collection: Collection) -> list[CollectionReport]:
     """Delete what is no longer needed, by each store's own retention settings. As `Lake.collect`.
 

@@ -51,7 +51,7 @@ def _blow(
 
 def test_a_storm_of_processes(tmp_path: Path, tell: Callable[[str], None]) -> None:
     """Acknowledged writes are there, pins read what they pinned, fsck is content, and nothing is left over."""
-    tell(f"storm: {blow(tmp_path, seconds=8, seed=1)}")
+    tell(f"storm: {blow(tmp_path, seconds=5, seed=1)}")
 
 
 @pytest.mark.long

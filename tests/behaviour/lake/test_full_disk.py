@@ -13,6 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lakebed import repo
+from lakebed.cli import exits
+from lakebed.cli.main import run
 from lakebed.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from lakebed.fsck.check import check_lake
 from lakebed.kv import Database, DatabaseAdmin
@@ -27,6 +30,8 @@ from lakebed.objects.reserve import (
     freeing_space,
     give_up_reserve,
 )
+from lakebed.server.options import ServerOptions
+from lakebed.server.serve import start_server
 from worlds.waiting import pause
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.float64())])
@@ -203,6 +208,63 @@ def test_a_database_by_its_own_path_is_destroyed_on_a_full_disk(disk: Path, lake
         Database.open(location)
     with Database.open(DatabaseLocation.at(str(disk / "other"))) as db:
         db.put(b"k", b"v")
+
+
+def fill_repository(folder: Path) -> str:
+    """A repository with an object that stays, and a megabyte that is staged; the lake."""
+    lake = str(folder / "lake")
+    with repo.open(f"{lake}/analytics.repo", options=repo.RepositoryOptions(background=False)) as analytics:
+        main = analytics.branch("main")
+        main.put("kept", b"kept")
+        main.commit("what stays")
+        for number in range(20):
+            main.put(f"junk/{number}", os.urandom(50_000))
+    return lake
+
+
+def test_a_repository_without_an_owner_is_freed_on_a_full_disk(disk: Path) -> None:
+    """Becoming its owner writes, too: commands that give up objects or collect them have the reserve for that."""
+    lake = fill_repository(disk)
+    fill(disk)
+    assert run(["repo", "put", lake, "analytics", "main", "more", str(disk / "filler")]) == exits.UNAVAILABLE
+    assert run(["repo", "reset", lake, "analytics", "main", "--yes"]) == 0
+    assert run(["repo", "collect", lake, "analytics", "--grace", "0s", "--yes"]) == 0
+    assert free_bytes(disk) > 500_000
+    with repo.open(f"{lake}/analytics.repo") as analytics:
+        assert analytics.branch("main").get("kept") == b"kept"
+    assert run(["collect", lake, "--yes"]) == 0
+    assert list(disk.rglob(RESERVE_PATH))
+
+
+def test_a_repository_is_dropped_on_a_full_disk(disk: Path) -> None:
+    """It is given up, and a collection of the lake runs; that gets what it held a day later."""
+    lake = fill_repository(disk)
+    fill(disk)
+    assert run(["repo", "drop", lake, "analytics", "--yes"]) == 0
+    assert run(["collect", lake, "--yes"]) == 0
+    assert run(["repo", "create", lake, "another"]) == 0
+
+
+def test_a_served_repository_is_freed_on_a_full_disk(disk: Path) -> None:
+    """A change whose outcome is unknown keeps reads waiting, and not what frees space."""
+    lake = fill_repository(disk)
+    server = start_server(lake, options=ServerOptions())
+    started = server.started
+    try:
+        access = repo.Access(access_key=started.access_key, secret=started.secret)
+        with repo.open(f"{started.endpoint}/analytics", create=False, access=access) as analytics:
+            main = analytics.branch("main")
+            fill(disk)
+            for _ in range(2):
+                with pytest.raises((Unavailable, OutcomeUnknown), match="disk is full"):
+                    main.delete("kept")
+            main.reset(prefix="junk/")
+            assert analytics.collect(repo.CollectionOptions(grace=timedelta(0))).deleted_count >= 20
+            assert free_bytes(disk) > 500_000
+            main.put("kept", b"again")
+            assert main.get("kept") == b"again"
+    finally:
+        server.stop()
 
 
 def test_only_deletions_give_the_reserve_up(tmp_path: Path) -> None:

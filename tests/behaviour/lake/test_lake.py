@@ -283,6 +283,30 @@ def test_pins_tell_what_each_holds_alone() -> None:
     assert pin.bytes_alone <= sum(sizes[path] for path in gone)
 
 
+def test_a_dry_collection_says_all_that_the_collection_deletes() -> None:
+    """Also files that only a tag past its lifetime keeps from the expiry that follows."""
+    lake = Lake.open(memory())
+    options = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"}
+    table = lake.create_table("t", SCHEMA, primary_keys="id", options=options)
+    for key in range(3):
+        table.upsert(rows(key))
+        table.compact(full=True)
+        table.create_tag(f"tag{key}", lifetime_ms=0 if key else None)
+    table.compact(full=True)
+    table.upsert(rows(3))
+    planned = table.plan_collection()
+    dry = lake.collect(dry_run=True)
+    before = set(paths(lake.store))
+    real = lake.collect()
+    gone = {path.removeprefix("default.db/t/") for path in before - set(paths(lake.store))}
+    said = [set(report.plan.hide) | {doomed.path for doomed in report.plan.doomed} for report in dry if report.plan]
+    assert {path for paths_of_report in said for path in paths_of_report} == gone
+    assert {*planned.hide, *(doomed.path for doomed in planned.doomed)} == gone
+    assert [report.deleted_count for report in dry] == [report.deleted_count for report in real]
+    assert any("parquet" in path for path in gone)
+    assert table.read(version="tag0").num_rows == 1
+
+
 def test_cleaning_keeps_what_is_pinned() -> None:
     """Cleaning goes by each table's own options, and a tag stays readable."""
     lake = Lake.open(memory())

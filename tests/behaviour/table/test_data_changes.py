@@ -15,6 +15,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.table.changes.incremental import diff_scans
 from lakebed.table.table import Table
+from lakebed.testing import seed_count
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.float64()), ("s", pa.string())])
 
@@ -148,7 +149,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=seed_count(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS, st.integers(0, 2**32))
 def test_any_history_equals_a_dictionary(steps: list[tuple[str, list[int], int]], seed: int) -> None:
     """After any upserts, deletes, overwrites and compactions every version reads and differs as the model says."""

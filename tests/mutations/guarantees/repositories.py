@@ -6,6 +6,7 @@ What races of processes break is in `tests/simulation/test_repo_mutations.py`.
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from itertools import groupby
 
 from lakebed import whole_file
@@ -25,6 +26,7 @@ from lakebed.repo.records.records import replace_record
 from lakebed.repo.references import branches, history, mark, tags
 from lakebed.repo.staging import protocol, view
 from lakebed.repo.transport import catalog
+from lakebed.repo.verbs import message
 from mutations.defects import (
     always,
     answer,
@@ -72,6 +74,11 @@ GUARANTEES = [
         "A read that shares a look at the records shows what was written before its request came.",
         returns(replies.Arrivals.add, 0),
         "unit/server/test_moments.py::test_a_later_request_sees_what_was_written_before_it_came",
+    ),
+    Guarantee(
+        "A repository on a full disk can be freed, also while the outcome of a change is unknown.",
+        replace(message.Described.room, lambda original, verb: nullcontext()),
+        "behaviour/lake/test_full_disk.py::test_a_served_repository_is_freed_on_a_full_disk",
     ),
     Guarantee(
         "Objects that are stored together are durable before a row names them.",

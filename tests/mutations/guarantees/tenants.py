@@ -9,7 +9,7 @@ import uuid
 
 import msgspec
 
-from lakebed.errors import Conflict
+from lakebed.errors import Conflict, NotFound
 from lakebed.fleet import client, ledger, machine, manifest, together
 from lakebed.fleet import timeline as client_timeline
 from lakebed.fleet.control.claim import claim_storage
@@ -55,6 +55,14 @@ class Forgetful(dict):
 
     def __setitem__(self, key, value):
         """Forget it."""
+
+
+def take_unbegun_for_gone(find, self, id, problem, attempts):
+    """Take a timeline that the log has not begun yet for one that is gone."""
+    successor = find(self, id, problem, attempts)
+    if successor == id and isinstance(problem, NotFound):
+        raise problem
+    return successor
 
 
 def append_anew(append, *args, write_id, expected):
@@ -285,6 +293,11 @@ GUARANTEES = [
         f"{FAILOVER}::test_what_a_node_may_still_write_is_not_acknowledged_for_it[another local state]",
     ),
     # ---- clients
+    Guarantee(
+        "What is written to a tenant that was just created waits for a log that was away.",
+        replace(client_timeline.Timeline._successor, take_unbegun_for_gone),
+        f"{NAMES}::test_a_new_tenant_whose_log_was_away_is_waited_for[put]",
+    ),
     Guarantee(
         "A client reads what it wrote.",
         skip(client_timeline.Timeline.write, client_timeline._Reads.saw),

@@ -11,7 +11,7 @@ from lakebed.table.iceberg.file_ids import FileIds
 from lakebed.table.iceberg.lines import Line
 from lakebed.table.iceberg.published import PublishedTable
 from lakebed.table.versions import fast_forward, rollback
-from mutations.defects import answer, never, pass_on, raise_nothing, replace, returns, see, skip
+from mutations.defects import answer, change_arguments, never, pass_on, raise_nothing, replace, returns, see, skip
 from mutations.guarantee import Guarantee
 
 _listings = []
@@ -49,6 +49,11 @@ def find_used_first(original, lines, older_than_ms):
 
 
 GUARANTEES = [
+    Guarantee(
+        "A dry run of a collection says all that the collection deletes.",
+        change_arguments(expire._without, tags=()),
+        "behaviour/lake/test_lake.py::test_a_dry_collection_says_all_that_the_collection_deletes",
+    ),
     # ---- expiry
     Guarantee(
         "A commit after a rollback of another client below the boundary ends.",

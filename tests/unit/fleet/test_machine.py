@@ -431,8 +431,8 @@ def test_every_record_within_reach_keeps_its_promises(nodes: str, next_txn_max: 
     kinds: set[str] = set()
     while todo:
         record, done = todo.pop()
+        before = msgspec.json.encode(record)
         for label, event in events_of(record, done, nodes=nodes):
-            before = msgspec.json.encode(record)
             try:
                 step = event()
             except LakebedError:

@@ -364,7 +364,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=seed_count(40))
+@settings(deadline=None, max_examples=seed_count(20))
 @given(STEPS, st.integers(0, 30), STEPS, st.integers(0, 30), STEPS, st.sampled_from([64, 1 << 16]))
 def test_branches_are_what_a_dictionary_says(
     parent_steps: list[object],

@@ -382,13 +382,15 @@ def test_a_scan_takes_what_it_has_passed_of_a_map_out_of_memory(tmp_path: Path, 
     """Of a file of 12 MB not more than half is in memory at any time, and rows are found in it afterwards."""
     store = open_store(str(tmp_path))
     writer = FileWriter(store, "x", file_id="x", options=FileOptions())
-    rows = [put(b"%08d" % number, number + 1, random.Random(number).randbytes(4000)) for number in range(3000)]
+    rng = random.Random(1)
+    rows = [put(b"%08d" % number, number + 1, rng.randbytes(4000)) for number in range(3000)]
     writer.write(batch_of(rows))
     reader = FileReader(store, "x", meta=writer.finish(), cache=BlockCache(64 << 20))
     loaded, row_count = [], 0
-    for block in reader.batches(reverse=reverse):
+    for number, block in enumerate(reader.batches(reverse=reverse)):
         row_count += block.row_count
-        loaded.append(loaded_bytes(tmp_path / "x"))
+        if number % 16 == 0:
+            loaded.append(loaded_bytes(tmp_path / "x"))
     assert row_count == len(rows)
     assert 0 < max(loaded) < 6 << 20
     assert reader.get(rows[1500].key) == [rows[1500]]

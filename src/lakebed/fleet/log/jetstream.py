@@ -27,7 +27,6 @@ VERSION_MIN: Final = (2, 12)
 REPLICAS_DEFAULT: Final = 3
 STREAMS_DEFAULT: Final = 4
 """More streams spread their leaders over more servers; each syncs by itself, so on one disk fewer are faster."""
-STREAMS_MAX: Final = 256
 
 REQUEST_S: Final = 2.0
 """How long one request may take: a leader that was killed does not answer, and the next one is asked soon."""

@@ -10,6 +10,7 @@ from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.names import split_path
 from lakebed.lake.stores import Stores, list_dropped_tables
 from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
+from lakebed.table.collect.expire import expire_by_options
 from lakebed.table.table import Table
 
 _NOT_COLLECTABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
@@ -90,8 +91,7 @@ class TableAdapter(StoreAdapter):
         for name in lake.tables():
             try:
                 table = lake.table(name)
-                reports.append(table.expire_tags(dry_run=dry_run))
-                reports.append(table.expire(dry_run=dry_run, progress=progress))
+                reports += expire_by_options(table.context, dry_run=dry_run, progress=progress)
                 reports.append(table.collect(grace_ms=collection.grace_ms, dry_run=dry_run))
             except (InvalidRequest, UnsupportedFormat, Corruption) as error:
                 if isinstance(error, InvalidRequest) and error.kind not in _NOT_COLLECTABLE:

@@ -11,18 +11,21 @@ file cannot change a type silently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lakebed.errors import InvalidRequest
+import msgspec
+
+from lakebed.decoding import decode_json
+from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, NotFound
 from lakebed.pipeline.bad_rows import BadRows
 from lakebed.pipeline.context import RunContext
 from lakebed.pipeline.files import FORMATS, FileReading, find_files, format_of, unpack
 from lakebed.pipeline.keys import Key, StepKind
 from lakebed.pipeline.measure import commit_metrics
 from lakebed.pipeline.model import PlannedStep
-from lakebed.pipeline.pinned import pin_schema
 from lakebed.pipeline.rows import LocalRows, Rows
 
 _DECIDED_BY_BAD_ROWS = ("mode", "columnnameofcorruptrecord")
@@ -47,7 +50,7 @@ class _Source:
         names = unpack(files, context.scratch_folder, location=location)
         reading = FileReading(file_format, settings["options"], settings["schema"], location)
         if reading.schema is None and file_format != "parquet":
-            schema = pin_schema(step, context, infer=lambda: engine.infer_schema([*names], reading))
+            schema = _pin_schema(step, context, infer=lambda: engine.infer_schema([*names], reading))
             reading = replace(reading, schema=schema)
         return cls(step, context, names, reading, len(files))
 
@@ -101,6 +104,49 @@ class _Source:
         if select is not None:
             rows = engine.query(select, views={"files": rows}, location=self.reading.location)
         return engine.cache_rows(rows) if self.step.settings["cache"] else rows
+
+
+@dataclass(frozen=True, slots=True)
+class _PinnedSchema:
+    """``<lake>/_lakebed/pipelines/<pipeline>/schema-<digest>.json``: a schema that was inferred once.
+
+    It is created only: of two runs that infer at the same time, one wins and both use its schema.
+    """
+
+    format: int
+    source: str
+    """What was read (``from`` of the step)."""
+    columns: dict[str, str]
+    """Column to Spark SQL type, in order."""
+
+
+def _pin_schema(step: PlannedStep, context: RunContext, *, infer: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
+    """Return the columns of a step's files, which the first run that read them pinned.
+
+    A step is identified by its pipeline, kind and target (not by file names, which change daily).
+
+    Raises `Corruption`: the pinned schema is damaged; names its path.
+    """
+    target = step.settings["into"] or step.settings["as"]
+    digest = hashlib.sha256(f"{step.kind}\0{target}".encode()).hexdigest()[:16]
+    path = f"_lakebed/pipelines/{context.plan.pipeline}/schema-{digest}.json"
+    store = context.lake.store
+    try:
+        return _decode_schema(bytes(memoryview(store.get(path))), path)
+    except NotFound:
+        pinned = _PinnedSchema(1, step.settings["from"], dict(infer()))
+    try:
+        store.put(path, msgspec.json.encode(pinned), create_only=True)
+    except AlreadyExists:
+        return _decode_schema(bytes(memoryview(store.get(path))), path)
+    return pinned.columns
+
+
+def _decode_schema(body: bytes, path: str) -> Mapping[str, str]:
+    try:
+        return decode_json(body, _PinnedSchema).columns
+    except msgspec.MsgspecError as error:
+        raise Corruption(f"The pinned schema {path} is damaged: {error}.", path=path) from error
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:

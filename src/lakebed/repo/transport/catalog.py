@@ -24,6 +24,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.port import ObjectStore
+from lakebed.objects.reserve import freeing_space
 from lakebed.repo.collect.upkeep import Upkeep
 from lakebed.repo.committed.store import EMPTY_METARANGE
 from lakebed.repo.heads.commit import check_commit_metadata, new_commit
@@ -249,7 +250,10 @@ class LocalCatalog(Catalog):
                     )
                 self._refuse_overlap(folder, record, reason=f"repository {other!r} has it")
             for _, deleted in read_records(snapshot, DELETED_PREFIX, DeletedRepository):
-                reason = f"repository {deleted.name!r}, which was deleted, is not cleaned up there yet"
+                reason = (
+                    f"repository {deleted.name!r}, which was deleted, is not cleaned up there yet, as a collection of "
+                    "the lake does a day later"
+                )
                 self._refuse_overlap(folder, deleted.record, reason=reason)
 
     def _refuse_overlap(self, folder: str, record: RepositoryRecord, *, reason: str) -> None:
@@ -320,6 +324,7 @@ class LocalCatalog(Catalog):
                 return
         raise race_error("change", of=f"repository {name}", kind="repository_moved", repository=name)
 
+    @freeing_space()
     def delete(self, name: str, *, force: bool) -> None:
         self.check_open()
         for _ in range(ATTEMPTS_MAX):

@@ -173,7 +173,8 @@ class LocalTransport(Transport):
         return self._context
 
     def call(self, verb: Verb[R], **local: Any) -> R:
-        return verb.run(self._context, **local)
+        with verb.room():
+            return verb.run(self._context, **local)
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
         return verb.rows(self._context, amount=amount)

@@ -7,12 +7,14 @@ fields with a default. Does not know: how a message travels (`lakebed.repo.trans
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from lakebed.errors import InvalidRequest
+from lakebed.objects.reserve import freeing_space
 from lakebed.repo.records.context import RepositoryContext
 
 R = TypeVar("R")
@@ -46,6 +48,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
         changes_nothing: whether a client may ask again when the answer was lost.
         reads_other_stores: `run` takes ``storage_options``, the credentials for stores outside the storage.
         is_large: the message may be as large as one that stages many objects.
+        frees_space: it gives up what a collection may then take, or collects: on a full disk it may use the reserve.
         changes: fields that name what is changed, for the audit log: the first that is set.
         author: the field that names who makes the change, which only a server knows; None: there is none.
         summary: one sentence, for the description of the interface.
@@ -58,6 +61,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     changes_nothing: ClassVar[bool]
     reads_other_stores: ClassVar[bool] = False
     is_large: ClassVar[bool] = False
+    frees_space: ClassVar[bool] = False
     changes: ClassVar[tuple[str, ...]]
     author: ClassVar[str | None]
     summary: ClassVar[str]
@@ -65,6 +69,10 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     def subject(self) -> str:
         """What is changed; empty: the message does not name it."""
         return next((str(value) for value in (getattr(self, name) for name in self.changes) if value), "")
+
+    def room(self) -> AbstractContextManager[None]:
+        """In which it runs: with the reserve of a full disk, if it frees space (`lakebed.objects.reserve`)."""
+        return freeing_space() if self.frees_space else nullcontext()
 
     def with_author(self, name_of: Callable[[str | None], str]) -> Self:
         """The same message by the author that `name_of` makes of the one it names."""
@@ -108,13 +116,14 @@ def verb(
     changes_nothing: bool | None = None,
     changes: tuple[str, ...] = (),
     author: str | None = None,
+    frees_space: bool = False,
 ) -> Any:
     """Declare a class a verb; the arguments are those of `Described`. What only needs to read changes nothing."""
 
     def declare(kind: type[V]) -> type[V]:
         kind.verb_name, kind.role, kind.effort, kind.gives = name, role, effort, gives
         kind.changes_nothing = role == "read" if changes_nothing is None else changes_nothing
-        kind.changes, kind.author = changes, author
+        kind.changes, kind.author, kind.frees_space = changes, author, frees_space
         kind.summary = (kind.__doc__ or "").strip().split("\n")[0]
         return kind
 

@@ -54,7 +54,9 @@ class CreateBranch(Verb[None], frozen=True, kw_only=True):
         create_branch(context, self.name, source=source, hidden=self.hidden, committer=self.committer)
 
 
-@verb("delete_branch", role="write", effort="compute", gives=None, changes=("name",), author="committer")
+@verb(
+    "delete_branch", role="write", effort="compute", gives=None, changes=("name",), author="committer", frees_space=True
+)
 class DeleteBranch(Verb[None], frozen=True, kw_only=True):
     """Delete a branch, with what is staged on it."""
 
@@ -102,7 +104,7 @@ class CreateTag(Verb[Tag], frozen=True, kw_only=True):
         return create_tag(context, self.name, commit_id=commit_id, owner=self.owner, lifetime_ms=self.lifetime_ms)
 
 
-@verb("delete_tag", role="write", effort="compute", gives=None, changes=("name",))
+@verb("delete_tag", role="write", effort="compute", gives=None, changes=("name",), frees_space=True)
 class DeleteTag(Verb[None], frozen=True, kw_only=True):
     """Remove a tag."""
 

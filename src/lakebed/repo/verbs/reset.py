@@ -25,7 +25,7 @@ from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.message import Verb, verb
 
 
-@verb("reset", role="write", effort="compute", gives=CommitWithId, changes=("branch",))
+@verb("reset", role="write", effort="compute", gives=CommitWithId, changes=("branch",), frees_space=True)
 class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
     """Discard uncommitted changes: all, those of a path, or those below a prefix.
 

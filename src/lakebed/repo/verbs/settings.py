@@ -50,7 +50,7 @@ class Retention(Verb[RetentionRules | None], frozen=True):
         return load_retention(context)
 
 
-@verb("set_retention", role="admin", effort="write", gives=RetentionRules)
+@verb("set_retention", role="admin", effort="write", gives=RetentionRules, frees_space=True)
 class SetRetention(Verb[RetentionRules], frozen=True, kw_only=True):
     """Replace the rules of retention, in days."""
 

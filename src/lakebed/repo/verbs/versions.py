@@ -111,7 +111,7 @@ class Pins(Verb[list[Pin]], frozen=True):
         return pins
 
 
-@verb("unpin", role="write", effort="compute", gives=None, changes=("name",))
+@verb("unpin", role="write", effort="compute", gives=None, changes=("name",), frees_space=True)
 class Unpin(Verb[None], frozen=True, kw_only=True):
     """Remove a pin that is a tag.
 
@@ -196,7 +196,7 @@ class PlanCollection(Verb[CollectionPlan], frozen=True, kw_only=True):
         return plan_collection(context, options=_options(self.grace_s))
 
 
-@verb("collect", role="admin", effort="long", gives=CollectionReport)
+@verb("collect", role="admin", effort="long", gives=CollectionReport, frees_space=True)
 class Collect(Verb[CollectionReport], frozen=True, kw_only=True):
     """Delete what nothing needs."""
 

@@ -80,8 +80,9 @@ def _declare(kind: type[Verb[Any]]) -> None:
     async def perform(call: RepositoryCall) -> Response:
         verb = await _read(call, kind)
         local = {"storage_options": call.site.imports.storage_options} if kind.reads_other_stores else {}
-        context = await call.context()
-        return await call.run(kind.effort, lambda: _reply(kind, verb.run(context, **local)))
+        with verb.room():  # the look at the repository, too
+            context = await call.context()
+            return await call.run(kind.effort, lambda: _reply(kind, LocalTransport(context).call(verb, **local)))
 
     _register(kind, _ONE, perform)
 

@@ -24,7 +24,6 @@ from lakebed.runtime import Environment
 from lakebed.spark.dataframe.native_jobs import write_files
 from lakebed.spark.dataframe.reading import read_splits
 from lakebed.spark.plan.expression import exact_column
-from lakebed.spark.plan.instants import in_utc, instants_to_utc
 from lakebed.spark.plan.shipping import ship, split_bytes, split_files
 from lakebed.spark.plan.types import arrow_schema_of
 from lakebed.spark.tasks.committing import NOT_COMMITTED, WRITTEN_AGAIN, check_committed, commit_changes
@@ -37,6 +36,7 @@ from lakebed.table.engines.sequence import delete_columns, sequence_order
 from lakebed.table.model.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.model.predicate_text import as_predicate
 from lakebed.table.model.predicate_tree import Predicate
+from lakebed.table.model.types import parse_type
 from lakebed.table.read.partitions import partition_scalars
 from lakebed.table.read.read import ReadPlan
 from lakebed.table.read.scan import scan_snapshot
@@ -120,7 +120,7 @@ def write_arrow(
     earlier = _earlier(table, options)
     if earlier is not None:
         return earlier
-    for name in instants_to_utc(rows.schema, table.refresh()):
+    for name in _instants_to_utc(rows.schema, table.refresh()):
         column = rows.column(name)
         rows = rows.set_column(rows.schema.get_field_index(name), name, column.cast(pa.timestamp(column.type.unit)))
     snapshot = table.write(rows, deletes=deletes, **options)
@@ -388,7 +388,7 @@ def _run(
                 "changed: run it again.",
                 kind="schema_changed",
             )
-        fitting = in_utc(df, task.schema)
+        fitting = _in_utc(df, task.schema)
         task.check(table.store, arrow_schema_of(fitting.schema))
         changes = write_files(fitting, table, task.schema, starts_anew=task.starts_anew, partition=task.partition)
         if changes is None:
@@ -407,3 +407,30 @@ def _earlier(table: Table, options: CommitOptions) -> Snapshot | None:
     """Return the snapshot of an earlier attempt of the same commit, so that its job need not run again."""
     user, identifier = options.get("commit_user"), options.get("commit_identifier")
     return None if user is None or identifier is None else find_commit(table.context, user, identifier)
+
+
+def _instants_to_utc(brought: pa.Schema, schema: TableSchema) -> list[str]:
+    """Return the columns with instants (``timestamp``) for a column without a time zone (``TIMESTAMP``)."""
+    instants = [field.name for field in brought if pa.types.is_timestamp(field.type) and field.type.tz is not None]
+    fields = {field.name: field for field in schema.fields}
+    return [name for name in instants if name in fields and parse_type(fields[name].type).root == "TIMESTAMP"]
+
+
+def _in_utc(df: DataFrame, schema: TableSchema) -> DataFrame:
+    """Convert instants to local times in UTC, where the table has no time zone.
+
+    Raises `InvalidRequest`: the session's time zone is not UTC, so the meant zone is not clear.
+    """
+    for name in _instants_to_utc(arrow_schema_of(df.schema), schema):
+        zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+        if zone != "UTC":
+            raise InvalidRequest(
+                f"Column {name!r} is TIMESTAMP without a time zone, the rows bring Spark's timestamp, and the time "
+                f"zone of the session is {zone}, not UTC: cast it to timestamp_ntz first, or let the table have "
+                "TIMESTAMP WITH LOCAL TIME ZONE.",
+                kind="type_mismatch",
+                column=name,
+                zone=zone,
+            )
+        df = df.withColumn(name, exact_column(name).cast("timestamp_ntz"))
+    return df

@@ -236,7 +236,7 @@ class Tags:
             newest = self._snapshots.latest_body()
             if newest is None:
                 raise NotFound(
-                    "The table has no snapshot yet, so there is nothing to tag: write something first.",
+                    "The table has no snapshot yet, so there is nothing to pin: write something first.",
                     kind="table_empty",
                 )
             return Source(body=newest[1], path=self._layout.snapshot(newest[0]))

@@ -14,7 +14,7 @@ number and the size of tags; a few listings; 1 PUT, and 1 DELETE for each thousa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypedDict
 
@@ -128,8 +128,14 @@ def expire(
 
 
 def _expire(
-    branch: TableBranch, retention: Retention, *, dry_run: bool, progress: ProgressCall | None = None
+    branch: TableBranch,
+    retention: Retention,
+    *,
+    dry_run: bool,
+    progress: ProgressCall | None = None,
+    without_tags: Collection[str] = (),
 ) -> CollectionReport:
+    """As `expire`; a dry run sees the table without some tags, by their full names."""
     reports = [] if dry_run else recover(branch)
     referenced = ReferencedFiles(branch)
     limit_id = expiry_limit(branch)
@@ -140,7 +146,7 @@ def _expire(
         empty = CollectionPlan(branch.name, (), (), {}, tuple(warnings))
         return merge_reports([*reports, report_of(empty, Sweep(), hidden_count=0, dry_run=dry_run)], store=branch.name)
     if dry_run:
-        report = preview(branch, _expiry(branch, referenced, walk), referenced)
+        report = preview(branch, _expiry(branch, referenced, walk), referenced, without_tags=without_tags)
     else:
         report = _carry_out_expiry(branch, referenced, walk, progress=progress)
     reports.append(replace(report, warnings=(*warnings, *report.warnings)))
@@ -215,9 +221,9 @@ def _readable_walk(
     return walk, []
 
 
-def _without(versions: LiveVersions, deletion: Deletion) -> LiveVersions:
-    """The live versions as they will be after a deletion has hidden its own."""
-    hidden = {tag.name for tag in deletion.tags}
+def _without(versions: LiveVersions, deletion: Deletion, tags: Collection[str]) -> LiveVersions:
+    """The live versions as they will be after a deletion has hidden its own, and others some tags."""
+    hidden = {*tags, *(tag.name for tag in deletion.tags)}
     return LiveVersions(
         snapshot_ids=np.setdiff1d(versions.snapshot_ids, np.array(deletion.snapshot_ids, np.int64)),
         tags=tuple(tag for tag in versions.tags if tag.name not in hidden),
@@ -225,9 +231,11 @@ def _without(versions: LiveVersions, deletion: Deletion) -> LiveVersions:
     )
 
 
-def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles) -> CollectionReport:
-    """What `carry_out` would do now. Deletes nothing."""
-    versions = _without(read_live_versions(branch), deletion)
+def preview(
+    branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles, *, without_tags: Collection[str] = ()
+) -> CollectionReport:
+    """What `carry_out` would do now, or when some tags are gone. Deletes nothing."""
+    versions = _without(read_live_versions(branch), deletion, without_tags)
     candidates = deletion.candidates
     warnings: tuple[str, ...] = ()
     if deletion.released:
@@ -254,14 +262,32 @@ def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles
 
 
 def plan_collection(branch: TableBranch) -> CollectionPlan:
-    """What cleaning would delete now by the table's own options: expired snapshots and tags past their lifetime."""
+    """What cleaning would delete now by the table's own options: tags past their lifetime, and expired snapshots."""
     branch.refresh()
     branch = with_fork_point(branch)
-    snapshots = _expire(branch, retention_of(branch, {}), dry_run=True)
-    tags = release(branch, _tags_to_expire(branch, older_than_ms=None), dry_run=True)
-    report = merge_reports([snapshots, tags], store=branch.name)
+    report = merge_reports(_expire_by_options(branch, dry_run=True, progress=None), store=branch.name)
     assert report.plan is not None
     return report.plan
+
+
+def expire_by_options(
+    branch: TableBranch, *, dry_run: bool = False, progress: ProgressCall | None = None
+) -> list[CollectionReport]:
+    """Delete the tags whose lifetime is over, then expire snapshots by the table's own options: a report of each.
+
+    The dry run of the second is of the table without those tags: it has the files that they keep from it now.
+
+    Raises as `expire`.
+    """
+    return _expire_by_options(open_for_deletion(branch), dry_run=dry_run, progress=progress)
+
+
+def _expire_by_options(branch: TableBranch, *, dry_run: bool, progress: ProgressCall | None) -> list[CollectionReport]:
+    reports = [] if dry_run else recover(branch)
+    outlived = _tags_to_expire(branch, older_than_ms=None)
+    reports.append(release(branch, outlived, dry_run=dry_run, progress=progress))
+    snapshots = _expire(branch, retention_of(branch, {}), dry_run=dry_run, progress=progress, without_tags=outlived)
+    return [merge_reports(reports, store=branch.name), snapshots]
 
 
 # ---- tags

@@ -315,3 +315,35 @@ def test_a_seal_without_an_answer_is_made_before_anyone_is_told(
     else:
         with pytest.raises(NotFound):
             stale.put(b"k", b"2")
+
+
+@pytest.mark.parametrize(
+    "call", [lambda timeline: timeline.put(b"k", b"v"), Timeline.lsn, Timeline.catch_up], ids=["put", "lsn", "catch_up"]
+)
+def test_a_new_tenant_whose_log_was_away_is_waited_for(
+    fleet: FleetInProcess, call: Callable[[Timeline], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A creation is answered although the log could not begin the timeline: what asks the log then waits for it."""
+    begin, refusals = fleet.log.create, [Unavailable("the log is away")] * 3
+
+    def begin_late(timeline: str, **arguments: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+        begin(timeline, **arguments)
+
+    monkeypatch.setattr(fleet.log, "create", begin_late)
+    tenant = fleet.tenant()
+    tenant.create()
+    assert refusals
+    lsn = call(tenant.main)
+    assert not refusals
+    assert contents(tenant) == ({b"k": b"v"} if lsn else {})
+
+
+def test_a_timeline_whose_log_is_lost_is_not_waited_for_for_ever(fleet: FleetInProcess, orders: Tenant) -> None:
+    """A log that denies the timeline for as long as a call is repeated fails the call, with its words."""
+    fleet.log.drop(log_key(orders.name, MAIN))
+    for call in (lambda: orders.main.put(b"k", b"v"), orders.main.lsn):
+        with pytest.raises(Unavailable, match="The log has no timeline") as failure:
+            call()
+        assert failure.value.kind == "tenant_unavailable"

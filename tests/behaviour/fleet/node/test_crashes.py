@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,10 +16,8 @@ from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.ports import CommitReply, Location
 from lakebed.objects.port import ObjectStore
-from lakebed.testing import Call, Crashed, Fault, FaultyStore, seed_count
+from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, seed_count
 from worlds.fleet_node import SMALL, TENANT, Fleet
-
-KINDS = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE)
 
 
 def work(fleet: Fleet, node: Node, *, round: int = 0) -> None:
@@ -64,26 +63,38 @@ def finish(fleet: Fleet, *, how: str, store: FaultyStore | None) -> None:
     fleet.check(fresh, every=29)
 
 
-def crash_points() -> list[int]:
+@cache
+def calls() -> list[Call]:
     """Every call of the store in `work`."""
     fleet = Fleet()
-    store = FaultyStore(fleet.storage, faults={})
+    store = RecordingStore(fleet.storage)
     work(fleet, fleet.node("a", storage=store))
-    return list(range(store.call_count))
+    return [item.call for item in store.trace]
+
+
+def crash_points(*, kind: Fault, how: str) -> list[int]:
+    """The calls that are the last of a node. In a long run all of them.
+
+    A crash at a read, or before a change, leaves the store as a crash after the change before it. So each change is
+    struck by the two other kinds, of which one is followed by a restart and the other by a failover.
+    """
+    if seed_count(1) > 1 or kind is Fault.CRASH_BEFORE:
+        return list(range(len(calls())))
+    changes = [point for point, call in enumerate(calls()) if call.changes]
+    return changes[(kind is Fault.CRASH_LATE) ^ (how == "failover") :: 2]
 
 
 @pytest.mark.parametrize("how", ["restart", "failover"])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(Fault.CRASH_BEFORE, marks=pytest.mark.long), Fault.CRASH_AFTER, Fault.CRASH_LATE],
+    ids=lambda kind: kind.name,
+)
 def test_crash_at_every_store_call(kind: Fault, how: str) -> None:
-    """Whichever call is the last: another process goes on, and every object is referenced in the end.
-
-    Of each kind, a third of the points is followed by a restart and another by a failover; the next kind has the next
-    thirds. In a long run all are.
-    """
-    points = crash_points()
-    assert len(points) > 12
-    start, step = ((KINDS.index(kind) + (how == "restart")) % 3, 3) if seed_count(1) == 1 else (0, 1)
-    for point in points[start::step]:
+    """Whichever call is the last: another process goes on, and every object is referenced in the end."""
+    points = crash_points(kind=kind, how=how)
+    assert len(points) >= 6
+    for point in points:
         fleet = Fleet()
         store = FaultyStore(fleet.storage, faults={point: kind})
         with pytest.raises(Crashed):
@@ -105,7 +116,8 @@ def test_a_fault_at_every_store_call(kind: Fault) -> None:
 
     Two calls in a row are struck; of each kind every fourth point, and in a long run every second, which are all calls.
     """
-    for point in crash_points()[(0 if kind is Fault.ERROR_BEFORE else 2) :: 4 if seed_count(1) == 1 else 2]:
+    start, step = 0 if kind is Fault.ERROR_BEFORE else 2, 4 if seed_count(1) == 1 else 2
+    for point in range(start, len(calls()), step):
         fleet = Fleet()
         store = FaultyStore(fleet.storage, faults={point: kind, point + 1: kind})
         node = fleet.node("a", storage=store)

@@ -35,11 +35,11 @@ def applied(rows: Any) -> Callable[..., Applied]:
 def test_scattered_updates_touch_a_range_each(
     rows: Any, applied: Callable[..., Applied], opened_on: Callable[..., Committed], repository_store: Any
 ) -> None:
-    """A hundred updates of 100,000 entries read and write at most 101 ranges, each read by one request."""
-    committed = opened_on(repository_store, options=RangeOptions(entry_count_min=60, raggedness=200))
-    base = rows.write(committed, rows.values(range(100_000)))
+    """A hundred updates of 40,000 entries read and write at most 101 ranges, each read by one request."""
+    committed = opened_on(repository_store, options=RangeOptions(entry_count_min=24, raggedness=80))
+    base = rows.write(committed, rows.values(range(40_000)))
     assert base.range_count > 350
-    choice = sorted(random.Random(11).sample(range(100_000), 100))
+    choice = sorted(random.Random(11).sample(range(40_000), 100))
     committed.open(base).ranges()
     with committed.count() as counts, repository_store.count() as requests:
         result = applied(committed, base, rows.values(choice, tag=1))
@@ -48,7 +48,7 @@ def test_scattered_updates_touch_a_range_each(
     assert counts.ranges_written <= 101
     assert requests.get == counts.ranges_read
     assert requests.put == counts.ranges_written + 1
-    assert rows.read(committed.open(result.ref)) == {**rows.values(range(100_000)), **rows.values(choice, tag=1)}
+    assert rows.read(committed.open(result.ref)) == {**rows.values(range(40_000)), **rows.values(choice, tag=1)}
 
 
 def test_cleared_ranges_are_dropped_unread(

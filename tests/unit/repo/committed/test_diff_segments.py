@@ -47,7 +47,7 @@ def range_lists(draw: st.DrawFn) -> list[list[RangeMeta]]:
     return lists
 
 
-@settings(max_examples=seed_count(80), deadline=None)
+@settings(max_examples=seed_count(40), deadline=None)
 @given(range_lists())
 def test_segments_are_the_finest_cuts(lists: list[list[RangeMeta]]) -> None:
     """Every range is in one segment, no range straddles a cut, and no segment could be cut again."""
@@ -96,7 +96,7 @@ def test_bounds_of_a_segment(start: bytes | None, end: bytes | None, overlaps: b
         assert segment.inside(start, end) is inside
 
 
-@settings(max_examples=seed_count(60), deadline=None)
+@settings(max_examples=seed_count(30), deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 200), unique=True, max_size=60), min_size=2, max_size=3),
     st.integers(1, 9),

@@ -135,15 +135,15 @@ def test_the_same_bytes_uploaded_twice_are_no_conflict(committed: Committed) -> 
 
 def test_conflicts_are_sorted_counted_and_limited(committed: Committed) -> None:
     """The first conflicts are listed, in the order of paths, whichever kind they are of; all are counted."""
-    base = many(300)
-    source = without({**base, **dict.fromkeys(list(base)[:200], Y)}, 3, 5)
+    base = many(120)
+    source = without({**base, **dict.fromkeys(list(base)[:80], Y)}, 3, 5)
     destination = without(dict.fromkeys(base, Z), 4, 6)
     outcome = merge(committed, base, source, destination, conflicts_max=7)
     assert outcome.ref is None
     assert outcome.conflicts == [f"f/{number:06}" for number in range(7)]
-    assert outcome.conflict_count == 200
+    assert outcome.conflict_count == 80
     assert merge(committed, base, source, destination, conflicts_max=0).conflicts == []
-    assert merge(committed, base, source, destination, conflicts_max=0).conflict_count == 200
+    assert merge(committed, base, source, destination, conflicts_max=0).conflict_count == 80
 
 
 def test_what_is_counted(committed: Committed) -> None:
@@ -222,8 +222,8 @@ def test_a_merge_with_conflicts_stops_writing(committed: Committed) -> None:
 
 def test_the_result_is_the_same_whatever_the_windows(committed: Committed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that come in many small windows are merged as they are in one."""
-    base = many(400)
-    source = {**without({**base, **dict.fromkeys(list(base)[::7], Y)}, *range(50, 90)), **many(420, Y)}
+    base = many(200)
+    source = {**without({**base, **dict.fromkeys(list(base)[::7], Y)}, *range(50, 90)), **many(210, Y)}
     destination = {**without({**base, **dict.fromkeys(list(base)[::5], Y)}, *range(80, 120)), b"f/000500": Z}
     whole = merge(committed, base, source, destination, strategy="source-wins")
     monkeypatch.setattr(merging, "WINDOW_ROW_COUNT", 3)
@@ -296,13 +296,13 @@ def test_a_missing_range_is_corruption(committed: Committed) -> None:
 )
 def test_a_merge_that_fails_can_be_tried_again(committed: Committed, fault: Fault) -> None:
     """With any request failing, nothing that was there is harmed, and the next try has the same result."""
-    base = many(150)
-    source, destination = {**many(150), b"f/000007": Y, b"f/000120": Y}, {**without(base, 8), b"f/000121": Z}
+    base = many(60)
+    source, destination = {**many(60), b"f/000007": Y, b"f/000050": Y}, {**without(base, 8), b"f/000051": Z}
     refs = [write_state(committed, state) for state in (base, source, destination)]
     store = committed.files.store
-    expected = write_state(committed, without({**source, b"f/000121": Z}, 8)).id
+    expected = write_state(committed, without({**source, b"f/000051": Z}, 8)).id
     failed = 0
-    for number in range(0, 100, 7):
+    for number in range(0, 100, 5):
         faulty = FaultyStore(store, faults={number: fault})
         trying = Committed(faulty, options=SMALL_RANGES, cache=BlockCache(0), environment=Environment())
         try:
@@ -314,7 +314,7 @@ def test_a_merge_that_fails_can_be_tried_again(committed: Committed, fault: Faul
             trying.close()
         assert outcome.ref is not None
         assert outcome.ref.id == expected
-        assert len(read_state(committed, outcome.ref)) == 149
+        assert len(read_state(committed, outcome.ref)) == 59
         if not faulty.met:
             break
     assert failed > 2

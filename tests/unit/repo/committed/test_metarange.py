@@ -83,7 +83,7 @@ def test_a_scan_opens_only_ranges_that_overlap(
     ranges, chance = metarange.ranges(), random.Random(5)
     edges = [None, b"", b"zzz", *(path for part in ranges for path in (part.file.first_key, part.file.last_key))]
     edges += sorted(rows.values(chance.choices(range(1001), k=20)))
-    for _ in range(300):
+    for _ in range(120):
         start, end = chance.choice(edges), chance.choice(edges)
         with committed.count() as counts:
             result = rows.read(metarange, start, end)

@@ -36,7 +36,7 @@ def test_ranges_break_by_the_rules(
 ) -> None:
     """Every range but the last ends at the first path at which a rule holds; the last says that it is open."""
     committed = opened_on(repository_store, options=options)
-    values = rows.values(range(1500))
+    values = rows.values(range(1500 if options.raggedness > 1 else 300))
     ranges = committed.open(rows.write(committed, values)).ranges()
     paths = sorted(values)
     start = 0
@@ -116,7 +116,7 @@ def test_what_comes_behind_an_open_end_goes_into_the_same_range(rows: Any, commi
     """Rows that are added behind the last range, again and again, leave no trail of short ranges."""
     values: dict[bytes, bytes] = {}
     ref = committed.empty
-    for start in range(0, 600, 3):
+    for start in range(0, 240, 3):
         added = rows.values(range(start, start + 3))
         values.update(added)
         writer = committed.writer(base=ref)
