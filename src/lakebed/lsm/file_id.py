@@ -17,6 +17,8 @@ FILE_ID_CHARACTERS: Final = 26
 """Length of an id. On disk: DO NOT CHANGE."""
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # on disk: DO NOT CHANGE
+_PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]
+_PAIR_SHIFTS: Final = range(5 * (FILE_ID_CHARACTERS - 2), -1, -10)
 _VALUE_OF: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
 _PATTERN: Final = re.compile(f"[0-7][{_ALPHABET}]{{{FILE_ID_CHARACTERS - 1}}}", re.ASCII)
 
@@ -81,4 +83,4 @@ def _parse(file_id: str) -> int:
 
 
 def _text(number: int) -> str:
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(5 * (FILE_ID_CHARACTERS - 1), -1, -5))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _PAIR_SHIFTS])

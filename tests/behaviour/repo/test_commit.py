@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
+from lakebed import repo
 from lakebed.errors import InvalidRequest, NotFound, Rejected
+from lakebed.lsm.memtable import Memtable
 from lakebed.repo.heads.commit import METADATA_BYTES_MAX
 from lakebed.repo.heads.compact import compact_once
 from lakebed.repo.heads.write import delete_prefix
@@ -85,6 +88,20 @@ def test_only_changed_ranges_are_written(home: RepositoryContext) -> None:
         commit(home, "main", message="one")
     assert counts.ranges_read <= 2
     assert counts.ranges_written <= 2
+
+
+def test_what_is_staged_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is something to commit is asked in the form in which it is then read."""
+
+    def sort_again(memtable: Memtable) -> NoReturn:
+        raise AssertionError("the keys of all that is new were sorted by themselves")
+
+    with repo.open("memory://sorted/analytics.repo", create=True) as opened:
+        branch = opened.branch("main")
+        branch.put("a", b"1")
+        monkeypatch.setattr(Memtable, "order_keys", sort_again)
+        branch.commit("one")
+        assert bytes(branch.get("a")) == b"1"
 
 
 def test_without_changes_there_is_no_commit(home: RepositoryContext) -> None:

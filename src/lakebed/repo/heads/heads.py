@@ -220,7 +220,8 @@ def _look(context: RepositoryContext, branch: str) -> tuple[bytes | None, Branch
         record, raw = load_branch(context, branch, snapshot=snapshot)
         is_empty = record.staging.clears is None
         if is_empty:
-            rows = snapshot.scan(*prefix_range(context.keys.token(record.staging.id)))
+            # As columns, which a plan that reads the token then reuses: `scan` would sort all that is new once more.
+            rows = snapshot.scan_arrow(*prefix_range(context.keys.token(record.staging.id)))
             is_empty = next(iter(rows), None) is None
         return snapshot.get(context.keys.boundary), record, raw, is_empty
 
