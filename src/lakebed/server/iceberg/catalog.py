@@ -110,9 +110,10 @@ class IcebergCatalog:
         context = references.look(namespace, name).context
         store = context.store
         assert isinstance(store, BranchStore)
-        objects = ReferenceObjects(store, references.derived(namespace), environment=context.environment)
-        location = references.url(namespace, name)
-        return PublishedTable(context, objects=objects, location=location).load_settled()
+        folder = references.derived(namespace)
+        objects = ReferenceObjects(store, folder, environment=context.environment)
+        # Java's client loads what reads the location: it has to be in the storage of the files.
+        return PublishedTable(context, objects=objects, location=folder.root_url).load_settled()
 
     def _publish(self, namespace: str, name: str) -> PublishedTable:
         table = self._tables.table(namespace, name)

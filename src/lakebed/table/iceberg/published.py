@@ -118,7 +118,7 @@ class PublishedTable:
     Args:
         main: the table's main branch.
         objects: where what is made for clients is kept; None: in the table's folder.
-        location: where clients would find the table itself; None: at the URL of its store.
+        location: the table's, for clients; None: the URL of its store.
     """
 
     def __init__(self, main: TableBranch, *, objects: Derived | None = None, location: str | None = None) -> None:
