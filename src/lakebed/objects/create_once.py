@@ -1,7 +1,8 @@
 """Create-only puts whose reply may be lost: retry the same object until its path is taken, then check whose it is.
 
 Invariants: nothing is decided while the path is empty, because an unanswered put may still land after a read that found
-nothing; all tries have the same body, so any of them that lands is ours.
+nothing; all tries have the same body, so any of them that lands is ours. An object whose folder could not be synced is
+not put again: the system reports such a failure once, and a second sync would call durable what is not.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def create_once(
     Raises:
         AlreadyExists: another object is there.
         Unavailable: kind ``disk_full``; no attempt had an effect, and waiting would not help.
-        OutcomeUnknown: the store gave no clear answer `TRIES_MAX` times; the object may exist, or still land.
+        OutcomeUnknown: the store gave no clear answer `TRIES_MAX` times; the object may exist, or still land. Kind
+            ``unsynced``: it is there, and may be gone after a power loss; no second sync would tell.
     Cost: 1 PUT; after an unclear answer 1 PUT a try, and 1 GET when the place was taken.
     """
     unclear: Unavailable | OutcomeUnknown | None = None
@@ -66,7 +68,7 @@ def create_once(
         try:
             store.put(path, body, create_only=True)
         except (Unavailable, OutcomeUnknown) as error:
-            if error.kind == "disk_full" and unclear is None:
+            if error.kind == "unsynced" or (error.kind == "disk_full" and unclear is None):
                 raise
             unclear = error
         except AlreadyExists:
@@ -112,14 +114,15 @@ def put_new(store: ObjectStore, path: str, body: Buffer, *, durable: bool = True
 
     Raises:
         AlreadyExists: other bytes are there.
-        Unavailable, OutcomeUnknown: from the store; with OutcomeUnknown the object may exist.
+        Unavailable, OutcomeUnknown: from the store; with OutcomeUnknown the object may exist, with kind ``unsynced`` it
+            does, and may be gone after a power loss.
     Cost: 1 PUT; after a lost reply 1 PUT more, and 1 GET when the object exists.
     """
     for tries_left in reversed(range(_NEW_TRIES_MAX)):
         try:
             store.put(path, body, create_only=True, durable=durable)
-        except OutcomeUnknown:
-            if not tries_left:
+        except OutcomeUnknown as error:
+            if error.kind == "unsynced" or not tries_left:
                 raise
         except AlreadyExists:
             if memoryview(store.get(path)).cast("B") != memoryview(body).cast("B"):

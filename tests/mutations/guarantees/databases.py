@@ -26,6 +26,7 @@ from mutations.defects import (
     replace,
     returns,
     see,
+    several,
     skip,
 )
 from mutations.guarantee import Guarantee
@@ -272,6 +273,14 @@ GUARANTEES = [
         "An upload replaces no object.",
         pass_on(create_once.put_new, ObjectStore.put, create_only=False),
         "behaviour/server/test_late_uploads.py::test_no_upload_replaces_an_object",
+    ),
+    Guarantee(
+        "What could not be synced is not put again, for a second sync would call it durable.",
+        several(never(create_once.put_new, lambda it: it.kind), never(create_once.create_once, lambda it: it.kind)),
+        (
+            "unit/objects/test_local.py::test_what_could_not_be_synced_is_not_put_again[put_new]",
+            "unit/objects/test_local.py::test_what_could_not_be_synced_is_not_put_again[create_once]",
+        ),
     ),
     Guarantee(
         "A large upload to a folder replaces no object.",

@@ -7,6 +7,7 @@ import os
 import pickle
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects import StoreLimits, open_store
+from lakebed.objects.create_once import create_once, put_new
 from lakebed.objects.local import LocalDriver
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
 
 CALLS = ("open", "write", "read", "fsync", "link", "rename", "unlink", "close", "fstat", "lstat", "scandir", "pread")
 
@@ -143,6 +147,28 @@ def test_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.Monk
         store.put("a", b"1", create_only=True)
     assert synced[-1], "the folder was synced before the name was called taken"
     assert bytes(store.get("a")) == b"1"
+
+
+@pytest.mark.parametrize(
+    "create", [put_new, partial(create_once, environment=Environment())], ids=["put_new", "create_once"]
+)
+def test_what_could_not_be_synced_is_not_put_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create: Callable[[ObjectStore, str, bytes], None]
+) -> None:
+    """The system reports a failed sync once: a second try would be told that all is well."""
+    store = open_named(tmp_path, with_names=False)
+    store.put("warm", b"x", create_only=True)
+    real, failures = os.fsync, [errno.EIO]
+
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) and failures:
+            raise OSError(failures.pop(), "input/output error")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(OutcomeUnknown, match="may be gone after a power loss") as caught:
+        create(store, "a", b"1")
+    assert caught.value.kind == "unsynced"
 
 
 @pytest.mark.parametrize("with_names", [False, True])
