@@ -354,15 +354,6 @@ GUARANTEES = [
         f"{NAMES}::test_branches_pins_and_ends_are_of_the_restored_timeline",
     ),
     Guarantee(
-        "A client that does not reach the control plane waits for it instead of trusting its old route.",
-        answer(
-            client_timeline.Timeline._successor,
-            lambda it: it.ask_route,
-            lambda ask_route, attempts: ask_route.__self__.route(fresh=True),
-        ),
-        f"{NAMES}::test_a_client_that_does_not_reach_the_control_plane_writes_nowhere",
-    ),
-    Guarantee(
         "Record and manifest of a state are of one transaction.",
         always(client.Tenant._read_state, lambda it: it.txn),
         "behaviour/fleet/client/test_client.py::test_a_state_is_of_one_transaction",
