@@ -22,6 +22,7 @@ from lakebed.cli.repo_context import (
 )
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.repo.heads.importing import ImportSource
+from lakebed.texts import format_count
 from lakebed.whole_file import write_whole
 
 _CHUNK_BYTES = 1 << 20
@@ -134,7 +135,7 @@ class Stat(RepositoryCommand, name="stat"):
             return
         rows = [
             ("path", self.path),
-            ("size", f"{entry.size_bytes:,} bytes"),
+            ("size", format_count(entry.size_bytes, "byte")),
             ("changed", output.ago(entry.modified_ms)),
             ("checksum", entry.checksum or "-"),
             ("content type", entry.content_type),
