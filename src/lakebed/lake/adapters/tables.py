@@ -10,7 +10,6 @@ from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.names import split_path
 from lakebed.lake.stores import Stores, list_dropped_tables
 from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
-from lakebed.table.collect.expire import expire_by_options
 from lakebed.table.table import Table
 
 _NOT_COLLECTABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
@@ -86,6 +85,8 @@ class TableAdapter(StoreAdapter):
 
     def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
         """Delete expired tags, snapshots and orphans of each table, then the remains of dropped tables."""
+        from lakebed.table.collect.expire import expire_by_options
+
         dry_run, progress = collection.dry_run, collection.progress
         reports: list[CollectionReport] = []
         for name in lake.tables():
