@@ -171,7 +171,7 @@ build/spark.jsa: $(VENV)/.ready | java jar
 # In a fresh clone pytest rewrites the assertions of every file, for half a minute. Each worker would do so, at one time.
 build/.collected: | $(VENV)/.ready
 	@mkdir -p build
-	@$(RUN) -m pytest -q -n 0 --collect-only tests >build/collected.log 2>&1 || true
+	@$(RUN) -m pytest -q -n 0 --collect-only tests >/dev/null 2>&1 || true
 	@touch $@
 
 hadoop-aws: $(S3A)/.ready ## Hadoop's file system for S3, 700 MB by Maven, for the tests of Spark on a bucket
