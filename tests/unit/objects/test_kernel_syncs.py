@@ -113,6 +113,23 @@ class TestKernel:
         os.close(writing)
         assert sync_each(files) == [0, 0, 0]
 
+    def test_a_failure_beside_what_cannot_be_synced_is_told(
+        self, files: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The system tells it once: a caller that asked for each again would be told that all is well."""
+
+        def fail_the_first(events: int) -> None:
+            row, place, _, more = kernel_syncs._EVENT.unpack(ctypes.string_at(events, 32))
+            ctypes.memmove(events, kernel_syncs._EVENT.pack(row, place, -errno.EIO, more), 32)
+
+        reading, writing = os.pipe()
+        monkeypatch.setattr(kernel_syncs, "_call", answer_to(kernel_syncs._call, fail_the_first))
+        outcomes = sync_each([files[0], reading])
+        os.close(reading)
+        os.close(writing)
+        assert outcomes is not None
+        assert outcomes[0] == errno.EIO
+
     def test_an_interrupted_queue_is_left(self, files: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
         """Its answers are still to come, and would be taken for those to the next request."""
         kernel_syncs._QUEUES.clear()
