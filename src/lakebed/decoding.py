@@ -35,7 +35,7 @@ def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     """The decoder of JSON into a type. Thread-safe. Cost: after the first call for a type one look-up."""
     decoder = _JSON.get(kind)
     if decoder is None:
-        with making_one():
+        with hold_type_lock():
             decoder = _JSON[kind] = msgspec.json.Decoder(kind)
     return decoder
 
@@ -44,7 +44,7 @@ def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
     """The decoder of MessagePack into a type. Thread-safe. Cost: after the first call for a type one look-up."""
     decoder = _MSGPACK.get(kind)
     if decoder is None:
-        with making_one():
+        with hold_type_lock():
             decoder = _MSGPACK[kind] = msgspec.msgpack.Decoder(kind)
     return decoder
 
@@ -72,6 +72,6 @@ def convert(members: Any, kind: type[T]) -> T:
     return msgspec.convert(members, kind)
 
 
-def making_one() -> AbstractContextManager[Any]:
+def hold_type_lock() -> AbstractContextManager[Any]:
     """Hold this while msgspec learns a type."""
     return _LOCK

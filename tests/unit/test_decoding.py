@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakebed.decoding import convert, decode_json, decode_msgpack, json_decoder, making_one, msgpack_decoder
+from lakebed.decoding import convert, decode_json, decode_msgpack, hold_type_lock, json_decoder, msgpack_decoder
 from worlds.waiting import pause
 
 MOMENT_S = 0.5
@@ -69,7 +69,7 @@ def test_a_fork_waits_until_a_type_is_learned() -> None:
     was_forked = []
 
     def hold() -> None:
-        with making_one():
+        with hold_type_lock():
             holds.set()
             was_forked.append(forked.wait(MOMENT_S))
 

@@ -77,7 +77,7 @@ def sync_each(descriptors: Sequence[int]) -> list[int] | None:
         return outcomes
     rest = sync_each(descriptors[begun:])  # of those the first was refused: only of that one is the reason known
     if rest is None and any(outcomes):
-        rest = [errno.EIO] * (count - begun)  # a failure is told once: who asks for all again would not see it
+        rest = [errno.EIO] * (count - begun)  # a failure is reported once: a second sync of all would not see it
     return None if rest is None else outcomes[:begun] + rest
 
 

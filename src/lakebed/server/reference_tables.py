@@ -113,7 +113,7 @@ class ReferenceTables:
         environment = local_catalog(self._repositories).environment
         return Table.open(folder, name=f"{namespace}.{table}", branch=branch, environment=environment)
 
-    def derived(self, namespace: Namespace) -> ObjectStore:
+    def open_derived(self, namespace: Namespace) -> ObjectStore:
         """The folder for what is made of the tables of a repository. Raises `NotFound` as `check`."""
         try:
             repository = self._repositories.repository(namespace.repository)

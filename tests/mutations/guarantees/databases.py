@@ -62,7 +62,7 @@ GUARANTEES = [
     # ---- types that are decoded into
     Guarantee(
         "Threads that read records of a type for the first time do not end their process.",
-        replace(decoding.making_one, lambda original: nullcontext()),
+        replace(decoding.hold_type_lock, lambda original: nullcontext()),
         "unit/test_decoding.py::test_a_thread_waits_while_another_learns_a_type",
     ),
     # ---- the log and its writers

@@ -33,6 +33,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS
+
 CLOCK_PATH: Final = "_clock"
 """Put anew by each collection, to be told the store's time."""
 DATA_FOLDER: Final = "data"
@@ -47,8 +49,6 @@ LAKEFS_FOLDER: Final = "_lakefs"
 MARKER_PATH: Final = "_repository.json"
 """Says whose namespace it is; created first, so that no second repository takes it."""
 
-_ULID_CHARACTERS: Final = 26
-
 REPOSITORY_PREFIX: Final = b"repos/"
 DELETED_PREFIX: Final = b"deleted/"
 CATALOG_KEY: Final = b"home"
@@ -59,7 +59,7 @@ IDENTITY_KEY: Final = b"identity"
 
 def name_ulid(path: str) -> str:
     """The end of an object's name before its extension: of what a repository made the ULID that says when. Pure."""
-    return path.rpartition("/")[2].partition(".")[0][-_ULID_CHARACTERS:]
+    return path.rpartition("/")[2].partition(".")[0][-FILE_ID_CHARACTERS:]
 
 
 def repository_key(name: str) -> bytes:

@@ -110,7 +110,7 @@ class IcebergCatalog:
         context = references.look(namespace, name).context
         store = context.store
         assert isinstance(store, BranchStore)
-        folder = references.derived(namespace)
+        folder = references.open_derived(namespace)
         objects = ReferenceObjects(store, folder, environment=context.environment)
         # Java's client loads what reads the location: it has to be in the storage of the files.
         return PublishedTable(context, objects=objects, location=folder.root_url).load_settled()
