@@ -222,7 +222,7 @@ def _look(context: RepositoryContext, branch: str) -> tuple[bytes | None, Branch
         if is_empty:
             # As columns, which a plan that reads the token then reuses: `scan` would sort all that is new once more.
             rows = snapshot.scan_arrow(*prefix_range(context.keys.token(record.staging.id)))
-            is_empty = next(iter(rows), None) is None
+            is_empty = not any(batch.num_rows for batch in rows)
         return snapshot.get(context.keys.boundary), record, raw, is_empty
 
 
