@@ -279,7 +279,7 @@ def compactions_drop_what_they_did_not_see(patch: Patch) -> None:
 @undone_in("staging")
 def full_tokens_are_taken_for_empty(patch: Patch) -> None:
     """What is staged is not sealed, and so not seen, by a verb that moves the head."""
-    replace_source(patch, heads, "_look", ("is_empty = next(iter(rows), None) is None", "is_empty = True"))
+    replace_source(patch, heads, "_look", ("is_empty = not any(batch.num_rows for batch in rows)", "is_empty = True"))
 
 
 @undone_in("staging")
