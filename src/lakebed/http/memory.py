@@ -1,4 +1,4 @@
-"""The memory of a serving process: which allocator it uses, and how freed memory returns to the system.
+"""The memory of a serving process: which allocators it uses, and how freed memory returns to the system.
 
 Many threads allocate and free. With allocators that keep what each thread has freed, a server grows without bound.
 """
@@ -6,8 +6,23 @@ Many threads allocate and free. With allocators that keep what each thread has f
 from __future__ import annotations
 
 import ctypes
+from typing import Final
 
 import pyarrow as pa
+
+_ARENAS_MAX_OPTION: Final = -8  # M_ARENA_MAX
+_ARENAS_MAX: Final = 2
+"""Areas in which the C library allocates. By itself it makes one for each thread, up to eight a core, and what is freed
+in one of them serves no other thread: under 64 clients they grew from 41 to 73 MiB with 37 MiB in use all the time.
+One is the main one, and Arrow makes another when it is loaded. Threads that wait here have waited for Python's lock."""
+
+
+def save_memory() -> None:
+    """Let this process keep little of what it frees. Call it before threads begin: what they have, they keep."""
+    pa.set_memory_pool(lean_pool())
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # only in glibc
+    if set_option is not None:
+        set_option(_ARENAS_MAX_OPTION, _ARENAS_MAX)
 
 
 def lean_pool() -> pa.MemoryPool:

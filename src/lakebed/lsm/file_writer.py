@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from lakebed.errors import AlreadyExists, InternalError, OutcomeUnknown
+from lakebed.errors import InternalError
 from lakebed.lsm.block import (
     CODEC_NUMBERS,
     CONTINUES,
@@ -33,10 +33,8 @@ from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, encode_tail
 from lakebed.lsm.key_batch import count_common
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
 from lakebed.lsm.page import PAGE_BYTES, encode_pages
+from lakebed.objects.create_once import put_new
 from lakebed.objects.port import ObjectStore
-
-_CREATE_TRIES_MAX: Final = 4
-"""Creates of one file whose replies were lost, at once: a second call waits first."""
 
 _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
 """Of a row in addition to key and value: sequence, kind, end, and two offsets."""
@@ -105,28 +103,29 @@ class FileWriter:
             if batch.num_rows:
                 self._take(batch)
 
+    def encode(self) -> FileMeta:
+        """End the file, in memory: `object` is what has to be put. Cost: no request."""
+        if self._finished is None:
+            self._finished = self._write_tail()
+        return self._finished
+
+    @property
+    def object(self) -> tuple[str, bytearray]:
+        """Path and bytes of a file that is encoded."""
+        return self._path, self._body
+
     def finish(self) -> FileMeta:
-        """Create the file, durably; after an error of the store it may be called again.
+        """Create the file, durably; after an error of the store it may be called again, but for one kind of error.
 
         Raises:
             AlreadyExists: another file lies there.
-            Unavailable, OutcomeUnknown: as the store says; with OutcomeUnknown the file may be there.
+            Unavailable, OutcomeUnknown: as the store says; with OutcomeUnknown the file may be there. Kind
+                ``unsynced``: it is, and may be gone after a power loss; a second try would not tell, so write it anew
+                under another id.
         Cost: 1 PUT; after a reply that was lost 1 PUT more, and 1 GET when the store says that the file is there.
         """
-        if self._finished is None:
-            self._finished = self._write_tail()
-        meta = self._finished
-        for tries_left in reversed(range(_CREATE_TRIES_MAX)):
-            try:
-                self._store.put(self._path, self._body, create_only=True, durable=True)
-            except OutcomeUnknown:
-                if not tries_left:
-                    raise
-                continue  # no other process has this id, so only its name can be in doubt: write the same bytes again
-            except AlreadyExists:
-                if memoryview(self._store.get(self._path)) != memoryview(self._body):
-                    raise
-            break
+        meta = self.encode()
+        put_new(self._store, self._path, self._body)
         self.abandon()
         return meta
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from lakebed.errors import Conflict, Corruption, InternalError, InvalidRequest, NotFound
+from lakebed.errors import Conflict, Corruption, InternalError, InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.lsm.cache import RowCache
 from lakebed.lsm.compact import run_compaction
 from lakebed.lsm.file_writer import FileWriter
@@ -403,7 +403,10 @@ class Tree:
         return True
 
     def _write(self, waiting: _Waiting) -> None:
-        """Make a memtable's file durable, once; after an error the same file is tried again."""
+        """Make a memtable's file durable, once; after an error the same file is tried again.
+
+        But one that could not be synced is written anew: a second sync would succeed, though bytes are lost.
+        """
         if waiting.is_written:
             return
         if waiting.writer is None:
@@ -416,7 +419,12 @@ class Tree:
                 retain_since_sequence=self.retain_since_sequence,
             )
         if waiting.writer is not None:
-            waiting.file = waiting.writer.finish()
+            try:
+                waiting.file = waiting.writer.finish()
+            except OutcomeUnknown as error:
+                if error.kind == "unsynced":
+                    waiting.writer = None
+                raise
         waiting.writer = None
         waiting.is_written = True
 

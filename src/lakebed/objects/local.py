@@ -251,38 +251,40 @@ class LocalDriver(Driver):
             ) from error.reason
 
     def _put_nameless_each(self, objects: Sequence[tuple[str, memoryview]], *, durable: bool) -> bool:
-        """Put objects of one folder as files that get their names when they are whole.
+        """Put objects as files that get their names when they are whole.
 
         Returns:
-            Whether that is possible; else nothing was written.
+            Whether that is possible; else none of them has a name.
         """
-        folders = {path.rpartition("/")[0] for path, _ in objects}
-        if not self._nameless or len(folders) != 1 or len(objects) >= DESCRIPTORS_MAX:
+        folders = list(dict.fromkeys(path.rpartition("/")[0] for path, _ in objects))
+        if not self._nameless or len(folders) + len(objects) > DESCRIPTORS_MAX:
             return False
-        [folder] = folders
         paths = [path for path, _ in objects]
         for path in paths:
             self._check(path)
+        parents: dict[str, int] = {}
         descriptors: list[int] = []
         try:
             try:
-                descriptors.append(os.open(self._place(folder), _OPEN_FOLDER))
-                for _, body in objects:
-                    descriptors.append(_open_nameless(self._place(folder)))
+                for folder in folders:
+                    parents[folder] = os.open(self._place(folder), _OPEN_FOLDER)
+                for path, body in objects:
+                    descriptors.append(_open_nameless(self._place(path.rpartition("/")[0])))
                     _write_all(descriptors[-1], body)
             except OSError as error:
                 if error.errno in _NO_NAMELESS:  # the folder is missing, or files without names are
                     return False
                 raise self._translate(error, "write", paths[0]) from error
-            for descriptor, path in zip(descriptors[1:], paths, strict=True):
-                self._name(descriptor, path, parent=descriptors[0])
+            for descriptor, path in zip(descriptors, paths, strict=True):
+                self._name(descriptor, path, parent=parents[path.rpartition("/")[0]])
             if durable:
-                self._flush_each(descriptors, [folder, *paths])
+                self._flush_each([*descriptors, *parents.values()], [*paths, *folders])
         finally:
-            for descriptor in descriptors:
+            for descriptor in [*descriptors, *parents.values()]:
                 os.close(descriptor)
         if durable:
-            self.make_parents_durable(folder)
+            for folder in folders:
+                self.make_parents_durable(folder)
         return True
 
     def _name(self, descriptor: int, path: str, *, parent: int) -> None:

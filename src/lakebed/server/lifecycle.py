@@ -11,9 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-import pyarrow as pa
-
-from lakebed.http.memory import lean_pool
+from lakebed.http.memory import save_memory
 from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
@@ -127,7 +125,7 @@ def serve_one(
     Raises:
         Conflict: kind ``owned``; and otherwise as `lakebed.repo.open_all`.
     """
-    pa.set_memory_pool(lean_pool())
+    save_memory()
     repositories = open_records(settings, environment=Environment())
     try:
         report = startup_report(settings, first_key(repositories, settings) if first_setup else None)

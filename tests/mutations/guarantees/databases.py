@@ -283,6 +283,11 @@ GUARANTEES = [
         ),
     ),
     Guarantee(
+        "A file of a database that could not be synced is written anew before the log goes.",
+        never(tree.Tree._write, lambda it: it.kind),
+        "unit/lsm/test_tree.py::test_a_file_that_could_not_be_synced_is_written_anew",
+    ),
+    Guarantee(
         "A large upload to a folder replaces no object.",
         pass_on(local._LocalUpload.finish, local._give_name, create_only=False),
         "behaviour/objects/test_streaming.py::test_a_create_only_stream_replaces_nothing[local-10485760]",

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
-from lakebed.http import replies
+from lakebed.http import memory, replies
 from lakebed.key_value.port import KeyValue
 from lakebed.objects import create_once
 from lakebed.objects.port import ObjectStore
@@ -39,6 +39,7 @@ from mutations.defects import (
     replace,
     returns,
     see,
+    set_value,
     skip,
 )
 from mutations.guarantee import Guarantee
@@ -84,6 +85,16 @@ GUARANTEES = [
         "Objects that are stored together are durable before a row names them.",
         skip(ObjectStore.put_each, ObjectStore.sync),
         "behaviour/repo/test_uploads_together.py::test_bytes_are_durable_before_they_are_named",
+    ),
+    Guarantee(
+        "What a commit names is durable before the commit names it.",
+        skip(ObjectStore.put_each, ObjectStore.sync),
+        "unit/repo/committed/test_range_writer.py::test_what_is_named_is_durable_before_it_is_named",
+    ),
+    Guarantee(
+        "What one thread of a server has freed, another takes: its memory ends where its caches end.",
+        set_value(memory, lambda it: it._ARENAS_MAX, 64),
+        "behaviour/server/test_memory.py::test_threads_of_a_serving_process_share_what_the_c_library_frees",
     ),
     Guarantee(
         "Objects that are stored together are durable also after the reply to one of them was lost.",

@@ -283,7 +283,7 @@ class Faltering:
 
 def test_a_put_may_be_tried_again(memory: ObjectStore) -> None:
     """What the store says comes through as it is, and `finish` may be called again."""
-    messages = [Unavailable("no answer"), *(OutcomeUnknown("perhaps") for _ in range(4))]
+    messages = [Unavailable("no answer"), *(OutcomeUnknown("perhaps") for _ in range(3))]
     files = files_in(Faltering(memory, *messages, lands=False))  # type: ignore[arg-type]
     writer = files.writer(mint_file_id(environment=ENVIRONMENT))
     writer.write(batch_of([put_of(1)]))

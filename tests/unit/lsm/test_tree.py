@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -237,6 +240,27 @@ def test_a_flush_survives_a_lost_reply(fault: Fault) -> None:
     world.rotate()
     assert world.tree.flush_once()
     assert world.paths() == [f"sst/{world.tree.file_set.l0[0].id}.sst"]
+
+
+def test_a_file_that_could_not_be_synced_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system reports the failure once: putting it again would succeed, and the log would go, with bytes lost."""
+    world = World(url=str(tmp_path))
+    world.put(b"k", b"1")
+    world.rotate()
+    sync, failures = os.fsync, [errno.EIO]
+
+    def sync_folder_in_vain(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) and failures:
+            raise OSError(failures.pop(), "input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync_folder_in_vain)
+    with pytest.raises(OutcomeUnknown, match="may be gone after a power loss"):
+        world.tree.flush_once()
+    [unsynced] = world.paths()
+    assert world.tree.latest(b"k") == b"1"
+    assert world.tree.flush_once()
+    assert f"sst/{world.tree.file_set.l0[0].id}.sst" in set(world.paths()) - {unsynced}
 
 
 @pytest.mark.parametrize("step", ["before flushed", "after flushed"])

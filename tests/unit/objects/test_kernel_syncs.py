@@ -187,6 +187,26 @@ def test_a_folder_is_made_for_them(store: Any, synced: list[int], tmp_path: Path
     assert {"a", "b", "data", "other"} <= names(synced, tmp_path)
 
 
+@pytest.mark.skipif(not has_queue(), reason="Linux's asynchronous I/O is not there.")
+def test_objects_of_several_folders_are_synced_together(
+    tmp_path: Path, synced: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request for the files and their folders: what a commit writes takes as long as one of its files."""
+    store = open_store(tmp_path)
+    for path in ("ranges/1", "metaranges/1"):
+        store.put(path, b"", create_only=True)
+    synced.clear()
+    requests: list[int] = []
+    counted = local.sync_each
+    monkeypatch.setattr(
+        local, "sync_each", lambda descriptors: (requests.append(len(descriptors)), counted(descriptors))[1]
+    )
+    store.put_each([("ranges/2", b"2"), ("ranges/3", b"3"), ("metaranges/2", b"22")])
+    assert requests == [5]
+    assert {"2", "3", "ranges", "metaranges"} <= names(synced, tmp_path)
+    assert bytes(store.get("metaranges/2")) == b"22"
+
+
 def test_what_others_wrote_is_synced(store: Any, synced: list[int], tmp_path: Path) -> None:
     """Each file and each folder."""
     for path in [*PATHS, "other/0"]:

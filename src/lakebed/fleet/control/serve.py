@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
-
 from lakebed.fleet.control.claim import claim_storage
 from lakebed.fleet.control.context import ManagedLog
 from lakebed.fleet.control.options import DEFAULT, ControlOptions
@@ -28,7 +26,7 @@ from lakebed.fleet.ports import FleetAddress, NodePort
 from lakebed.fleet.tenure import Tenure
 from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, check_host, url_of
-from lakebed.http.memory import lean_pool
+from lakebed.http.memory import save_memory
 from lakebed.http.options import HttpOptions
 from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
@@ -235,7 +233,7 @@ def run_control(
         Unavailable: kind ``port_in_use``; or the ledger does not answer.
     """
     check_host(host, allow_remote=settings.allow_remote, tls=settings.http.tls)
-    pa.set_memory_pool(lean_pool())
+    save_memory()
     with bind(host, port, backlog=settings.http.backlog) as listener:
         endpoint = url_of(host, listener, tls=settings.http.tls)
         site = _site(settings, endpoint, environment=Environment())

@@ -14,15 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
-
 from lakebed.fleet.log.embedded import open_embedded
 from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.service import LogCall, LogSite, application
 from lakebed.fleet.tenure import Tenure
 from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, check_host, url_of
-from lakebed.http.memory import lean_pool
+from lakebed.http.memory import save_memory
 from lakebed.http.options import HttpOptions
 from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
@@ -109,7 +107,7 @@ def run_log(
         Unavailable: kind ``port_in_use``.
     """
     check_host(host, allow_remote=settings.allow_remote, tls=settings.http.tls)
-    pa.set_memory_pool(lean_pool())
+    save_memory()
     with bind(host, port, backlog=settings.http.backlog) as listener:
         endpoint = url_of(host, listener, tls=settings.http.tls)
         site = _site(settings, endpoint, environment=Environment())

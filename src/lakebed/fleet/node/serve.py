@@ -16,8 +16,6 @@ from functools import partial
 from traceback import format_exception
 from typing import Final
 
-import pyarrow as pa
-
 from lakebed.errors import Closed, Conflict, InternalError, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.http_ports import RETRY_S, HttpControl
 from lakebed.fleet.log.open import open_log
@@ -29,7 +27,7 @@ from lakebed.fleet.node.service import NodeCall, NodeSite, application
 from lakebed.fleet.ports import FleetAddress
 from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, check_host, url_of
-from lakebed.http.memory import lean_pool
+from lakebed.http.memory import save_memory
 from lakebed.http.options import HttpOptions
 from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
@@ -209,7 +207,7 @@ def run_node(
             has never known.
     """
     check_host(host, allow_remote=settings.allow_remote, tls=settings.http.tls)
-    pa.set_memory_pool(lean_pool())
+    save_memory()
     environment = Environment()
     with bind(host, port, backlog=settings.http.backlog) as listener:
         endpoint = url_of(host, listener, tls=settings.http.tls)

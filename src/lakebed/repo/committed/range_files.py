@@ -8,7 +8,7 @@ at most `AHEAD_COUNT` ranges are held for one reader who goes through many.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -18,10 +18,12 @@ import pyarrow as pa
 from lakebed.errors import Corruption, NotFound
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
-from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.file_writer import FileOptions, FileWriter
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.format import decode_blocks, decode_tail, read_meta
 from lakebed.lsm.model import FileMeta
+from lakebed.objects.create_once import put_new_each
+from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model.layout import metarange_path, range_path
 from lakebed.repo.model.model import RangeMeta
@@ -38,6 +40,9 @@ _WORKERS_MAX: Final = 8
 _HANDLE_COUNT_MAX: Final = 2_048
 """Handles kept of ranges, and of metaranges. Each commit writes new ones, and no commit says that older ones are no
 longer read, so more would only hold memory: those that are read are made anew."""
+
+_SYNCED_TOGETHER: Final = ("file", "memory")
+"""Stores that sync many files at the same time; to others each is a request of its own."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -87,6 +92,8 @@ class RangeFiles:
             )
             for path_of in (range_path, metarange_path)
         )
+        self.syncs_together = parse_url(store.root_url).scheme in _SYNCED_TOGETHER
+        """Whether files that are put together take hardly longer than one."""
         self._counting: tuple[RangeCounts, ...] = ()
 
     @contextmanager
@@ -108,6 +115,17 @@ class RangeFiles:
         """Count a range as written."""
         for counts in self._counting:
             counts.written_ids.add(file_id)
+
+    def put_each(self, writers: Sequence[FileWriter]) -> None:
+        """Create the files of ranges and metaranges that are encoded: all are durable when this returns.
+
+        Raises:
+            Unavailable, OutcomeUnknown: any of them may be there, and none may be referred to.
+        Cost: 1 PUT a file.
+        """
+        put_new_each(self.store, [writer.object for writer in writers])
+        for writer in writers:
+            writer.abandon()
 
     def reader(self, meta: RangeMeta) -> FileReader:
         """A reader of single paths of a range. Cost: no request."""

@@ -1,4 +1,4 @@
-"""Writing a metarange: sorted rows are cut into ranges where their paths say so, and ranges are put in parallel.
+"""Writing a metarange: sorted rows are cut into ranges where their paths say so, and ranges are put in groups.
 
 Owns: where ranges break, and what is written again. A range breaks behind a path whose hash `RangeOptions.raggedness`
 divides, once it has `entry_count_min` entries; always at `entry_count_max`, and where paths and values reach
@@ -6,9 +6,10 @@ divides, once it has `entry_count_min` entries; always at `entry_count_max`, and
 right behind a break is what writing its rows would give, and a metarange is a function of its rows: which edits led
 to it, and in which order, leaves no trace in its id.
 
-Invariants: a range is durable before the metarange that names it is written; an object is taken over only through a
-range that the caller reuses or the base has, never because a name exists; memory is bounded by `_WAITING_BYTES_MAX`,
-the rows of one range, and what is made of these.
+Invariants: `finish` returns when the metarange and all ranges that it names are durable, in whichever order: nothing
+can name it before, and what a crash leaves is collected; an object is taken over only through a range that the caller
+reuses or the base has, never because a name exists; memory is bounded by `_WAITING_BYTES_MAX`, one group, the rows of
+one range, and what is made of these.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from lakebed.lsm.file_id import mint_file_id
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.filter import hash_keys
 from lakebed.lsm.merge import first_key, last_key
-from lakebed.lsm.model import FileMeta
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID, metarange_hash, range_hash
 from lakebed.repo.committed.metarange import Metarange, encode_range_meta
 from lakebed.repo.committed.range_files import RangeFiles
@@ -37,24 +37,22 @@ from lakebed.repo.model.layout import range_path
 from lakebed.repo.model.model import ROWS_SCHEMA, MetarangeRef, RangeMeta
 from lakebed.repo.model.rows import lsm_rows, rows_of
 
+_GROUP_COUNT_MAX: Final = 8
+_GROUP_BYTES_MAX: Final = 8 << 20
+"""A group of ranges, which are put and synced together, has so many, or so many bytes, or is one range."""
 _WAITING_COUNT_MAX: Final = 8
-"""Ranges that are put while the next rows come."""
+"""Groups that are put while the next rows come."""
 _WAITING_BYTES_MAX: Final = 64 << 20
-"""And at most so many bytes of their files, or one file."""
+"""And at most so many bytes of their files, or one group."""
 _BATCH_ROWS_MIN: Final = 4_096
 """Smaller batches are joined before they are encoded."""
 
 
 class _Waiting(NamedTuple):
-    """A range whose file is being put."""
+    """A group of ranges whose files are being put."""
 
-    place: int
-    range_id: str
-    size_bytes: int
-    """Of the objects."""
-    ends_open: bool
-    file: Iterator[FileMeta]
     file_bytes: int
+    end: Iterator[None]
 
 
 class MetarangeWriter:
@@ -69,7 +67,9 @@ class MetarangeWriter:
         self._files = files
         self._base = base
         self._base_ranges: dict[str, RangeMeta] | None = None
-        self._ranges: list[RangeMeta | None] = []  # None: it is being written
+        self._ranges: list[RangeMeta] = []
+        self._gathered: list[FileWriter] = []  # the group that is not being put yet
+        self._gathered_bytes = 0
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._held: list[pa.RecordBatch] = []  # rows since the last break
@@ -116,22 +116,25 @@ class MetarangeWriter:
 
         Raises:
             Unavailable, OutcomeUnknown: the store failed. What was written is nowhere referred to.
-        Cost: 1 PUT, and waiting for the ranges.
+        Cost: 1 PUT, and waiting for the ranges. On local folders it is synced together with the last group of ranges.
         """
         if self._open is not None:
             self._ranges.append(self._open)
             self._open = None
         if self._held:
             self._end_range(ends_open=True)
+        metarange_id = metarange_hash(self._ranges)
+        if metarange_id == self._base.ref.id:
+            ref = self._base.ref
+        elif self._ranges:
+            ref = self._encode_metarange(metarange_id)
+        else:
+            ref = MetarangeRef(EMPTY_METARANGE_ID)
         while self._waiting:
             self._await_oldest()
-        ranges = [meta for meta in self._ranges if meta is not None]
-        metarange_id = metarange_hash(ranges)
-        if metarange_id == self._base.ref.id:
-            return self._base.ref
-        if not ranges:
-            return MetarangeRef(EMPTY_METARANGE_ID)
-        return self._put_metarange(metarange_id, ranges)
+        if self._gathered:
+            self._files.put_each(self._gathered)
+        return ref
 
     def _note(self, first_path: bytes, last_path: bytes) -> None:
         if self._last_path is not None and first_path <= self._last_path:
@@ -187,45 +190,51 @@ class MetarangeWriter:
             self._ranges.append(msgspec.structs.replace(known, ends_open=ends_open))
 
     def _put_range(self, range_id: str, batches: list[pa.RecordBatch], *, ends_open: bool) -> None:
-        """Encode a range here, for most of that cannot be done twice at a time; another worker puts it."""
+        """Encode a range here, for most of that cannot be done twice at a time; its group is put later."""
         file_id = f"{range_id}-{mint_file_id(environment=self._files.environment)}"
         writer = self._files.ranges.writer(file_id)
         sizes = []
         for batch in batches:
             sizes.append(sizes_of(batch.column(1), where=range_path(file_id)))
             writer.write(lsm_rows(batch))
+        file = writer.encode()
+        self._files.note_written(file.id)
+        size_bytes = total_size(np.concatenate(sizes))
+        self._ranges.append(RangeMeta(id=range_id, file=file, size_bytes=size_bytes, ends_open=ends_open))
+        if self._gathered and self._gathered_bytes + file.size_bytes > _GROUP_BYTES_MAX:
+            self._put_gathered()
+        self._gathered.append(writer)
+        self._gathered_bytes += file.size_bytes
+        if len(self._gathered) >= (_GROUP_COUNT_MAX if self._files.syncs_together else 1):
+            self._put_gathered()
+
+    def _put_gathered(self) -> None:
+        """Let another worker put the group that is gathered; the next one begins."""
+        writers, file_bytes = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_bytes = [], 0
         while self._waiting and (
-            len(self._waiting) >= _WAITING_COUNT_MAX or self._waiting_bytes + writer.size_bytes > _WAITING_BYTES_MAX
+            len(self._waiting) >= _WAITING_COUNT_MAX or self._waiting_bytes + file_bytes > _WAITING_BYTES_MAX
         ):
             self._await_oldest()
-        waiting = _Waiting(
-            place=len(self._ranges),
-            range_id=range_id,
-            size_bytes=total_size(np.concatenate(sizes)),
-            ends_open=ends_open,
-            file_bytes=writer.size_bytes,
-            file=self._files.pool.map(FileWriter.finish, (writer,)),
-        )
-        self._waiting.append(waiting)
-        self._waiting_bytes += waiting.file_bytes
-        self._ranges.append(None)
+        self._waiting.append(_Waiting(file_bytes, self._files.pool.map(self._files.put_each, (writers,))))
+        self._waiting_bytes += file_bytes
 
     def _await_oldest(self) -> None:
-        """Wait until the oldest of the ranges that are being put is durable."""
+        """Wait until the oldest of the groups that are being put is durable."""
         oldest = self._waiting.popleft()
         self._waiting_bytes -= oldest.file_bytes
-        file = next(oldest.file)
-        self._files.note_written(file.id)
-        self._ranges[oldest.place] = RangeMeta(
-            id=oldest.range_id, file=file, size_bytes=oldest.size_bytes, ends_open=oldest.ends_open
-        )
+        next(oldest.end)
 
-    def _put_metarange(self, metarange_id: str, ranges: list[RangeMeta]) -> MetarangeRef:
+    def _encode_metarange(self, metarange_id: str) -> MetarangeRef:
+        """Add the file of the metarange to the last group."""
+        ranges = self._ranges
         writer = self._files.metaranges.writer(f"{metarange_id}-{mint_file_id(environment=self._files.environment)}")
         writer.write(lsm_rows(rows_of([meta.file.last_key for meta in ranges], list(map(encode_range_meta, ranges)))))
+        file = writer.encode()
+        self._gathered.append(writer)
         return MetarangeRef(
             id=metarange_id,
-            file=writer.finish(),
+            file=file,
             entry_count=sum(meta.entry_count for meta in ranges),
             size_bytes=min(sum(meta.size_bytes for meta in ranges), SIZE_BYTES_MAX),
             range_count=len(ranges),
