@@ -7,6 +7,7 @@ call is one of `Database`: reads of the port are its linearizable ones, writes i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from lakebed.key_value.port import (
 )
 from lakebed.kv import Database, DatabaseOptions, DatabaseReader, Snapshot, WriteBatch
 from lakebed.kv.options import CollectorOptions
+from lakebed.kv.reclaim import PINNED
 
 DATABASE_OPTIONS: Final = DatabaseOptions(
     # Rows are a few hundred bytes: so many are in a memtable that a quarter of the usual bytes is a good file, and a
@@ -37,6 +39,10 @@ DATABASE_OPTIONS: Final = DatabaseOptions(
 
 COLLECTOR_OPTIONS: Final = CollectorOptions(grace=timedelta(hours=1))
 """What its collection may take. Readers that pin nothing (`lakebed.key_value.reader`) have an hour."""
+
+LOG_COUNT_MAX: Final = 20_000
+"""Objects of the log that one of its collections takes. A busy server writes a million in an hour, and to judge all of
+them at once would take more memory than all its caches."""
 
 
 def _read_failed(error: OutcomeUnknown) -> Unavailable:
@@ -128,9 +134,16 @@ class DatabaseKeyValue(KeyValue):
     def maintain(self) -> None:
         """Objects of the log, files and manifests that no version needs are deleted.
 
-        Cost: 4 LIST and 1 GET; if anything goes, about 6 requests more and 1 DELETE a thousand objects.
+        Cost: 4 LIST and 1 GET; if anything goes, about 6 requests more and 1 DELETE a thousand objects; again for each
+        part of the log.
         """
-        self.database.admin.collect(COLLECTOR_OPTIONS)
+        count_max = LOG_COUNT_MAX
+        while True:
+            report = self.database.admin.collect(replace(COLLECTOR_OPTIONS, log_count_max=count_max))
+            reach = LOG_COUNT_MAX + report.kept.get(PINNED, 0)  # what is pinned stays before the rest
+            if report.deleted_count < LOG_COUNT_MAX and reach <= count_max:
+                return
+            count_max = reach
 
     def close(self) -> None:
         self.database.close()

@@ -129,13 +129,14 @@ class _Round:
         self._log = ManifestLog(location)
         self._dry_run = dry_run
         self._progress = progress
+        self._log_count_max = options.log_count_max
         self._grace_ms = options.grace // timedelta(milliseconds=1)
         self._destroyed_grace_ms = options.destroyed_grace // timedelta(milliseconds=1)
         self._loaded: dict[int, Manifest | None] = {}
         self._damaged: list[str] = []
 
     def run(self) -> Collection:
-        objects = find_objects(self._location)
+        objects = find_objects(self._location, log_count_max=self._log_count_max)
         manifest = self._log.latest()
         if not manifest.initialized and manifest.destroyed_at_ms is None:
             return self._leave_alone(objects)

@@ -17,7 +17,7 @@ Source: "Deleting a Database"; docs/design/0012-clones-and-destroy.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -39,7 +39,9 @@ from lakebed.kv.model import Manifest
 from lakebed.kv.pins import release_pin
 from lakebed.kv.reclaim import Found, plan_taking_apart
 from lakebed.kv.restore import giving_up
+from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.objects.path import parse_url
+from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import RESERVE_PATH, freeing_space
 from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, report_of
@@ -202,14 +204,28 @@ def _leave_ancestors(location: DatabaseLocation, log: ManifestLog, manifest: Man
     return log.update(change)
 
 
-def find_objects(location: DatabaseLocation) -> Found:
-    """The objects in the folders of a database now. Cost: 3 LIST, 1 more a thousand objects."""
+def find_objects(location: DatabaseLocation, *, log_count_max: int | None = None) -> Found:
+    """The objects in the folders of a database now. Cost: 3 LIST, 1 more a thousand objects.
+
+    Args:
+        log_count_max: as `CollectorOptions.log_count_max`.
+    """
     store = location.store
     return Found(
         files=tuple(store.list(SST_FOLDER)),
-        logs=tuple(store.list(WAL_FOLDER)),
+        logs=tuple(_first_logs(store.list(WAL_FOLDER), log_count_max)),
         manifests=tuple(store.list(MANIFEST_FOLDER)),
     )
+
+
+def _first_logs(logs: Iterable[ObjectMeta], count_max: int | None) -> Iterator[ObjectMeta]:
+    """So many objects of a log, and the fences before and between them, which stay and would fill every count."""
+    count = 0
+    for meta in logs:
+        count += meta.size_bytes != FENCE_BYTES
+        if count_max is not None and count > count_max:
+            return
+        yield meta
 
 
 def _foreign(location: DatabaseLocation) -> list[str]:

@@ -121,3 +121,6 @@ class CollectorOptions:
     """What is younger stays. Zero is safe too."""
     destroyed_grace: timedelta = timedelta(days=1)
     """How long a softly destroyed database stays."""
+    log_count_max: int | None = None
+    """Objects of the log that one collection judges, the oldest first, fences not counted; None: all. A million of them
+    take 300 MB of memory."""

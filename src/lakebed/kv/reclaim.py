@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,9 @@ from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.lsm.file_id import file_id_time_ms
 from lakebed.objects.port import ObjectMeta
 from lakebed.reclaim.model import CollectionPlan, Deletable
+
+PINNED: Final = "in a pinned version"
+"""Why an object stays, in `CollectionReport.kept`."""
 
 Pinned = Mapping[int, Manifest | None]
 """The manifest of every live checkpoint, by id; None: it is missing."""
@@ -173,7 +177,7 @@ class _Judgement:
         if file_id in self._named:
             return "in the newest version"
         if file_id in self._pinned_names:
-            return "in a pinned version"
+            return PINNED
         unpublished = self._first_unpublished
         if file_id > self._manifest.newest_l0_id or (unpublished is not None and file_id >= unpublished):
             return "may be published yet"
@@ -189,7 +193,7 @@ class _Judgement:
         if meta.size_bytes == FENCE_BYTES:
             return "fence"
         if any(after < wal_id <= last for after, last in self._tails):
-            return "in a pinned version"
+            return PINNED
         return self._too_young(meta.modified_ms)
 
     def _version(self, meta: ObjectMeta) -> str | None:
@@ -200,7 +204,7 @@ class _Judgement:
         if manifest_id >= self._manifest.manifest_id:
             return "in the newest version"
         if manifest_id in self._pinned:
-            return "in a pinned version"
+            return PINNED
         return self._too_young(meta.modified_ms)
 
     def _too_young(self, time_ms: int) -> str | None:

@@ -481,10 +481,10 @@ class LocalDriver(Driver):
         """One level; a folder counts when an object is below it."""
         objects: list[ObjectMeta] = []
         folders: list[str] = []
-        for name, entry in self._entries(prefix):
-            path = join_path(prefix, entry.name)
+        for name in self._names(prefix):
+            path = join_path(prefix, name.removesuffix("/"))
             if not name.endswith("/"):
-                status = _status(entry)
+                status = _status(f"{self._root}/{path}")
                 if status is not None:
                     objects.append(_meta(path, status))
             elif next(self._walk(path, None), None) is not None:
@@ -493,38 +493,41 @@ class LocalDriver(Driver):
 
     def _walk(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
         lead = join_path(prefix, "x")[:-1]
-        for name, entry in self._entries(prefix):
+        for name in self._names(prefix):
             path = lead + name
             if start_after is not None and path <= start_after and not start_after.startswith(path):
                 continue
             if name.endswith("/"):
                 yield from self._walk(path[:-1], start_after)
             elif start_after is None or path > start_after:
-                status = _status(entry)
+                status = _status(f"{self._root}/{path}")
                 if status is not None:
                     yield _meta(path, status)
 
-    def _entries(self, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
-        """Return files by name and folders by name and slash, in that order; empty for a missing folder."""
+    def _names(self, folder: str) -> list[str]:
+        """Return the names of files, and of folders with a slash, in order; empty for a missing folder.
+
+        Nothing but names is held: a folder may have a million files, and an entry of the system takes four times as
+        much memory as its name.
+        """
         if folder:
             self._check(folder + "/x")
+        names: list[str] = []
         try:
             with os.scandir(self._place(folder)) as scan:
-                entries = list(scan)
+                for entry in scan:
+                    name = entry.name
+                    if entry.is_file(follow_symlinks=False):
+                        if name[0] != "." or _TEMPORARY.fullmatch(name) is None:
+                            names.append(name)
+                    elif entry.is_dir(follow_symlinks=False):
+                        names.append(name + "/")
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise self._translate(error, "list", folder) from error
-        named: list[tuple[str, os.DirEntry[str]]] = []
-        for entry in entries:
-            name = entry.name
-            if entry.is_file(follow_symlinks=False):
-                if name[0] != "." or _TEMPORARY.fullmatch(name) is None:
-                    named.append((name, entry))
-            elif entry.is_dir(follow_symlinks=False):
-                named.append((name + "/", entry))
-        named.sort(key=_first)
-        return named
+        names.sort()
+        return names
 
     def url(self, path: str) -> str:
         """``file:///absolute/path``, taken literally: nothing in it is percent-encoded."""
@@ -614,9 +617,6 @@ class LocalDriver(Driver):
         return Unavailable(f"lakebed could not {verb} {what}: {reason}", kind="io_error", path=path)
 
 
-_first: Final[Callable[[tuple[str, os.DirEntry[str]]], str]] = lambda named: named[0]  # noqa: E731
-
-
 def _remember(folders: dict[str, None], folder: str, count_max: int) -> None:
     if len(folders) >= count_max:
         folders.clear()
@@ -628,10 +628,10 @@ def _meta(path: str, status: os.stat_result) -> ObjectMeta:
     return ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000, etag)
 
 
-def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+def _status(place: str) -> os.stat_result | None:
     """Return None when the file was removed since its folder was read."""
     try:
-        return entry.stat(follow_symlinks=False)
+        return os.lstat(place)
     except FileNotFoundError:
         return None
 
@@ -726,7 +726,7 @@ def _remove_abandoned(place: str) -> None:
         hidden = [entry for entry in scan if entry.name.startswith(".lakebed-") and _TEMPORARY.fullmatch(entry.name)]
     if not hidden:
         return
-    times = {entry.path: status.st_mtime for entry in hidden if (status := _status(entry)) is not None}
+    times = {entry.path: status.st_mtime for entry in hidden if (status := _status(entry.path)) is not None}
     newest = max([*times.values(), os.stat(place).st_mtime])
     for path, modified in times.items():
         if modified < newest - _ABANDONED_S:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
 import lakebed.kv
+from lakebed.key_value import database as key_value_database
 from lakebed.key_value.database import DatabaseKeyValue
-from lakebed.kv import DatabaseOptions
+from lakebed.kv import DatabaseOptions, collect
+from lakebed.kv.reclaim import Found, plan_collection
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import CollectionPlan
 from lakebed.repo import RepositoryOptions
 from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.catalog import LocalCatalog
@@ -61,6 +65,36 @@ def test_many_writes_leave_few_objects(environment: Environment) -> None:
         records.set(b"key", b"%d" % number)
     records.maintain()
     assert count_of(store) >= before + 100  # younger than an hour: a reader may just be reading them
+    records.close()
+
+
+@pytest.mark.parametrize("is_pinned", [False, True], ids=["free", "pinned"])
+def test_a_long_log_is_collected_in_parts(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch, is_pinned: bool
+) -> None:
+    """The memory of a collection does not grow with what was written since the last; a pinned part is passed over."""
+    monkeypatch.setattr(key_value_database, "LOG_COUNT_MAX", 20)
+    store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
+    records = database(store, environment)
+    if is_pinned:
+        for number in range(30):
+            records.set(b"pinned %d" % number, b"")
+        records.database.create_checkpoint()
+    for number in range(200):
+        records.set(b"key %d" % number, b"")
+    records.database.flush(memtable=True)
+    environment.clock.sleep(2 * HOUR_S)
+    judged: list[int] = []
+
+    def judge(objects: Found, **settings: Any) -> CollectionPlan:
+        judged.append(len(objects.logs))
+        return plan_collection(objects, **settings)
+
+    monkeypatch.setattr(collect, "plan_collection", judge)
+    records.maintain()
+    assert max(judged) <= (30 if is_pinned else 0) + 20 + 5  # a fence, and what else is pinned
+    left = sum(1 for _ in store.list("wal"))
+    assert left <= (30 if is_pinned else 0) + 3
     records.close()
 
 

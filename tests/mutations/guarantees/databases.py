@@ -11,7 +11,18 @@ import msgspec
 import numpy as np
 
 from lakebed import decoding
-from lakebed.kv import checkpoint, claim, conditional, group_commit, lease, recovery, transaction, writer
+from lakebed.kv import (
+    checkpoint,
+    claim,
+    collect,
+    conditional,
+    destroy,
+    group_commit,
+    lease,
+    recovery,
+    transaction,
+    writer,
+)
 from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, merge, page, short_scan, tree, view
 from lakebed.objects import create_once, kernel_syncs, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
@@ -281,6 +292,11 @@ GUARANTEES = [
             "unit/objects/test_local.py::test_what_could_not_be_synced_is_not_put_again[put_new]",
             "unit/objects/test_local.py::test_what_could_not_be_synced_is_not_put_again[create_once]",
         ),
+    ),
+    Guarantee(
+        "A collection of a server's records takes no more memory when more was written since the last.",
+        pass_on(collect._Round.run, destroy.find_objects, log_count_max=None),
+        "behaviour/key_value/test_maintenance.py::test_a_long_log_is_collected_in_parts[free]",
     ),
     Guarantee(
         "A file of a database that could not be synced is written anew before the log goes.",
