@@ -39,9 +39,9 @@ from lakebed.http.call import Call
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.gate import Gate
 from lakebed.http.openapi import PathParameter, Service, describe
+from lakebed.http.pools import LoopSignal
 from lakebed.http.replies import empty, json
 from lakebed.http.serving import Serving
-from lakebed.http.signals import LoopSignal
 from lakebed.http.site import Change
 from lakebed.metrics import render
 
