@@ -176,6 +176,19 @@ def test_a_lost_reply_is_given_again_only_for_the_same_manifest() -> None:
     assert machine.commit(following.record, request, finished=first.finished[0], now_ms=NOW).reply.verdict == "granted"
 
 
+@pytest.mark.parametrize("other", ["A", "c"])
+@pytest.mark.parametrize("base", [0, 1, 9])
+def test_a_lost_reply_names_no_transaction_of_others(other: str, base: int) -> None:
+    """The next transaction of a granted request is its own attachment's, or none."""
+    record, _, txn = in_state(OPEN)
+    request = request_of(record, txn, begin=False)
+    granted = machine.commit(record, request, finished=None, now_ms=NOW)
+    foreign = (Transaction(7, base, other, txn.generation, OPEN, 0), Transaction(8, base, "a", 9, OPEN, 0))
+    later = msgspec.structs.replace(granted.record, transactions=foreign)
+    reply = machine.commit(later, request, finished=granted.finished[0], now_ms=NOW).reply
+    assert (reply.verdict, reply.txn) == ("granted", None)
+
+
 STRANGERS = ({"node": "A"}, {"node": "b"}, {"generation": -1}, {"generation": 1})
 """Names before and behind the node's; generations below and above its own, as differences."""
 
