@@ -74,7 +74,10 @@ def test_a_full_disk(small_disk: Path, leave: int) -> None:
         assert all(isinstance(error, Unavailable | OutcomeUnknown) for error in errors), errors
         assert all("disk is full" in error.message for error in errors), errors
         for path in list(kept)[:20]:
-            assert bytes(main.get(path)) == kept[path]
+            try:
+                assert bytes(main.get(path)) == kept[path]
+            except Unavailable as error:  # a write waits for space: what it wrote is not shown before it is durable
+                assert "disk is full" in error.message
         filler.unlink()
         for number in range(20):
             kept[f"after/{number}"] = b"%d" % number
