@@ -148,11 +148,26 @@ def test_rows_that_are_read_outlive_the_others() -> None:
     """A read moves a row from the older generation to the younger."""
     cache = RowCache(20 * KIB)
     for number in range(1000):
-        cache.put(b"cold %d" % number, b"v" * 100, generation=0)
+        for _ in range(2):
+            cache.put(b"cold %d" % number, b"v" * 100, generation=0)
         cache.put(b"hot", b"hot", generation=0) if not number else cache.get(b"hot")
     assert cache.get(b"hot") == b"hot"
     assert cache.get(b"cold 0") is None
     assert cache.get(b"cold 999") == b"v" * 100
+
+
+def test_rows_that_are_read_once_put_out_no_others() -> None:
+    """Once rows had to go, one stays at its second reading, unless too many others were read in between."""
+    cache = RowCache(20 * KIB)
+    for number in range(34):
+        cache.put(b"early %d" % number, b"v" * 100, generation=0)
+    size_bytes = cache.size_bytes
+    for number in range(1000):
+        cache.put(b"once %d" % number, b"v" * 100, generation=0)
+    cache.put(b"once 0", b"v", generation=0)
+    assert (cache.size_bytes, cache.get(b"early 33")) == (size_bytes, b"v" * 100)
+    cache.put(b"once 999", b"second", generation=0)
+    assert cache.get(b"once 999") == b"second"
 
 
 def test_a_row_read_before_a_write_is_not_kept() -> None:
