@@ -66,12 +66,12 @@ SUITES: Final = {
 """By the name of the file with results: heading, and what was measured. A suite that was never run is left out."""
 
 REASONS: Final = {
-    "kv": "Where RocksDB is quicker, it is by what an interpreter costs. A get that is not cached takes about twenty steps "
-    "of Python around a microsecond of checksum and decompression, and one of RocksDB a single call. Absent keys are a "
-    "filter's work of a few nanoseconds: asked one by one the steps around it decide, and asked together the dozen "
-    "operations on arrays. Gets by threads have pieces of native work that are shorter than handing over the "
-    "interpreter's lock, so threads take turns. Short scans ask each sorted file and the memtable in Python, one or two "
-    "times a scan. [The design](design/0055-pages-of-sorted-files.md#measured) has the parts and what was tried.",
+    "kv": "Where RocksDB is quicker, it is by what an interpreter costs. A get that is not cached takes about twenty "
+    "steps of Python around a microsecond of checksum and decompression, and one of RocksDB a single call. Absent keys "
+    "are a filter's work of a few nanoseconds: asked one by one the steps around it decide, and asked together the "
+    "dozen operations on arrays. Gets by threads have pieces of native work that are shorter than handing over the "
+    "interpreter's lock, so threads take turns. Short scans ask each sorted file and the memtable in Python, one or "
+    "two times a scan. [The design](design/0055-pages-of-sorted-files.md#measured) has the parts and what was tried.",
 }
 """Below the rows of a suite: why some stay behind."""
 

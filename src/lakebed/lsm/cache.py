@@ -32,7 +32,7 @@ _MET_PER_ENTRY: Final = 2
 """Blocks and pages remembered as read once: so many for each that is kept, 70 bytes each."""
 
 _MET_PER_ROW: Final = 2
-"""Keys remembered as read once for each row of the older part."""
+"""Keys remembered as read once for each row of the older part, 100 bytes each."""
 
 _ROW_BYTES: Final = 200
 """What one row costs in addition to its bytes: two bytes objects and its slot in a dictionary that has just grown."""
@@ -202,8 +202,8 @@ class RowCache:
     """A bounded map from key to the newest value found in files. Thread-safe.
 
     Two generations of plain dictionaries: a read from the older moves the row to the younger; when the younger holds
-    half of the budget it becomes the older, and what was the older goes. So a hit costs one lookup. From the first time
-    that this happens a row is kept when it is read from files a second time: most are read once, and would put out others.
+    half of the budget it becomes the older, and what was the older goes. So a hit costs one lookup. Once there is an
+    older one, a row is kept when it is read from files a second time: most are read once, and would put out others.
 
     Args:
         bytes_max: bound of the sum of sizes; 0 keeps nothing.

@@ -316,7 +316,7 @@ class FileReader:
         if not 0 <= first < behind <= first + page_count_max:
             return False
         flags = tail.flags[pages.blocks[first] : pages.blocks[behind - 1] + 1]
-        if not all(map(PLAIN.__and__, flags)):
+        if not all(map(PLAIN.__and__, flags)) or sum(pages.raw_lengths[first:behind]) > AHEAD_BYTES_DEFAULT:
             return False
         chunk = self.read_chunk(tail, pages, first, behind, sequence=None)
         rows = dict(zip(chunk.keys, chunk.values or (), strict=True))

@@ -240,7 +240,7 @@ def test_keys_of_a_mapped_file(tmp_path: Path, has_space: bool) -> None:
 
 
 def test_neighbours_of_a_mapped_file(tmp_path: Path) -> None:
-    """Keys of a few pages have their values, absent ones none; of others, and where rows may be newer, nothing is said."""
+    """Keys of a few pages have their values, absent ones none; of others, and below newer rows, nothing is said."""
     reader = full_reader(store := open_store(str(tmp_path)), written(store))
     for some in (ROWS[1000:1300], ROWS[59::-1], ROWS[-40:], ROWS[:1] * 20):
         keys = [key for row in some for key in (row.key, row.key + b"x")]
