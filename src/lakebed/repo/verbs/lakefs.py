@@ -14,7 +14,15 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.verbs.message import Verb, verb
 
 
-@verb("restore_refs", role="write", effort="long", gives=RestoreReport, changes=("url",), author="committer")
+@verb(
+    "restore_refs",
+    role="write",
+    effort="long",
+    gives=RestoreReport,
+    changes=("url",),
+    author="committer",
+    looks_first=True,
+)
 class RestoreRefs(Verb[RestoreReport], frozen=True, kw_only=True):
     """Make the commits, branches and tags of a dump of lakeFS those of a bare repository.
 
@@ -39,7 +47,7 @@ class RestoreRefs(Verb[RestoreReport], frozen=True, kw_only=True):
         return restore_refs(context, source, self.dump or source.load_dump(), committer=self.committer or "")
 
 
-@verb("dump_refs", role="write", effort="long", gives=DumpReport, changes_nothing=True)
+@verb("dump_refs", role="write", effort="long", gives=DumpReport, changes_nothing=True, looks_first=True)
 class DumpRefs(Verb[DumpReport], frozen=True):
     """Write commits, branches and tags into the repository's own namespace, as lakeFS restores them.
 

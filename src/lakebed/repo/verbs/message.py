@@ -49,6 +49,8 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
         reads_other_stores: `run` takes ``storage_options``, the credentials for stores outside the storage.
         is_large: the message may be as large as one that stages many objects.
         frees_space: it gives up what a collection may then take, or collects: on a full disk it may use the reserve.
+        looks_first: it uses records that stay for a while when a repository is deleted, unlike its branches: whether it
+            was deleted is looked up before it runs, by 1 read.
         changes: fields that name what is changed, for the audit log: the first that is set.
         author: the field that names who makes the change, which only a server knows; None: there is none.
         summary: one sentence, for the description of the interface.
@@ -62,6 +64,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     reads_other_stores: ClassVar[bool] = False
     is_large: ClassVar[bool] = False
     frees_space: ClassVar[bool] = False
+    looks_first: ClassVar[bool] = False
     changes: ClassVar[tuple[str, ...]]
     author: ClassVar[str | None]
     summary: ClassVar[str]
@@ -117,13 +120,15 @@ def verb(
     changes: tuple[str, ...] = (),
     author: str | None = None,
     frees_space: bool = False,
+    looks_first: bool = False,
 ) -> Any:
     """Declare a class a verb; the arguments are those of `Described`. What only needs to read changes nothing."""
 
     def declare(kind: type[V]) -> type[V]:
         kind.verb_name, kind.role, kind.effort, kind.gives = name, role, effort, gives
         kind.changes_nothing = role == "read" if changes_nothing is None else changes_nothing
-        kind.changes, kind.author, kind.frees_space = changes, author, frees_space
+        kind.changes, kind.author = changes, author
+        kind.frees_space, kind.looks_first = frees_space, looks_first
         kind.summary = (kind.__doc__ or "").strip().split("\n")[0]
         return kind
 

@@ -143,7 +143,7 @@ class CommonAncestor(Verb[str | None], frozen=True, kw_only=True):
             return merge_base(context, left, right, snapshot=snapshot)
 
 
-@verb("reflog", role="read", effort="compute", gives=list[ReflogLine])
+@verb("reflog", role="read", effort="compute", gives=list[ReflogLine], looks_first=True)
 class Reflog(Verb[list[ReflogLine]], frozen=True, kw_only=True):
     """Where a branch, or every branch, has been, oldest first.
 

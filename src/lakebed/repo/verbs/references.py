@@ -27,7 +27,7 @@ def _first(rows: Iterator[NamedCommit], amount: int | None) -> Iterator[NamedCom
     return rows if amount is None else islice(rows, check_amount(max(0, amount)))
 
 
-@verb("branches", role="read", effort="compute", gives=list[NamedCommit])
+@verb("branches", role="read", effort="compute", gives=list[NamedCommit], looks_first=True)
 class Branches(ListVerb[NamedCommit], frozen=True, kw_only=True):
     """Branches, in the order of their names."""
 
@@ -67,7 +67,15 @@ class DeleteBranch(Verb[None], frozen=True, kw_only=True):
         delete_branch(context, self.name, committer=self.committer)
 
 
-@verb("undelete_branch", role="write", effort="compute", gives=None, changes=("name",), author="committer")
+@verb(
+    "undelete_branch",
+    role="write",
+    effort="compute",
+    gives=None,
+    changes=("name",),
+    author="committer",
+    looks_first=True,
+)
 class UndeleteBranch(Verb[None], frozen=True, kw_only=True):
     """Bring a deleted branch back at the commit it had."""
 
@@ -78,7 +86,7 @@ class UndeleteBranch(Verb[None], frozen=True, kw_only=True):
         undelete_branch(context, self.name, committer=self.committer)
 
 
-@verb("tags", role="read", effort="compute", gives=list[NamedCommit])
+@verb("tags", role="read", effort="compute", gives=list[NamedCommit], looks_first=True)
 class Tags(ListVerb[NamedCommit], frozen=True, kw_only=True):
     """Tags, in the order of their names."""
 
@@ -104,7 +112,7 @@ class CreateTag(Verb[Tag], frozen=True, kw_only=True):
         return create_tag(context, self.name, commit_id=commit_id, owner=self.owner, lifetime_ms=self.lifetime_ms)
 
 
-@verb("delete_tag", role="write", effort="compute", gives=None, changes=("name",), frees_space=True)
+@verb("delete_tag", role="write", effort="compute", gives=None, changes=("name",), frees_space=True, looks_first=True)
 class DeleteTag(Verb[None], frozen=True, kw_only=True):
     """Remove a tag."""
 

@@ -13,7 +13,7 @@ from lakebed.repo.records.retention import RetentionRules, delete_retention, loa
 from lakebed.repo.verbs.message import Verb, verb
 
 
-@verb("protect", role="admin", effort="write", gives=ProtectionRule, changes=("pattern",))
+@verb("protect", role="admin", effort="write", gives=ProtectionRule, changes=("pattern",), looks_first=True)
 class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):
     """Protect the branches that a pattern matches."""
 
@@ -24,7 +24,7 @@ class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):
         return protect(context, self.pattern, blocked=cast(tuple[Blocked, ...], tuple(self.blocked)))
 
 
-@verb("unprotect", role="admin", effort="write", gives=None, changes=("pattern",))
+@verb("unprotect", role="admin", effort="write", gives=None, changes=("pattern",), looks_first=True)
 class Unprotect(Verb[None], frozen=True, kw_only=True):
     """Remove the protection rule of a pattern."""
 
@@ -34,7 +34,7 @@ class Unprotect(Verb[None], frozen=True, kw_only=True):
         unprotect(context, self.pattern)
 
 
-@verb("protected", role="read", effort="look", gives=tuple[ProtectionRule, ...])
+@verb("protected", role="read", effort="look", gives=tuple[ProtectionRule, ...], looks_first=True)
 class Protected(Verb[tuple[ProtectionRule, ...]], frozen=True):
     """The rules of protected branches, sorted by pattern."""
 
@@ -42,7 +42,7 @@ class Protected(Verb[tuple[ProtectionRule, ...]], frozen=True):
         return protected(context)
 
 
-@verb("retention", role="read", effort="look", gives=RetentionRules | None)
+@verb("retention", role="read", effort="look", gives=RetentionRules | None, looks_first=True)
 class Retention(Verb[RetentionRules | None], frozen=True):
     """The rules of retention."""
 
@@ -50,7 +50,7 @@ class Retention(Verb[RetentionRules | None], frozen=True):
         return load_retention(context)
 
 
-@verb("set_retention", role="admin", effort="write", gives=RetentionRules, frees_space=True)
+@verb("set_retention", role="admin", effort="write", gives=RetentionRules, frees_space=True, looks_first=True)
 class SetRetention(Verb[RetentionRules], frozen=True, kw_only=True):
     """Replace the rules of retention, in days."""
 
@@ -61,7 +61,7 @@ class SetRetention(Verb[RetentionRules], frozen=True, kw_only=True):
         return store_retention(context, default_days=self.default_days, branch_days=self.branch_days)
 
 
-@verb("delete_retention", role="admin", effort="write", gives=None)
+@verb("delete_retention", role="admin", effort="write", gives=None, looks_first=True)
 class DeleteRetention(Verb[None], frozen=True):
     """Remove the rules of retention, so that nothing expires any more."""
 
@@ -69,7 +69,7 @@ class DeleteRetention(Verb[None], frozen=True):
         delete_retention(context)
 
 
-@verb("webhooks", role="admin", effort="look", gives=tuple[Webhook, ...], changes_nothing=True)
+@verb("webhooks", role="admin", effort="look", gives=tuple[Webhook, ...], changes_nothing=True, looks_first=True)
 class Webhooks(Verb[tuple[Webhook, ...]], frozen=True):
     """The webhooks that run before and after commits and merges."""
 
@@ -77,7 +77,7 @@ class Webhooks(Verb[tuple[Webhook, ...]], frozen=True):
         return webhooks(context.key_value, keys=context.keys)
 
 
-@verb("set_webhooks", role="admin", effort="write", gives=None)
+@verb("set_webhooks", role="admin", effort="write", gives=None, looks_first=True)
 class SetWebhooks(Verb[None], frozen=True, kw_only=True):
     """Replace all webhooks."""
 

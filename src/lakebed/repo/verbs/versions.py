@@ -111,7 +111,7 @@ class Pins(Verb[list[Pin]], frozen=True):
         return pins
 
 
-@verb("unpin", role="write", effort="compute", gives=None, changes=("name",), frees_space=True)
+@verb("unpin", role="write", effort="compute", gives=None, changes=("name",), frees_space=True, looks_first=True)
 class Unpin(Verb[None], frozen=True, kw_only=True):
     """Remove a pin that is a tag.
 
@@ -175,7 +175,7 @@ class Restore(Verb[Version], frozen=True, kw_only=True):
         return _version_of(context, new.id, new.commit)
 
 
-@verb("why", role="read", effort="long", gives=Explanation)
+@verb("why", role="read", effort="long", gives=Explanation, looks_first=True)
 class Why(Verb[Explanation], frozen=True, kw_only=True):
     """Who needs an object of the storage, or when it may go."""
 
@@ -185,7 +185,7 @@ class Why(Verb[Explanation], frozen=True, kw_only=True):
         return why(context, self.path)
 
 
-@verb("plan_collection", role="admin", effort="long", gives=CollectionPlan, changes_nothing=True)
+@verb("plan_collection", role="admin", effort="long", gives=CollectionPlan, changes_nothing=True, looks_first=True)
 class PlanCollection(Verb[CollectionPlan], frozen=True, kw_only=True):
     """What a collection would delete now."""
 
@@ -196,7 +196,7 @@ class PlanCollection(Verb[CollectionPlan], frozen=True, kw_only=True):
         return plan_collection(context, options=_options(self.grace_s))
 
 
-@verb("collect", role="admin", effort="long", gives=CollectionReport, frees_space=True)
+@verb("collect", role="admin", effort="long", gives=CollectionReport, frees_space=True, looks_first=True)
 class Collect(Verb[CollectionReport], frozen=True, kw_only=True):
     """Delete what nothing needs."""
 

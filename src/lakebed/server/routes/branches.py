@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from starlette.responses import PlainTextResponse, Response
@@ -64,8 +65,8 @@ async def create_branch(call: RepositoryCall) -> Response:
 @BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
 async def delete_branch(call: RepositoryCall) -> Response:
     """Delete a branch and its uncommitted changes."""
-    context = await call.context(force=call.flag("force"))
-    await call.heavy(actions.delete_branch, context, call.path["branch"], committer=call.committer)
+    name, committer = call.path["branch"], call.committer
+    await call.give_up(partial(actions.delete_branch, name=name, committer=committer), force=call.flag("force"))
     return empty()
 
 
@@ -73,7 +74,7 @@ async def delete_branch(call: RepositoryCall) -> Response:
 async def reset_branch(call: RepositoryCall) -> Response:
     """Discard uncommitted changes: all, at a path, or below a prefix."""
     body = await call.read(ResetCreation)
-    context, name = await call.context(force=bool(body.force)), call.path["branch"]
+    name = call.path["branch"]
     if body.type == "reset":
         reset = Reset(branch=name)
     elif not body.path:
@@ -82,7 +83,7 @@ async def reset_branch(call: RepositoryCall) -> Response:
         reset = Reset(branch=name, path=body.path)
     else:
         reset = Reset(branch=name, prefix=body.path)
-    await call.heavy(reset.run, context)
+    await call.give_up(reset.run, force=bool(body.force))
     return empty()
 
 
