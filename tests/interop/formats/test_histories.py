@@ -252,6 +252,27 @@ def test_a_field_inside_a_column_that_is_added(lake: Lake, catalog: Any) -> None
     assert not lake.has_table("t")
 
 
+def test_a_history_that_fails_leaves_what_others_have_made(lake: Lake, delta: Path) -> None:
+    """Its own versions go with it; a version or a tag of another makes the table stay."""
+
+    def run(meanwhile: Callable[[], object]) -> None:
+        def fail(done: Any) -> None:
+            if len(list(lake.table("t").snapshots())) == 2:
+                meanwhile()
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            import_history(lake, "t", str(delta), format="delta", progress=fail)
+
+    run(lambda: None)
+    assert not lake.has_table("t")
+    run(lambda: lake.table("t").create_tag("mine"))
+    assert lake.table("t").read(version="mine").num_rows == 30
+    lake.drop_table("t", force=True)
+    run(lambda: lake.table("t").append(pa.table({"id": [7], "p": ["a"]})))
+    assert lake.table("t").read().num_rows == 31
+
+
 def test_mistakes(lake: Lake, delta: Path, tmp_path: Path) -> None:
     """What is refused leaves no table."""
     import_history(lake, "t", str(delta), format="delta", history=HistoryOptions(versions=("5",)))

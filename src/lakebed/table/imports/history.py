@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, OutcomeUnknown
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.discard import discard_changes
@@ -155,7 +155,10 @@ class VersionImport:
             ]
             snapshot = newest
             if newest is None or added or deleted or newest.schema_id != plan.plan.schema.id:
-                snapshot = commit_changes(table.context, [*deleted, *added], kind="OVERWRITE" if deleted else "APPEND")
+                kind = "OVERWRITE" if deleted else "APPEND"
+                snapshot = commit_changes(table.context, [*deleted, *added], kind=kind, is_first=newest is None)
+        except OutcomeUnknown:
+            raise  # the files may be those of a version
         except Exception:
             discard_changes(table.context, [without_outside(change, outside) for change in added])
             raise

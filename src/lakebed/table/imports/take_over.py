@@ -104,7 +104,7 @@ def take_over(
         carrier: copies and rewrites elsewhere, such as in tasks of Spark; None: in this process.
 
     Raises:
-        AlreadyExists: the table has a snapshot, and `append` is not set.
+        AlreadyExists: the table has a snapshot, perhaps since another import began, and `append` is not set.
         InvalidRequest: a file does not fit; nothing is changed.
         NotFound: a file of the source is gone.
         Conflict, OutcomeUnknown: as `commit_changes`.
@@ -129,8 +129,11 @@ def take_over(
     changes = (carrier or carry)(table, plan, progress)
     outside = {file.entry.external_path for file in plan.taken if file.entry.external_path is not None}
     try:
-        snapshot = commit_changes(table.context, changes) if changes or newest is None else newest
-    except (Conflict, InvalidRequest, NotFound):
+        if changes or newest is None:
+            snapshot = commit_changes(table.context, changes, is_first=not options.append)
+        else:
+            snapshot = newest
+    except (AlreadyExists, Conflict, InvalidRequest, NotFound):
         # These say that nothing was committed; any other error leaves that open.
         discard_changes(table.context, [without_outside(change, outside) for change in changes])
         raise
