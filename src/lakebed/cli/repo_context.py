@@ -8,14 +8,15 @@ is the owner.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from lakebed import repo
 from lakebed.cli import arguments, output
 from lakebed.cli.command import Command
 from lakebed.cli.grammar import argument, option
 from lakebed.errors import Conflict
+from lakebed.objects.reserve import freeing_space
 
 if TYPE_CHECKING:
     from lakebed.repo.repositories import Repositories
@@ -34,7 +35,14 @@ _SHARED_SCHEMES: Final = ("postgresql://", "postgres://")
 
 
 class RepositoriesCommand(Command):
-    """A command on the repositories of a lake or of a server."""
+    """A command on the repositories of a lake or of a server.
+
+    Attributes:
+        frees_space: it gives up what a collection may then take, or collects: on a full disk it may use the reserve,
+            to become the owner, too, which writes a manifest.
+    """
+
+    frees_space: ClassVar[bool] = False
 
     lake: Annotated[
         str,
@@ -49,6 +57,10 @@ class RepositoriesCommand(Command):
         option("--metadata", metavar="URL", help="Where the records are, if not in the lake: postgresql://..."),
     ] = None
 
+    def __init_subclass__(cls, *, name: str = "", frees_space: bool = False) -> None:
+        super().__init_subclass__(name=name)
+        cls.frees_space = frees_space
+
     def reading_all(self) -> Repositories:
         """Open the repositories to read: write nothing and disturb no owner."""
         shared = (self.metadata or "").startswith(_SHARED_SCHEMES)
@@ -61,8 +73,13 @@ class RepositoriesCommand(Command):
             storage_options=self.storage_options,
         )
 
-    def writing_all(self, *, create: bool = False) -> Repositories:
+    @contextmanager
+    def writing_all(self, *, create: bool = False) -> Iterator[Repositories]:
         """Open the repositories to change them, through the server that owns them if there is one."""
+        with freeing_space() if self.frees_space else nullcontext(), self._open_owned(create=create) as repositories:
+            yield repositories
+
+    def _open_owned(self, *, create: bool) -> Repositories:
         try:
             return repo.open_all(
                 self.lake,

@@ -10,7 +10,6 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.repo_checks import check_change, tag_to_drop
 from lakebed.cli.repo_context import BranchName, RepositoryCommand
-from lakebed.objects.reserve import freeing_space
 
 TagName = Annotated[str, argument("TAG", help="The tag.")]
 
@@ -57,7 +56,7 @@ class CreateBranch(RepositoryCommand, name="branch"):
         self.result(facts, f"Created the branch {self.name} at {facts['commit'][:12]}.")
 
 
-class DropBranch(Deletion, RepositoryCommand, name="drop-branch"):
+class DropBranch(Deletion, RepositoryCommand, name="drop-branch", frees_space=True):
     """Drop a branch with what is uncommitted on it; `undelete-branch` restores its commits for some days."""
 
     name: BranchName
@@ -71,7 +70,7 @@ class DropBranch(Deletion, RepositoryCommand, name="drop-branch"):
             self.result({"branch": self.name, "dry_run": True, "uncommitted": count}, text)
             return
         self.ask(f"Drop the branch {self.name} of {self.repository} with what is uncommitted on it?")
-        with freeing_space(), self.writing() as repository:
+        with self.writing() as repository:
             repository.delete_branch(self.name)
         self.result({"branch": self.name, "dry_run": False}, f"Dropped the branch {self.name}.")
 
@@ -132,7 +131,7 @@ class CreateTag(RepositoryCommand, name="tag"):
         self.result(facts, f"The tag {self.name} pins {facts['commit'][:12]}.")
 
 
-class DropTag(Deletion, RepositoryCommand, name="drop-tag"):
+class DropTag(Deletion, RepositoryCommand, name="drop-tag", frees_space=True):
     """Drop a tag: a later collection deletes what only it pinned."""
 
     name: TagName
@@ -147,6 +146,6 @@ class DropTag(Deletion, RepositoryCommand, name="drop-tag"):
             )
             return
         self.ask(f"Drop the tag {self.name} of {self.repository}?")
-        with freeing_space(), self.writing() as repository:
+        with self.writing() as repository:
             repository.delete_tag(self.name)
         self.result({"tag": self.name, "dry_run": False}, f"Dropped the tag {self.name}.")

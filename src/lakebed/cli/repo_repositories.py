@@ -10,7 +10,6 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.repo_context import RepositoriesCommand, RepositoryCommand
 from lakebed.errors import InvalidRequest
-from lakebed.objects.reserve import freeing_space
 from lakebed.repo.model.names import check_branch_name, check_repository_name
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.repository import Repository
@@ -53,7 +52,7 @@ class ListRepositories(RepositoriesCommand, name="list"):
         )
 
 
-class Drop(Deletion, RepositoryCommand, name="drop"):
+class Drop(Deletion, RepositoryCommand, name="drop", frees_space=True):
     """Drop a repository with all its branches and tags; a collection of the lake, a day later, deletes what it held."""
 
     force: Annotated[bool, option("--force", help="Also one that is read-only.")] = False
@@ -71,7 +70,7 @@ class Drop(Deletion, RepositoryCommand, name="drop"):
             )
             return
         self.ask(f"Drop the repository {self.repository} with all its branches and tags?")
-        with freeing_space(), self.writing_all() as repositories:
+        with self.writing_all() as repositories:
             repositories.delete(self.repository, force=self.force)
         self.result({"repository": self.repository, "dry_run": False}, f"Dropped the repository {self.repository}.")
 
@@ -93,7 +92,7 @@ class ShowRetention(RepositoryCommand, name="retention"):
         output.grid(("branch", "commits keep their objects"), rows, empty="")
 
 
-class SetRetention(RepositoryCommand, name="set-retention"):
+class SetRetention(RepositoryCommand, name="set-retention", frees_space=True):
     """Replace the retention rules: a commit keeps its objects this long after a newer one replaced it."""
 
     default_days: Annotated[int, argument("DAYS", help="For branches without a rule of their own.")]
@@ -103,7 +102,7 @@ class SetRetention(RepositoryCommand, name="set-retention"):
 
     def run(self) -> None:
         days = _days_of(self.branch_days)
-        with freeing_space(), self.writing() as repository:
+        with self.writing() as repository:
             repository.set_retention(default_days=self.default_days, branch_days=days)
         facts = {"default_days": self.default_days, "branch_days": days}
         text = f"Commits of {self.repository} keep their objects for {output.count(self.default_days, 'day')}"
@@ -125,7 +124,7 @@ class DropRetention(Deletion, RepositoryCommand, name="drop-retention"):
         self.result({"repository": self.repository, "dry_run": self.dry_run}, text)
 
 
-class Collect(Deletion, RepositoryCommand, name="collect"):
+class Collect(Deletion, RepositoryCommand, name="collect", frees_space=True):
     """Delete objects that no branch, tag, kept commit or staged entry needs. Imported objects are never deleted."""
 
     grace: Annotated[str, option("--grace", metavar="AGE", help="Keep uploads that are younger: '6h', '1 d'.")] = "1 d"
@@ -134,7 +133,7 @@ class Collect(Deletion, RepositoryCommand, name="collect"):
         options = CollectionOptions(grace=duration(self.grace))
         self.ask(f"Collect the garbage of {self.repository}? (--dry-run shows what would be deleted.)")
         opening = self.reading if self.dry_run else self.writing
-        with freeing_space(), opening() as repository, output.progress("collecting") as progress:
+        with opening() as repository, output.progress("collecting") as progress:
             report = repository.collect(options, dry_run=self.dry_run, progress=progress)
         json_output.print_report(report, json=self.json)
 

@@ -18,7 +18,6 @@ from lakebed.cli.repo_context import (
     print_differences,
 )
 from lakebed.errors import InvalidRequest
-from lakebed.objects.reserve import freeing_space
 from lakebed.texts import utc
 
 if TYPE_CHECKING:
@@ -224,7 +223,7 @@ class CherryPick(Pick, name="cherry-pick"):
         self.result(of_commit(made), f"Picked {self.reference} onto {self.branch}: commit {made.id[:12]}.")
 
 
-class Reset(Deletion, RepositoryCommand, name="reset"):
+class Reset(Deletion, RepositoryCommand, name="reset", frees_space=True):
     """Discard uncommitted changes of a branch, all or below a path; --hard moves the branch."""
 
     branch: BranchName
@@ -248,7 +247,7 @@ class Reset(Deletion, RepositoryCommand, name="reset"):
         self.ask(
             f"Move {self.branch} to {self.hard}?" if self.hard else f"Discard uncommitted changes on {self.branch}?"
         )
-        with freeing_space(), self.writing() as repository:
+        with self.writing() as repository:
             target = repository.branch(self.branch)
             changed = any(_is_selected(self.path, difference.path) for difference in target.status(self.path or ""))
             if self.hard is not None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import io
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 from urllib.parse import urlencode
 
 import msgspec
@@ -100,6 +100,19 @@ _RETRIED: Final = {
 """Kinds of errors after which another process may answer, or the same one later."""
 
 
+class How(TypedDict, total=False):
+    """How a call is made."""
+
+    query: Mapping[str, Any]
+    again: bool
+    """It may be repeated: its repetition gives the same answer, which is the default."""
+    reply_s: float
+    """How long a process may be silent before another one is asked; a call that took longer gets more time when it is
+    made again ..."""
+    reply_s_max: float
+    """... but not more than this."""
+
+
 class Asker:
     """Sends requests to a part of a fleet. Thread-safe.
 
@@ -145,26 +158,23 @@ class Asker:
         """Close all connections; again is a no-op."""
         self.servers.close()
 
-    def ask(
+    def ask(self, method: str, path: str, kind: type[T], body: Any = None, **how: Unpack[How]) -> T:
+        """One call; its reply, decoded as `kind`. Raises as `request`, and `UnsupportedFormat`."""
+        reply: T = read_reply(self.request(method, path, body, **how).data, kind)
+        return reply
+
+    def request(
         self,
         method: str,
         path: str,
-        kind: Any = None,
         body: Any = None,
         *,
-        query: dict[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
         again: bool = True,
         reply_s: float = REPLY_S,
         reply_s_max: float = REPLY_S_MAX,
-    ) -> Any:
-        """One call; its reply, decoded as `kind` (None: it has no body).
-
-        Args:
-            body: sent as JSON.
-            again: the call may be repeated: its repetition gives the same answer.
-            reply_s: how long a process may be silent before another one is asked; a call that took longer gets more
-                time when it is made again ...
-            reply_s_max: ... but not more than this.
+    ) -> urllib3.BaseHTTPResponse:
+        """One call, as `How` says, to one process after another; `body` is sent as JSON.
 
         Raises:
             The error of the process that answered; `Unavailable`, or `OutcomeUnknown` when it may have had its effect.
@@ -176,12 +186,11 @@ class Asker:
         def request(endpoint: str) -> urllib3.BaseHTTPResponse:
             return self.send(endpoint, method, path, content, again=again, reply_s=reply_s, reply_s_max=reply_s_max)
 
-        reply = self.servers.ask(
+        return self.servers.ask(
             request,
             retry_s=self.retry_s,
             is_retried=_may_be_retried if again else _had_no_effect,
         )
-        return None if kind is None else read_reply(reply.data, kind)
 
     def send(
         self,
@@ -277,7 +286,7 @@ class HttpControl(ControlPort, OperatorPort):
     # ---- ControlPort
 
     def register(self, node: NodeRecord) -> None:
-        self._asker.ask("POST", "/upcall/v1/register", body=node)
+        self._asker.request("POST", "/upcall/v1/register", node)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Goes to every process, so that each knows who is alive; one answer is enough."""
@@ -304,23 +313,23 @@ class HttpControl(ControlPort, OperatorPort):
         )
 
     def attached(self, report: NodeReport) -> list[Location]:
-        return cast(list[Location], self._asker.ask("POST", "/upcall/v1/attached", list[Location], report))
+        return self._asker.ask("POST", "/upcall/v1/attached", list[Location], report)
 
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
-        replies = self._asker.ask("POST", "/upcall/v1/commit", list[CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
-        return cast(list[CommitReply], replies)
+        path = "/upcall/v1/commit"
+        return self._asker.ask("POST", path, list[CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
-        return cast(list[AckReply], self._asker.ask("POST", "/upcall/v1/ack", list[AckReply], requests))
+        return self._asker.ask("POST", "/upcall/v1/ack", list[AckReply], requests)
 
     # ---- OperatorPort
 
     def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:
         asked = TenantRequest(tenant, policy)
-        return self._one(TenantRecord, "POST", "/v1/tenant", asked, again=False, reply_s=_CHANGE_S)
+        return self._asker.ask("POST", "/v1/tenant", TenantRecord, asked, again=False, reply_s=_CHANGE_S)
 
     def delete_tenant(self, tenant: str) -> None:
-        self._asker.ask("DELETE", f"/v1/tenant/{quote_segment(tenant)}", again=False, reply_s=_CHANGE_S)
+        self._asker.request("DELETE", f"/v1/tenant/{quote_segment(tenant)}", again=False, reply_s=_CHANGE_S)
 
     def tenants(self) -> list[TenantRecord]:
         """Cost: 1 request a thousand tenants."""
@@ -333,44 +342,42 @@ class HttpControl(ControlPort, OperatorPort):
                 return records
 
     def tenant(self, tenant: str) -> TenantRecord:
-        return self._one(TenantRecord, "GET", f"/v1/tenant/{quote_segment(tenant)}")
+        return self._asker.ask("GET", f"/v1/tenant/{quote_segment(tenant)}", TenantRecord)
 
     def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
-        return self._one(TenantRecord, "PUT", f"/control/v1/tenant/{quote_segment(tenant)}/policy", policy)
+        return self._asker.ask("PUT", f"/control/v1/tenant/{quote_segment(tenant)}/policy", TenantRecord, policy)
 
     def route(self, tenant: str) -> Route:
-        route = self._asker.ask("GET", f"/v1/tenant/{quote_segment(tenant)}/route", Route, reply_s_max=_ROUTE_S_MAX)
-        return cast(Route, route)
+        path = f"/v1/tenant/{quote_segment(tenant)}/route"
+        return self._asker.ask("GET", path, Route, reply_s_max=_ROUTE_S_MAX)
 
     def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
         path = f"/v1/tenant/{quote_segment(tenant)}/timeline"
-        return cast(
-            TimelineInfo, self._asker.ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
-        )
+        return self._asker.ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
 
     def manifest(self, tenant: str) -> Manifest:
-        return self._one(Manifest, "GET", f"/v1/tenant/{quote_segment(tenant)}/manifest")
+        return self._asker.ask("GET", f"/v1/tenant/{quote_segment(tenant)}/manifest", Manifest)
 
     def transactions(self, tenant: str) -> TransactionList:
-        return self._one(TransactionList, "GET", f"/control/v1/tenant/{quote_segment(tenant)}/txns")
+        return self._asker.ask("GET", f"/control/v1/tenant/{quote_segment(tenant)}/txns", TransactionList)
 
     def nodes(self) -> list[NodeStatus]:
-        return cast(list[NodeStatus], self._asker.ask("GET", "/control/v1/node", list[NodeStatus]))
+        return self._asker.ask("GET", "/control/v1/node", list[NodeStatus])
 
     def migrate(self, tenant: str, node: str) -> None:
-        self._asker.ask("POST", f"/control/v1/tenant/{quote_segment(tenant)}/migrate", query={"node": node})
+        self._asker.request("POST", f"/control/v1/tenant/{quote_segment(tenant)}/migrate", query={"node": node})
 
     def attach_reader(self, tenant: str, node: str) -> None:
-        self._asker.ask("POST", f"/control/v1/tenant/{quote_segment(tenant)}/reader", query={"node": node})
+        self._asker.request("POST", f"/control/v1/tenant/{quote_segment(tenant)}/reader", query={"node": node})
 
     def drain(self, node: str, *, undo: bool = False) -> None:
-        self._asker.ask("POST", f"/control/v1/node/{quote_segment(node)}/drain", query={"undo": undo})
+        self._asker.request("POST", f"/control/v1/node/{quote_segment(node)}/drain", query={"undo": undo})
 
     def decommission(self, node: str) -> None:
-        self._asker.ask("POST", f"/control/v1/node/{quote_segment(node)}/decommission")
+        self._asker.request("POST", f"/control/v1/node/{quote_segment(node)}/decommission")
 
     def force_ack(self, tenant: str, txn: int) -> AckReply:
-        return self._one(AckReply, "POST", f"/control/v1/txn/{quote_segment(tenant)}/{txn}/force_ack")
+        return self._asker.ask("POST", f"/control/v1/txn/{quote_segment(tenant)}/{txn}/force_ack", AckReply)
 
     def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
         query = {"after": after, "limit": limit}
@@ -378,13 +385,7 @@ class HttpControl(ControlPort, OperatorPort):
         return [(entry.position, entry.event) for entry in events]
 
     def address(self) -> FleetAddress:
-        return self._one(FleetAddress, "GET", "/v1/fleet")
-
-    def _one(
-        self, kind: type[T], method: str, path: str, body: Any = None, *, again: bool = True, reply_s: float = REPLY_S
-    ) -> T:
-        value: T = self._asker.ask(method, path, kind, body, again=again, reply_s=reply_s)
-        return value
+        return self._asker.ask("GET", "/v1/fleet", FleetAddress)
 
 
 COMPACT_S: Final = 600.0
@@ -421,19 +422,9 @@ class HttpNode(NodePort):
         """Close all connections; again is a no-op."""
         self._asker.close()
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        kind: Any = None,
-        body: Any = None,
-        *,
-        reply_s: float | None = None,
-        reply_s_max: float = REPLY_S_MAX,
-    ) -> Any:
-        return self._asker.ask(
-            method, path, kind, body, again=False, reply_s=reply_s or self._read_s, reply_s_max=reply_s_max
-        )
+    def _ask(self, method: str, path: str, kind: type[T], body: Any = None, **how: Unpack[How]) -> T:
+        how = {"again": False, "reply_s": self._read_s, **how}
+        return self._asker.ask(method, path, kind, body, **how)
 
     def _read(
         self, method: str, path: str, content: bytes | None = None, *, preload: bool = True, **query: Any
@@ -460,23 +451,22 @@ class HttpNode(NodePort):
             raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
 
     def put_location(self, location: Location) -> None:
-        self._ask("PUT", f"{_tenant(location.tenant)}/location", None, location)
+        path = f"{_tenant(location.tenant)}/location"
+        self._asker.request("PUT", path, location, again=False, reply_s=self._read_s)
 
     def locations(self) -> list[Held]:
-        return cast(list[Held], self._ask("GET", f"{NODE_API}/locations", list[Held]))
+        return self._ask("GET", f"{NODE_API}/locations", list[Held])
 
     def utilization(self) -> Utilization:
         """How much of its memory the node uses."""
-        return cast(Utilization, self._ask("GET", f"{NODE_API}/utilization", Utilization))
+        return self._ask("GET", f"{NODE_API}/utilization", Utilization)
 
     def timelines(self, tenant: str) -> list[TimelineInfo]:
-        return cast(list[TimelineInfo], self._ask("GET", f"{_tenant(tenant)}/timelines", list[TimelineInfo]))
+        return self._ask("GET", f"{_tenant(tenant)}/timelines", list[TimelineInfo])
 
     def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
         path = f"{_tenant(tenant)}/changes"
-        return cast(
-            TimelineInfo, self._ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
-        )
+        return self._ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
 
     def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
         if len(key) > URL_KEY_BYTES_MAX:
@@ -529,15 +519,13 @@ class HttpNode(NodePort):
 
     def checkpoint(self, tenant: str) -> int:
         path = f"{_tenant(tenant)}/checkpoint"
-        return cast(
-            CheckpointBody, self._ask("POST", path, CheckpointBody, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
-        ).txn
+        return self._ask("POST", path, CheckpointBody, reply_s=_CHANGE_S, reply_s_max=CHANGE_S).txn
 
     def compact(self, tenant: str, timeline: str) -> None:
-        self._ask("POST", f"{_timeline(tenant, timeline)}/compact", reply_s=COMPACT_S)
+        self._asker.request("POST", f"{_timeline(tenant, timeline)}/compact", again=False, reply_s=COMPACT_S)
 
     def lag(self, tenant: str) -> dict[str, int]:
-        return cast(dict[str, int], self._ask("GET", f"{_tenant(tenant)}/lag", dict[str, int]))
+        return self._ask("GET", f"{_tenant(tenant)}/lag", dict[str, int])
 
 
 class _Body(io.RawIOBase):

@@ -1,12 +1,18 @@
-"""The deep check: every data file decodes, and agrees with its manifest entry.
+"""The checks of data files: of those of one version together, and of each file alone.
 
-It compares rows, least and greatest key, order of keys, sequence numbers, deletes, and the bounds and null counts of
-every column with statistics. Invariants: one file is in memory at a time; a file is read once, whatever the number of
-versions.
+Of a version: in each bucket of a primary-key table, the files of one level above 0 share no key (a few vector
+operations, whatever the number of files); its deletion vectors name live files, and with ``deep`` decode and mark rows
+that exist.
+
+Of each file, with ``deep``: it decodes, and agrees with its manifest entry: rows, least and greatest key, order of
+keys, sequence numbers, deletes, and the bounds and null counts of every column with statistics. Invariants: one file is
+in memory at a time; a file or vector is read once, whatever the number of versions. A vector whose file is gone is a
+warning: readers ignore it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -15,13 +21,85 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.fsck.model import Findings
 from lakebed.objects.open import place_of
+from lakebed.objects.path import is_url
+from lakebed.table.branch.context import TableBranch
 from lakebed.table.codec.binary_row import decode_rows
 from lakebed.table.codec.manifest import ENTRY_SCHEMA, files_of
 from lakebed.table.engines.merge import encode_keys
 from lakebed.table.files.data_file import open_data_file
-from lakebed.table.model.model import STATS_VERSION, DataField, DataFile, TableSchema
+from lakebed.table.model.model import STATS_VERSION, DataField, DataFile, Snapshot, TableSchema
 from lakebed.table.model.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN
+from lakebed.table.read.vectors import load_positions, vectors_of
 from lakebed.table.table import Table, branch_of
+
+Seen = set[tuple[str, int]]
+
+
+def check_runs(live: pa.Table, *, schema: TableSchema, called: str, findings: Findings) -> None:
+    """Report files whose key range is reversed, and files of one level above 0 that overlap.
+
+    Args:
+        live: the live files of one version (`ENTRY_SCHEMA`).
+        schema: names and types of the keys.
+        called: the version, for messages.
+    """
+    if live.num_rows == 0 or not schema.primary_keys:
+        return
+    types = [field.type for field in schema.key_fields]
+    bounds = [decode_rows(live.column(name).combine_chunks(), types) for name in ("min_key", "max_key")]
+    low, high = encode_keys(bounds)
+    names = live.column("file_name")
+    for row in np.flatnonzero(low > high).tolist():
+        findings.error("wrong_key_range", names[row].as_py(), f"has its least key above its greatest ({called}).")
+    levels = live.column("level").to_numpy()
+    partitions = live.column("partition").combine_chunks().dictionary_encode().indices.to_numpy()
+    buckets = live.column("bucket").to_numpy()
+    order = np.lexsort((low, levels, buckets, partitions))
+    group = np.stack([partitions[order], buckets[order], levels[order]])
+    same = (group[:, 1:] == group[:, :-1]).all(axis=0) & (levels[order][1:] > 0)
+    overlaps = np.flatnonzero(same & (low[order][1:] <= high[order][:-1]))
+    for position in overlaps.tolist():
+        before, after = names[int(order[position])].as_py(), names[int(order[position + 1])].as_py()
+        findings.error(
+            "overlap",
+            after,
+            f"overlaps {before}: both are on level {int(levels[order[position]])} of one bucket ({called}).",
+        )
+
+
+def check_vectors(
+    branch: TableBranch, snapshot: Snapshot, findings: Findings, *, seen: Seen, listed: Container[str], called: str
+) -> None:
+    """Check the vectors of a version and report into `findings`.
+
+    Args:
+        branch: that reads manifests from the store.
+        seen: index files and offsets that were checked with another version; the new ones are added.
+        listed: the objects of the table; a missing index file is reported elsewhere.
+        called: the version in messages.
+    """
+    fresh = {
+        name: place for name, place in vectors_of(branch, snapshot).items() if (place.path, place.offset) not in seen
+    }
+    if not fresh:
+        return
+    seen.update((place.path, place.offset) for place in fresh.values())
+    live = branch.manifests.live_entries(snapshot)
+    counts = dict(zip(live["file_name"].to_pylist(), live["row_count"].to_pylist(), strict=True))
+    for name, place in fresh.items():
+        if name not in counts:
+            findings.add("warning", "stale_vector", place.path, f"marks rows of {name}, which {called} does not have.")
+            continue
+        if not findings.report.deep or not (is_url(place.path) or place.path in listed):
+            continue
+        with findings.reading(place.path, needed_by=called):
+            positions = load_positions(branch.store, place)
+            if len(positions) and int(positions[-1]) >= counts[name]:
+                sentence = f"marks row {int(positions[-1]):,} of {name}, which has {counts[name]:,} rows."
+                findings.error("wrong_vector", place.path, sentence)
+            elif place.cardinality not in (None, len(positions)):
+                sentence = f"marks {len(positions):,} rows of {name}; its manifest says {place.cardinality:,}."
+                findings.error("wrong_vector", place.path, sentence)
 
 
 def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:

@@ -4,11 +4,11 @@ Owns: when a table is sound. For every version (snapshot or tag) of every branch
 
 - its schema, lists and manifests exist, of the stated size, and decode; counts agree with the entries;
 - its data files exist, of the stated size; with ``deep`` they decode and agree with the manifest (`files.py`);
-- its deletion vectors mark rows of live files; with ``deep`` they decode and mark rows that exist (`vectors.py`);
-- in each bucket, files of one level above 0 do not overlap (`runs.py`).
+- its deletion vectors mark rows of live files; with ``deep`` they decode and mark rows that exist (`files.py`);
+- in each bucket, files of one level above 0 do not overlap (`files.py`).
 
 And for the table: misleading hints, unfinished deletions, files that no version names, and what Iceberg's clients read
-(`iceberg.py`). Invariants: reads only; an object that many versions share is read once and reported once.
+(`orphans.py`). Invariants: reads only; an object that many versions share is read once and reported once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import NotFound
-from lakebed.fsck.external import list_external, report_unnamed
-from lakebed.fsck.files import check_data_files
-from lakebed.fsck.iceberg import check_iceberg
+from lakebed.fsck.files import Seen, check_data_files, check_runs, check_vectors
 from lakebed.fsck.model import Findings
-from lakebed.fsck.runs import check_runs
-from lakebed.fsck.vectors import Seen, check_vectors
+from lakebed.fsck.orphans import check_iceberg, list_external, report_orphans, report_unnamed
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectMeta
 from lakebed.table.branch.candidates import Role, paths_of
@@ -87,7 +84,8 @@ def check_table(table: Table, findings: Findings) -> None:
         findings.report.size_bytes += pc.sum(used.files["file_size"]).as_py() or 0
         if findings.report.deep:
             check_data_files(table, used.files, findings)
-    _report_orphans(table, listed, used, findings)
+    needed = used.paths | (set() if used.files is None else set(used.files["path"].to_pylist()))
+    report_orphans(table, listed, needed=needed, urls=used.external, findings=findings)
     check_iceberg(table, listed, findings)
     report_unnamed(table, outside or {}, used.external, findings)
 
@@ -377,32 +375,3 @@ def _check_sizes(files: pa.Table, listed: dict[str, ObjectMeta], findings: Findi
     columns = [files[name].to_pylist() for name in ("path", "file_size", "needed_by")]
     for path, size_bytes, needed_by in zip(*columns, strict=True):
         findings.check_object(path, listed.get(path), size_bytes=size_bytes, needed_by=needed_by)
-
-
-def _report_orphans(table: Table, listed: dict[str, ObjectMeta], used: _Used, findings: Findings) -> None:
-    needed = used.paths | (set() if used.files is None else set(used.files["path"].to_pylist()))
-    external = set(map(_name_of, used.external))
-    now_ms = table.context.environment.clock.now_ms()
-    orphans = [
-        meta
-        for path, meta in listed.items()
-        if path not in needed and not _is_own(path) and _name_of(path) not in external
-    ]
-    for meta in sorted(orphans, key=lambda meta: meta.modified_ms):
-        age_s = max(0, now_ms - meta.modified_ms) // 1000
-        sentence = f"is named by no version ({meta.size_bytes:,} bytes, {age_s:,} s old)."
-        findings.orphan(meta, sentence, bytes=meta.size_bytes, modified_ms=meta.modified_ms)
-
-
-def _name_of(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _is_own(path: str) -> bool:
-    """Return whether a path belongs to the table although no version names it: versions, hints, lakebed's files."""
-    inside = path.split("/", 2)[2] if path.startswith("branch/branch-") and path.count("/") > 1 else path
-    if inside.startswith(("lakebed/", "consumer/")):
-        return True
-    if any(parse(path) is not None for parse in (parse_snapshot, parse_schema, parse_tag, parse_changelog)):
-        return True
-    return inside in {"snapshot/LATEST", "snapshot/EARLIEST", "changelog/LATEST", "changelog/EARLIEST"}

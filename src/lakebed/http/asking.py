@@ -430,18 +430,19 @@ def error_of(reply: urllib3.BaseHTTPResponse, *, endpoint: str, again: bool) -> 
         body = decode_json(reply.data, _ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
         body = _ErrorBody(f"The server at {endpoint} answered with status {reply.status}.")
-    made = getattr(errors, name) if name in errors.__all__ else None
-    if made is None and kind is not None:
-        made = InternalError  # a server of another version
-    if made is None and reply.status in _UNCLEAR and not again:
-        made = OutcomeUnknown
-    if made is None:
-        body = _ErrorBody(
-            f"The reply of {endpoint} is not a lakebed server's, but perhaps a proxy's: status {reply.status}."
-        )
-        made = Unavailable if reply.status >= 500 else InvalidRequest
-    error: LakebedError = made(body.explanation or body.message, kind=kind)
-    error.facts.update(body.facts)
+    if kind is not None or name in errors.__all__:
+        return make_error(name, body.explanation or body.message, kind, body.facts)
+    if reply.status in _UNCLEAR and not again:
+        return OutcomeUnknown(body.explanation or body.message)
+    sentence = f"The reply of {endpoint} is not a lakebed server's, but perhaps a proxy's: status {reply.status}."
+    return Unavailable(sentence) if reply.status >= 500 else InvalidRequest(sentence)
+
+
+def make_error(name: str, message: str, kind: str | None, facts: Mapping[str, Any]) -> LakebedError:
+    """The error that was raised elsewhere, by the name of its class; that of a server of another version may be new."""
+    made = getattr(errors, name) if name in errors.__all__ else InternalError
+    error: LakebedError = made(message, kind=kind)
+    error.facts.update(facts)
     return error
 
 

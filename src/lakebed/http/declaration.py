@@ -15,7 +15,9 @@ from typing_extensions import Unpack
 C = TypeVar("C")
 """The class of calls that a service's handlers take."""
 
-Handler = Callable[[C], Awaitable[Response]]
+Handler = Callable[[C], Awaitable[Any]]
+"""What answers a request: a value is sent as the first status of `Endpoint.gives`, as JSON, or with an empty body where
+that status has none; a `Response` is sent as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class Endpoint:
         path: with parameters in braces; ``{ref:path}`` may hold slashes.
         name: the operation's id.
         needs: the least role; None: public, without authentication.
-        gives: status to the struct of its JSON body, ``str`` or ``bytes``, or None for an empty one.
+        gives: status to the struct of its JSON body, ``str`` or ``bytes``, or None for an empty one; the first is the
+            status of what a handler returns that is no `Response`.
         takes: the struct of the JSON body, or ``bytes`` for a raw one; None: no body.
         body_required: whether the body must be present.
         audited: whether a success is handed to `Site.audit`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from lakebed.errors import LakebedError
 from lakebed.http.call import Call, ClientGone
 from lakebed.http.declaration import Endpoint, Route
-from lakebed.http.replies import send_reply
+from lakebed.http.replies import empty, json, send_reply
 from lakebed.http.site import Change, Principal, Site
 
 P = TypeVar("P", bound=Principal)
@@ -40,6 +40,14 @@ class RequestTrace:
         self.bytes_out += size_bytes
 
 
+def reply_of(answer: Any, endpoint: Endpoint) -> Response:
+    """The reply for what a handler returned (`Handler`)."""
+    if isinstance(answer, Response):
+        return answer
+    status, kind = next(iter(endpoint.gives.items()))
+    return empty(status) if kind is None else json(answer, status)
+
+
 class EndpointApp(Generic[P, C]):
     """The ASGI application of one path."""
 
@@ -60,7 +68,7 @@ class EndpointApp(Generic[P, C]):
             endpoint = route.endpoint
             principal = None if endpoint.needs is None else await self._authenticate(scope, endpoint, trace)
             call = self._site.new_call(scope, receive, principal=principal, request_id=trace.request_id)
-            reply = await route.handler(call)
+            reply = reply_of(await route.handler(call), endpoint)
             if endpoint.audited and reply.status_code < 300 and principal is not None:
                 change = Change(endpoint, principal.id, call.path, call.subject, reply.status_code, call.request_id)
                 if endpoint.audited_after:

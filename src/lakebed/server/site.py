@@ -58,6 +58,10 @@ def is_on_disk(storage_url: str) -> bool:
     return parse_url(storage_url).scheme in ("file", "memory")
 
 
+_SUBJECTS: Final = ("branch", "tag", "access_key", "group", "user", "policy", "pull_request")
+"""Parts of paths that name what is changed: the first that a path has."""
+
+
 @dataclass(slots=True)
 class RepositorySite:
     """Everything that handlers use."""
@@ -137,7 +141,7 @@ class RepositorySite:
     async def audit(self, change: Change) -> None:
         """Write a line of the audit log; those of commits to tables together, soon."""
         path = change.path
-        subject = change.subject or next((path[name] for name in ("branch", "tag", "access_key") if name in path), "")
+        subject = change.subject or next((path[name] for name in _SUBJECTS if name in path), "")
         line = AuditLine(
             self.serving.environment.clock.now_ms(),
             change.principal_id,

@@ -15,8 +15,7 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, OutcomeUnknown
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.index_manifest import IndexEntry, encode_index_manifest
-from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes
-from lakebed.table.codec.manifest_meta import manifest_meta
+from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes, manifest_meta
 from lakebed.table.commit.prepared import commit_prepared
 from lakebed.table.files.dynamic_bucket import encode_hashes
 from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot

@@ -157,6 +157,33 @@ def test_two_processes_decide_from_what_is_there(key_value: KeyValue) -> None:
     assert two.tenant("t").committed == 2
 
 
+@pytest.mark.parametrize("knows", [True, False], ids=["an older record", "nothing"])
+def test_a_refusal_is_decided_from_what_is_there(knows: bool) -> None:
+    """A process that knows an older record looks before it refuses; it refuses once what it has just read."""
+    space = MemorySpace()
+    ledger, other = Ledger(MemoryKeyValue(space)), Ledger(MemoryKeyValue(space))
+    ledger.create(attached("t"))
+    if knows:
+        other.tenant("t")
+    ledger.change("t", lambda now: Step(None, msgspec.structs.replace(now, home="x")))
+    asked: list[str | None] = []
+
+    def refuse_unless(home: str) -> Callable[[TenantRecord], Step[None]]:
+        def decide(record: TenantRecord) -> Step[None]:
+            asked.append(record.home)
+            if record.home != home:
+                raise Conflict("It is elsewhere.", kind="elsewhere")
+            return Step(None, record)
+
+        return decide
+
+    other.change("t", refuse_unless("x"))
+    assert asked == ([None, "x"] if knows else ["x"])
+    with pytest.raises(Conflict) as caught:
+        Ledger(MemoryKeyValue(space)).change("t", refuse_unless("y"))
+    assert caught.value.kind == "elsewhere"
+
+
 # ---- lost replies
 
 
@@ -221,6 +248,18 @@ def test_a_record_that_never_rests_is_given_up() -> None:
 
 
 # ---- nodes, tenants, events
+
+
+def test_tasks_are_listed_for_one_tenant() -> None:
+    """In the order of their transactions, without those of a tenant whose name begins alike."""
+    ledger = Ledger(MemoryKeyValue())
+    for tenant in ("t", "t-2", "u"):
+        record = ledger.create(attached(tenant))
+        for _ in range(3):  # the first has nothing to collect
+            ledger.change(tenant, committing(ledger, request_of(record)))
+            record = ledger.tenant(tenant)
+    assert [(task.tenant, task.txn) for task in ledger.tasks_of("t")] == [("t", 2), ("t", 3)]
+    assert len(list(ledger.tasks())) == 6
 
 
 def test_nodes_are_changed_by_compare_and_set(key_value: KeyValue) -> None:

@@ -11,6 +11,7 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.fleet import layout, machine, records
 from lakebed.fleet.model import (
+    NUMBER_MAX,
     AttachmentMode,
     Floor,
     ManifestRef,
@@ -175,13 +176,47 @@ def test_a_lost_reply_is_given_again_only_for_the_same_manifest() -> None:
     assert machine.commit(following.record, request, finished=first.finished[0], now_ms=NOW).reply.verdict == "granted"
 
 
-def test_only_the_current_attachment_is_granted() -> None:
-    """Another node or generation that asks for a transaction is refused, and changes nothing."""
+@pytest.mark.parametrize("other", ["A", "c"])
+@pytest.mark.parametrize("base", [0, 1, 9])
+def test_a_lost_reply_names_no_transaction_of_others(other: str, base: int) -> None:
+    """The next transaction of a granted request is its own attachment's, or none."""
     record, _, txn = in_state(OPEN)
-    for change in ({"node": "b"}, {"generation": 9}):
-        request = msgspec.structs.replace(request_of(record, txn), **change)
-        step = machine.commit(record, request, finished=None, now_ms=NOW)
-        assert (step.reply.verdict, step.record) == ("rejected", record)
+    request = request_of(record, txn, begin=False)
+    granted = machine.commit(record, request, finished=None, now_ms=NOW)
+    foreign = (Transaction(7, base, other, txn.generation, OPEN, 0), Transaction(8, base, "a", 9, OPEN, 0))
+    later = msgspec.structs.replace(granted.record, transactions=foreign)
+    reply = machine.commit(later, request, finished=granted.finished[0], now_ms=NOW).reply
+    assert (reply.verdict, reply.txn) == ("granted", None)
+
+
+STRANGERS = ({"node": "A"}, {"node": "b"}, {"generation": -1}, {"generation": 1})
+"""Names before and behind the node's; generations below and above its own, as differences."""
+
+
+def stranger(request: Any, change: dict[str, Any]) -> Any:
+    """The same request of another attachment."""
+    number = request.generation + change.get("generation", 0)
+    return msgspec.structs.replace(
+        request, **({"node": change["node"]} if "node" in change else {"generation": number})
+    )
+
+
+@pytest.mark.parametrize("state", list(TransactionState))
+@pytest.mark.parametrize("change", STRANGERS, ids=str)
+def test_another_attachment_gets_nothing(state: TransactionState, change: dict[str, Any]) -> None:
+    """Another node or generation that asks to commit or acknowledges is refused in every state; nothing changes."""
+    record, finished, txn = in_state(state)
+    committed = machine.commit(record, stranger(request_of(record, txn), change), finished=finished, now_ms=NOW)
+    assert (committed.reply.verdict, committed.record) == ("rejected", record)
+    acked = machine.ack(record, stranger(ack_of(txn), change), finished=finished, now_ms=NOW)
+    assert (acked.reply.is_accepted, acked.record, acked.finished) == (False, record, ())
+
+
+@pytest.mark.parametrize(("state", "word"), [(COMMITTED, "it was committed"), (OPEN, "it is open")])
+def test_a_forced_acknowledgement_says_why_it_is_refused(state: TransactionState, word: str) -> None:
+    """A person reads it."""
+    record, finished, txn = in_state(state)
+    assert word in machine.force_ack(record, txn.id, finished=finished, now_ms=NOW).reply.reason
 
 
 @pytest.mark.parametrize("mode", [AttachmentMode.STALE, AttachmentMode.READER])
@@ -477,3 +512,30 @@ def test_settings_out_of_range_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         machine.check_policy(msgspec.structs.replace(Policy(), **change))
     assert caught.value.kind == "invalid_policy"
+
+
+@pytest.mark.parametrize("number", [0, NUMBER_MAX])
+def test_settings_at_the_bounds_are_taken(number: int) -> None:
+    """Both ends are in range."""
+    machine.check_policy(msgspec.structs.replace(Policy(), commit_bytes=number, retain_ms=number))
+
+
+@pytest.mark.parametrize("field", ["lsn", "cutoff", "size_bytes"])
+@pytest.mark.parametrize(("number", "fits"), [(-1, False), (0, True), (NUMBER_MAX, True), (NUMBER_MAX + 1, False)])
+def test_numbers_of_a_request_are_in_range(field: str, number: int, fits: bool) -> None:
+    """Each by itself; a number beyond what a record holds would make the tenant unreadable."""
+    record, _, txn = in_state(OPEN)
+    request = request_of(record, txn)
+    if field == "size_bytes":
+        request = msgspec.structs.replace(
+            request, manifest=msgspec.structs.replace(request.manifest, size_bytes=number)
+        )
+    else:
+        progress = msgspec.structs.replace(Progress(0, 0), **{field: number})
+        request = msgspec.structs.replace(request, timelines={"main": progress})
+    if fits:
+        machine.check_request(request)
+        return
+    with pytest.raises(InvalidRequest) as caught:
+        machine.check_request(request)
+    assert caught.value.kind == "invalid_manifest"

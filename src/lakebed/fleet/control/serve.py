@@ -7,31 +7,23 @@ the same machine); on PostgreSQL all are active. The port answers all the time.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
-
-import pyarrow as pa
 
 from lakebed.fleet.control.claim import claim_storage
 from lakebed.fleet.control.context import ManagedLog
 from lakebed.fleet.control.options import DEFAULT, ControlOptions
 from lakebed.fleet.control.plane import ControlPlane
-from lakebed.fleet.control.service import ControlCall, ControlSite, application
+from lakebed.fleet.control.service import ROUTES, ControlCall, ControlSite
 from lakebed.fleet.layout import LEDGER_FOLDER
 from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.model import NodeRecord
 from lakebed.fleet.ports import FleetAddress, NodePort
+from lakebed.fleet.service import RunningService, ServiceSettings, open_serving, run_service, start_service
 from lakebed.fleet.tenure import Tenure
-from lakebed.http.authentication import TokenCaller
-from lakebed.http.listening import bind, check_host, url_of
-from lakebed.http.memory import lean_pool
 from lakebed.http.options import HttpOptions
-from lakebed.http.process import RunningServer, serve
-from lakebed.http.serving import Serving
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
 from lakebed.kv import DatabaseOptions
@@ -59,13 +51,12 @@ _DEFAULT_HTTP: Final = HttpOptions(quick_threads=32, transfer_threads=32, upload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSettings:
+class ControlSettings(ServiceSettings):
     """What a process of the control plane serves.
 
     Attributes:
         storage_url: the fleet's storage.
         ledger: ``postgresql://...``; None: the database in the storage.
-        token: what callers send, and what nodes are sent; None: none is needed.
         open_log: opens the log, which is pruned; None: there is none.
         address: what clients and nodes are told; None: the storage, without a log.
         nodes: a node to be called, by its record.
@@ -75,14 +66,9 @@ class ControlSettings:
     storage_url: str
     nodes: Callable[[NodeRecord], NodePort]
     ledger: str | None = None
-    token: str | None = None
     open_log: Callable[[], ManagedLog] | None = None
     address: FleetAddress | None = None
-    storage_options: Mapping[str, str] | None = None
-    durable: bool = True
     take_over: bool = False
-    access_log: str | None = None
-    allow_remote: bool = False
     options: ControlOptions = DEFAULT
     http: HttpOptions = _DEFAULT_HTTP
 
@@ -177,21 +163,23 @@ class _Work:
             control.close()
 
 
-def _serve_owned(
-    site: ControlSite, settings: ControlSettings, *, endpoint: str, owned: Callable[[], None] | None = None
-) -> None:
-    """Serve the control plane as soon as this process has the ledger, and again after it was lost.
+def _open(
+    settings: ControlSettings, owned: Callable[[], None] | None, endpoint: str, environment: Environment
+) -> ControlSite:
+    """A site that serves the control plane as soon as this process has the ledger, and again after it was lost.
 
     Raises as `open_key_value`, but not for a ledger that another process owns.
     """
+    serving = open_serving(NAME, settings, endpoint, environment=environment)
+    site = ControlSite(serving, token=settings.token, known=settings.address)
     work = _Work(site, settings, endpoint=endpoint, owned=owned)
     try:
         tenure = Tenure(
             "ledger",
             work.open,
             work.run,
-            report=site.serving.log_problem,
-            environment=site.serving.environment,
+            report=serving.log_problem,
+            environment=environment,
             take_over=settings.take_over,
         )
     except BaseException:
@@ -204,6 +192,7 @@ def _serve_owned(
 
     site.on_fenced = tenure.lose
     site.on_close = close
+    return site
 
 
 def _nothing() -> None:
@@ -218,59 +207,23 @@ def run_control(
     started: Callable[[str], None] | None = None,
     owned: Callable[[], None] | None = None,
 ) -> int:
-    """Serve a control plane over HTTP until SIGTERM or SIGINT.
+    """Serve a control plane over HTTP until SIGTERM or SIGINT, as a standby or with the ledger.
+
+    Arguments and result as `run_service`, and:
 
     Args:
-        host: where to listen; an address that other machines can reach needs `ControlSettings.allow_remote`.
-        port: 0: a free one.
-        started: receives the URL once the process answers, as a standby or with the ledger; None: it is printed.
         owned: called each time this process has the ledger.
 
-    Returns:
-        The exit code: 0.
-
     Raises:
-        InvalidRequest: kind ``remote_host``, ``invalid_address``; or storage or ledger cannot be opened as named.
+        InvalidRequest, Unavailable: as `run_service`; or storage or ledger cannot be opened as named, or the ledger
+            does not answer.
         Conflict: kind ``storage_of_another_ledger``.
-        Unavailable: kind ``port_in_use``; or the ledger does not answer.
     """
-    check_host(host, allow_remote=settings.allow_remote, tls=settings.http.tls)
-    pa.set_memory_pool(lean_pool())
-    with bind(host, port, backlog=settings.http.backlog) as listener:
-        endpoint = url_of(host, listener, tls=settings.http.tls)
-        site = _site(settings, endpoint, environment=Environment())
-        _serve_owned(site, settings, endpoint=endpoint, owned=owned)
-        serve(application(site), site, listener, ready=lambda: (started or _print)(endpoint))
-    return 0
+    return run_service(partial(_open, settings, owned), ROUTES, settings, host=host, port=port, started=started)
 
 
 def start_control(
     settings: ControlSettings, *, port: int = 0, environment: Environment | None = None
-) -> RunningServer[TokenCaller, ControlCall]:
+) -> RunningService[ControlCall]:
     """Serve in a thread of this process, for tests and notebooks. Raises as `run_control`."""
-    environment = environment or Environment()
-    listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
-    try:
-        endpoint = url_of("127.0.0.1", listener, tls=settings.http.tls)
-        site = _site(settings, endpoint, environment=environment)
-        _serve_owned(site, settings, endpoint=endpoint)
-        return RunningServer(application(site), site, listener)
-    except BaseException:
-        listener.close()
-        raise
-
-
-def _site(settings: ControlSettings, endpoint: str, *, environment: Environment) -> ControlSite:
-    serving = Serving.open(
-        NAME,
-        options=settings.http,
-        environment=environment,
-        authority=endpoint.partition("://")[2],
-        access_log=settings.access_log,
-    )
-    return ControlSite(serving, token=settings.token, known=settings.address)
-
-
-def _print(endpoint: str) -> None:
-    sys.stdout.write(f"The control plane answers at {endpoint}.{os.linesep}")
-    sys.stdout.flush()
+    return start_service(partial(_open, settings, None), ROUTES, settings, port=port, environment=environment)

@@ -6,13 +6,12 @@ Owns: the site, the one token, and which call has which path. While this process
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-import lakebed
 from lakebed.errors import Closed, Fenced, InvalidRequest, Unavailable
 from lakebed.fleet import layout
 from lakebed.fleet.control.plane import ControlPlane
@@ -35,18 +34,12 @@ from lakebed.fleet.ports import (
     TimelineInfo,
     TransactionList,
 )
-from lakebed.http import errors
-from lakebed.http.application import build
+from lakebed.fleet.service import NAME_PATTERN, FleetCall, FleetSite, add_process_routes
 from lakebed.http.asking import check_endpoint
-from lakebed.http.authentication import TokenCaller, check_token
-from lakebed.http.call import Call
-from lakebed.http.declaration import Endpoint, Parameter, Routes
-from lakebed.http.gate import Gate
-from lakebed.http.openapi import PathParameter, Service, describe
-from lakebed.http.replies import empty, json
+from lakebed.http.authentication import TokenCaller
+from lakebed.http.declaration import Parameter, Routes
+from lakebed.http.openapi import PathParameter
 from lakebed.http.serving import Serving
-from lakebed.http.site import Change
-from lakebed.metrics import render
 
 UPCALL_PREFIX: Final = "/upcall/v1"
 CONTROL_PREFIX: Final = "/control/v1"
@@ -56,30 +49,22 @@ PAGE_COUNT_MAX: Final = 1_000
 _TXN_DIGITS: Final = 16
 
 
-_CALLER: Final = TokenCaller("fleet")
-
-
-class ControlSite:
-    """A control plane, as `lakebed.http` serves it.
+class ControlSite(FleetSite["ControlCall"]):
+    """A control plane, as `lakebed.http` serves it; with the arguments of `FleetSite`.
 
     Args:
-        serving: limits, threads and logs.
-        token: what callers send as ``Authorization: Bearer <token>``; None: they need none.
         known: where storage and log are; None: only the control plane knows.
 
     Attributes:
         control: what is served; None: another process owns the ledger.
-        on_fenced: called when the ledger turns out to be another process's.
-        on_close: called when no request runs any more.
     """
 
+    title = "The control plane"
+
     def __init__(self, serving: Serving, *, token: str | None, known: FleetAddress | None = None) -> None:
-        self.serving = serving
-        self._token = token
+        super().__init__(serving, token=token)
         self._known = known
         self.control: ControlPlane | None = None
-        self.on_fenced: Callable[[], None] = _nothing
-        self.on_close: Callable[[], None] = _nothing
 
     def require_control(self) -> ControlPlane:
         """The control plane. Raises `Unavailable` (``control_standby``)."""
@@ -94,51 +79,28 @@ class ControlSite:
         """Where storage and log are. Raises as `opened` and `ControlPlane.address`."""
         return self._known or self.require_control().address()
 
-    async def authenticate(self, header: bytes | None) -> TokenCaller:
-        """The caller who sends the token. Raises `InvalidRequest` (``unauthorized``)."""
-        check_token(header, self._token, service="The control plane")
-        return _CALLER
-
-    def authorize(self, principal: TokenCaller, endpoint: Endpoint, scope: Scope) -> None:
-        """Who knows the token may do everything."""
-
     def new_call(
         self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str
     ) -> ControlCall:
         """What handlers take."""
         return ControlCall(self, scope, receive, request_id=request_id)
 
-    async def audit(self, change: Change) -> None:
-        """The events of the ledger say what changed."""
-
     def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
-        """The generic table of statuses. A lost ledger makes this process a standby."""
+        """As `FleetSite`; a lost ledger makes this process a standby."""
         if isinstance(error, Fenced | Closed):
             self.on_fenced()
             error = Unavailable("Another process has taken over the ledger: ask it.", kind="control_standby")
-        return errors.error_reply(error, request_id=request_id, statuses=statuses)
+        return super().error_reply(error, request_id=request_id, statuses=statuses)
 
-    def close(self) -> None:
-        """Wait for running calls, then close the control plane, the log last."""
-        self.serving.pools.close()
-        try:
-            self.on_close()
-        finally:
-            self.serving.close_log()
+    def health(self) -> dict[str, str]:
+        """Whether this process owns the ledger."""
+        return {"status": "standby" if self.control is None else "ok"}
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
-class ControlCall(Call):
+class ControlCall(FleetCall[ControlSite]):
     """A request of a control plane."""
 
-    __slots__ = ("site",)
-
-    def __init__(self, site: ControlSite, scope: Scope, receive: Receive, *, request_id: str) -> None:
-        super().__init__(site.serving, scope, receive, request_id=request_id)
-        self.site = site
+    __slots__ = ()
 
     @property
     def control(self) -> ControlPlane:
@@ -170,38 +132,37 @@ UPCALLS: Final = Routes[ControlCall]("upcalls")
 
 
 @UPCALLS.add("POST", "/commit", "commit", needs="write", takes=list[CommitRequest], gives={200: list[CommitReply]})
-async def commit(call: ControlCall) -> Response:
+async def commit(call: ControlCall) -> list[CommitReply]:
     """Decide a batch of requests to commit; the replies are in their order."""
     requests = await call.read(list[CommitRequest])
-    return json(await call.quick(call.control.commit, requests))
+    return await call.quick(call.control.commit, requests)
 
 
 @UPCALLS.add("POST", "/heartbeat", "heartbeat", needs="write", takes=Heartbeat, gives={200: HeartbeatReply})
-async def heartbeat(call: ControlCall) -> Response:
+async def heartbeat(call: ControlCall) -> HeartbeatReply:
     """Say that a node is alive."""
-    return json(await call.quick(call.control.heartbeat, await call.read(Heartbeat)))
+    return await call.quick(call.control.heartbeat, await call.read(Heartbeat))
 
 
 @UPCALLS.add("POST", "/ack", "ack", needs="write", takes=list[AckRequest], gives={200: list[AckReply]})
-async def ack(call: ControlCall) -> Response:
+async def ack(call: ControlCall) -> list[AckReply]:
     """Acknowledge a batch of rejections; the replies are in their order."""
     requests = await call.read(list[AckRequest])
-    return json(await call.quick(call.control.ack, requests))
+    return await call.quick(call.control.ack, requests)
 
 
 @UPCALLS.add("POST", "/attached", "attached", needs="write", takes=NodeReport, gives={200: list[Location]})
-async def attached(call: ControlCall) -> Response:
+async def attached(call: ControlCall) -> list[Location]:
     """Get what a node has, after the start of its process."""
-    return json(await call.quick(call.control.attached, await call.read(NodeReport)))
+    return await call.quick(call.control.attached, await call.read(NodeReport))
 
 
 @UPCALLS.add("POST", "/register", "register", needs="write", takes=NodeRecord, gives={204: None})
-async def register(call: ControlCall) -> Response:
+async def register(call: ControlCall) -> None:
     """Make a node known, with a new incarnation."""
     node = await call.read(NodeRecord)
     check_endpoint(node.url)
     await call.quick(call.control.register, node)
-    return empty()
 
 
 # ---- operators
@@ -210,64 +171,60 @@ CONTROLS: Final = Routes[ControlCall]("operators")
 
 
 @CONTROLS.add("GET", "/node", "listNodes", needs="read", gives={200: list[NodeStatus]})
-async def list_nodes(call: ControlCall) -> Response:
+async def list_nodes(call: ControlCall) -> list[NodeStatus]:
     """List the nodes."""
-    return json(await call.quick(call.control.nodes))
+    return await call.quick(call.control.nodes)
 
 
 @CONTROLS.add(
     "POST", "/node/{node}/drain", "drain", needs="admin", gives={204: None},
     parameters=(Parameter("undo", "Let the node have tenants again, and move them back.", "boolean"),),
 )  # fmt: skip
-async def drain(call: ControlCall) -> Response:
+async def drain(call: ControlCall) -> None:
     """Move all tenants off a node, one by one."""
     await call.quick(call.control.drain, call.node, undo=call.flag("undo"))
-    return empty()
 
 
 @CONTROLS.add("POST", "/node/{node}/decommission", "decommission", needs="admin", gives={204: None})
-async def decommission(call: ControlCall) -> Response:
+async def decommission(call: ControlCall) -> None:
     """Acknowledge for a node that will never write again."""
     await call.quick(call.control.decommission, call.node)
-    return empty()
 
 
 _NODE: Final = Parameter("node", "The node.", required=True)
 
 
 @CONTROLS.add("POST", "/tenant/{tenant}/migrate", "migrate", needs="admin", gives={204: None}, parameters=(_NODE,))
-async def migrate(call: ControlCall) -> Response:
+async def migrate(call: ControlCall) -> None:
     """Begin to move a tenant to a node."""
     node = layout.check_name(call.required("node"), what="node")
     await call.quick(call.control.migrate, call.tenant, node)
-    return empty()
 
 
 @CONTROLS.add("POST", "/tenant/{tenant}/reader", "attachReader", needs="admin", gives={204: None}, parameters=(_NODE,))
-async def attach_reader(call: ControlCall) -> Response:
+async def attach_reader(call: ControlCall) -> None:
     """Attach a tenant to a further node, read-only."""
     node = layout.check_name(call.required("node"), what="node")
     await call.quick(call.control.attach_reader, call.tenant, node)
-    return empty()
 
 
 @CONTROLS.add("PUT", "/tenant/{tenant}/policy", "setPolicy", needs="admin", takes=Policy, gives={200: TenantRecord})
-async def set_policy(call: ControlCall) -> Response:
+async def set_policy(call: ControlCall) -> TenantRecord:
     """Replace a tenant's settings."""
     policy = await call.read(Policy)
-    return json(await call.quick(call.control.set_policy, call.tenant, policy))
+    return await call.quick(call.control.set_policy, call.tenant, policy)
 
 
 @CONTROLS.add("GET", "/tenant/{tenant}/txns", "listTransactions", needs="read", gives={200: TransactionList})
-async def list_transactions(call: ControlCall) -> Response:
+async def list_transactions(call: ControlCall) -> TransactionList:
     """List the transactions of a tenant."""
-    return json(await call.quick(call.control.transactions, call.tenant))
+    return await call.quick(call.control.transactions, call.tenant)
 
 
 @CONTROLS.add("POST", "/txn/{tenant}/{txn}/force_ack", "forceAck", needs="admin", gives={200: AckReply})
-async def force_ack(call: ControlCall) -> Response:
+async def force_ack(call: ControlCall) -> AckReply:
     """Acknowledge one rejected transaction for its node."""
-    return json(await call.quick(call.control.force_ack, call.tenant, call.txn))
+    return await call.quick(call.control.force_ack, call.tenant, call.txn)
 
 
 _LIMIT: Final = Parameter("limit", "At most so many.", "integer", bounds=(1, PAGE_COUNT_MAX))
@@ -277,11 +234,11 @@ _LIMIT: Final = Parameter("limit", "At most so many.", "integer", bounds=(1, PAG
     "GET", "/event", "listEvents", needs="read", gives={200: list[PlacedEvent]},
     parameters=(Parameter("after", "Behind this position."), _LIMIT),
 )  # fmt: skip
-async def list_events(call: ControlCall) -> Response:
+async def list_events(call: ControlCall) -> list[PlacedEvent]:
     """List events, oldest first."""
     limit = call.integer("limit", default=PAGE_COUNT_MAX, low=1, high=PAGE_COUNT_MAX)
     events = await call.quick(call.control.events, after=call.query.get("after", ""), limit=limit)
-    return json([PlacedEvent(position, event) for position, event in events])
+    return [PlacedEvent(position, event) for position, event in events]
 
 
 # ---- clients
@@ -290,101 +247,67 @@ CLIENTS: Final = Routes[ControlCall]("tenants")
 
 
 @CLIENTS.add("GET", "/tenant/{tenant}/route", "route", needs="read", gives={200: Route})
-async def route(call: ControlCall) -> Response:
+async def route(call: ControlCall) -> Route:
     """Find where a tenant is."""
-    return json(await call.quick(call.control.route, call.tenant))
+    return await call.quick(call.control.route, call.tenant)
 
 
 @CLIENTS.add("GET", "/fleet", "fleet", needs="read", gives={200: FleetAddress})
-async def fleet(call: ControlCall) -> Response:
+async def fleet(call: ControlCall) -> FleetAddress:
     """Find where storage and log are. A standby answers too."""
-    return json(call.site.address())
+    return call.site.address()
 
 
 @CLIENTS.add(
     "GET", "/tenant", "listTenants", needs="read", gives={200: list[TenantRecord]},
     parameters=(Parameter("after", "Behind this tenant."), _LIMIT),
 )  # fmt: skip
-async def list_tenants(call: ControlCall) -> Response:
+async def list_tenants(call: ControlCall) -> list[TenantRecord]:
     """List tenants, by name."""
     limit = call.integer("limit", default=PAGE_COUNT_MAX, low=1, high=PAGE_COUNT_MAX)
-    return json(await call.quick(call.control.some_tenants, after=call.query.get("after", ""), limit=limit))
+    return await call.quick(call.control.some_tenants, after=call.query.get("after", ""), limit=limit)
 
 
 @CLIENTS.add("POST", "/tenant", "createTenant", needs="write", takes=TenantRequest, gives={201: TenantRecord})
-async def create_tenant(call: ControlCall) -> Response:
+async def create_tenant(call: ControlCall) -> TenantRecord:
     """Make a tenant and attach it."""
     asked = await call.read(TenantRequest)
-    return json(await call.quick(call.control.create_tenant, asked.tenant, asked.policy), 201)
+    return await call.quick(call.control.create_tenant, asked.tenant, asked.policy)
 
 
 @CLIENTS.add("GET", "/tenant/{tenant}", "getTenant", needs="read", gives={200: TenantRecord})
-async def get_tenant(call: ControlCall) -> Response:
+async def get_tenant(call: ControlCall) -> TenantRecord:
     """Get the record of a tenant."""
-    return json(await call.quick(call.control.tenant, call.tenant))
+    return await call.quick(call.control.tenant, call.tenant)
 
 
 @CLIENTS.add("DELETE", "/tenant/{tenant}", "deleteTenant", needs="admin", gives={202: None})
-async def delete_tenant(call: ControlCall) -> Response:
+async def delete_tenant(call: ControlCall) -> None:
     """Detach a tenant, and delete its objects and logs."""
     await call.quick(call.control.delete_tenant, call.tenant)
-    return empty(202)
 
 
 @CLIENTS.add("GET", "/tenant/{tenant}/manifest", "getManifest", needs="read", gives={200: Manifest})
-async def get_manifest(call: ControlCall) -> Response:
+async def get_manifest(call: ControlCall) -> Manifest:
     """Get the last committed manifest."""
-    return json(await call.quick(call.control.manifest, call.tenant))
+    return await call.quick(call.control.manifest, call.tenant)
 
 
 @CLIENTS.add(
     "POST", "/tenant/{tenant}/timeline", "changeTimeline", needs="write", takes=TimelineChange,
     gives={200: TimelineInfo},
 )  # fmt: skip
-async def change_timeline(call: ControlCall) -> Response:
+async def change_timeline(call: ControlCall) -> TimelineInfo:
     """Hand a change of the set of timelines to the tenant's node."""
     change = await call.read(TimelineChange)
-    return json(await call.transfer(call.control.change_timeline, call.tenant, change))
+    return await call.transfer(call.control.change_timeline, call.tenant, change)
 
 
-# ---- the process
+ROUTES: Final = {UPCALL_PREFIX: UPCALLS, CONTROL_PREFIX: CONTROLS, CLIENT_PREFIX: CLIENTS}
 
-SERVICE: Final = Routes[ControlCall]("service")
-
-
-@SERVICE.add("GET", "/healthcheck", "health", needs=None, gives={200: dict[str, str]})
-async def health(call: ControlCall) -> Response:
-    """Check that the service answers, and whether it owns the ledger."""
-    return json({"status": "standby" if call.site.control is None else "ok", "version": lakebed.__version__})
-
-
-@SERVICE.add("GET", "/metrics", "metrics", needs=None, gives={200: str})
-async def metrics(call: ControlCall) -> Response:
-    """Get counters and latencies in Prometheus format."""
-    return Response(render(with_names=False), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-@SERVICE.add("GET", "/openapi.json", "openapi", needs=None, gives={200: dict[str, Any]})
-async def openapi(call: ControlCall) -> Response:
-    """Get the OpenAPI description."""
-    return json(description())
-
-
-ROUTES: Final = {UPCALL_PREFIX: UPCALLS, CONTROL_PREFIX: CONTROLS, CLIENT_PREFIX: CLIENTS, "": SERVICE}
-
-
-def description() -> dict[str, Any]:
-    """The OpenAPI description."""
-    name = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$"
-    parts = {
-        "tenant": PathParameter("A tenant.", name),
-        "node": PathParameter("A node.", name),
-        "txn": PathParameter("A transaction's number.", "^[0-9]{1,16}$"),
-    }
-    title = "The control plane of a fleet."
-    return describe(Service("lakebed fleet control", lakebed.__version__, title, parts), ROUTES)
-
-
-def application(site: ControlSite) -> Gate[TokenCaller, ControlCall]:
-    """The ASGI application of a site."""
-    return build(site, ROUTES)
+_PARTS: Final = {
+    "tenant": PathParameter("A tenant.", f"^{NAME_PATTERN}$"),
+    "node": PathParameter("A node.", f"^{NAME_PATTERN}$"),
+    "txn": PathParameter("A transaction's number.", "^[0-9]{1,16}$"),
+}
+description: Final = add_process_routes(ROUTES, "lakebed fleet control", "The control plane of a fleet.", _PARTS)

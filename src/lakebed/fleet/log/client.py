@@ -10,15 +10,11 @@ Invariants: the token is in no error, log or `repr`. Does not know: what the ser
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from typing import Final, TypeVar
 
 import msgspec
 import pyarrow as pa
-import urllib3
 
-from lakebed import errors
-from lakebed.decoding import decode_json
 from lakebed.errors import (
     Closed,
     Fenced,
@@ -27,7 +23,6 @@ from lakebed.errors import (
     LakebedError,
     OutcomeUnknown,
     Unavailable,
-    UnsupportedFormat,
 )
 from lakebed.fleet.log.append_batches import AppendBatches, Waiting
 from lakebed.fleet.log.bodies import (
@@ -50,7 +45,7 @@ from lakebed.fleet.log.port import (
     check_timeline,
 )
 from lakebed.fleet.log.record import LogRecord, decode_log_record
-from lakebed.http.asking import REPLY_S, Servers
+from lakebed.http.asking import REPLY_S, Servers, check_endpoint, error_of, make_error, read_reply
 from lakebed.runtime import Environment
 
 RETRY_S: Final = 20.0
@@ -58,17 +53,10 @@ RETRY_S: Final = 20.0
 _WAIT_S: Final = 1.0
 """Longest wait of one request: the time until a wait notices that the log was closed."""
 _CONNECTIONS_MAX: Final = 128
-_KIND_HEADER: Final = "x-lakebed-error"
-_CLASS_HEADER: Final = "x-lakebed-error-class"
 _AGAIN: Final = (Unavailable, Fenced, Closed, OutcomeUnknown)
 """Errors of an endpoint after which another one may answer, or the same one later."""
 
 T = TypeVar("T")
-
-
-class _ErrorBody(msgspec.Struct):
-    message: str
-    facts: dict[str, Any] = {}
 
 
 class HttpLog(Log):
@@ -91,7 +79,7 @@ class HttpLog(Log):
         retry_s: float = RETRY_S,
         environment: Environment | None = None,
     ) -> None:
-        checked = tuple(map(_check_endpoint, endpoints))
+        checked = tuple(map(check_endpoint, endpoints))
         if not checked:
             raise InvalidRequest("A log has at least one URL: write http://host:port.", kind="invalid_url")
         self._environment = environment or Environment()
@@ -127,7 +115,7 @@ class HttpLog(Log):
         def ask(endpoint: str) -> None:
             left = [append for append in waiting if not append.is_done]
             body = msgspec.msgpack.encode([append.item for append in left])
-            results = _json(self._request(endpoint, "POST", f"{API}/append", body), list[AppendResult])
+            results = read_reply(self._request(endpoint, "POST", f"{API}/append", body), list[AppendResult])
             if len(results) != len(left):
                 raise InternalError(f"The log answered {len(left)} appends with {len(results)} results.")
             again: LakebedError | None = None
@@ -135,7 +123,7 @@ class HttpLog(Log):
                 if not result.error:
                     append.lsn = result.lsn
                     continue
-                error = _make_error(result.error, result.message, result.kind, result.facts)
+                error = make_error(result.error, result.message, result.kind, result.facts)
                 if isinstance(error, _AGAIN):
                     again = error
                 else:
@@ -162,7 +150,7 @@ class HttpLog(Log):
             left_s = max(0.0, ends_s - clock.monotonic_s())
             body = msgspec.json.encode(WaitBody(dict(after), min(left_s, _WAIT_S)))
             reply = self._send("POST", f"{API}/wait", body, reply_s=REPLY_S + _WAIT_S)
-            lasts = _json(reply, dict[str, int])
+            lasts: dict[str, int] = read_reply(reply, dict[str, int])
             if lasts or left_s <= _WAIT_S:
                 return lasts
 
@@ -172,7 +160,8 @@ class HttpLog(Log):
 
     def seal(self, timeline: str) -> int:
         """Cost: 1 request."""
-        return _json(self._send("POST", f"{_path(timeline)}/seal"), SealedBody).last
+        sealed: SealedBody = read_reply(self._send("POST", f"{_path(timeline)}/seal"), SealedBody)
+        return sealed.last
 
     def drop(self, timeline: str) -> None:
         """Cost: 1 request."""
@@ -180,7 +169,7 @@ class HttpLog(Log):
 
     def bounds(self, timeline: str) -> LogBounds:
         """Cost: 1 request."""
-        bounds = _json(self._send("GET", f"{_path(timeline)}/bounds"), BoundsBody)
+        bounds = read_reply(self._send("GET", f"{_path(timeline)}/bounds"), BoundsBody)
         return LogBounds(bounds.first, bounds.last)
 
     def close(self) -> None:
@@ -237,55 +226,12 @@ class HttpLog(Log):
         reply = self._servers.send(endpoint, method, path, body, reply_s=reply_s, changes=method != "GET")
         if reply.status < 300:
             return reply.data
-        raise _error(reply, endpoint)
+        raise error_of(reply, endpoint=endpoint, again=True)
 
 
 def _may_be_retried(error: LakebedError) -> bool:
     return isinstance(error, Unavailable | OutcomeUnknown)
 
 
-def _error(reply: urllib3.BaseHTTPResponse, endpoint: str) -> LakebedError:
-    kind, name = reply.headers.get(_KIND_HEADER), reply.headers.get(_CLASS_HEADER, "")
-    try:
-        body = decode_json(reply.data, _ErrorBody)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        body = _ErrorBody(f"{endpoint} answered with status {reply.status}.")
-    if kind is None:
-        if reply.status >= 500:
-            return Unavailable(body.message)
-        return InvalidRequest(f"{endpoint} is not a lakebed log: {body.message}", kind="invalid_url")
-    return _make_error(name, body.message, kind, body.facts)
-
-
-def _make_error(name: str, message: str, kind: str, facts: dict[str, Any]) -> LakebedError:
-    made = getattr(errors, name) if name in errors.__all__ else InternalError
-    error: LakebedError = made(message, kind=kind)
-    error.facts.update(facts)
-    return error
-
-
-def _json(reply: bytes, kind: type[T]) -> T:
-    try:
-        return decode_json(reply, kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnsupportedFormat(
-            f"The reply is unreadable ({error}): it is not a lakebed log's, or it is one of another version."
-        ) from error
-
-
 def _path(timeline: str) -> str:
     return f"{API}/timelines/{check_timeline(timeline)}"
-
-
-def _check_endpoint(endpoint: str) -> str:
-    try:
-        parts = urlsplit(endpoint)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.username:
-        raise InvalidRequest(
-            f"{endpoint!r} is not the URL of a log: write http://host:port, several with commas between them.",
-            kind="invalid_url",
-        )
-    return f"{parts.scheme}://{parts.netloc}"

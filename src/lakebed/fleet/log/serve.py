@@ -7,25 +7,17 @@ the owner. Several such processes on one storage are one owner and standbys.
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
-
-import pyarrow as pa
 
 from lakebed.fleet.log.embedded import open_embedded
 from lakebed.fleet.log.key_value_log import KeyValueLog
-from lakebed.fleet.log.service import LogCall, LogSite, application
+from lakebed.fleet.log.service import ROUTES, LogCall, LogSite
+from lakebed.fleet.service import RunningService, ServiceSettings, open_serving, run_service, start_service
 from lakebed.fleet.tenure import Tenure
-from lakebed.http.authentication import TokenCaller
-from lakebed.http.listening import bind, check_host, url_of
-from lakebed.http.memory import lean_pool
 from lakebed.http.options import HttpOptions
-from lakebed.http.process import RunningServer, serve
-from lakebed.http.serving import Serving
 from lakebed.runtime import Environment
 
 NAME: Final = "lakebed fleet log"
@@ -37,32 +29,29 @@ _DEFAULT_HTTP: Final = HttpOptions(quick_threads=48)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(ServiceSettings):
     """What a process of the log serves.
 
     Attributes:
         storage_url: the fleet's storage.
         shards: of a log that is created; of one that is there None, or what it has.
-        token: what callers send; None: they need none.
         take_over: end the ownership of another process, once.
     """
 
     storage_url: str
     shards: int | None = None
-    token: str | None = None
-    storage_options: Mapping[str, str] | None = None
-    durable: bool = True
     take_over: bool = False
-    access_log: str | None = None
-    allow_remote: bool = False
     http: HttpOptions = _DEFAULT_HTTP
 
 
-def _serve_owned(site: LogSite, settings: LogSettings, *, endpoint: str) -> None:
-    """Serve the log as soon as this process owns it, and again after it was lost. Raises as `open_embedded`."""
-    environment = site.serving.environment
+def _open(settings: LogSettings, endpoint: str, environment: Environment) -> LogSite:
+    """A site that serves the log as soon as this process owns it, and again after it was lost.
 
-    def open_site(take_over: bool) -> KeyValueLog:
+    Raises as `open_embedded`, but not for a log that another process owns.
+    """
+    site = LogSite(open_serving(NAME, settings, endpoint, environment=environment), token=settings.token)
+
+    def open_log(take_over: bool) -> KeyValueLog:
         site.log = open_embedded(
             settings.storage_url,
             shards=settings.shards,
@@ -81,9 +70,10 @@ def _serve_owned(site: LogSite, settings: LogSettings, *, endpoint: str) -> None
             site.log = None
 
     report = site.serving.log_problem
-    tenure = Tenure("log", open_site, work, report=report, environment=environment, take_over=settings.take_over)
+    tenure = Tenure("log", open_log, work, report=report, environment=environment, take_over=settings.take_over)
     site.on_fenced = tenure.lose
     site.on_close = tenure.close
+    return site
 
 
 def run_log(
@@ -93,68 +83,15 @@ def run_log(
     port: int = 0,
     started: Callable[[str], None] | None = None,
 ) -> int:
-    """Serve the embedded log over HTTP until SIGTERM or SIGINT.
+    """Serve the embedded log over HTTP until SIGTERM or SIGINT; as a standby, too.
 
-    Args:
-        host: where to listen; an address that other machines can reach needs `LogSettings.allow_remote`.
-        port: 0: a free one.
-        started: receives the URL once the process answers, as a standby or as the owner; None: it is printed.
-
-    Returns:
-        The exit code: 0.
-
-    Raises:
-        InvalidRequest: kind ``remote_host``, ``invalid_address``, ``shard_count``; or the storage cannot be opened as
-            it is named.
-        Unavailable: kind ``port_in_use``.
+    Arguments and result as `run_service`; errors too, and ``shard_count``, or the storage cannot be opened as named.
     """
-    check_host(host, allow_remote=settings.allow_remote, tls=settings.http.tls)
-    pa.set_memory_pool(lean_pool())
-    with bind(host, port, backlog=settings.http.backlog) as listener:
-        endpoint = url_of(host, listener, tls=settings.http.tls)
-        site = _site(settings, endpoint, environment=Environment())
-        _serve_owned(site, settings, endpoint=endpoint)
-        serve(application(site), site, listener, ready=lambda: (started or _print)(endpoint))
-    return 0
+    return run_service(partial(_open, settings), ROUTES, settings, host=host, port=port, started=started)
 
 
-class RunningLog(RunningServer[TokenCaller, LogCall]):
-    """The log, served by a thread of this process.
-
-    Attributes:
-        endpoint: its URL.
-    """
-
-    def __init__(self, site: LogSite, listener: socket.socket, *, endpoint: str) -> None:
-        self.endpoint = endpoint
-        super().__init__(application(site), site, listener)
-
-
-def start_log(settings: LogSettings, *, port: int = 0, environment: Environment | None = None) -> RunningLog:
+def start_log(
+    settings: LogSettings, *, port: int = 0, environment: Environment | None = None
+) -> RunningService[LogCall]:
     """Serve in a thread of this process, for tests and notebooks. Raises as `run_log`."""
-    environment = environment or Environment()
-    listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
-    try:
-        endpoint = url_of("127.0.0.1", listener, tls=settings.http.tls)
-        site = _site(settings, endpoint, environment=environment)
-        _serve_owned(site, settings, endpoint=endpoint)
-        return RunningLog(site, listener, endpoint=endpoint)
-    except BaseException:
-        listener.close()
-        raise
-
-
-def _site(settings: LogSettings, endpoint: str, *, environment: Environment) -> LogSite:
-    serving = Serving.open(
-        NAME,
-        options=settings.http,
-        environment=environment,
-        authority=endpoint.partition("://")[2],
-        access_log=settings.access_log,
-    )
-    return LogSite(serving, token=settings.token)
-
-
-def _print(endpoint: str) -> None:
-    sys.stdout.write(f"The log answers at {endpoint}.{os.linesep}")
-    sys.stdout.flush()
+    return start_service(partial(_open, settings), ROUTES, settings, port=port, environment=environment)

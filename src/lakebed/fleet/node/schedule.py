@@ -25,7 +25,6 @@ from lakebed.errors import (
 )
 from lakebed.fleet.node.attached import AttachedTenant, TenantState
 from lakebed.fleet.node.context import NodeContext
-from lakebed.fleet.node.retries import Retries
 from lakebed.fleet.node.transaction import OpenTransaction
 from lakebed.log import logger
 
@@ -43,7 +42,7 @@ class Schedule:
         self._context = context
         self._location = attached.location
         options = context.options
-        self._retries = Retries(Pauses(options.retry_first_ms / 1000, options.retry_max_ms / 1000))
+        self._retries = _Retries(Pauses(options.retry_first_ms / 1000, options.retry_max_ms / 1000))
 
     def due(self, now_ms: int) -> str | None:
         """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request.
@@ -186,3 +185,38 @@ class Schedule:
         if isinstance(error, NotFound) and step in ("flush", "compact"):
             self.attached.ask()  # a file is gone: in a transaction that will be rejected this is normal
         _LOG.info("step failed", tenant=self.attached.tenant, step=step, kind=error.kind, error=str(error))
+
+
+class _Retries:
+    """Pauses by the name of a step, of a worker that does other steps meanwhile.
+
+    Times are milliseconds of a clock that only moves forward, from any start. Thread-safe, as far as two failures of
+    one step at once count as one.
+    """
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+        self._waits: dict[str, tuple[int, int]] = {}
+        """Failures in a row, and the time before which it is not tried."""
+
+    def may_try(self, step: str, now_ms: int) -> bool:
+        """Whether the pause is over."""
+        wait = self._waits.get(step)
+        return wait is None or now_ms >= wait[1]
+
+    def note_failure(self, step: str, now_ms: int) -> None:
+        """Pause for longer than before."""
+        before = self._waits.get(step)
+        count = 0 if before is None else before[0] + 1
+        self._waits[step] = count, now_ms + self._pause_ms(count)
+
+    def postpone(self, step: str, now_ms: int) -> None:
+        """Make the first pause, without a failure."""
+        self._waits[step] = 0, now_ms + self._pause_ms(0)
+
+    def note_success(self, step: str) -> None:
+        """Begin anew."""
+        self._waits.pop(step, None)
+
+    def _pause_ms(self, count: int) -> int:
+        return round(1000 * self._pauses.bound_s(count))

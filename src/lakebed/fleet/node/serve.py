@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from traceback import format_exception
 from typing import Final
-
-import pyarrow as pa
 
 from lakebed.errors import Closed, Conflict, InternalError, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.http_ports import RETRY_S, HttpControl
@@ -25,14 +23,10 @@ from lakebed.fleet.log.port import Log
 from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.options import NodeOptions
-from lakebed.fleet.node.service import NodeCall, NodeSite, application
+from lakebed.fleet.node.service import ROUTES, NodeCall, NodeSite
 from lakebed.fleet.ports import FleetAddress
-from lakebed.http.authentication import TokenCaller
-from lakebed.http.listening import bind, check_host, url_of
-from lakebed.http.memory import lean_pool
+from lakebed.fleet.service import RunningService, ServiceSettings, open_serving, run_service, start_service
 from lakebed.http.options import HttpOptions
-from lakebed.http.process import RunningServer, serve
-from lakebed.http.serving import Serving
 from lakebed.objects.open import open_store
 from lakebed.objects.path import parse_url
 from lakebed.runtime import Environment
@@ -57,14 +51,13 @@ _DEFAULT_OPTIONS: Final = NodeOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
+class NodeSettings(ServiceSettings):
     """What a process of a node serves.
 
     Attributes:
         control: URL of the control plane, several with commas between them; it says where storage and log are.
         local: the folder of the local state.
         name: unique in the fleet; None: the name of the folder.
-        token: of the fleet, sent and expected; None: there is none.
         log: URL of the log with its credentials; None: what the control plane says.
         advertised: the URL at which others reach the node; None: where it listens.
     """
@@ -72,13 +65,8 @@ class NodeSettings:
     control: str
     local: str
     name: str | None = None
-    token: str | None = None
     log: str | None = None
-    storage_options: Mapping[str, str] | None = None
-    durable: bool = True
     advertised: str | None = None
-    access_log: str | None = None
-    allow_remote: bool = False
     options: NodeOptions = _DEFAULT_OPTIONS
     http: HttpOptions = _DEFAULT_HTTP
 
@@ -192,48 +180,25 @@ def run_node(
     port: int = 0,
     started: Callable[[str], None] | None = None,
 ) -> int:
-    """Serve a node over HTTP until SIGTERM or SIGINT.
-
-    Args:
-        host: where to listen; an address that other machines can reach needs `NodeSettings.allow_remote`.
-        port: 0: a free one.
-        started: receives the URL once the process answers; None: it is printed.
-
-    Returns:
-        The exit code: 0.
+    """Serve a node over HTTP until SIGTERM or SIGINT. Arguments and result as `run_service`.
 
     Raises:
-        InvalidRequest: kind ``remote_host``, ``invalid_address``; or storage or log cannot be opened as named.
+        InvalidRequest: as `run_service`; or storage or log cannot be opened as named.
         Conflict: kind ``local_state_locked``, ``node_decommissioned``.
-        Unavailable: kind ``port_in_use``; or the control plane does not say where storage and log are, and this node
-            has never known.
+        Unavailable: as `run_service`; or the control plane does not say where storage and log are, and this node has
+            never known.
     """
-    check_host(host, allow_remote=settings.allow_remote, tls=settings.http.tls)
-    pa.set_memory_pool(lean_pool())
-    environment = Environment()
-    with bind(host, port, backlog=settings.http.backlog) as listener:
-        endpoint = url_of(host, listener, tls=settings.http.tls)
-        site = _site(settings, endpoint, environment=environment)
-        serve(application(site), site, listener, ready=lambda: (started or _print)(endpoint))
-    return 0
+    return run_service(partial(_open, settings), ROUTES, settings, host=host, port=port, started=started)
 
 
 def start_node(
     settings: NodeSettings, *, port: int = 0, environment: Environment | None = None
-) -> RunningServer[TokenCaller, NodeCall]:
+) -> RunningService[NodeCall]:
     """Serve in a thread of this process, for tests and notebooks. Raises as `run_node`."""
-    environment = environment or Environment()
-    listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
-    try:
-        endpoint = url_of("127.0.0.1", listener, tls=settings.http.tls)
-        site = _site(settings, endpoint, environment=environment)
-        return RunningServer(application(site), site, listener)
-    except BaseException:
-        listener.close()
-        raise
+    return start_service(partial(_open, settings), ROUTES, settings, port=port, environment=environment)
 
 
-def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) -> NodeSite:
+def _open(settings: NodeSettings, endpoint: str, environment: Environment) -> NodeSite:
     control = HttpControl(settings.control, token=settings.token, environment=environment, retry_s=_CONTROL_RETRY_S)
     local = LocalState(settings.local)
     address = _address(settings, local, environment)
@@ -268,15 +233,11 @@ def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) ->
             for end in (control.close, threads.join, log.close, node.close, threads.close):
                 ends.callback(end)
 
-    serving = Serving.open(
-        NAME,
-        options=settings.http,
-        environment=environment,
-        authority=endpoint.partition("://")[2],
-        reads_inline=parse_url(address.storage).scheme in ("file", "memory"),
-        access_log=settings.access_log,
-    )
-    return NodeSite(serving, node, token=settings.token, on_close=close)
+    reads_inline = parse_url(address.storage).scheme in ("file", "memory")
+    serving = open_serving(NAME, settings, endpoint, environment=environment, reads_inline=reads_inline)
+    site = NodeSite(serving, node, token=settings.token)
+    site.on_close = close
+    return site
 
 
 def _address(settings: NodeSettings, local: LocalState, environment: Environment) -> FleetAddress:
@@ -299,8 +260,3 @@ def _address(settings: NodeSettings, local: LocalState, environment: Environment
 
 def _print_defect(error: Exception) -> None:
     sys.stderr.write(f"{NAME}: {''.join(format_exception(error))}")
-
-
-def _print(endpoint: str) -> None:
-    sys.stdout.write(f"The node answers at {endpoint}.{os.linesep}")
-    sys.stdout.flush()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator
+from typing import ClassVar, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 from typing_extensions import Buffer
 
-import lakebed
 from lakebed.decoding import decode_msgpack
 from lakebed.errors import InvalidRequest
 from lakebed.fleet.node.bodies import (
@@ -33,31 +32,18 @@ from lakebed.fleet.node.bodies import (
 )
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.ports import Held, Location, TimelineChange, TimelineInfo
-from lakebed.http import errors
-from lakebed.http.application import build
-from lakebed.http.authentication import TokenCaller, check_token
-from lakebed.http.call import Call
-from lakebed.http.declaration import Endpoint, Parameter, Routes
-from lakebed.http.gate import Gate
-from lakebed.http.openapi import PathParameter, Service, describe
-from lakebed.http.replies import StreamedResponse, empty, json
+from lakebed.fleet.service import NAME_PATTERN, FleetCall, FleetSite, add_process_routes
+from lakebed.http.authentication import TokenCaller
+from lakebed.http.declaration import Parameter, Routes
+from lakebed.http.openapi import PathParameter
+from lakebed.http.replies import StreamedResponse
 from lakebed.http.serving import Serving
-from lakebed.http.site import Change
-from lakebed.metrics import render
 
 A = TypeVar("A", KeysBody, RangeBody)
 
 _LSN_MAX: Final = (1 << 53) - 1
 
 _PIECE_BYTES: Final = 1 << 20
-
-_STATUSES: Final = {
-    "not_attached": 421,
-    "file_gone": 421,
-    "lsn_not_reached": 425,
-    "log_forked": 409,
-    "row_too_large": 413,
-}
 
 _TENANT: Final = "/tenants/{tenant}"
 _TIMELINE: Final = _TENANT + "/timelines/{timeline}"
@@ -68,63 +54,35 @@ _AT: Final = (
 )
 
 
-_CALLER: Final = TokenCaller("fleet")
+class NodeSite(FleetSite["NodeCall"]):
+    """A node, as `lakebed.http` serves it; arguments as `FleetSite`."""
 
+    title = "The node"
+    statuses: ClassVar = {
+        "not_attached": 421,
+        "file_gone": 421,
+        "lsn_not_reached": 425,
+        "log_forked": 409,
+        "row_too_large": 413,
+    }
 
-class NodeSite:
-    """A node, as `lakebed.http` serves it.
-
-    Args:
-        serving: limits, threads and logs.
-        token: what callers send as ``Authorization: Bearer <token>``; None: they need none.
-        on_close: called when no request runs any more.
-    """
-
-    def __init__(
-        self, serving: Serving, node: Node, *, token: str | None, on_close: Callable[[], None] | None = None
-    ) -> None:
-        self.serving = serving
+    def __init__(self, serving: Serving, node: Node, *, token: str | None) -> None:
+        super().__init__(serving, token=token)
         self.node = node
-        self._token = token
-        self._on_close = on_close
-
-    async def authenticate(self, header: bytes | None) -> TokenCaller:
-        """The caller who sends the token. Raises `InvalidRequest` (``unauthorized``)."""
-        check_token(header, self._token, service="The node")
-        return _CALLER
-
-    def authorize(self, principal: TokenCaller, endpoint: Endpoint, scope: Scope) -> None:
-        """Who knows the token may do everything."""
 
     def new_call(self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str) -> NodeCall:
         """What handlers take."""
         return NodeCall(self, scope, receive, request_id=request_id)
 
-    async def audit(self, change: Change) -> None:
-        """Nothing is audited."""
-
-    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
-        """The generic table of statuses, and the node's own."""
-        return errors.error_reply(error, request_id=request_id, statuses={**_STATUSES, **statuses})
-
-    def close(self) -> None:
-        """Wait for running calls, then close the node."""
-        self.serving.pools.close()
-        try:
-            if self._on_close is not None:
-                self._on_close()
-        finally:
-            self.serving.close_log()
+    def health(self) -> dict[str, str]:
+        """The node's name."""
+        return {"status": "ok", "node": self.node.name}
 
 
-class NodeCall(Call):
+class NodeCall(FleetCall[NodeSite]):
     """A request of the service."""
 
-    __slots__ = ("site",)
-
-    def __init__(self, site: NodeSite, scope: Scope, receive: Receive, *, request_id: str) -> None:
-        super().__init__(site.serving, scope, receive, request_id=request_id)
-        self.site = site
+    __slots__ = ()
 
     @property
     def node(self) -> Node:
@@ -158,7 +116,6 @@ class NodeCall(Call):
 
 
 NODE: Final = Routes[NodeCall]("node")
-SERVICE: Final = Routes[NodeCall]("service")
 
 
 @NODE.add(
@@ -253,86 +210,60 @@ def _stream(batches: Iterator[pa.RecordBatch]) -> Iterator[Buffer]:
 
 
 @NODE.add("PUT", _TENANT + "/location", "putLocation", needs="admin", takes=Location, gives={204: None})
-async def put_location(call: NodeCall) -> Response:
+async def put_location(call: NodeCall) -> None:
     """Attach, change or detach a tenant."""
     location = await call.read(Location)
     if location.tenant != call.tenant:
         raise InvalidRequest("The body names another tenant than the path: make them equal.", kind="invalid_body")
     call.node.put_location(location)
-    return empty()
 
 
 @NODE.add("GET", "/locations", "locations", needs="read", gives={200: list[Held]})
-async def locations(call: NodeCall) -> Response:
+async def locations(call: NodeCall) -> list[Held]:
     """List the tenants that the node has."""
-    return json(call.node.locations())
+    return call.node.locations()
 
 
 @NODE.add("GET", "/utilization", "utilization", needs="read", gives={200: Utilization})
-async def utilization(call: NodeCall) -> Response:
+async def utilization(call: NodeCall) -> Utilization:
     """Get how much of its memory the node uses."""
-    return json(call.node.utilization())
+    return call.node.utilization()
 
 
 @NODE.add("GET", _TENANT + "/timelines", "timelines", needs="read", gives={200: list[TimelineInfo]})
-async def timelines(call: NodeCall) -> Response:
+async def timelines(call: NodeCall) -> list[TimelineInfo]:
     """List the timelines of a tenant."""
-    return json(await call.quick(call.node.timelines, call.tenant))
+    return await call.quick(call.node.timelines, call.tenant)
 
 
 @NODE.add("POST", _TENANT + "/changes", "change", needs="write", takes=TimelineChange, gives={200: TimelineInfo})
-async def change(call: NodeCall) -> Response:
+async def change(call: NodeCall) -> TimelineInfo:
     """Create, branch, pin, delete, detach or restore a timeline; answered when it is committed."""
-    return json(await call.transfer(call.node.change, call.tenant, await call.read(TimelineChange)))
+    return await call.transfer(call.node.change, call.tenant, await call.read(TimelineChange))
 
 
 @NODE.add("POST", _TENANT + "/checkpoint", "checkpoint", needs="write", gives={200: CheckpointBody})
-async def checkpoint(call: NodeCall) -> Response:
+async def checkpoint(call: NodeCall) -> CheckpointBody:
     """Flush and commit what is ingested."""
-    return json(CheckpointBody(await call.transfer(call.node.checkpoint, call.tenant)))
+    return CheckpointBody(await call.transfer(call.node.checkpoint, call.tenant))
 
 
 @NODE.add("POST", _TIMELINE + "/compact", "compact", needs="write", gives={204: None})
-async def compact(call: NodeCall) -> Response:
+async def compact(call: NodeCall) -> None:
     """Merge all files of a timeline into one run."""
     await call.transfer(call.node.compact, call.tenant, call.timeline)
-    return empty()
 
 
 @NODE.add("GET", _TENANT + "/lag", "lag", needs="read", gives={200: dict[str, int]})
-async def lag(call: NodeCall) -> Response:
+async def lag(call: NodeCall) -> dict[str, int]:
     """Get the rows in the log that are not ingested, by timeline id."""
-    return json(await call.quick(call.node.lag, call.tenant))
+    return await call.quick(call.node.lag, call.tenant)
 
 
-@SERVICE.add("GET", "/healthcheck", "health", needs=None, gives={200: dict[str, str]})
-async def health(call: NodeCall) -> Response:
-    """Check that the service answers."""
-    return json({"status": "ok", "node": call.node.name, "version": lakebed.__version__})
+ROUTES: Final = {API: NODE}
 
-
-@SERVICE.add("GET", "/metrics", "metrics", needs=None, gives={200: str})
-async def metrics(call: NodeCall) -> Response:
-    """Get counters and latencies in Prometheus format."""
-    return Response(render(with_names=False), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-@SERVICE.add("GET", "/openapi.json", "openapi", needs=None, gives={200: dict[str, Any]})
-async def openapi(call: NodeCall) -> Response:
-    """Get the OpenAPI description."""
-    return json(description())
-
-
-ROUTES: Final = {API: NODE, "": SERVICE}
-
-
-def description() -> dict[str, Any]:
-    """The OpenAPI description."""
-    name = "[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
-    parts = {"tenant": PathParameter("A tenant.", name), "timeline": PathParameter("A timeline's name or id.", name)}
-    return describe(Service("lakebed fleet node", lakebed.__version__, "A node of a fleet.", parts), ROUTES)
-
-
-def application(site: NodeSite) -> Gate[TokenCaller, NodeCall]:
-    """The ASGI application of a site."""
-    return build(site, ROUTES)
+_PARTS: Final = {
+    "tenant": PathParameter("A tenant.", NAME_PATTERN),
+    "timeline": PathParameter("A timeline's name or id.", NAME_PATTERN),
+}
+description: Final = add_process_routes(ROUTES, "lakebed fleet node", "A node of a fleet.", _PARTS)

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from lakebed.http.declaration import Routes
 from lakebed.http.pages import Page
-from lakebed.http.replies import empty, json
 from lakebed.server.audit import AuditLine
 from lakebed.server.bodies import (
     AccessKeyCreation,
@@ -31,19 +30,19 @@ _KEY: Final = "/auth/keys/{access_key}"
 
 
 @ACCESS.add("POST", "/auth/login", "login", needs=None, takes=LoginInformation, gives={200: AuthenticationToken})
-async def login(call: RepositoryCall) -> Response:
+async def login(call: RepositoryCall) -> AuthenticationToken:
     """Get a short-lived token for an access key and its secret."""
     body = await call.read(LoginInformation)
     token = await call.quick(call.site.keys.login, body.access_key_id, body.secret_access_key)
-    return json(AuthenticationToken(token.token, (token.key.expires_at_ms or 0) // 1000))
+    return AuthenticationToken(token.token, (token.key.expires_at_ms or 0) // 1000)
 
 
 @ACCESS.add("GET", "/user", "getCurrentUser", needs="read", gives={200: CurrentUser})
-async def get_current_user(call: RepositoryCall) -> Response:
+async def get_current_user(call: RepositoryCall) -> CurrentUser:
     """Get the user of the request; of an access key that is no user's, the access key."""
     principal = call.principal
     assert principal is not None
-    return json(CurrentUser(User(principal.name, principal.created_at_ms // 1000, friendly_name=principal.name)))
+    return CurrentUser(User(principal.name, principal.created_at_ms // 1000, friendly_name=principal.name))
 
 
 @ACCESS.add("GET", _KEYS, "listAccessKeys", needs="admin", gives={200: Page[AccessKeyRow]}, parameters=PAGE)
@@ -66,7 +65,7 @@ async def list_keys(call: RepositoryCall) -> Response:
     gives={201: AccessKeyWithSecret},
     audited=True,
 )
-async def create_key(call: RepositoryCall) -> Response:
+async def create_key(call: RepositoryCall) -> AccessKeyWithSecret:
     """Create an access key; its secret is shown only in this reply."""
     body = await call.read(AccessKeyCreation)
     made = await call.quick(
@@ -77,26 +76,25 @@ async def create_key(call: RepositoryCall) -> Response:
         description=body.description or "",
     )
     call.subject = made.key.id
-    return json(_row_with_secret(made), 201)
+    return _row_with_secret(made)
 
 
 @ACCESS.add("GET", _KEY, "getAccessKey", needs="admin", gives={200: AccessKeyRow})
-async def get_key(call: RepositoryCall) -> Response:
+async def get_key(call: RepositoryCall) -> AccessKeyRow:
     """Get an access key."""
-    return json(_row(await call.quick(call.site.keys.get, call.path["access_key"])))
+    return _row(await call.quick(call.site.keys.get, call.path["access_key"]))
 
 
 @ACCESS.add("DELETE", _KEY, "revokeAccessKey", needs="admin", gives={204: None}, audited=True)
-async def revoke_key(call: RepositoryCall) -> Response:
+async def revoke_key(call: RepositoryCall) -> None:
     """Delete an access key and its tokens."""
     await call.quick(call.site.keys.revoke, call.path["access_key"])
-    return empty()
 
 
 @ACCESS.add("POST", _KEY + "/rotate", "rotateAccessKey", needs="admin", gives={201: AccessKeyWithSecret}, audited=True)
-async def rotate_key(call: RepositoryCall) -> Response:
+async def rotate_key(call: RepositoryCall) -> AccessKeyWithSecret:
     """Replace the secret of an access key; the new one is shown only in this reply."""
-    return json(_row_with_secret(await call.quick(call.site.keys.rotate, call.path["access_key"])), 201)
+    return _row_with_secret(await call.quick(call.site.keys.rotate, call.path["access_key"]))
 
 
 @ACCESS.add("GET", "/auth/audit", "listAudit", needs="admin", gives={200: Page[AuditRow]}, parameters=(AFTER, AMOUNT))

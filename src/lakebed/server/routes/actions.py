@@ -15,7 +15,6 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
-from lakebed.http.replies import json
 from lakebed.repo.records.runs import ActionRun, HookRun, list_runs, load_run
 from lakebed.server.routes.parameters import AFTER, AMOUNT
 from lakebed.server.site import RepositoryCall
@@ -73,9 +72,9 @@ async def list_all(call: RepositoryCall) -> Response:
 
 
 @ACTIONS.add("GET", _ONE, "getRun", needs="read", gives={200: ActionRunRow})
-async def get(call: RepositoryCall) -> Response:
+async def get(call: RepositoryCall) -> ActionRunRow:
     """Get a run."""
-    return json(_row(call.path["run"], await _load(call)))
+    return _row(call.path["run"], await _load(call))
 
 
 async def _load(call: RepositoryCall) -> ActionRun:

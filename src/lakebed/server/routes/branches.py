@@ -10,7 +10,6 @@ from starlette.responses import PlainTextResponse, Response
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
-from lakebed.http.replies import empty, json
 from lakebed.repo.heads import actions
 from lakebed.repo.references import branches
 from lakebed.repo.verbs.reset import HardReset, Reset
@@ -26,12 +25,12 @@ _HIDDEN = Parameter("show_hidden", "Include hidden branches.", kind="boolean")
 
 
 @HOT.add("GET", _ONE, "getBranch", needs="read", gives={200: Ref})
-async def get_branch(call: RepositoryCall) -> Response:
+async def get_branch(call: RepositoryCall) -> Ref:
     """Get a branch."""
     context = await call.context()
     name = call.path["branch"]
     record, _ = await call.look(branches.load_branch, context, name)
-    return json(Ref(name, record.commit_id))
+    return Ref(name, record.commit_id)
 
 
 @BRANCHES.add("GET", _ALL, "listBranches", needs="read", gives={200: Page[Ref]}, parameters=(*PAGE, _HIDDEN))
@@ -63,15 +62,14 @@ async def create_branch(call: RepositoryCall) -> Response:
 
 
 @BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
-async def delete_branch(call: RepositoryCall) -> Response:
+async def delete_branch(call: RepositoryCall) -> None:
     """Delete a branch and its uncommitted changes."""
     name, committer = call.path["branch"], call.committer
     await call.give_up(partial(actions.delete_branch, name=name, committer=committer), force=call.flag("force"))
-    return empty()
 
 
 @BRANCHES.add("PUT", _ONE, "resetBranch", needs="write", takes=ResetCreation, gives={204: None}, audited=True)
-async def reset_branch(call: RepositoryCall) -> Response:
+async def reset_branch(call: RepositoryCall) -> None:
     """Discard uncommitted changes: all, at a path, or below a prefix."""
     body = await call.read(ResetCreation)
     name = call.path["branch"]
@@ -84,7 +82,6 @@ async def reset_branch(call: RepositoryCall) -> Response:
     else:
         reset = Reset(branch=name, prefix=body.path)
     await call.give_up(reset.run, force=bool(body.force))
-    return empty()
 
 
 @BRANCHES.add(
@@ -96,9 +93,8 @@ async def reset_branch(call: RepositoryCall) -> Response:
     parameters=(Parameter("ref", "The new head of the branch.", required=True), FORCE),
     audited=True,
 )
-async def hard_reset_branch(call: RepositoryCall) -> Response:
+async def hard_reset_branch(call: RepositoryCall) -> None:
     """Move a branch to another commit."""
     ref, force = call.required("ref"), call.flag("force")
     context = await call.context(force=force)
     await call.heavy(HardReset(branch=call.path["branch"], ref=ref, force=force).run, context)
-    return empty()

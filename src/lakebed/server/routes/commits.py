@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import AMOUNT_MAX, Page, Pagination
-from lakebed.http.replies import empty, json
+from lakebed.http.replies import json
 from lakebed.repo.heads.heads import CommitWithId
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.history import merge_base
@@ -50,7 +50,7 @@ _NO_OVERRIDES = CommitOverrides()
     audited=True,
     parameters=(Parameter("source_metarange", "Not supported: an existing metarange cannot be committed."),),
 )
-async def commit(call: RepositoryCall) -> Response:
+async def commit(call: RepositoryCall) -> CommitRow:
     """Commit the changes staged on a branch, or those of the given paths."""
     body = await call.read(CommitCreation)
     if call.query.get("source_metarange"):
@@ -68,17 +68,17 @@ async def commit(call: RepositoryCall) -> Response:
     )
     # Clients of lakeFS send no message in transactions.
     made = await call.heavy(commit.run, context, allow_empty_message=True)
-    return json(commit_row(made.id, made.commit), 201)
+    return commit_row(made.id, made.commit)
 
 
 @COMMITS.add(
     "GET", "/repositories/{repository}/commits/{commit:path}", "getCommit", needs="read", gives={200: CommitRow}
 )
-async def get_commit(call: RepositoryCall) -> Response:
+async def get_commit(call: RepositoryCall) -> CommitRow:
     """Get a commit, by its id or any other reference."""
     context = await call.context()
     commit_id, record = await call.look(resolve_commit, context, call.path["commit"])
-    return json(commit_row(commit_id, record))
+    return commit_row(commit_id, record)
 
 
 @COMMITS.add(
@@ -136,7 +136,7 @@ async def log_commits(call: RepositoryCall) -> Response:
     gives={200: MergeResult},
     audited=True,
 )
-async def merge(call: RepositoryCall) -> Response:
+async def merge(call: RepositoryCall) -> MergeResult:
     """Merge a reference into a branch."""
     body = await call.read(MergeCreation, default=MergeCreation())
     context = await call.context(force=bool(body.force))
@@ -152,14 +152,14 @@ async def merge(call: RepositoryCall) -> Response:
         allow_empty=bool(body.allow_empty or body.force),
     )
     made = await call.heavy(merge.run, context)
-    return json(MergeResult(made.id))
+    return MergeResult(made.id)
 
 
 @COMMITS.add("GET", _MERGE, "findMergeBase", tag="refs", needs="read", gives={200: MergeBaseResult})
-async def find_merge_base(call: RepositoryCall) -> Response:
+async def find_merge_base(call: RepositoryCall) -> MergeBaseResult:
     """The commit that a merge would compare both sides with."""
     context = await call.context()
-    return json(await call.heavy(_merge_base, context, call.path["source"], call.path["branch"]))
+    return await call.heavy(_merge_base, context, call.path["source"], call.path["branch"])
 
 
 def _merge_base(context: RepositoryContext, source: str, branch: str) -> MergeBaseResult:
@@ -179,11 +179,10 @@ def _merge_base(context: RepositoryContext, source: str, branch: str) -> MergeBa
     statuses={"parent_number_needed": 409},
     audited=True,
 )
-async def revert(call: RepositoryCall) -> Response:
+async def revert(call: RepositoryCall) -> None:
     """Undo one commit's changes in a new commit."""
     body = await call.read(RevertCreation)
     await _pick(call, Revert, body, allow_empty=bool(body.allow_empty))
-    return empty()
 
 
 @COMMITS.add(
@@ -196,10 +195,10 @@ async def revert(call: RepositoryCall) -> Response:
     gives={201: CommitRow},
     audited=True,
 )
-async def cherry_pick(call: RepositoryCall) -> Response:
+async def cherry_pick(call: RepositoryCall) -> CommitRow:
     """Make one commit's changes again, in a new commit on a branch."""
     made = await _pick(call, CherryPick, await call.read(CherryPickCreation))
-    return json(commit_row(made.id, made.commit), 201)
+    return commit_row(made.id, made.commit)
 
 
 async def _pick(

@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from lakebed.decoding import convert
 from lakebed.http.declaration import Parameter, Routes
-from lakebed.http.replies import json
 from lakebed.repo.lakefs.metaranges import RefsDump, check_dump
 from lakebed.repo.lakefs.restore import check_bare
 from lakebed.repo.lakefs.symlinks import write_symlinks
@@ -36,48 +35,48 @@ _TASK_ID: Final = Parameter("task_id", "The task's id.", required=True)
 
 
 @DUMPS.add("POST", _DUMP, "dumpSubmit", needs="write", gives={202: TaskInfo}, audited=True)
-async def submit_dump(call: RepositoryCall) -> Response:
+async def submit_dump(call: RepositoryCall) -> TaskInfo:
     """Start a dump of commits, branches and tags, which runs in the background."""
     context = await call.context()
     task = await call.quick(record_task, context, "dump")
     call.site.imports.start_task(context, task.id)
-    return json(TaskInfo(task.id), 202)
+    return TaskInfo(task.id)
 
 
 @DUMPS.add("GET", _DUMP, "dumpStatus", needs="read", gives={200: DumpStatus}, parameters=(_TASK_ID,))
-async def get_dump_status(call: RepositoryCall) -> Response:
+async def get_dump_status(call: RepositoryCall) -> DumpStatus:
     """Get the status of a dump, and, when it is done, its ids."""
     id = call.required("task_id")
     task = await call.quick(load_task, await call.context(), id, "dump")
     refs = convert(task.facts, RefsDumpBody) if task.state == "completed" else UNSET
-    return json(DumpStatus(task.id, _is_done(task), rfc_3339(task.updated_at_ms), _error(call, task), refs))
+    return DumpStatus(task.id, _is_done(task), rfc_3339(task.updated_at_ms), _error(call, task), refs)
 
 
 @DUMPS.add("POST", _RESTORE, "restoreSubmit", needs="write", takes=RefsRestoreBody, gives={202: TaskInfo}, audited=True)
-async def submit_restore(call: RepositoryCall) -> Response:
+async def submit_restore(call: RepositoryCall) -> TaskInfo:
     """Start to restore a dump from the namespace of a bare repository, in the background."""
     body = await call.read(RefsRestoreBody)
     context = await call.context()
     task = await call.quick(_record_restore, context, body, committer=call.committer)
     call.site.imports.start_task(context, task.id)
-    return json(TaskInfo(task.id), 202)
+    return TaskInfo(task.id)
 
 
 @DUMPS.add("GET", _RESTORE, "restoreStatus", needs="read", gives={200: RestoreStatus}, parameters=(_TASK_ID,))
-async def get_restore_status(call: RepositoryCall) -> Response:
+async def get_restore_status(call: RepositoryCall) -> RestoreStatus:
     """Get the status of a restore."""
     id = call.required("task_id")
     task = await call.quick(load_task, await call.context(), id, "restore")
-    return json(RestoreStatus(task.id, _is_done(task), rfc_3339(task.updated_at_ms), _error(call, task)))
+    return RestoreStatus(task.id, _is_done(task), rfc_3339(task.updated_at_ms), _error(call, task))
 
 
 @DUMPS.add("PUT", _REFS + "dump", "dumpRefs", tag="internal", needs="write", gives={201: RefsDumpBody}, audited=True)
-async def dump(call: RepositoryCall) -> Response:
+async def dump(call: RepositoryCall) -> RefsDumpBody:
     """Dump commits, branches and tags into the repository's namespace, and answer when that is done."""
     context = await call.context()
     task = await call.quick(record_task, context, "dump")
     done = await call.run("long", lambda: run_task(context, task.id))
-    return json(convert(done.facts, RefsDumpBody), 201)
+    return convert(done.facts, RefsDumpBody)
 
 
 @DUMPS.add(
@@ -108,11 +107,11 @@ async def restore(call: RepositoryCall) -> Response:
     gives={201: StorageLocation},
     parameters=(Parameter("location", "Only objects whose paths begin so."),),
 )
-async def create_symlinks(call: RepositoryCall) -> Response:
+async def create_symlinks(call: RepositoryCall) -> StorageLocation:
     """Write a list of the physical addresses of each folder's objects into the namespace."""
     context, prefix = await call.context(), call.query.get("location", "")
     url = await call.run("long", lambda: write_symlinks(context, call.path["ref"], prefix=prefix))
-    return json(StorageLocation(url), 201)
+    return StorageLocation(url)
 
 
 def _record_restore(context: RepositoryContext, body: RefsRestoreBody, *, committer: str) -> Task:

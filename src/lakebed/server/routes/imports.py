@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
-from starlette.responses import Response
 
 from lakebed.http.declaration import Routes
-from lakebed.http.replies import empty, json
 from lakebed.repo.heads.importing import Import, ImportSource, cancel_import, import_status
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.commits import load_commit
@@ -31,7 +29,7 @@ _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
 @IMPORTS.add(
     "POST", _IMPORT, "importStart", needs="write", takes=ImportCreation, gives={202: ImportStarted}, audited=True
 )
-async def start(call: RepositoryCall) -> Response:
+async def start(call: RepositoryCall) -> ImportStarted:
     """Start an import, which runs in the background."""
     body = await call.read(ImportCreation)
     context, root_url = await call.context(), call.site.repositories.url
@@ -44,7 +42,7 @@ async def start(call: RepositoryCall) -> Response:
     )
     import_id = await call.quick(imported.start, context, force=bool(body.force))
     call.site.imports.start(context, import_id)
-    return json(ImportStarted(import_id), 202)
+    return ImportStarted(import_id)
 
 
 def _source(location: ImportLocation, *, root_url: str) -> ImportSource:
@@ -53,11 +51,11 @@ def _source(location: ImportLocation, *, root_url: str) -> ImportSource:
 
 
 @IMPORTS.add("GET", _IMPORT, "importStatus", needs="read", gives={200: ImportStatus}, parameters=(IMPORT_ID,))
-async def status(call: RepositoryCall) -> Response:
+async def status(call: RepositoryCall) -> ImportStatus:
     """Get the status of an import."""
     import_id = call.required("id")
     context = await call.context()
-    return json(await call.quick(_status, context, import_id, root_url=call.site.repositories.url))
+    return await call.quick(_status, context, import_id, root_url=call.site.repositories.url)
 
 
 def _status(context: RepositoryContext, import_id: str, *, root_url: str) -> ImportStatus:
@@ -80,9 +78,8 @@ def _problem(record: Import, *, root_url: str) -> Message | UnsetType:
 
 
 @IMPORTS.add("DELETE", _IMPORT, "importCancel", needs="write", gives={204: None}, parameters=(IMPORT_ID,), audited=True)
-async def cancel(call: RepositoryCall) -> Response:
+async def cancel(call: RepositoryCall) -> None:
     """Cancel an import; the branch does not change."""
     import_id = call.required("id")
     context = await call.context()
     await call.quick(cancel_import, context, import_id)
-    return empty()

@@ -16,7 +16,7 @@ from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest, join_page, page_of_many
-from lakebed.http.replies import StreamedResponse, empty, encode, encode_each, json
+from lakebed.http.replies import StreamedResponse, encode, encode_each, json
 from lakebed.http.streaming import whole_or_stream
 from lakebed.repo.heads.uploads import SmallUpload
 from lakebed.repo.heads.write import delete, delete_many, update_metadata
@@ -88,15 +88,15 @@ _ANY_TYPE: Final = data.CONTENT_TYPE
     gives={200: ObjectStats},
     parameters=(OBJECT_PATH, USER_METADATA, PRESIGN),
 )
-async def stat_object(call: RepositoryCall) -> Response:
+async def stat_object(call: RepositoryCall) -> ObjectStats:
     """Get the metadata of an object."""
     path = call.required("path")
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign")
     context = await call.context(is_proven_later=True)
     entry = await look_up(call, context, call.path["ref"], path)
     if presign and call.site.signs:
-        return json(await call.quick(_stats, call, context, path, entry, with_metadata=with_metadata, presign=True))
-    return json(_stats(call, context, path, entry, with_metadata=with_metadata, presign=False))
+        return await call.quick(_stats, call, context, path, entry, with_metadata=with_metadata, presign=True)
+    return _stats(call, context, path, entry, with_metadata=with_metadata, presign=False)
 
 
 def _stats(
@@ -232,12 +232,11 @@ def _text(raw: bytes) -> str:
 
 
 @HOT.add("DELETE", _BRANCH, "deleteObject", needs="write", gives={204: None}, parameters=(OBJECT_PATH, FORCE))
-async def delete_object(call: RepositoryCall) -> Response:
+async def delete_object(call: RepositoryCall) -> None:
     """Delete an object. Deleting a missing object is a no-op."""
     path = call.required("path")
     context = await call.context(force=call.flag("force"), is_proven_later=True)
     await call.quick(delete, context, branch=call.path["branch"], path=path)
-    return empty()
 
 
 @OBJECTS.add(
@@ -249,11 +248,11 @@ async def delete_object(call: RepositoryCall) -> Response:
     gives={200: ObjectErrorList},
     parameters=(FORCE,),
 )
-async def delete_objects(call: RepositoryCall) -> Response:
+async def delete_objects(call: RepositoryCall) -> ObjectErrorList:
     """Delete up to a thousand objects. Missing ones are ignored."""
     body = await call.read(PathList)
     context = await call.context(force=call.flag("force"))
-    return json(await call.quick(_delete_all, context, call.path["branch"], body.paths))
+    return await call.quick(_delete_all, context, call.path["branch"], body.paths)
 
 
 def _delete_all(context: RepositoryContext, branch: str, paths: list[str]) -> ObjectErrorList:
@@ -421,14 +420,13 @@ def _committed_page(
     gives={204: None},
     parameters=(OBJECT_PATH,),
 )
-async def update_user_metadata(call: RepositoryCall) -> Response:
+async def update_user_metadata(call: RepositoryCall) -> None:
     """Replace the user's own metadata of an object; its bytes stay. 204, as `lakectl` expects and lakeFS answers."""
     path, branch = call.required("path"), call.path["branch"]
     body = await call.read(UserMetadataUpdate)
     context = await call.context()
     metadata = data.check_metadata(body.set)
     await call.quick(update_metadata, context, branch=branch, path=path, metadata=metadata)
-    return empty()
 
 
 @OBJECTS.add(
@@ -439,12 +437,11 @@ async def update_user_metadata(call: RepositoryCall) -> Response:
     gives={204: None},
     parameters=(OBJECT_PATH,),
 )
-async def may_upload(call: RepositoryCall) -> Response:
+async def may_upload(call: RepositoryCall) -> None:
     """Check whether the caller may upload an object."""
     path = call.required("path")
     context = await call.context()
     await call.quick(_check_upload, context, call.path["branch"], path)
-    return empty()
 
 
 def _check_upload(context: RepositoryContext, branch: str, path: str) -> None:
@@ -461,9 +458,9 @@ def _check_upload(context: RepositoryContext, branch: str, path: str) -> None:
     gives={200: UnderlyingProperties},
     parameters=(OBJECT_PATH,),
 )
-async def get_underlying_properties(call: RepositoryCall) -> Response:
+async def get_underlying_properties(call: RepositoryCall) -> UnderlyingProperties:
     """Check that an object is there. Stores are not asked for its storage class."""
     path = call.required("path")
     context = await call.context(is_proven_later=True)
     await look_up(call, context, call.path["ref"], path)
-    return json(UnderlyingProperties())
+    return UnderlyingProperties()

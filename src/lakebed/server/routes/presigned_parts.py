@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
-from lakebed.http.replies import empty, json
 from lakebed.repo.heads import multipart
 from lakebed.repo.heads.multipart import PART_NUMBER_MAX, WantedPart
 from lakebed.repo.model.layout import UPLOAD_FOLDER
@@ -59,7 +58,7 @@ _SPAN: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})", re.ASCII)
         Parameter("parts", "For how many parts to sign URLs.", kind="integer", bounds=(0, PART_NUMBER_MAX)),
     ),
 )
-async def create_upload(call: RepositoryCall) -> Response:
+async def create_upload(call: RepositoryCall) -> PresignMultipartUpload:
     """Begin an upload in parts, with a signed URL for each of the first parts."""
     path, branch = call.required("path"), call.path["branch"]
     count = call.integer("parts", default=0, low=0, high=PART_NUMBER_MAX)
@@ -74,18 +73,18 @@ async def create_upload(call: RepositoryCall) -> Response:
         owner=call.committer,
     )
     urls = await _sign(call, context, upload_id, range(1, count + 1))
-    return json(PresignMultipartUpload(upload_id, _address(context, upload_id), urls or None), 201)
+    return PresignMultipartUpload(upload_id, _address(context, upload_id), urls or None)
 
 
 @PARTS.add(
     "PUT", _PART, "uploadPart", needs="write", takes=PhysicalAddress, gives={200: UploadTo}, parameters=(OBJECT_PATH,)
 )
-async def sign_part(call: RepositoryCall) -> Response:
+async def sign_part(call: RepositoryCall) -> UploadTo:
     """Get a signed URL for one part of an upload."""
     body, number = await call.read(PhysicalAddress), _number(call)
     context, upload_id, _ = await _open(call, body.physical_address)
     [url] = await _sign(call, context, upload_id, [number])
-    return json(UploadTo(url))
+    return UploadTo(url)
 
 
 @PARTS.add(
@@ -130,7 +129,7 @@ async def copy_part(call: RepositoryCall) -> Response:
     gives={200: ObjectStats},
     parameters=(OBJECT_PATH,),
 )
-async def complete_upload(call: RepositoryCall) -> Response:
+async def complete_upload(call: RepositoryCall) -> ObjectStats:
     """Make an object of the parts, and stage it."""
     body = await call.read(CompletePresignMultipartUpload)
     path, branch, upload_id = call.required("path"), call.path["branch"], call.path["upload_id"]
@@ -145,7 +144,7 @@ async def complete_upload(call: RepositoryCall) -> Response:
         return multipart.complete_upload(context, upload_id, branch=branch, path=path, wanted=wanted, stated=stated)
 
     entry = await call.transfer(complete)
-    return json(object_stats(path, entry, address=data.physical_url(context, entry)))
+    return object_stats(path, entry, address=data.physical_url(context, entry))
 
 
 @PARTS.add(
@@ -158,12 +157,11 @@ async def complete_upload(call: RepositoryCall) -> Response:
     gives={204: None},
     parameters=(OBJECT_PATH,),
 )
-async def abort_upload(call: RepositoryCall) -> Response:
+async def abort_upload(call: RepositoryCall) -> None:
     """Abort an upload; its parts are collected later."""
     path, branch, upload_id = call.required("path"), call.path["branch"], call.path["upload_id"]
     context = await call.context()
     await call.quick(multipart.abort_upload, context, upload_id, branch=branch, path=path)
-    return empty()
 
 
 _QUERY: Final = ("repository", "branch", "path", "upload", "part", "key", "expires")

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
-from lakebed.http.replies import empty, json
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.pulls import (
     PullRequest,
@@ -77,7 +76,7 @@ async def list_all(call: RepositoryCall) -> Response:
     gives={201: PullRequestCreationResponse},
     audited=True,
 )
-async def create(call: RepositoryCall) -> Response:
+async def create(call: RepositoryCall) -> PullRequestCreationResponse:
     """Ask for the merge of a branch into another."""
     body = await call.read(PullRequestCreation)
     context = await call.context()
@@ -95,25 +94,24 @@ async def create(call: RepositoryCall) -> Response:
         )
 
     call.subject = await call.quick(store)
-    return json(PullRequestCreationResponse(call.subject), 201)
+    return PullRequestCreationResponse(call.subject)
 
 
 @PULLS.add("GET", _ONE, "getPullRequest", needs="read", gives={200: PullRequestRow})
-async def get(call: RepositoryCall) -> Response:
+async def get(call: RepositoryCall) -> PullRequestRow:
     """Get a pull request."""
     context, id = await call.context(), call.path["pull_request"]
-    return json(_row(id, await call.look(load_pull, context, id)))
+    return _row(id, await call.look(load_pull, context, id))
 
 
 @PULLS.add("PATCH", _ONE, "updatePullRequest", needs="write", takes=PullRequestUpdate, gives={204: None}, audited=True)
-async def update(call: RepositoryCall) -> Response:
+async def update(call: RepositoryCall) -> None:
     """Change the title or description of a pull request, close it, or open it again."""
     body = await call.read(PullRequestUpdate)
     context, call.subject = await call.context(), call.path["pull_request"]
     await call.quick(
         update_pull, context, call.subject, title=body.title, description=body.description, status=body.status
     )
-    return empty()
 
 
 @PULLS.add(
@@ -126,14 +124,14 @@ async def update(call: RepositoryCall) -> Response:
     gives={200: MergeResult},
     audited=True,
 )
-async def merge(call: RepositoryCall) -> Response:
+async def merge(call: RepositoryCall) -> MergeResult:
     """Merge the branch of an open pull request."""
     body = await call.read(MergeCreation, default=MergeCreation())
     context, call.subject = await call.context(force=bool(body.force)), call.path["pull_request"]
     pull = await call.quick(load_pull, context, call.subject)
     call.check(Permission("fs:CreateCommit", f"{REPOSITORIES}{context.name}/branch/{pull.destination}"))
     made = await call.heavy(_merge, context, call.subject, body, committer=call.committer)
-    return json(MergeResult(made))
+    return MergeResult(made)
 
 
 def _merge(context: RepositoryContext, id: str, body: MergeCreation, *, committer: str) -> str:

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
-from lakebed.http.replies import empty, json
 from lakebed.repo.transport.transport import context_of
 from lakebed.server.auth import check_bare, check_role
 from lakebed.server.bodies import RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
@@ -25,10 +24,10 @@ _ONE = "/repositories/{repository}"
 
 
 @HOT.add("GET", _ONE, "getRepository", needs="read", gives={200: RepositoryRow})
-async def get_repository(call: RepositoryCall) -> Response:
+async def get_repository(call: RepositoryCall) -> RepositoryRow:
     """Get a repository."""
     context = await call.context()
-    return json(repository_row(context.name, context.record, root_url=call.site.repositories.url))
+    return repository_row(context.name, context.record, root_url=call.site.repositories.url)
 
 
 @REPOSITORIES.add(
@@ -64,7 +63,7 @@ async def list_repositories(call: RepositoryCall) -> Response:
     audited=True,
     parameters=(Parameter("bare", "Without a first commit and branches, to restore a dump into it.", kind="boolean"),),
 )
-async def create_repository(call: RepositoryCall) -> Response:
+async def create_repository(call: RepositoryCall) -> RepositoryRow:
     """Create a repository; its namespace is a folder of the server's storage, `local://folder`, or a URL inside it."""
     body = await call.read(RepositoryCreation)
     if body.sample_data and (call.flag("bare") or body.read_only):
@@ -92,7 +91,7 @@ async def create_repository(call: RepositoryCall) -> Response:
     )
     if body.sample_data:
         await call.heavy(add_sample_data, made.branch(), committer=call.committer)
-    return json(repository_row(made.name, context_of(made).record, root_url=call.site.repositories.url), 201)
+    return repository_row(made.name, context_of(made).record, root_url=call.site.repositories.url)
 
 
 def _check_namespace(namespace: str) -> None:
@@ -109,18 +108,17 @@ def _check_namespace(namespace: str) -> None:
 @REPOSITORIES.add(
     "DELETE", _ONE, "deleteRepository", needs="admin", gives={204: None}, parameters=(FORCE,), audited=True
 )
-async def delete_repository(call: RepositoryCall) -> Response:
+async def delete_repository(call: RepositoryCall) -> None:
     """Delete a repository with its contents."""
     force = call.flag("force")
     await call.quick(call.site.repositories.delete, call.path["repository"], force=force)
-    return empty()
 
 
 @REPOSITORIES.add("GET", _ONE + "/metadata", "getRepositoryMetadata", needs="read", gives={200: dict[str, str]})
-async def get_metadata(call: RepositoryCall) -> Response:
+async def get_metadata(call: RepositoryCall) -> dict[str, str]:
     """Get the metadata of a repository."""
     context = await call.context()
-    return json(context.record.metadata)
+    return context.record.metadata
 
 
 @REPOSITORIES.add(
@@ -132,12 +130,11 @@ async def get_metadata(call: RepositoryCall) -> Response:
     gives={204: None},
     audited=True,
 )
-async def set_metadata(call: RepositoryCall) -> Response:
+async def set_metadata(call: RepositoryCall) -> None:
     """Add or change keys of the metadata of a repository."""
     body = await call.read(RepositoryMetadataSet)
     context = await call.context()
     await call.quick(call.site.repositories.update_metadata, context.name, body.metadata)
-    return empty()
 
 
 @REPOSITORIES.add(
@@ -149,9 +146,8 @@ async def set_metadata(call: RepositoryCall) -> Response:
     gives={204: None},
     audited=True,
 )
-async def delete_metadata(call: RepositoryCall) -> Response:
+async def delete_metadata(call: RepositoryCall) -> None:
     """Delete keys of the metadata of a repository. Missing ones are ignored."""
     body = await call.read(RepositoryMetadataKeys)
     context = await call.context()
     await call.quick(call.site.repositories.update_metadata, context.name, {}, removed=body.keys)
-    return empty()

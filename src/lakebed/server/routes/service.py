@@ -9,7 +9,6 @@ from starlette.responses import Response
 import lakebed
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Routes
-from lakebed.http.replies import empty, json
 from lakebed.metrics import render
 from lakebed.objects.path import parse_url
 from lakebed.repo.model.options import CollectionOptions
@@ -37,33 +36,32 @@ _BLOCKSTORES: Final = {"file": "local", "memory": "mem", "s3": "s3", "gs": "gs",
 
 
 @SERVICE.add("GET", "/healthcheck", "healthCheck", needs=None, gives={204: None})
-async def health_check(call: RepositoryCall) -> Response:
+async def health_check(call: RepositoryCall) -> None:
     """Check that the server answers."""
-    return empty()
 
 
 @ROOT_SERVICE.add("GET", "/healthcheck", "health", needs=None, gives={200: dict[str, str]})
-async def health(call: RepositoryCall) -> Response:
+async def health(call: RepositoryCall) -> dict[str, str]:
     """Check that the server answers, and get its version."""
-    return json({"status": "ok", "version": lakebed.__version__})
+    return {"status": "ok", "version": lakebed.__version__}
 
 
 @SERVICE.add("GET", "/config", "getConfig", needs="read", gives={200: Config})
-async def get_config(call: RepositoryCall) -> Response:
+async def get_config(call: RepositoryCall) -> Config:
     """Get what clients need to know of the server and its storage."""
-    return json(Config(VersionConfig(INTERFACE_VERSION), _storage_config(call), []))
+    return Config(VersionConfig(INTERFACE_VERSION), _storage_config(call), [])
 
 
 @SERVICE.add("GET", "/config/version", "getLakeFSVersion", tag="config", needs="read", gives={200: VersionConfig})
-async def get_version(call: RepositoryCall) -> Response:
+async def get_version(call: RepositoryCall) -> VersionConfig:
     """Get the version of the interface."""
-    return json(VersionConfig(INTERFACE_VERSION))
+    return VersionConfig(INTERFACE_VERSION)
 
 
 @SERVICE.add("GET", "/config/storage", "getStorageConfig", tag="config", needs="read", gives={200: StorageConfig})
-async def get_storage(call: RepositoryCall) -> Response:
+async def get_storage(call: RepositoryCall) -> StorageConfig:
     """Get what clients may do with the storage themselves."""
-    return json(_storage_config(call))
+    return _storage_config(call)
 
 
 @SERVICE.add(
@@ -74,15 +72,15 @@ async def get_storage(call: RepositoryCall) -> Response:
     needs="read",
     gives={200: GarbageCollectionConfig},
 )
-async def get_garbage_collection(call: RepositoryCall) -> Response:
+async def get_garbage_collection(call: RepositoryCall) -> GarbageCollectionConfig:
     """Get how old an object must be to be collected."""
-    return json(GarbageCollectionConfig(round(CollectionOptions().grace.total_seconds())))
+    return GarbageCollectionConfig(round(CollectionOptions().grace.total_seconds()))
 
 
 @SERVICE.add("GET", "/setup_lakefs", "getSetupState", tag="config", needs=None, gives={200: SetupState})
-async def get_setup_state(call: RepositoryCall) -> Response:
+async def get_setup_state(call: RepositoryCall) -> SetupState:
     """Check whether there are credentials: the first start made the first ones."""
-    return json(SetupState("initialized"))
+    return SetupState("initialized")
 
 
 @SERVICE.add(
@@ -121,23 +119,22 @@ async def set_preferences(call: RepositoryCall) -> Response:
     needs="read",
     gives={200: InstallationUsageReport},
 )
-async def get_usage(call: RepositoryCall) -> Response:
+async def get_usage(call: RepositoryCall) -> InstallationUsageReport:
     """Get the id of the installation. Requests are not counted by month: `/metrics` counts them since the start."""
     record = await call.quick(local_catalog(call.site.repositories).record_of_catalog)
-    return json(InstallationUsageReport(record.id, []))
+    return InstallationUsageReport(record.id, [])
 
 
 @SERVICE.add("GET", "/auth/capabilities", "getAuthCapabilities", tag="auth", needs=None, gives={200: AuthCapabilities})
-async def get_auth_capabilities(call: RepositoryCall) -> Response:
+async def get_auth_capabilities(call: RepositoryCall) -> AuthCapabilities:
     """Get what is done by e-mail: nothing."""
-    return json(AuthCapabilities())
+    return AuthCapabilities()
 
 
 @SERVICE.add("POST", "/statistics", "postStatsEvents", needs="read", takes=StatisticsEvents, gives={204: None})
-async def post_statistics(call: RepositoryCall) -> Response:
+async def post_statistics(call: RepositoryCall) -> None:
     """Accept what a client counted. It is not kept."""
     await call.read(StatisticsEvents)
-    return empty()
 
 
 def _storage_config(call: RepositoryCall) -> StorageConfig:
@@ -164,6 +161,6 @@ async def metrics(call: RepositoryCall) -> Response:
 
 
 @ROOT_SERVICE.add("GET", "/openapi.json", "openapi", needs=None, gives={200: dict[str, Any]})
-async def openapi(call: RepositoryCall) -> Response:
+async def openapi(call: RepositoryCall) -> dict[str, Any]:
     """Get the OpenAPI description."""
-    return json(call.site.description())
+    return call.site.description()

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter, Routes
-from lakebed.http.replies import empty, json
+from lakebed.http.replies import json
 from lakebed.repo.records.protection import ProtectionRule, protect, rules_with_tag, set_protected, unprotect
 from lakebed.repo.records.retention import delete_retention, load_retention, store_retention
 from lakebed.server.bodies import (
@@ -23,8 +23,15 @@ SETTINGS: Final = Routes[RepositoryCall]("repositories")
 _PROTECTION: Final = "/repositories/{repository}/settings/branch_protection"
 _RETENTION: Final = "/repositories/{repository}/settings/gc_rules"
 
+# The paths of these settings before version 1 of lakeFS, which `lakectl` still uses.
+_OLD_PROTECTION: Final = "/repositories/{repository}/branch_protection"
+_OLD_RETENTION: Final = "/repositories/{repository}/gc/rules"
+
 
 @SETTINGS.add("GET", _PROTECTION, "getBranchProtectionRules", needs="read", gives={200: list[BranchProtectionRule]})
+@SETTINGS.add(
+    "GET", _OLD_PROTECTION, "internalGetBranchProtectionRules", needs="read", gives={200: list[BranchProtectionRule]}
+)
 async def get_protection(call: RepositoryCall) -> Response:
     """List the patterns of protected branches."""
     context = await call.context()
@@ -45,60 +52,57 @@ async def get_protection(call: RepositoryCall) -> Response:
     statuses={"protection_moved": 412},
     audited=True,
 )
-async def set_protection(call: RepositoryCall) -> Response:
+async def set_protection(call: RepositoryCall) -> None:
     """Replace the patterns of protected branches."""
     body = await call.read(list[BranchProtectionRule])
     context = await call.context()
     rules = tuple(map(ProtectionRule, dict.fromkeys(rule.pattern for rule in body)))  # `lakectl` may repeat one
     await call.quick(set_protected, context, rules, expected=call.etags(b"if-match"))
-    return empty()
 
 
 @SETTINGS.add("GET", _RETENTION, "getGCRules", needs="read", gives={200: GarbageCollectionRules})
-async def get_retention(call: RepositoryCall) -> Response:
+@SETTINGS.add(
+    "GET", _OLD_RETENTION, "internalGetGarbageCollectionRules", needs="read", gives={200: GarbageCollectionRules}
+)
+async def get_retention(call: RepositoryCall) -> GarbageCollectionRules:
     """Get how long objects of old commits are kept."""
     context = await call.context()
     rules = await call.look(load_retention, context)
     if rules is None:
         raise NotFound(f"Repository {context.name} has no retention rules.", kind="retention_not_found")
-    return json(
-        GarbageCollectionRules(
-            rules.default_days, [GarbageCollectionRule(name, days) for name, days in sorted(rules.branch_days.items())]
-        )
+    return GarbageCollectionRules(
+        rules.default_days, [GarbageCollectionRule(name, days) for name, days in sorted(rules.branch_days.items())]
     )
 
 
 @SETTINGS.add(
     "PUT", _RETENTION, "setGCRules", needs="admin", takes=GarbageCollectionRules, gives={204: None}, audited=True
 )
-async def set_retention(call: RepositoryCall) -> Response:
+@SETTINGS.add(
+    "POST",
+    _OLD_RETENTION,
+    "internalSetGarbageCollectionRules",
+    needs="admin",
+    takes=GarbageCollectionRules,
+    gives={204: None},
+    audited=True,
+)
+async def set_retention(call: RepositoryCall) -> None:
     """Set how long objects of old commits are kept."""
     body = await call.read(GarbageCollectionRules)
     context = await call.context()
     days = {rule.branch_id: rule.retention_days for rule in body.branches}
     await call.quick(store_retention, context, default_days=body.default_retention_days, branch_days=days)
-    return empty()
 
 
 @SETTINGS.add("DELETE", _RETENTION, "deleteGCRules", needs="admin", gives={204: None}, audited=True)
-async def remove_retention(call: RepositoryCall) -> Response:
+@SETTINGS.add(
+    "DELETE", _OLD_RETENTION, "internalDeleteGarbageCollectionRules", needs="admin", gives={204: None}, audited=True
+)
+async def remove_retention(call: RepositoryCall) -> None:
     """Delete the retention rules: nothing expires."""
     context = await call.context()
     await call.quick(delete_retention, context)
-    return empty()
-
-
-# The paths of these settings before version 1 of lakeFS, which `lakectl` still uses.
-_OLD_PROTECTION: Final = "/repositories/{repository}/branch_protection"
-_OLD_RETENTION: Final = "/repositories/{repository}/gc/rules"
-
-
-@SETTINGS.add(
-    "GET", _OLD_PROTECTION, "internalGetBranchProtectionRules", needs="read", gives={200: list[BranchProtectionRule]}
-)
-async def get_old_protection(call: RepositoryCall) -> Response:
-    """List the patterns of protected branches, as `getBranchProtectionRules`."""
-    return await get_protection(call)
 
 
 @SETTINGS.add(
@@ -110,11 +114,10 @@ async def get_old_protection(call: RepositoryCall) -> Response:
     gives={204: None},
     audited=True,
 )
-async def add_protection(call: RepositoryCall) -> Response:
+async def add_protection(call: RepositoryCall) -> None:
     """Protect the branches that a pattern matches."""
     body = await call.read(BranchProtectionPattern)
     await call.quick(protect, await call.context(), body.pattern)
-    return empty()
 
 
 @SETTINGS.add(
@@ -126,11 +129,10 @@ async def add_protection(call: RepositoryCall) -> Response:
     gives={204: None},
     audited=True,
 )
-async def remove_protection(call: RepositoryCall) -> Response:
+async def remove_protection(call: RepositoryCall) -> None:
     """Remove the protection of a pattern."""
     body = await call.read(BranchProtectionPattern)
     await call.quick(unprotect, await call.context(), body.pattern)
-    return empty()
 
 
 @SETTINGS.add(
@@ -140,40 +142,9 @@ async def remove_protection(call: RepositoryCall) -> Response:
     needs="admin",
     gives={204: None},
 )
-async def may_protect(call: RepositoryCall) -> Response:
+async def may_protect(call: RepositoryCall) -> None:
     """Check whether the caller may protect branches."""
     await call.context()
-    return empty()
-
-
-@SETTINGS.add(
-    "GET", _OLD_RETENTION, "internalGetGarbageCollectionRules", needs="read", gives={200: GarbageCollectionRules}
-)
-async def get_old_retention(call: RepositoryCall) -> Response:
-    """Get how long objects of old commits are kept, as `getGCRules`."""
-    return await get_retention(call)
-
-
-@SETTINGS.add(
-    "POST",
-    _OLD_RETENTION,
-    "internalSetGarbageCollectionRules",
-    needs="admin",
-    takes=GarbageCollectionRules,
-    gives={204: None},
-    audited=True,
-)
-async def set_old_retention(call: RepositoryCall) -> Response:
-    """Set how long objects of old commits are kept, as `setGCRules`."""
-    return await set_retention(call)
-
-
-@SETTINGS.add(
-    "DELETE", _OLD_RETENTION, "internalDeleteGarbageCollectionRules", needs="admin", gives={204: None}, audited=True
-)
-async def remove_old_retention(call: RepositoryCall) -> Response:
-    """Delete the retention rules, as `deleteGCRules`."""
-    return await remove_retention(call)
 
 
 @SETTINGS.add(
@@ -183,7 +154,6 @@ async def remove_old_retention(call: RepositoryCall) -> Response:
     needs="admin",
     gives={204: None},
 )
-async def may_retain(call: RepositoryCall) -> Response:
+async def may_retain(call: RepositoryCall) -> None:
     """Check whether the caller may set retention rules."""
     await call.context()
-    return empty()

@@ -17,7 +17,6 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.http.declaration import Parameter, Routes
-from lakebed.http.replies import json
 from lakebed.repo.model.entry import new_address
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path
@@ -47,7 +46,7 @@ _BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
     gives={200: StagingLocation},
     parameters=(OBJECT_PATH, PRESIGN),
 )
-async def get_physical_address(call: RepositoryCall) -> Response:
+async def get_physical_address(call: RepositoryCall) -> StagingLocation:
     """Get a new address for an object's bytes and, with `presign`, a URL to put them to."""
     path = call.required("path")
     check_path(path, writing=True)
@@ -55,7 +54,7 @@ async def get_physical_address(call: RepositoryCall) -> Response:
     context = await call.context()
     await call.look(load_branch, context, call.path["branch"])
     if not presign:
-        return json(StagingLocation(context.store.url(new_address(context.environment))))
+        return StagingLocation(context.store.url(new_address(context.environment)))
     expires_in_s = call.site.options.presigned_lifetime_s
     expires_at_s = context.now_ms() // 1000 + expires_in_s
     if call.site.signs:
@@ -69,7 +68,7 @@ async def get_physical_address(call: RepositoryCall) -> Response:
         query = {"repository": context.name, "path": path, "address": address, "key": holder.id}
         query |= {"expires": str(expires_at_s), "signature": signature}
         url = f"{call.origin}{UPLOAD_PATH}?{urlencode(query)}"
-    return json(StagingLocation(context.store.url(address), url, expires_at_s))
+    return StagingLocation(context.store.url(address), url, expires_at_s)
 
 
 @STAGING.add(
@@ -81,7 +80,7 @@ async def get_physical_address(call: RepositoryCall) -> Response:
     gives={200: ObjectStats},
     parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH),
 )
-async def link_physical_address(call: RepositoryCall) -> Response:
+async def link_physical_address(call: RepositoryCall) -> ObjectStats:
     """Stage an object whose bytes were put to an address from getPhysicalAddress."""
     path = call.required("path")
     check_path(path, writing=True)
@@ -109,7 +108,7 @@ async def link_physical_address(call: RepositoryCall) -> Response:
 
     # An upload to a URL of the vendor is copied inside the store, which takes time in proportion to its size.
     entry = await (call.transfer(store) if call.site.signs else call.quick(store))
-    return json(object_stats(path, entry, address=data.physical_url(context, entry)))
+    return object_stats(path, entry, address=data.physical_url(context, entry))
 
 
 @ROOT_STAGING.add(

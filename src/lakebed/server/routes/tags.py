@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from lakebed.http.declaration import Routes
 from lakebed.http.pages import Page
-from lakebed.http.replies import empty, json
 from lakebed.repo.heads import actions
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references import tags
@@ -35,13 +34,13 @@ async def list_tags(call: RepositoryCall) -> Response:
 
 
 @TAGS.add("POST", _ALL, "createTag", needs="write", takes=TagCreation, gives={201: Ref}, audited=True)
-async def create_tag(call: RepositoryCall) -> Response:
+async def create_tag(call: RepositoryCall) -> Ref:
     """Create a tag."""
     body = await call.read(TagCreation)
     context = await call.context(force=bool(body.force))
     call.subject = body.id
     made = await call.heavy(_create, context, body.id, ref=body.ref, owner=call.committer)
-    return json(Ref(body.id, made), 201)
+    return Ref(body.id, made)
 
 
 def _create(context: RepositoryContext, name: str, *, ref: str, owner: str) -> str:
@@ -50,16 +49,15 @@ def _create(context: RepositoryContext, name: str, *, ref: str, owner: str) -> s
 
 
 @TAGS.add("GET", _ONE, "getTag", needs="read", gives={200: Ref})
-async def get_tag(call: RepositoryCall) -> Response:
+async def get_tag(call: RepositoryCall) -> Ref:
     """Get a tag."""
     context, name = await call.context(), call.path["tag"]
     tag = await call.look(tags.load_tag, context, name)
-    return json(Ref(name, tag.commit_id))
+    return Ref(name, tag.commit_id)
 
 
 @TAGS.add("DELETE", _ONE, "deleteTag", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
-async def delete_tag(call: RepositoryCall) -> Response:
+async def delete_tag(call: RepositoryCall) -> None:
     """Delete a tag."""
     name, committer = call.path["tag"], call.committer
     await call.give_up(partial(actions.delete_tag, name=name, committer=committer), force=call.flag("force"))
-    return empty()

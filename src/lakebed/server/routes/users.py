@@ -12,7 +12,6 @@ from starlette.responses import Response
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.http.declaration import Parameter, Role, Routes
 from lakebed.http.pages import Page, PageRequest
-from lakebed.http.replies import empty, json
 from lakebed.server.bodies import User as UserRow
 from lakebed.server.identity import Group, Identity, Policy, User
 from lakebed.server.keys import AccessKey
@@ -100,28 +99,26 @@ async def list_users(call: RepositoryCall) -> Response:
 
 
 @USERS.add("POST", _ALL_USERS, "createUser", needs=_NEEDS, takes=UserCreation, gives={201: UserRow}, audited=True)
-async def create_user(call: RepositoryCall) -> Response:
+async def create_user(call: RepositoryCall) -> UserRow:
     """Create a user, who may do nothing yet."""
     body = await call.read(UserCreation)
     if body.invite_user:
         raise InvalidRequest("The server sends no invitations: leave invite_user out.", kind="unsupported")
     call.subject = body.id
     user = await call.quick(call.site.keys.identity.create_user, body.id)
-    return json(UserRow(body.id, user.created_at_ms // 1000, friendly_name=body.id), 201)
+    return UserRow(body.id, user.created_at_ms // 1000, friendly_name=body.id)
 
 
 @USERS.add("GET", _USER, "getUser", needs=_NEEDS, gives={200: UserRow})
-async def get_user(call: RepositoryCall) -> Response:
+async def get_user(call: RepositoryCall) -> UserRow:
     """Get a user."""
-    return json(_user_row(await call.quick(call.site.keys.identity.read), call.path["user"]))
+    return _user_row(await call.quick(call.site.keys.identity.read), call.path["user"])
 
 
 @USERS.add("DELETE", _USER, "deleteUser", needs=_NEEDS, gives={204: None}, audited=True)
-async def delete_user(call: RepositoryCall) -> Response:
+async def delete_user(call: RepositoryCall) -> None:
     """Delete a user, with the user's access keys."""
-    call.subject = call.path["user"]
     await call.quick(call.site.keys.delete_user, call.path["user"])
-    return empty()
 
 
 @USERS.add("GET", _USER + "/groups", "listUserGroups", needs=_NEEDS, gives={200: Page[GroupRow]}, parameters=PAGE)
@@ -149,21 +146,17 @@ async def list_user_policies(call: RepositoryCall) -> Response:
 
 
 @USERS.add("PUT", _USER + "/policies/{policy}", "attachPolicyToUser", needs=_NEEDS, gives={201: None}, audited=True)
-async def attach_to_user(call: RepositoryCall) -> Response:
+async def attach_to_user(call: RepositoryCall) -> None:
     """Attach a policy to a user."""
-    call.subject = call.path["user"]
     await call.quick(call.site.keys.identity.attach, call.path["policy"], user=call.path["user"])
-    return empty(201)
 
 
 @USERS.add(
     "DELETE", _USER + "/policies/{policy}", "detachPolicyFromUser", needs=_NEEDS, gives={204: None}, audited=True
 )
-async def detach_from_user(call: RepositoryCall) -> Response:
+async def detach_from_user(call: RepositoryCall) -> None:
     """Detach a policy from a user."""
-    call.subject = call.path["user"]
     await call.quick(call.site.keys.identity.detach, call.path["policy"], user=call.path["user"])
-    return empty()
 
 
 # ---- access keys of users
@@ -192,19 +185,17 @@ def _credentials_row(key: AccessKey) -> CredentialsRow:
 @USERS.add(
     "POST", _USER + "/credentials", "createCredentials", needs=_NEEDS, gives={201: CredentialsWithSecret}, audited=True
 )
-async def create_credentials(call: RepositoryCall) -> Response:
+async def create_credentials(call: RepositoryCall) -> CredentialsWithSecret:
     """Create an access key of a user; its secret is shown only in this reply."""
     made = await call.quick(call.site.keys.create_of_user, call.path["user"])
     call.subject = made.key.id
-    return json(CredentialsWithSecret(made.key.id, made.secret, made.key.created_at_ms // 1000), 201)
+    return CredentialsWithSecret(made.key.id, made.secret, made.key.created_at_ms // 1000)
 
 
 @USERS.add("GET", _USER + "/credentials/{access_key}", "getCredentials", needs=_NEEDS, gives={200: CredentialsRow})
-async def get_credentials(call: RepositoryCall) -> Response:
+async def get_credentials(call: RepositoryCall) -> CredentialsRow:
     """Get an access key of a user."""
-    return json(
-        _credentials_row(await call.quick(call.site.keys.get_of_user, call.path["user"], call.path["access_key"]))
-    )
+    return _credentials_row(await call.quick(call.site.keys.get_of_user, call.path["user"], call.path["access_key"]))
 
 
 @USERS.add(
@@ -215,10 +206,9 @@ async def get_credentials(call: RepositoryCall) -> Response:
     gives={204: None},
     audited=True,
 )
-async def delete_credentials(call: RepositoryCall) -> Response:
+async def delete_credentials(call: RepositoryCall) -> None:
     """Delete an access key of a user, and its tokens."""
     await call.quick(call.site.keys.revoke_of_user, call.path["user"], call.path["access_key"])
-    return empty()
 
 
 # ---- groups
@@ -231,26 +221,24 @@ async def list_groups(call: RepositoryCall) -> Response:
 
 
 @USERS.add("POST", _ALL_GROUPS, "createGroup", needs=_NEEDS, takes=GroupCreation, gives={201: GroupRow}, audited=True)
-async def create_group(call: RepositoryCall) -> Response:
+async def create_group(call: RepositoryCall) -> GroupRow:
     """Create a group without members and policies."""
     body = await call.read(GroupCreation)
     call.subject = body.id
     group = await call.quick(call.site.keys.identity.create_group, body.id, description=body.description or "")
-    return json(GroupRow(body.id, body.id, group.description, group.created_at_ms // 1000), 201)
+    return GroupRow(body.id, body.id, group.description, group.created_at_ms // 1000)
 
 
 @USERS.add("GET", _GROUP, "getGroup", needs=_NEEDS, gives={200: GroupRow})
-async def get_group(call: RepositoryCall) -> Response:
+async def get_group(call: RepositoryCall) -> GroupRow:
     """Get a group."""
-    return json(_group_row(await call.quick(call.site.keys.identity.read), call.path["group"]))
+    return _group_row(await call.quick(call.site.keys.identity.read), call.path["group"])
 
 
 @USERS.add("DELETE", _GROUP, "deleteGroup", needs=_NEEDS, gives={204: None}, audited=True)
-async def delete_group(call: RepositoryCall) -> Response:
+async def delete_group(call: RepositoryCall) -> None:
     """Delete a group; its members stay users."""
-    call.subject = call.path["group"]
     await call.quick(call.site.keys.identity.delete_group, call.path["group"])
-    return empty()
 
 
 @USERS.add("GET", _GROUP + "/members", "listGroupMembers", needs=_NEEDS, gives={200: Page[UserRow]}, parameters=PAGE)
@@ -261,21 +249,18 @@ async def list_members(call: RepositoryCall) -> Response:
 
 
 @USERS.add("PUT", _GROUP + "/members/{user}", "addGroupMembership", needs=_NEEDS, gives={201: None}, audited=True)
-async def add_member(call: RepositoryCall) -> Response:
+async def add_member(call: RepositoryCall) -> None:
     """Make a user a member of a group."""
     await _set_member(call, is_member=True)
-    return empty(201)
 
 
 @USERS.add("DELETE", _GROUP + "/members/{user}", "deleteGroupMembership", needs=_NEEDS, gives={204: None}, audited=True)
-async def remove_member(call: RepositoryCall) -> Response:
+async def remove_member(call: RepositoryCall) -> None:
     """Take a user out of a group."""
     await _set_member(call, is_member=False)
-    return empty()
 
 
 async def _set_member(call: RepositoryCall, *, is_member: bool) -> None:
-    call.subject = call.path["group"]
     identity = call.site.keys.identity
     await call.quick(identity.set_member, call.path["group"], call.path["user"], is_member=is_member)
 
@@ -290,42 +275,36 @@ async def list_group_policies(call: RepositoryCall) -> Response:
 
 
 @USERS.add("GET", _GROUP + "/acl", "getGroupACL", needs=_NEEDS, gives={200: GroupAcl})
-async def get_acl(call: RepositoryCall) -> Response:
+async def get_acl(call: RepositoryCall) -> GroupAcl:
     """Get the word for what the members of a group may do; 404 if its policies are those of no word."""
     group = call.path["group"]
     policies = set((await call.quick(call.site.keys.identity.read)).group(group).policies)
     for permission, name in _GROUPS_OF_WORDS.items():
         if policies == set(BUILT_IN_GROUPS[name]):
-            return json(GroupAcl(permission))
+            return GroupAcl(permission)
     raise NotFound(f"The group {group!r} has policies that no word stands for: list them.", kind="no_acl")
 
 
 @USERS.add("POST", _GROUP + "/acl", "setGroupACL", needs=_NEEDS, takes=GroupAcl, gives={201: None}, audited=True)
-async def set_acl(call: RepositoryCall) -> Response:
+async def set_acl(call: RepositoryCall) -> None:
     """Replace the policies of a group by those that a word stands for."""
     body = await call.read(GroupAcl)
-    call.subject = call.path["group"]
     policies = BUILT_IN_GROUPS[_GROUPS_OF_WORDS[body.permission]]
     await call.quick(call.site.keys.identity.set_policies, call.path["group"], policies)
-    return empty(201)
 
 
 @USERS.add("PUT", _GROUP + "/policies/{policy}", "attachPolicyToGroup", needs=_NEEDS, gives={201: None}, audited=True)
-async def attach_to_group(call: RepositoryCall) -> Response:
+async def attach_to_group(call: RepositoryCall) -> None:
     """Attach a policy to a group."""
-    call.subject = call.path["group"]
     await call.quick(call.site.keys.identity.attach, call.path["policy"], group=call.path["group"])
-    return empty(201)
 
 
 @USERS.add(
     "DELETE", _GROUP + "/policies/{policy}", "detachPolicyFromGroup", needs=_NEEDS, gives={204: None}, audited=True
 )
-async def detach_from_group(call: RepositoryCall) -> Response:
+async def detach_from_group(call: RepositoryCall) -> None:
     """Detach a policy from a group."""
-    call.subject = call.path["group"]
     await call.quick(call.site.keys.identity.detach, call.path["policy"], group=call.path["group"])
-    return empty()
 
 
 # ---- policies
@@ -338,22 +317,22 @@ async def list_policies(call: RepositoryCall) -> Response:
 
 
 @USERS.add("POST", _ALL_POLICIES, "createPolicy", needs=_NEEDS, takes=PolicyBody, gives={201: PolicyBody}, audited=True)
-async def create_policy(call: RepositoryCall) -> Response:
+async def create_policy(call: RepositoryCall) -> PolicyBody:
     """Create a policy. What could not be enforced is refused."""
     body = await call.read(PolicyBody)
     call.subject = body.id
     policy = await call.quick(call.site.keys.identity.create_policy, body.id, _statements(body))
-    return json(_with_statements(body.id, policy), 201)
+    return _with_statements(body.id, policy)
 
 
 @USERS.add("GET", _POLICY, "getPolicy", needs=_NEEDS, gives={200: PolicyBody})
-async def get_policy(call: RepositoryCall) -> Response:
+async def get_policy(call: RepositoryCall) -> PolicyBody:
     """Get a policy."""
-    return json(_policy_row(await call.quick(call.site.keys.identity.read), call.path["policy"]))
+    return _policy_row(await call.quick(call.site.keys.identity.read), call.path["policy"])
 
 
 @USERS.add("PUT", _POLICY, "updatePolicy", needs=_NEEDS, takes=PolicyBody, gives={200: PolicyBody}, audited=True)
-async def update_policy(call: RepositoryCall) -> Response:
+async def update_policy(call: RepositoryCall) -> PolicyBody:
     """Replace the statements of a policy."""
     body, name = await call.read(PolicyBody), call.path["policy"]
     if body.id != name:
@@ -361,17 +340,14 @@ async def update_policy(call: RepositoryCall) -> Response:
             f"The body is of the policy {body.id!r}, and the path names {name!r}: a policy keeps its name.",
             kind="invalid_body",
         )
-    call.subject = name
     policy = await call.quick(call.site.keys.identity.update_policy, name, _statements(body))
-    return json(_with_statements(name, policy))
+    return _with_statements(name, policy)
 
 
 @USERS.add("DELETE", _POLICY, "deletePolicy", needs=_NEEDS, gives={204: None}, audited=True)
-async def delete_policy(call: RepositoryCall) -> Response:
+async def delete_policy(call: RepositoryCall) -> None:
     """Delete a policy, and detach it from all users and groups."""
-    call.subject = call.path["policy"]
     await call.quick(call.site.keys.identity.delete_policy, call.path["policy"])
-    return empty()
 
 
 def _statements(body: PolicyBody) -> list[Statement]:

@@ -143,7 +143,7 @@ class PutLine(msgspec.Struct, frozen=True):
     gives={200: Entry | None},
     parameters=(_BRANCH, Parameter("only_ask", "Only check whether the object would be accepted.", kind="boolean")),
 )
-async def put(call: RepositoryCall) -> Response:
+async def put(call: RepositoryCall) -> Entry | None:
     """Write an object: a line of JSON with path, content_type, metadata and only_if_absent, then the bytes."""
     name, only_ask = call.required("branch"), call.flag("only_ask")
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
@@ -168,11 +168,11 @@ async def put(call: RepositoryCall) -> Response:
     if only_ask:
         if header.path is not None:
             await call.quick(branch.check_put, header.path, only_if_absent=header.only_if_absent)
-        return json(None)
+        return None
     body, more = await whole_or_stream(rest, bytes_max=call.site.options.small_object_bytes)
     if more is None:
-        return json(await call.quick(store, body))
-    return json(await call.upload(more, into=store))
+        return await call.quick(store, body)
+    return await call.upload(more, into=store)
 
 
 async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes]]:
@@ -257,14 +257,14 @@ def _find_entry(context: RepositoryContext, ref: str, path: str, address: str | 
     parameters=(_BRANCH,),
     audited=True,
 )
-async def stage_many(call: RepositoryCall) -> Response:
+async def stage_many(call: RepositoryCall) -> int:
     """Stage many objects whose bytes exist, in one atomic change: JSON rows, or an Arrow stream of columns."""
     name = call.required("branch")
     call.subject = name
     body = await call.body(bytes_max=call.site.options.stage_bytes_max)
     branch = Branch(LocalTransport(await call.context()), name)
     content_type = call.header(b"content-type") or ""
-    return json(await call.heavy(_stage, branch, body, content_type))
+    return await call.heavy(_stage, branch, body, content_type)
 
 
 def _stage(branch: Branch, body: bytes, content_type: str) -> int:

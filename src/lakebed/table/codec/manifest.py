@@ -35,9 +35,18 @@ from lakebed.table.codec.avro import (
     encode_columns,
     encode_values,
 )
+from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows
 from lakebed.table.codec.ragged import I64, one_array
 from lakebed.table.codec.row_codes import first_and_last, row_codes
-from lakebed.table.model.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats
+from lakebed.table.codec.stats import compute_stats
+from lakebed.table.model.model import (
+    COMMIT_SNAPSHOT_UNKNOWN,
+    BucketChange,
+    DataFile,
+    ManifestMeta,
+    Stats,
+    TableSchema,
+)
 
 ADD: Final = 0
 DELETE: Final = 1
@@ -417,3 +426,24 @@ def live_after(live: pa.Table, entries: pa.Table) -> pa.Table:
     before = live if stays.all() else live.filter(pa.array(stays))
     after = kept[kept >= len(near)] - len(near)
     return pa.concat_tables([before, entries if len(after) == entries.num_rows else entries.take(pa.array(after))])
+
+
+def manifest_meta(entries: pa.Table, *, file_name: str, file_size: int, schema: TableSchema) -> ManifestMeta:
+    """How a manifest list describes a manifest that holds `entries`."""
+    deleted_count = pc.sum(pc.equal(entries["kind"], DELETE)).as_py() or 0
+    return ManifestMeta(
+        file_name=file_name,
+        file_size=file_size,
+        added_file_count=entries.num_rows - deleted_count,
+        deleted_file_count=deleted_count,
+        partition_stats=_partition_stats(entries, schema),
+        schema_id=schema.id,
+    )
+
+
+def _partition_stats(entries: pa.Table, schema: TableSchema) -> Stats:
+    fields = schema.partition_fields
+    if not fields:
+        return Stats(min_values=EMPTY_ROW, max_values=EMPTY_ROW, null_counts=())
+    columns = decode_rows(pc.unique(entries["partition"]), [field.type for field in fields])
+    return compute_stats(pa.table(columns, names=[field.name for field in fields]), fields)

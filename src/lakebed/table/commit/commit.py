@@ -37,9 +37,8 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.discard import discard, discard_changes
 from lakebed.table.branch.earlier_commits import find_earlier, newest_first
 from lakebed.table.branch.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
-from lakebed.table.codec.manifest import ADD, encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.codec.manifest import ADD, encode_manifest, encode_manifest_list, entries_of_changes, manifest_meta
 from lakebed.table.codec.manifest_merge import MergePlan, fold_run, plan_merge
-from lakebed.table.codec.manifest_meta import manifest_meta
 from lakebed.table.commit.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
 from lakebed.table.commit.index_after import index_after
 from lakebed.table.commit.presence import WHY_GONE, find_gone_file

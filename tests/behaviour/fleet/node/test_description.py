@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakebed.fleet.model import MAIN, Policy
-from lakebed.fleet.node.service import NodeSite, application, description
+from lakebed.fleet.node.service import ROUTES, NodeSite, description
+from lakebed.http.application import build
 from lakebed.http.listening import bind, url_of
 from lakebed.http.options import HttpOptions
 from lakebed.http.process import RunningServer
@@ -58,7 +59,7 @@ def served(folder: Path | None = None) -> Iterator[tuple[Fleet, str]]:
         access_log=None if folder is None else str(folder / "access.log"),
     )
     site = NodeSite(serving, node, token=None)
-    with RunningServer(application(site), site, listener):
+    with RunningServer(build(site, ROUTES), site, listener):
         yield fleet, url
 
 

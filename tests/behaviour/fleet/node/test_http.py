@@ -19,8 +19,9 @@ from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, Policy
 from lakebed.fleet.node.bodies import LSN_HEADER, KeysBody, RangeBody
 from lakebed.fleet.node.node import Node
-from lakebed.fleet.node.service import NodeCall, NodeSite, application
+from lakebed.fleet.node.service import ROUTES, NodeCall, NodeSite
 from lakebed.fleet.ports import Found, FoundMany, Location, TimelineChange
+from lakebed.http.application import build
 from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, url_of
 from lakebed.http.options import HttpOptions
@@ -60,7 +61,7 @@ def running() -> Iterator[Running]:
         "node", options=options, environment=fleet.environment, authority=url.partition("://")[2], reads_inline=True
     )
     site = NodeSite(serving, node, token=TOKEN)
-    with RunningServer(application(site), site, listener) as server:
+    with RunningServer(build(site, ROUTES), site, listener) as server:
         yield Running(fleet, node, url, server)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lakebed.fsck.files import check_runs
 from lakebed.fsck.model import CheckReport, Findings
-from lakebed.fsck.runs import check_runs
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import entries_of_changes
 from lakebed.table.model.model import BucketChange, DataField, DataFile, TableSchema
