@@ -155,8 +155,12 @@ class VersionImport:
             ]
             snapshot = newest
             if newest is None or added or deleted or newest.schema_id != plan.plan.schema.id:
-                kind = "OVERWRITE" if deleted else "APPEND"
-                snapshot = commit_changes(table.context, [*deleted, *added], kind=kind, is_first=newest is None)
+                snapshot = commit_changes(
+                    table.context,
+                    [*deleted, *added],
+                    kind="OVERWRITE" if deleted else "APPEND",
+                    is_first=newest is None,
+                )
         except OutcomeUnknown:
             raise  # the files may be those of a version
         except Exception:
