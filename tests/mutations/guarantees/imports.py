@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lakebed.lake import imports
+from lakebed.table.commit.commit import CommitRequest
 from lakebed.table.exports.run import _check_partitions
 from lakebed.table.files import adopt
 from lakebed.table.imports.take_over import (
@@ -12,7 +13,6 @@ from lakebed.table.imports.take_over import (
     take_over,
     without_outside,
 )
-from lakebed.table.rows.rows import commit_changes
 from mutations.defects import answer, pass_on, raise_nothing, replace, returns
 from mutations.guarantee import Guarantee
 
@@ -77,7 +77,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Of two imports into one table without rows one fills it.",
-        pass_on(take_over, commit_changes, is_first=False),
+        pass_on(take_over, CommitRequest, is_first=False),
         f"{PARQUET}::test_two_imports_into_one_new_table",
     ),
 ]

@@ -120,19 +120,23 @@ def verb(
     changes: tuple[str, ...] = (),
     author: str | None = None,
     frees_space: bool = False,
-    looks_first: bool = False,
 ) -> Any:
     """Declare a class a verb; the arguments are those of `Described`. What only needs to read changes nothing."""
 
     def declare(kind: type[V]) -> type[V]:
         kind.verb_name, kind.role, kind.effort, kind.gives = name, role, effort, gives
         kind.changes_nothing = role == "read" if changes_nothing is None else changes_nothing
-        kind.changes, kind.author = changes, author
-        kind.frees_space, kind.looks_first = frees_space, looks_first
+        kind.changes, kind.author, kind.frees_space = changes, author, frees_space
         kind.summary = (kind.__doc__ or "").strip().split("\n")[0]
         return kind
 
     return declare
+
+
+def look_first(kind: type[V]) -> type[V]:
+    """Declare of a class that it looks first: see `Described.looks_first`."""
+    kind.looks_first = True
+    return kind
 
 
 def texts(metadata: Mapping[str, str] | None) -> Texts | None:

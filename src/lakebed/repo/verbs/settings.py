@@ -10,10 +10,11 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.hooks import Webhook, set_webhooks, webhooks
 from lakebed.repo.records.protection import Blocked, ProtectionRule, protect, protected, unprotect
 from lakebed.repo.records.retention import RetentionRules, delete_retention, load_retention, store_retention
-from lakebed.repo.verbs.message import Verb, verb
+from lakebed.repo.verbs.message import Verb, look_first, verb
 
 
-@verb("protect", role="admin", effort="write", gives=ProtectionRule, changes=("pattern",), looks_first=True)
+@look_first
+@verb("protect", role="admin", effort="write", gives=ProtectionRule, changes=("pattern",))
 class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):
     """Protect the branches that a pattern matches."""
 
@@ -24,7 +25,8 @@ class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):
         return protect(context, self.pattern, blocked=cast(tuple[Blocked, ...], tuple(self.blocked)))
 
 
-@verb("unprotect", role="admin", effort="write", gives=None, changes=("pattern",), looks_first=True)
+@look_first
+@verb("unprotect", role="admin", effort="write", gives=None, changes=("pattern",))
 class Unprotect(Verb[None], frozen=True, kw_only=True):
     """Remove the protection rule of a pattern."""
 
@@ -34,7 +36,8 @@ class Unprotect(Verb[None], frozen=True, kw_only=True):
         unprotect(context, self.pattern)
 
 
-@verb("protected", role="read", effort="look", gives=tuple[ProtectionRule, ...], looks_first=True)
+@look_first
+@verb("protected", role="read", effort="look", gives=tuple[ProtectionRule, ...])
 class Protected(Verb[tuple[ProtectionRule, ...]], frozen=True):
     """The rules of protected branches, sorted by pattern."""
 
@@ -42,7 +45,8 @@ class Protected(Verb[tuple[ProtectionRule, ...]], frozen=True):
         return protected(context)
 
 
-@verb("retention", role="read", effort="look", gives=RetentionRules | None, looks_first=True)
+@look_first
+@verb("retention", role="read", effort="look", gives=RetentionRules | None)
 class Retention(Verb[RetentionRules | None], frozen=True):
     """The rules of retention."""
 
@@ -50,7 +54,8 @@ class Retention(Verb[RetentionRules | None], frozen=True):
         return load_retention(context)
 
 
-@verb("set_retention", role="admin", effort="write", gives=RetentionRules, frees_space=True, looks_first=True)
+@look_first
+@verb("set_retention", role="admin", effort="write", gives=RetentionRules, frees_space=True)
 class SetRetention(Verb[RetentionRules], frozen=True, kw_only=True):
     """Replace the rules of retention, in days."""
 
@@ -61,7 +66,8 @@ class SetRetention(Verb[RetentionRules], frozen=True, kw_only=True):
         return store_retention(context, default_days=self.default_days, branch_days=self.branch_days)
 
 
-@verb("delete_retention", role="admin", effort="write", gives=None, looks_first=True)
+@look_first
+@verb("delete_retention", role="admin", effort="write", gives=None)
 class DeleteRetention(Verb[None], frozen=True):
     """Remove the rules of retention, so that nothing expires any more."""
 
@@ -69,7 +75,8 @@ class DeleteRetention(Verb[None], frozen=True):
         delete_retention(context)
 
 
-@verb("webhooks", role="admin", effort="look", gives=tuple[Webhook, ...], changes_nothing=True, looks_first=True)
+@look_first
+@verb("webhooks", role="admin", effort="look", gives=tuple[Webhook, ...], changes_nothing=True)
 class Webhooks(Verb[tuple[Webhook, ...]], frozen=True):
     """The webhooks that run before and after commits and merges."""
 
@@ -77,7 +84,8 @@ class Webhooks(Verb[tuple[Webhook, ...]], frozen=True):
         return webhooks(context.key_value, keys=context.keys)
 
 
-@verb("set_webhooks", role="admin", effort="write", gives=None, looks_first=True)
+@look_first
+@verb("set_webhooks", role="admin", effort="write", gives=None)
 class SetWebhooks(Verb[None], frozen=True, kw_only=True):
     """Replace all webhooks."""
 

@@ -239,7 +239,6 @@ def commit_changes(
     schema_id: int | None = None,
     options: CommitOptions | None = None,
     are_own: bool = False,
-    is_first: bool = False,
 ) -> Snapshot:
     """Make changes the newest snapshot; see `commit.commit` for lost races, replays and conflicts.
 
@@ -247,7 +246,6 @@ def commit_changes(
         overwrite: also replace these live files, chosen in the newest snapshot.
         basis: the version that the changes were made from; see `CommitRequest.basis`.
         are_own: the files of the changes were written for this commit alone; see `CommitRequest.own`.
-        is_first: only as the first version of the table; see `CommitRequest.is_first`.
     """
     options = options or {}
     refuse_unknown_keywords(options, CommitOptions)
@@ -261,14 +259,7 @@ def commit_changes(
         derive = derive_overwrite(branch, changes, overwrite=overwrite)
         kind, changes = "OVERWRITE", ()
     request = CommitRequest(
-        kind,
-        changes,
-        derive=derive,
-        options=options,
-        basis=basis,
-        schema_id=schema_id,
-        own=own_changes,
-        is_first=is_first,
+        kind, changes, derive=derive, options=options, basis=basis, schema_id=schema_id, own=own_changes
     )
     return commit(branch, request)
 
