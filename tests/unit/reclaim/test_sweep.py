@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from lakebed.errors import InternalError
+from lakebed.errors import InternalError, Unavailable
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import CollectionPlan, Deletable
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import BATCH_COUNT_MAX, Progress, Sweeper
 from lakebed.testing import Fault, FaultyStore, RecordingStore
 
@@ -71,6 +71,19 @@ def test_an_error_in_one_batch_is_reported_and_the_rest_goes_on(store: ObjectSto
     assert "could not be deleted" in report.warnings[-1]
 
 
+def test_objects_outside_go_before_those_that_name_them(store: ObjectStore) -> None:
+    """Proven to be the caller's own, each is deleted in the store of its URL; the same names inside stay."""
+    outside = open_store(f"memory://sweep-outside-{next(_names)}")
+    for name in ("a", "kept"):
+        outside.put(name, b"xx")
+    recorded = RecordingStore(store)
+    urls = [outside.url(name) for name in ("a", "missing")]
+    report = Sweeper(recorded, reaches_outside=True).sweep(plan("b", *urls))
+    assert (there(store), there(outside)) == (["a", "kept", "version"], ["kept"])
+    assert [call.call.paths for call in recorded.trace] == [tuple(urls), ("b",)]
+    assert (report.deleted_count, report.warnings) == (3, ("careful",))
+
+
 def test_while_a_version_is_visible_its_files_stay(store: ObjectStore) -> None:
     """When hiding fails, nothing is deleted."""
     faulty = FaultyStore(store, faults={0: Fault.ERROR_BEFORE})
@@ -85,3 +98,11 @@ def test_it_never_leaves_its_store(store: ObjectStore, path: str) -> None:
     with pytest.raises(InternalError):
         Sweeper(store).sweep(plan("a", path))
     assert "a" in there(store)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_report_of_a_store_that_cannot_be_collected_counts_nothing(dry_run: bool) -> None:
+    """It says why, and that nothing was hidden, deleted or kept."""
+    report = CollectionReport.not_collected("t", Unavailable("The store is away.", kind="away"), dry_run=dry_run)
+    assert (report.hidden_count, report.deleted_count, report.deleted_bytes, report.kept) == (0, 0, 0, {})
+    assert (report.problem, report.problem_kind, report.dry_run) == ("The store is away.", "away", dry_run)
