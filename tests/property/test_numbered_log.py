@@ -280,3 +280,37 @@ def test_a_withdrawal_leaves_the_file_of_another_writer() -> None:
     new.withdraw(1, "new")
     assert new.ids() == []
     new.withdraw(1, "new")
+
+
+def kinds_of(ask: Callable[[NumberedLog], Any], *, padded: bool) -> tuple[Any, list[str]]:
+    """What a new object answers about a log with the numbers 1 to 4, and the kinds of its calls to the folder."""
+    store = fresh()
+    append(log_on(store, padded=padded), 1, 2, 3, 4)
+    recorded = RecordingStore(store)
+    answer = ask(log_on(recorded, padded=padded))
+    return answer, [entry.call.kind for entry in recorded.trace if entry.call.path.startswith("log")]
+
+
+def test_the_newest_costs_what_its_names_allow() -> None:
+    """Padded names are one listing and one read; others begin at the hint and never list the folder."""
+    answer, kinds = kinds_of(NumberedLog.newest, padded=True)
+    assert answer is not None
+    assert (answer[0], bytes(answer[1]), kinds) == (4, body_of("w4"), ["list", "get"])
+    answer, kinds = kinds_of(NumberedLog.newest, padded=False)
+    assert answer is not None
+    assert (answer[0], kinds[0], "list" in kinds) == (4, "get", False)
+    assert kinds_of(NumberedLog.latest, padded=False)[1].count("list") == 0
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_only_what_landed_late_is_withdrawn(padded: bool) -> None:
+    """A create of a writer that died, below the boundary and not its winner; the rest of the log stays."""
+    store = fresh()
+    log = log_on(store, padded=padded)
+    append(log, 1, 2, 3, 4)
+    log.raise_boundary(3)
+    store.delete([log.path(1)])
+    assert log.withdraw_late() == []
+    store.put(log.path(1), body_of("late"))
+    assert log.withdraw_late() == [1]
+    assert (log.ids(), log.withdraw_late()) == ([2, 3, 4], [])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.key_value.open import open_key_value
 from lakebed.lsm.file_id import file_id_at
 from lakebed.repo.heads.write import stage, stage_if_absent, stage_if_match, stage_many
@@ -18,6 +18,7 @@ from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import protect
 from lakebed.repo.references.branches import load_branch
+from lakebed.repo.staging.listing import text_of
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import branch_view
 from lakebed.runtime import Environment
@@ -45,6 +46,33 @@ def test_what_is_staged_is_read() -> None:
         assert entry.metadata == {"is": "new"}
         assert view.get("nowhere") is None
         assert [result is None for result in view.get_many(["c", "nowhere", "a", "c"])] == [False, True, False, False]
+
+
+def test_a_stored_path_that_is_no_text_is_damage() -> None:
+    """It is named, and not shown as something else."""
+    with pytest.raises(Corruption, match=r"not valid text: b'a\\xff'"):
+        text_of(b"a\xff")
+
+
+@pytest.mark.parametrize("delimiter", ["/", "--"])
+@pytest.mark.parametrize("prefix", ["", "a", "a/", "a/b", "a--", "b/", "nowhere"])
+def test_a_listing_folds_behind_its_prefix(prefix: str, delimiter: str) -> None:
+    """Common prefixes begin behind the prefix and end with the delimiter; the rest are entries; pages go on behind."""
+    paths = ["a", "a--b--c", "a--d", "a/b/c", "a/b/d/e", "a/b/d/f", "a/bc", "a/x", "b/y/z"]
+    branch = StagedBranch(dict.fromkeys(paths[::2], "1"))
+    for path in paths[1::2]:
+        branch.put(path, "2")
+    expected: dict[str, bool] = {}
+    for path in paths:
+        if path.startswith(prefix):
+            at = path.find(delimiter, len(prefix))
+            expected[path if at < 0 else path[: at + len(delimiter)]] = at >= 0
+    with branch.view() as view:
+        lines = [(line.path, line.is_prefix) for line in view.list(prefix, delimiter=delimiter)]
+        assert lines == sorted(expected.items())
+        for count, (after, _) in enumerate(lines, 1):
+            page = [line.path for line in view.list(prefix, delimiter=delimiter, after=after, amount=2)]
+            assert page == [path for path, _ in lines[count : count + 2]]
 
 
 @pytest.mark.parametrize("move", ["seal", "compact", "commit"])

@@ -9,7 +9,7 @@ import pytest
 from lakebed.errors import InternalError, Unavailable
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Listing
 from lakebed.reclaim.sweep import BATCH_COUNT_MAX, Progress, Sweeper
 from lakebed.testing import Fault, FaultyStore, RecordingStore
 
@@ -106,3 +106,12 @@ def test_the_report_of_a_store_that_cannot_be_collected_counts_nothing(dry_run: 
     report = CollectionReport.not_collected("t", Unavailable("The store is away.", kind="away"), dry_run=dry_run)
     assert (report.hidden_count, report.deleted_count, report.deleted_bytes, report.kept) == (0, 0, 0, {})
     assert (report.problem, report.problem_kind, report.dry_run) == ("The store is away.", "away", dry_run)
+    assert "not collected: away" in repr(report)
+    assert "not collected" not in repr(Sweeper(open_store("memory://none")).sweep(plan(), dry_run=dry_run))
+
+
+@pytest.mark.parametrize(("count", "title"), [(100, ""), (101, "100 of 101")])
+def test_a_listing_in_a_notebook_says_when_it_is_cut(count: int, title: str) -> None:
+    """Its first hundred rows are shown."""
+    shown = Listing(Deletable(f"p{number}", 1, "dead") for number in range(count))._repr_html_()
+    assert (title in shown, " of " in shown, "p99" in shown, "p100" in shown) == (True, bool(title), True, False)
