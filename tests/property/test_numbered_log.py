@@ -6,6 +6,7 @@ import json
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -298,8 +299,46 @@ def test_the_newest_costs_what_its_names_allow() -> None:
     assert (answer[0], bytes(answer[1]), kinds) == (4, body_of("w4"), ["list", "get"])
     answer, kinds = kinds_of(NumberedLog.newest, padded=False)
     assert answer is not None
-    assert (answer[0], kinds[0], "list" in kinds) == (4, "get", False)
-    assert kinds_of(NumberedLog.latest, padded=False)[1].count("list") == 0
+    assert (answer[0], kinds) == (4, ["get", "head", "get"])
+    assert kinds_of(NumberedLog.latest, padded=False)[1] == ["get", "head", "head"]
+
+
+def test_what_was_seen_saves_a_listing() -> None:
+    """The second look at padded names lists from the number that was seen on, once."""
+    assert kinds_of(lambda log: (log.latest(), log.latest()), padded=True) == ((4, 4), ["list", "list"])
+
+
+def test_a_gap_is_crossed_at_the_boundary() -> None:
+    """Where a collector has deleted the next numbers, the newest is found: at its marker, else by a listing."""
+    store = fresh()
+    log = log_on(store)
+    append(log, 1, 2, 3, 4, 5, 6)
+    log.raise_boundary(5)
+    store.delete([log.path(3), log.path(4)])
+    store.put("log/LATEST", b"2")
+    recorded = RecordingStore(store)
+    assert log_on(recorded).latest() == 6
+    assert {entry.call.path for entry in recorded.trace if entry.call.kind == "list"} == {"boundary"}
+    store.delete([log.path(5)])
+    assert log_on(store).latest() == 6
+
+
+def test_a_number_that_was_deleted_is_no_longer_the_newest_seen() -> None:
+    """Also when later ones, which others added, went with it."""
+    store = fresh()
+    log, other = log_on(store), log_on(store)
+    append(log, 1, 2)
+    append(other, 3, 4)
+    other.raise_boundary(4)
+    log.delete([1, 2, 3])
+    assert (log.seen, log.latest()) == (None, 4)
+
+
+def test_the_boundary_of_an_empty_log_stays() -> None:
+    """The newest number is never passed, and there is none."""
+    for below in (0, 1, 2):
+        with pytest.raises(InvalidRequest) if below else nullcontext():
+            log_on(fresh()).raise_boundary(below)
 
 
 @pytest.mark.parametrize("padded", [True, False])

@@ -81,7 +81,7 @@ def test_objects_outside_go_before_those_that_name_them(store: ObjectStore) -> N
     report = Sweeper(recorded, reaches_outside=True).sweep(plan("b", *urls))
     assert (there(store), there(outside)) == (["a", "kept", "version"], ["kept"])
     assert [call.call.paths for call in recorded.trace] == [tuple(urls), ("b",)]
-    assert (report.deleted_count, report.warnings) == (3, ("careful",))
+    assert (report.hidden_count, report.deleted_count, report.warnings) == (0, 3, ("careful",))
 
 
 def test_while_a_version_is_visible_its_files_stay(store: ObjectStore) -> None:
