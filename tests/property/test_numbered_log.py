@@ -332,6 +332,21 @@ def test_a_number_that_was_deleted_is_no_longer_the_newest_seen() -> None:
     other.raise_boundary(4)
     log.delete([1, 2, 3])
     assert (log.seen, log.latest()) == (None, 4)
+    log, other = log_on(store), log_on(store)
+    append(log, 5)
+    append(other, 6)
+    other.raise_boundary(6)
+    other.delete([5])
+    assert other.seen == 6
+    log.delete([4, 5])
+    assert log.seen is None
+
+
+@pytest.mark.parametrize("write_id", ["a", "z"])
+def test_a_payload_without_its_write_id_is_a_defect(write_id: str) -> None:
+    """A lost reply could not be settled."""
+    with pytest.raises(AssertionError):
+        log_on(fresh()).append(1, body_of("m"), write_id=write_id)
 
 
 def test_the_boundary_of_an_empty_log_stays() -> None:

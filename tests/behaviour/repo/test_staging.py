@@ -48,6 +48,20 @@ def test_what_is_staged_is_read() -> None:
         assert [result is None for result in view.get_many(["c", "nowhere", "a", "c"])] == [False, True, False, False]
 
 
+def test_changes_of_most_entries_are_told_from_additions() -> None:
+    """Many changes of one range are compared with a reading of it, few with reads of their own: the same answer."""
+    paths = [f"p{number:02}" for number in range(40)]
+    for changed in (paths[::2], paths[7:8]):
+        branch = StagedBranch(dict.fromkeys(paths, "old"))
+        for path in changed:
+            branch.put(path, "new")
+        branch.delete(paths[-1])
+        branch.put("p99", "new")
+        assert branch.differences() == [
+            *((path, "changed") for path in changed), (paths[-1], "removed"), ("p99", "added"),
+        ]  # fmt: skip
+
+
 def test_a_stored_path_that_is_no_text_is_damage() -> None:
     """It is named, and not shown as something else."""
     with pytest.raises(Corruption, match=r"not valid text: b'a\\xff'"):

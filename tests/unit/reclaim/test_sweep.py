@@ -68,7 +68,7 @@ def test_an_error_in_one_batch_is_reported_and_the_rest_goes_on(store: ObjectSto
     report = Sweeper(faulty).sweep(plan(*(f"p{n}" for n in range(BATCH_COUNT_MAX)), "a"))
     assert "a" not in there(store)
     assert report.deleted_count == 1
-    assert "could not be deleted" in report.warnings[-1]
+    assert "objects from p0 on could not be deleted" in report.warnings[-1]
 
 
 def test_objects_outside_go_before_those_that_name_them(store: ObjectStore) -> None:
