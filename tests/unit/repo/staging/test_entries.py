@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import pytest
 
 from lakebed.errors import InvalidRequest
@@ -57,3 +59,15 @@ def test_an_address_that_is_none_is_refused(shape: Shape, address: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         validate_columns([("a", shape.entry(f"data/{NEW}")), ("b", shape.entry(address))])
     assert caught.value.kind == "invalid_address"
+
+
+@pytest.mark.parametrize(
+    "change", [{"checksum": 5}, {"content_type": None}, {"modified_ms": "5"}, {"metadata": ()}], ids=str
+)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_fields_of_other_types_are_refused(shape: Shape, change: dict[str, Any]) -> None:
+    """The constructor of an entry does not look: what could not be read again is never staged."""
+    odd = msgspec.structs.replace(Shape().entry(f"data/{NEW}"), **change)
+    with pytest.raises(InvalidRequest):
+        validate_columns([("a", shape.entry(f"data/{NEW}")), ("b", odd)])
+    validate_columns([("a", shape.entry(f"data/{NEW}")), ("b", Shape().entry(f"data/{NEW}"))])
