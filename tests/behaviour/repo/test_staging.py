@@ -62,6 +62,18 @@ def test_changes_of_most_entries_are_told_from_additions() -> None:
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize("prefix", ["", "b/"])
+def test_what_a_cleared_prefix_hides_is_removed(prefix: str) -> None:
+    """Everything below it, up to the last path; of a part of the paths what is in it."""
+    paths = ["a", "b/1", "b/2", "c"]
+    branch = StagedBranch(dict.fromkeys(paths, "old"))
+    branch.delete_prefix(prefix)
+    expected = [(path, "removed") for path in paths if path.startswith(prefix)]
+    assert branch.differences() == expected
+    assert branch.differences(start=b"b/2", end=b"c") == [pair for pair in expected if pair[0] == "b/2"]
+    assert branch.differences(start=b"d") == branch.differences(end=b"a") == []
+
+
 def test_a_stored_path_that_is_no_text_is_damage() -> None:
     """It is named, and not shown as something else."""
     with pytest.raises(Corruption, match=r"not valid text: b'a\\xff'"):
