@@ -17,8 +17,8 @@ SEEDS ?= 300
 SEED ?= 0
 SAMPLE ?= 100
 SCALE ?= 1
-# One more than the cores of a small machine: tests wait for servers and for processes of their own.
-WORKERS ?= 3
+# Twice the cores of a small machine: for half of its time a test waits for servers and for processes of its own.
+WORKERS ?= 4
 # Extra words for pytest, such as ARGS="tests/unit -k tags".
 ARGS ?=
 

@@ -3,7 +3,8 @@
 paimon_commit: pypaimon commits 100 rows that are written, through the server, against its own commit to a folder on the
 same disk, which syncs nothing; the server syncs what it writes. paimon_commit_large: the same on a table of 500 commits
 that were never merged. paimon_commit_unsynced, paimon_commit_large_unsynced: by a server that does not sync either.
-paimon_commit_cpu: processor time of the server for such a commit, its two requests together. paimon_request is one
+paimon_commit_cpu: processor time of the server for such a commit, its two requests together. paimon_commit_client_cpu:
+that of the client, in either way; what a server that answers at once would leave. paimon_request is one
 small request of the same client. paimon_race: sixteen clients at once commit to one table; requests to commit for each
 commit that was made, counted in the server's access log. paimon_config: the config of the catalog, asked for by 16
 connections of this process; paimon_config_cpu: the processor time of the server for one of these requests.
@@ -158,6 +159,18 @@ def commits(worker: harness.PeerProcess, server: Served, sample_count: int, *, s
             # The clock of processor time ticks in 10 ms: the mean of many commits, not their median.
             mean_ms = sum(spent_ms) / len(spent_ms)
             results.append(harness.result_of("paimon_commit_cpu", {"lakebed": [mean_ms]}, unit="ms", rows=100))
+    if synced:
+        client_cpu = harness.alternate(
+            "paimon_commit_client_cpu",
+            {
+                "lakebed": lambda: worker.call("server", "commit_cpu"),
+                "pypaimon, on files": lambda: worker.call("files", "commit_cpu"),
+            },
+            unit="ms",
+            sample_count=sample_count * 4,
+            rows=100,
+        )
+        results.append(client_cpu)
     return results
 
 

@@ -81,6 +81,7 @@ _MACHINE: Final = "{cores} cores, {architecture}, {system}, Python {python}"
 LABELS: Final = {
     "paimon_commit": "pypaimon commits 100 rows through the server, which syncs; on files nothing is synced",
     "paimon_commit_cpu": "processor time of the server for it",
+    "paimon_commit_client_cpu": "processor time of the client for it",
     "paimon_commit_large": "the same on a table of 500 unmerged commits",
     "paimon_commit_unsynced": "pypaimon commits 100 rows through a server that does not sync either",
     "paimon_commit_large_unsynced": "the same on a table of 500 unmerged commits",

@@ -72,14 +72,16 @@ def test_the_blocks_of_the_guides_can_be_pasted_into_the_prompt() -> None:
 
 
 COMMANDS = """
-import shlex, sys
+import runpy, shlex, sys
 from lakebed.cli.main import run
+runpy.run_path("quickstart.py", run_name="__main__")
 for line in open("quickstart.sh").read().splitlines()[1:]:
     code = run(shlex.split(line)[1:])
     if code:
         sys.exit(f"{line}: {code}")
 """
-"""The lakebed commands of a page in one process: a start of Python for each tells nothing new after the README."""
+"""A page's blocks of Python, then its commands, in one process: a start of Python for each tells nothing new after the
+README."""
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -90,7 +92,7 @@ def test_the_blocks_of_a_page_run(tmp_path: Path, page: str) -> None:
     scripts = str(Path(sys.executable).parent)
     runs = [["sh", "-e", "quickstart.sh"]]
     if page != "README.md":
-        runs = [[sys.executable, "quickstart.py"], [sys.executable, "-c", COMMANDS]]
+        runs = [[sys.executable, "-c", COMMANDS]]
     printed = ""
     for command in runs:
         done = subprocess.run(

@@ -123,6 +123,21 @@ def test_columns_that_either_adds(served: Peers, lake: Lake) -> None:
         assert sorted(zip(*(rows[name].to_pylist() for name in ("id", "w", "x")), strict=True)) == expected
 
 
+def test_times_of_day(served: Peers, lake: Lake) -> None:
+    """Either side reads the milliseconds that the other one wrote, and of a table that the other one made."""
+    rows = pa.table({"id": [1, 2], "at": pa.array([3_723_004, None], pa.time32("ms"))})
+    lake.create_table("db.ours", rows.schema)
+    served.call("create", table="db.theirs", path=served.send(rows.slice(0, 0)))
+    for name, type_text in (("db.ours", "TIME(3)"), ("db.theirs", "TIME(0)")):  # pypaimon knows no other
+        table = lake.table(name)
+        assert [field.type for field in table.schema.fields] == ["BIGINT", type_text]
+        table.append(rows)
+        served.write(name, rows)
+        expected = [3_723_004, 3_723_004, None, None]
+        for read in (table.read(), served.read(name)):
+            assert read.sort_by("id")["at"].cast(pa.int32()).to_pylist() == expected
+
+
 def test_writers_of_both_sides_at_once(served: Peers, lake: Lake) -> None:
     """No row of either is lost while both append: a commit on an old base is made again by its client."""
     served.call("create", table="db.t", path=served.send(rows_of(0, 0, 0)))

@@ -1,4 +1,4 @@
-"""Tests with Spark, in one worker, and tables in fresh folders."""
+"""Tests with Spark, in two groups of workers, and tables in fresh folders."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lakebed.table.model.model import DataField
 from lakebed.table.table import Table
 
 HERE = Path(__file__).parent
+SQL = HERE / "sql"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,8 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if str(item.path).startswith(f"{HERE}{os.sep}"):
             item.add_marker(pytest.mark.spark)
-            # One worker takes them all: a second session would cost its start and half the machine.
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            # A session answers one test at a time: in one group they would last as long as all others together. Half of
+            # their time is that of SQL. Tests that only start processes of their own name groups of their own.
+            if item.get_closest_marker("xdist_group") is None:
+                group = "spark sql" if item.path.is_relative_to(SQL) else "spark"
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture

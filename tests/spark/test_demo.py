@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.xdist_group("spark of the demo")
 def test_two_months_of_real_flights_end_with_every_check_holding(tmp_path: Path) -> None:
     """Merged, compared, stopped, rolled back, expired, told in SQL, and every tag equal to the published CSV."""
     command = [sys.executable, "-W", "error", "-m", "demo", "--months", "2", "--out", str(tmp_path)]

@@ -136,6 +136,7 @@ def test_cores_must_be_positive() -> None:
         lakebed.spark.session(cores=0)
 
 
+@pytest.mark.xdist_group("spark of a program")
 def test_session_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
     """A program with a session of its own: only loopback sockets, no word on the console, no file left anywhere."""
     work, temporary = tmp_path / "work", tmp_path / "tmp"

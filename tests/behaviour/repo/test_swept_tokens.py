@@ -6,6 +6,7 @@ Found by the simulation: a commit of some paths said that nothing had changed, b
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -14,7 +15,7 @@ from lakebed.repo.heads.compact import compact_once
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import create_branch
 from lakebed.repo.staging.cleanup import clean_once
-from worlds.repo.memory_repository import MemoryRepository, Pause, contents, open_context, put
+from worlds.repo.memory_repository import MemoryRepository, Pause, contents, copy_of, open_context, put
 from worlds.repo.operations import commit, hard_reset, merge, reset_prefix, revert
 
 CASES: dict[str, tuple[Callable[[RepositoryContext], object], str | None]] = {
@@ -28,20 +29,27 @@ CASES: dict[str, tuple[Callable[[RepositoryContext], object], str | None]] = {
 """What a caller does on a dirty branch, and the kind of error it must end with."""
 
 
+@cache
+def dirty() -> MemoryRepository:
+    """A branch with something committed and something staged, and another that is ahead of it."""
+    place = MemoryRepository()
+    with open_context(place) as home:
+        put(home, "main", "a", "old")
+        commit(home, "main", message="1")
+        create_branch(home, "dev", source="main")
+        put(home, "dev", "d", "new")
+        commit(home, "dev", message="2")
+        put(home, "main", "a", "new")
+    return place
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_no_verdict_rests_on_rows_that_were_swept(name: str) -> None:
     """Compaction and cleanup, by another process, before each single call: the answer is as without."""
     verb, refusal = CASES[name]
     at = 0
     while True:
-        place = MemoryRepository()
-        with open_context(place) as home:
-            put(home, "main", "a", "old")
-            commit(home, "main", message="1")
-            create_branch(home, "dev", source="main")
-            put(home, "dev", "d", "new")
-            commit(home, "dev", message="2")
-            put(home, "main", "a", "new")
+        place = copy_of(dirty())
 
         def sweep(place: MemoryRepository = place) -> None:
             with open_context(place) as other:

@@ -100,8 +100,12 @@ def test_names_that_are_wrong(iceberg: Iceberg) -> None:
     for name in ("other", "a.b", "t%1Fu", "t$snapshots", "t$branch_x", "%00"):
         iceberg.refuse(404, "NoSuchTableException", "GET", f"/namespaces/db/tables/{name}")
         assert iceberg.ask("HEAD", f"/namespaces/db/tables/{name}").status == 404
-    iceberg.refuse(404, "NoSuchNamespaceException", "GET", "/namespaces", parent="db\x1ft")
-    iceberg.refuse(404, "NoSuchNamespaceException", "GET", "/namespaces", parent="other")
+    for parent, shown in (("db\x1ft", "db.t"), ("other", "other"), ("a\tb", "'a\\tb'")):
+        answer = iceberg.ask("GET", "/namespaces", parent=parent)
+        error = {"message": f"Namespace does not exist: {shown}", "type": "NoSuchNamespaceException", "code": 404}
+        assert (answer.status, answer.json["error"]) == (404, error)  # the whole message, as Iceberg's kit has it
+    missing = iceberg.refuse(404, "NoSuchTableException", "GET", "/namespaces/db/tables/other")
+    assert missing.startswith("Table does not exist: db.other. ")
     wrong = iceberg.client.ask_root("GET", "/iceberg/v1/other/namespaces", None, None)
     assert (wrong.status, wrong.json["error"]["type"]) == (404, "NotFoundException")
     for place in (

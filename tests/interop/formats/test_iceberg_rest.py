@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import subprocess
@@ -29,6 +30,7 @@ pytest.importorskip("pyiceberg")
 
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
 ROOT = Path(__file__).parents[3]
 DAYS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("v", pa.float64())])
@@ -196,6 +198,10 @@ def test_columns_that_cannot_be_shown(lake: Lake, catalog: Any) -> None:
     for name in types:
         assert re.search(rf"the column '{name}': [^;]{{10,}}", reasons), reasons
     assert [field.name for field in table.arrow_schema] == ["id", *types]
+    table.append(pa.table({"id": [1], "clock": [datetime.time(1, 2, 3, 4000)]}).select(["id", "clock"]))
+    # The client looks at all columns of a file; that it fails by itself, naming the column, is what the guide says.
+    with pytest.raises(UnsupportedPyArrowTypeException, match=r"'clock' has an unsupported type: time32\[ms\]"):
+        catalog.load_table("db.t").scan(selected_fields=("id",)).to_arrow()
 
 
 def test_widened_columns(lake: Lake, catalog: Any) -> None:

@@ -117,6 +117,7 @@ def test_a_query_of_a_table_that_is_not_there_is_found(
     assert words in caught.value.message
 
 
+@pytest.mark.xdist_group("spark of a check")
 def test_a_check_starts_a_jvm_when_none_runs(file: Path) -> None:
     """In a process of its own: quiet, and nothing of it stays."""
     file.write_text(TEXT.replace("RLIKE", "RLIEK"))

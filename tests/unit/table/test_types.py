@@ -101,6 +101,8 @@ def test_narrow_arrow_types() -> None:
         "BIGINT",
         "STRING",
     ]
+    with pytest.raises(InvalidRequest, match=r"finer than TIME, which counts milliseconds: cast .* time32\[ms\]"):
+        type_of_arrow(pa.time64("us"))
     with pytest.raises(InvalidRequest, match="no counterpart"):
         type_of_arrow(pa.uint64())
 

@@ -1,6 +1,7 @@
 """Errors as clients of Iceberg's REST protocol read them: ``{"error": {message, type, code}}``.
 
-Owns: the protocol's name of each error. Clients decide by the status, and by the name of a 404.
+Owns: the protocol's name of each error. Clients decide by the status, and by the name of a 404. What is not found is
+said in the words of Iceberg's own clients, which their tests of a catalog and their users look for; advice comes after.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _BY_STATUS: Final = {
     413: "BadRequestException",
     503: "ServiceUnavailableException",
 }
+_LEVELS: Final = (
+    ". List the namespaces: one level is a database, two are a repository and a branch, tag or commit of it."
+)
 
 
 class IcebergError(msgspec.Struct, frozen=True):
@@ -77,18 +81,31 @@ def read_only(what: str) -> InvalidRequest:
     )
 
 
-def namespace_not_found(name: str) -> NotFound:
+def namespace_not_found(name: str, *, advice: str = _LEVELS) -> NotFound:
     """The error for a missing namespace."""
     return NotFound(
-        f"There is no namespace {name!r}: list the namespaces. One level is a database of the lake, two are a "
-        "repository and a branch, tag or commit of it.",
-        kind="catalog_database_not_found",
-        database=name,
+        f"Namespace does not exist: {_show(name)}{advice}", kind="catalog_database_not_found", database=name
     )
 
 
 def table_not_found(namespace: str, table: str) -> NotFound:
     """The error for a missing table."""
     return NotFound(
-        f"There is no table {table!r} in {namespace!r}: list the tables.", kind="table_not_found", table=table
+        f"Table does not exist: {_show(f'{namespace}.{table}')}. List the tables of the namespace.",
+        kind="table_not_found",
+        table=table,
     )
+
+
+def view_not_found(namespace: str, view: str) -> NotFound:
+    """The error for a view."""
+    return NotFound(
+        f"View does not exist: {_show(f'{namespace}.{view}')}. A lake has tables alone.",
+        kind="view_not_found",
+        view=view,
+    )
+
+
+def _show(name: str) -> str:
+    """A name without quotes, as Iceberg's clients show it; what a terminal would obey is escaped."""
+    return name if name.isprintable() else repr(name)

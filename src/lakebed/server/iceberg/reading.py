@@ -14,7 +14,7 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, check_table, may_see_database, may_see_table
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog, load_reply
-from lakebed.server.iceberg.errors import ERRORS, table_not_found
+from lakebed.server.iceberg.errors import ERRORS, namespace_not_found, table_not_found
 from lakebed.server.paimon.calls import caller_of, name_of
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
@@ -140,13 +140,20 @@ async def list_namespaces(call: RepositoryCall) -> Response:
             names = set(catalog.branches(parent))
         else:
             check_database(caller, _join_levels(parent))
-            catalog.namespace(_join_levels(parent))
+            _check_parent(catalog, _join_levels(parent))
             names = set()
         levels = [] if parent is None else [parent]
         rows, following = cut_page(call, sorted(names), lambda name: [*levels, name])
         return json({"namespaces": rows, "next-page-token": following})
 
     return await call.quick(read)
+
+
+def _check_parent(catalog: IcebergCatalog, name: str) -> None:
+    try:
+        catalog.namespace(name)
+    except NotFound as error:  # who lists the namespaces needs no advice to list them
+        raise namespace_not_found(name, advice="") from error
 
 
 @ROUTES.add("GET", NAMESPACE, "icebergLoadNamespace", needs="read", gives={200: dict})

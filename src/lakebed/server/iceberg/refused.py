@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Routes
 from lakebed.server.iceberg.catalog import ICEBERG_TAG
-from lakebed.server.iceberg.errors import ERRORS, read_only
+from lakebed.server.iceberg.errors import ERRORS, read_only, view_not_found
 from lakebed.server.iceberg.reading import NAMESPACE, NAMESPACES, TABLE, TABLES, catalog_of, namespace_of
 from lakebed.server.paimon.calls import name_of
 from lakebed.server.site import RepositoryCall
@@ -44,9 +44,8 @@ _REFUSED: Final = (
 
 async def _get_view(call: RepositoryCall) -> Response:
     """Say that there is no such view."""
-    namespace_of(call)
-    name = name_of(call, "view")
-    raise NotFound(f"There is no view {name!r}: a lake has tables alone.", kind="view_not_found", view=name)
+    _, namespace = namespace_of(call)
+    raise view_not_found(namespace, name_of(call, "view"))
 
 
 async def _no_route(call: RepositoryCall) -> Response:

@@ -15,6 +15,7 @@ from lakebed.server.paimon.catalog import PAIMON_TAG
 from lakebed.server.paimon.errors import ERRORS, not_served
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
+from lakebed.table.branch.branches import branch_names, branch_not_found
 from lakebed.table.codec.snapshot_json import encode_snapshot
 
 ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
@@ -179,9 +180,19 @@ async def forward_branch(call: RepositoryCall) -> Response:
 
 @ROUTES.add("POST", f"{_BRANCH}/rename", "paimonRenameBranch", needs="write", takes=BranchRename, gives={})
 async def rename_branch(call: RepositoryCall) -> Response:
-    """Refuse to rename a branch."""
-    await call.read(BranchRename)
-    raise not_served(
-        "A branch cannot be renamed: the pin that keeps its files, and what its writers have open, carry its name. "
-        "Create a branch of the new name from a tag, or publish this one."
-    )
+    """Refuse to rename a branch, with what to do in place of it."""
+    (catalog, database, name), branch = table_of(call), name_of(call, "branch")
+    body = await call.read(BranchRename)
+
+    def refuse() -> Response:
+        table, _ = catalog.look(database, name)
+        if branch not in branch_names(table.context.store):
+            raise branch_not_found(table.context.store, branch)
+        raise not_served(
+            f"The branch {branch!r} cannot be renamed to {body.to_branch!r}: the pin that keeps its files, and what "
+            "its writers have open, carry its name. If its rows may become main's, publish it (forward), then create "
+            "the other branch. Otherwise create the other one where this one began, write the rows of this one to "
+            "it, and delete this one."
+        )
+
+    return await call.quick(refuse)

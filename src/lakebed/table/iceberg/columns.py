@@ -47,7 +47,7 @@ _PLAIN: Final = {
     "VARBINARY": "binary",
 }
 _REASONS: Final = {
-    "TIME": "its files count milliseconds, which Iceberg's clients do not read as a time",
+    "TIME": "its files count milliseconds, not microseconds: pyiceberg and Spark's connector do not read them",
     "VARIANT": "Iceberg's variant is encoded differently",
     "MULTISET": "Iceberg has no multiset",
     "BLOB": "Iceberg has no type for it",

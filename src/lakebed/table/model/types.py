@@ -391,6 +391,12 @@ def _type_of(data_type: pa.DataType, *, nullable: bool = True) -> Type:
     if kinds.is_struct(data_type) and data_type.num_fields:
         fields = tuple(NestedField(field.name, _type_of(field.type, nullable=field.nullable)) for field in data_type)
         return Type("ROW", fields=fields, nullable=nullable)
+    if kinds.is_time64(data_type):
+        raise InvalidRequest(
+            f"Arrow type {data_type} is finer than TIME, which counts milliseconds: cast the column to time32[ms].",
+            kind="unknown_type",
+            type=str(data_type),
+        )
     raise InvalidRequest(
         f"Arrow type {data_type} has no counterpart in the table format; cast the column first.",
         kind="unknown_type",
