@@ -6,7 +6,7 @@ A room is an entry of ``tests/mutations/rooms.toml``. The mutations are Cosmic R
 the same for the same seed. What stands in annotations is left out: nothing runs it. The code is mutated in a copy of
 the checkout, in a temporary folder. Each mutation costs one run of the room's tests, up to the first that fails; a run
 that takes five times as long as without a mutation counts as noticed. Prints the mutations that survived, and the
-score: the share that was noticed.
+score: the share that was noticed. Standard error counts those that were tried.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ def main() -> None:
         every = mutations_of(modules)
         every.sort(key=lambda one: (one.module_path, one.start_pos, one.operator_name, one.occurrence))
         chosen = random.Random(arguments.seed).sample(every, min(arguments.sample, len(every)))
-        survived = [mutation for mutation in chosen if survives(mutation, command, limit_s)]
+        survived = []
+        for number, mutation in enumerate(chosen, 1):
+            if survives(mutation, command, limit_s):
+                survived.append(mutation)
+            print(f"{arguments.room}: {number} of {len(chosen)} tried", end="\r", file=sys.stderr, flush=True)
     noticed = len(chosen) - len(survived)
     print(
         f"{arguments.room}: {noticed} of {len(chosen)} mutations noticed ({noticed / len(chosen):.0%}), "

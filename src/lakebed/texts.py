@@ -12,6 +12,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from lakebed.errors import InvalidRequest
+
 LONG_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 40
 _SHOWN_MAX: Final = 120
@@ -72,8 +74,18 @@ def host_in_url(host: str) -> str:
 
 
 def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Names of columns; a text is one name, not a sequence of letters."""
-    return (names,) if isinstance(names, str) else tuple(names)
+    """Names of columns; a text is one name, not a sequence of letters. Raises `InvalidRequest` (``wrong_type``)."""
+    if isinstance(names, str):
+        return (names,)
+    several = tuple(names) if isinstance(names, Iterable) else (names,)
+    for name in several:
+        if not isinstance(name, str):
+            raise InvalidRequest(
+                f"Columns are given by their names, as one text or several, and {type(name).__name__} was given: leave "
+                "the argument out if there are none.",
+                kind="wrong_type",
+            )
+    return several
 
 
 def spans_of(numbers: Sequence[int]) -> str:

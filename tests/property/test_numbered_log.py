@@ -6,6 +6,7 @@ import json
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -280,3 +281,90 @@ def test_a_withdrawal_leaves_the_file_of_another_writer() -> None:
     new.withdraw(1, "new")
     assert new.ids() == []
     new.withdraw(1, "new")
+
+
+def kinds_of(ask: Callable[[NumberedLog], Any], *, padded: bool) -> tuple[Any, list[str]]:
+    """What a new object answers about a log with the numbers 1 to 4, and the kinds of its calls to the folder."""
+    store = fresh()
+    append(log_on(store, padded=padded), 1, 2, 3, 4)
+    recorded = RecordingStore(store)
+    answer = ask(log_on(recorded, padded=padded))
+    return answer, [entry.call.kind for entry in recorded.trace if entry.call.path.startswith("log")]
+
+
+def test_the_newest_costs_what_its_names_allow() -> None:
+    """Padded names are one listing and one read; others begin at the hint and never list the folder."""
+    answer, kinds = kinds_of(NumberedLog.newest, padded=True)
+    assert answer is not None
+    assert (answer[0], bytes(answer[1]), kinds) == (4, body_of("w4"), ["list", "get"])
+    answer, kinds = kinds_of(NumberedLog.newest, padded=False)
+    assert answer is not None
+    assert (answer[0], kinds) == (4, ["get", "head", "get"])
+    assert kinds_of(NumberedLog.latest, padded=False)[1] == ["get", "head", "head"]
+
+
+def test_what_was_seen_saves_a_listing() -> None:
+    """The second look at padded names lists from the number that was seen on, once."""
+    assert kinds_of(lambda log: (log.latest(), log.latest()), padded=True) == ((4, 4), ["list", "list"])
+
+
+def test_a_gap_is_crossed_at_the_boundary() -> None:
+    """Where a collector has deleted the next numbers, the newest is found: at its marker, else by a listing."""
+    store = fresh()
+    log = log_on(store)
+    append(log, 1, 2, 3, 4, 5, 6)
+    log.raise_boundary(5)
+    store.delete([log.path(3), log.path(4)])
+    store.put("log/LATEST", b"2")
+    recorded = RecordingStore(store)
+    assert log_on(recorded).latest() == 6
+    assert {entry.call.path for entry in recorded.trace if entry.call.kind == "list"} == {"boundary"}
+    store.delete([log.path(5)])
+    assert log_on(store).latest() == 6
+
+
+def test_a_number_that_was_deleted_is_no_longer_the_newest_seen() -> None:
+    """Also when later ones, which others added, went with it."""
+    store = fresh()
+    log, other = log_on(store), log_on(store)
+    append(log, 1, 2)
+    append(other, 3, 4)
+    other.raise_boundary(4)
+    log.delete([1, 2, 3])
+    assert (log.seen, log.latest()) == (None, 4)
+    log, other = log_on(store), log_on(store)
+    append(log, 5)
+    append(other, 6)
+    other.raise_boundary(6)
+    other.delete([5])
+    assert other.seen == 6
+    log.delete([4, 5])
+    assert log.seen is None
+
+
+@pytest.mark.parametrize("write_id", ["a", "z"])
+def test_a_payload_without_its_write_id_is_a_defect(write_id: str) -> None:
+    """A lost reply could not be settled."""
+    with pytest.raises(AssertionError):
+        log_on(fresh()).append(1, body_of("m"), write_id=write_id)
+
+
+def test_the_boundary_of_an_empty_log_stays() -> None:
+    """The newest number is never passed, and there is none."""
+    for below in (0, 1, 2):
+        with pytest.raises(InvalidRequest) if below else nullcontext():
+            log_on(fresh()).raise_boundary(below)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_only_what_landed_late_is_withdrawn(padded: bool) -> None:
+    """A create of a writer that died, below the boundary and not its winner; the rest of the log stays."""
+    store = fresh()
+    log = log_on(store, padded=padded)
+    append(log, 1, 2, 3, 4)
+    log.raise_boundary(3)
+    store.delete([log.path(1)])
+    assert log.withdraw_late() == []
+    store.put(log.path(1), body_of("late"))
+    assert log.withdraw_late() == [1]
+    assert (log.ids(), log.withdraw_late()) == ([2, 3, 4], [])

@@ -40,6 +40,7 @@ from lakebed.repo.model.layout import (
     DERIVED_FOLDER,
     METARANGE_FOLDER,
     RANGE_FOLDER,
+    made_ulid,
     metarange_path,
     range_path,
 )
@@ -306,6 +307,8 @@ class _Check:
             return
         store = self._home.store
         for meta in store.list(DERIVED_FOLDER):
+            if made_ulid(meta.path) is None:
+                continue
             with self._findings.reading(meta.path, needed_by="Iceberg's clients"):
                 try:
                     body = bytes(store.get(meta.path))

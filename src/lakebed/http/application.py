@@ -3,7 +3,8 @@
 Owns: how declared endpoints become routes, and how the route of a path is found: by one regular expression for all of
 them, because trying a hundred in turn took longer than most requests. A route is an ASGI application of its own:
 handlers read their requests and encode their replies themselves, with msgspec. One route holds all methods of a path;
-of several that a path has, the first that is declared and has the method answers.
+of several that a path has, the first that is declared and has the method answers. A name with a slash in it may look
+like a path with other names: then the path as the client wrote it, where the slash of a name is ``%2F``, decides.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
+from urllib.parse import unquote
 
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -60,7 +62,7 @@ def build(
         path, method = scope["path"], scope["method"]
         table = next((table for prefix, table in tables.items() if path.startswith(prefix)), _NOWHERE)
         try:
-            place, scope["path_params"] = table.find(path, method)
+            place, scope["path_params"] = table.find(path, method, scope.get("raw_path"))
         except LakebedError as refusal:
             await error_reply(refusal, request_id="")(scope, receive, send)
             return
@@ -74,6 +76,8 @@ class _Place:
     """A path with its methods, and what answers there."""
 
     pattern: re.Pattern[str]
+    written: re.Pattern[str]
+    """Of the path as a client writes it: a slash in a name is encoded, so a name is one segment."""
     methods: frozenset[str]
     answer: ASGIApp
 
@@ -94,15 +98,19 @@ class RouteTable:
         for number, (template, (methods, answer)) in enumerate(places.items()):
             pattern = compile_path(template)[0]
             words = frozenset(methods)
-            place = _Place(pattern, words | {"HEAD"} if "GET" in words else words, answer)
+            written = compile_path(template.replace(":path}", "}"))[0]
+            place = _Place(pattern, written, words | {"HEAD"} if "GET" in words else words, answer)
             self._places.append(place)
             self._names[group] = number, tuple(pattern.groupindex)
             patterns.append(f"({_GROUP_NAME.sub('(', pattern.pattern)})")
             group += 1 + pattern.groups
         self._any: re.Pattern[str] | None = re.compile("|".join(patterns)) if patterns else None
 
-    def find(self, path: str, method: str) -> tuple[_Place, dict[str, str]]:
+    def find(self, path: str, method: str, raw_path: bytes | None = None) -> tuple[_Place, dict[str, str]]:
         """The place of a path and method, and the path's parameters.
+
+        Args:
+            raw_path: the path as the client wrote it; None: only the decoded one is known.
 
         Raises:
             NotFound: kind ``no_route``.
@@ -116,9 +124,23 @@ class RouteTable:
         assert group is not None
         number, names = self._names[group]
         place = self._places[number]
+        values = match.groups()[group : group + len(names)]
+        if raw_path is not None and any("/" in value for value in values):
+            as_written = self._find_as_written(raw_path, method)
+            if as_written is not None:
+                return as_written
         if method in place.methods:
-            return place, dict(zip(names, match.groups()[group : group + len(names)], strict=True))
+            return place, dict(zip(names, values, strict=True))
         return self._find_later(path, method, number)
+
+    def _find_as_written(self, raw_path: bytes, method: str) -> tuple[_Place, dict[str, str]] | None:
+        """The place of a path with names whose slashes are encoded; None: some are not, or there is none."""
+        text = raw_path.decode("latin-1")
+        for place in self._places:
+            match = place.written.match(text) if method in place.methods else None
+            if match is not None:
+                return place, {name: unquote(value) for name, value in match.groupdict().items()}
+        return None
 
     def _find_later(self, path: str, method: str, first: int) -> tuple[_Place, dict[str, str]]:
         """Another place that has the path, and the method too."""

@@ -6,11 +6,11 @@ Owns: `import_table`, and `import_history` for the versions of a source. What is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
 from lakebed.table.imports.history import VersionImport, VersionReport, evolve, schema_for
 from lakebed.table.imports.model import ImportOptions, ImportReport, Source, SourceVersion
 from lakebed.table.imports.sources import SourceOptions, open_source, versions_of
@@ -19,6 +19,7 @@ from lakebed.texts import format_count, format_size
 
 if TYPE_CHECKING:
     from lakebed.lake.lake import Lake
+    from lakebed.table.model.model import TableSchema
     from lakebed.table.table import Table
 
 
@@ -85,8 +86,8 @@ def import_table(
         source_options: `SourceOptions.storage_options` are the lake's unless they are given.
         progress, carrier: as `take_over`.
 
-    Raises as `open_source`, `take_over` and `Lake.create_table`. After an error that says that nothing was committed, a
-    table that this call created is dropped. Cost: as `take_over`.
+    Raises as `open_source`, `take_over` and `Lake.create_table`. After an error a table that this call created is
+    dropped, unless it has a version: another import may have filled it meanwhile. Cost: as `take_over`.
     """
     import_options, wanted = options or ImportOptions(), source_options or SourceOptions()
     if wanted.storage_options is None:
@@ -97,15 +98,39 @@ def import_table(
     if import_options.dry_run:
         return _dry_run(lake, name, origin, import_options)
     table = lake.create_table(name, origin.fields, partition_keys=origin.partition_keys)
+    first_schema = table.schema
     try:
         return take_over(table, origin, import_options, progress=progress, carrier=carrier)
-    except (OutcomeUnknown, Unavailable):
-        if table.latest() is None:
-            lake.drop_table(name, force=True)
-        raise
     except BaseException:
-        lake.drop_table(name, force=True)
+        _take_back(lake, name, first_schema)
         raise
+
+
+def _take_back(
+    lake: Lake, name: str, first_schema: TableSchema, *, snapshots: Collection[int] = (), tags: Collection[str] = ()
+) -> bool:
+    """Drop a table that an import has created, if it holds nothing but what that has put there; whether it is gone.
+
+    Another import or another writer may have filled it, and been told so, while this one was waiting; or another table
+    has its name.
+
+    Args:
+        first_schema: with which it was created.
+        snapshots, tags: that the import has made.
+    """
+    try:
+        table = lake.table(name)
+        is_ours = (
+            table.context.schemas.load(0) == first_schema
+            and {snapshot.id for snapshot in table.snapshots()} <= {*snapshots}
+            and {tag.name for tag in table.tags()} <= {*tags}
+            and not table.branches()
+        )
+    except NotFound:
+        return True
+    if is_ours:
+        lake.drop_table(name, force=True)
+    return is_ours
 
 
 def _dry_run(lake: Lake, name: str, source: Source, options: ImportOptions) -> ImportReport:
@@ -148,8 +173,8 @@ def import_history(
             into one that is not wider.
         NotFound: the source, or a version that was asked for.
 
-    After an error the table is dropped. Cost: for each version its list of files, the footers of the files that are
-    new, their copies, and 1 commit.
+    After an error the table is dropped, unless others have put something into it meanwhile. Cost: for each version its
+    list of files, the footers of the files that are new, their copies, and 1 commit.
     """
     import_options, wanted = options or ImportOptions(), source_options or SourceOptions()
     if wanted.storage_options is None:
@@ -175,8 +200,7 @@ def import_history(
         for choice in _choose_versions(versions, history or HistoryOptions(), source):
             run.add(choice)
     except BaseException:
-        if run.table is not None:
-            lake.drop_table(name, force=True)
+        run.take_back()
         raise
     return HistoryReport(
         name, format, source, tuple(run.reports), import_options.in_place, import_options.dry_run, tuple(run.notes)
@@ -232,6 +256,12 @@ class _History:
     progress: ProgressCall | None
     table: Table | None = None
     """None: there is none yet, or this is a dry run."""
+    first_schema: TableSchema | None = None
+    """With which the table was created."""
+    snapshots: set[int] = field(default_factory=set)
+    """That this run has made, by id."""
+    tags: set[str] = field(default_factory=set)
+    """That this run has made, by name."""
     reports: list[VersionReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -244,10 +274,18 @@ class _History:
             is_gone = isinstance(problem, NotFound) or problem.kind == "unreadable_source"
             if choice.must_be_there or not is_gone:
                 raise
-            if is_first and self.table is not None:
-                self.lake.drop_table(self.name, force=True)
-                self.table = None
+            if is_first and not self.take_back():
+                raise
             self.notes.append(f"Version {choice.version.version} is left out: {problem.message}")
+
+    def take_back(self) -> bool:
+        """Drop the table, unless others have put something there; whether there is none of this run."""
+        if self.table is None or self.first_schema is None:
+            return True
+        is_gone = _take_back(self.lake, self.name, self.first_schema, snapshots=self.snapshots, tags=self.tags)
+        if is_gone:
+            self.table = None
+        return is_gone
 
     def _add(self, choice: _Wanted, source: Source) -> None:
         is_dry = self.files.options.dry_run
@@ -255,7 +293,7 @@ class _History:
             schema = schema_for(source, self.lake.environment.clock.now_ms())
         elif self.table is None:
             self.table = self.lake.create_table(self.name, source.fields, partition_keys=source.partition_keys)
-            schema = self.table.schema
+            schema = self.first_schema = self.table.schema
         else:
             schema = evolve(self.table, source)
         plan = self.files.plan(self.lake.store, source, schema, self.lake.environment)
@@ -264,16 +302,19 @@ class _History:
             self.files.assume(plan)
         else:
             snapshot = self.files.carry_out(self.table, plan, self.progress)
+            self.snapshots.add(snapshot.id)
             self._tag(self.table, choice, snapshot.id)
         self.reports.append(plan.report(choice.tags, snapshot))
         self.notes += [note for note in source.notes if note not in self.notes]
 
     def _tag(self, table: Table, choice: _Wanted, snapshot_id: int) -> None:
         for name in choice.tags:
+            self.tags.add(name)
             try:
                 table.create_tag(name, snapshot_id=snapshot_id)
             except InvalidRequest as unfit:
                 own_tag = choice.version.own_tag
                 assert own_tag is not None, "a version with tags has a name of its own"
+                self.tags.add(own_tag)
                 table.create_tag(own_tag, snapshot_id=snapshot_id, if_not_exists=True)
                 self.notes.append(f"The source's tag {name!r} is here {own_tag}: {unfit.message}")

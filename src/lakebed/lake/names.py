@@ -49,8 +49,10 @@ def parse_table_name(text: str) -> TableName:
     """Read ``flights`` or ``db.flights``.
 
     Raises:
-        InvalidRequest: empty, path-like, or with more than one dot.
+        InvalidRequest: no text, empty, path-like, or with more than one dot.
     """
+    if not isinstance(text, str):
+        raise _invalid(text, "is not a text")
     if any(mark in text for mark in ("/", "\\", "..")):
         raise _invalid(text, "reads as a path")
     parts = text.split(".")
@@ -142,7 +144,7 @@ def _problem(part: str) -> str | None:
     return None
 
 
-def _invalid(text: str, problem: str) -> InvalidRequest:
+def _invalid(text: object, problem: str) -> InvalidRequest:
     return InvalidRequest(
         f"The table name {text!r} {problem}: write a plain name such as 'flights', or 'database.flights'.",
         kind="invalid_table_name",

@@ -31,6 +31,9 @@ _MET_COUNT_MIN: Final = 1024
 _MET_PER_ENTRY: Final = 2
 """Blocks and pages remembered as read once: so many for each that is kept, 70 bytes each."""
 
+_BYTES_PER_MARK: Final = 256
+"""Of the budget for rows, for each byte that remembers a key that was read once."""
+
 _ROW_BYTES: Final = 200
 """What one row costs in addition to its bytes: two bytes objects and its slot in a dictionary that has just grown."""
 
@@ -199,7 +202,8 @@ class RowCache:
     """A bounded map from key to the newest value found in files. Thread-safe.
 
     Two generations of plain dictionaries: a read from the older moves the row to the younger; when the younger holds
-    half of the budget it becomes the older, and what was the older goes. So a hit costs one lookup.
+    half of the budget it becomes the older, and what was the older goes. So a hit costs one lookup. While half of
+    it is taken, a row is kept when it is read from files a second time: most are read once, and would put out others.
 
     Args:
         bytes_max: bound of the sum of sizes; 0 keeps nothing.
@@ -213,6 +217,8 @@ class RowCache:
         """As `young`; a key that is read from here is read by `get`, which moves it."""
         self._young_bytes = 0
         self._old_bytes = 0
+        self._marks = bytearray(max(1, bytes_max // _BYTES_PER_MARK))
+        """Of keys that were read and not kept, a byte of the hash, at the place that the others say."""
         self._generation = 0
         self._lock = (runtime or ThreadRuntime()).lock()
 
@@ -246,10 +252,27 @@ class RowCache:
         return values
 
     def put(self, key: bytes, value: bytes, *, generation: int) -> None:
-        """Keep a value; nothing happens when rows were discarded since `generation`, for it may be one of them."""
+        """Keep a value; nothing happens when rows were discarded since `generation`, for it may be one of them.
+
+        Nor, while half of the budget is taken, at the first reading of a key.
+        """
+        if self._young_bytes + self._old_bytes >= self._half_bytes_max and not self._wants(key):
+            return
         with self._lock:
             if generation == self._generation:
                 self._add(key, value)
+
+    def _wants(self, key: bytes) -> bool:
+        """Whether to keep the row of a key: at its second reading, unless another has its place since the first.
+
+        Takes no lock, for a lost mark does no harm, nor does one that another key left.
+        """
+        key_hash, marks = hash(key), self._marks
+        place, mark = key_hash % len(marks), key_hash >> 56 & 0xFF
+        if marks[place] == mark:
+            return True
+        marks[place] = mark
+        return False
 
     def discard(self, keys: Collection[bytes]) -> None:
         """Drop rows whose keys were written to; values read before now can no longer be put in."""

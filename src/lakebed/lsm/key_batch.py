@@ -24,29 +24,36 @@ class KeyBatch:
 
     Args:
         keys: may repeat.
-        hashes: theirs, in order (`hash_keys`); None: computed.
+        hashes: theirs, in order (`hash_keys`); None: computed when they are asked for.
 
     Attributes:
         keys: as they were given.
-        hashes: theirs, in order.
     """
 
-    __slots__ = ("_texts", "hashes", "keys")
+    __slots__ = ("_hashes", "_texts", "keys")
 
     def __init__(self, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64] | None = None) -> None:
         self.keys = keys
-        self.hashes = hash_keys(keys) if hashes is None else hashes
+        self._hashes = hashes
         self._texts: npt.NDArray[np.void] | tuple[()] | None = None
         """Empty: the keys are not equally long; None: not computed yet."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """Of the keys, in order."""
+        if self._hashes is None:
+            self._hashes = hash_keys(self.keys)
+        return self._hashes
+
     def select(self, places: npt.NDArray[np.int64]) -> KeyBatch:
         """Those at some places, which ascend."""
         if len(places) == len(self.keys):
             return self
-        some = KeyBatch(list(map(self.keys.__getitem__, places.tolist())), self.hashes.take(places))
+        hashes = None if self._hashes is None else self._hashes.take(places)
+        some = KeyBatch(list(map(self.keys.__getitem__, places.tolist())), hashes)
         if isinstance(self._texts, np.ndarray):
             some._texts = self._texts.take(places)
         return some
@@ -55,7 +62,7 @@ class KeyBatch:
         """Those at [low, high)."""
         if high - low == len(self.keys):
             return self
-        return KeyBatch(self.keys[low:high], self.hashes[low:high])
+        return KeyBatch(self.keys[low:high], None if self._hashes is None else self._hashes[low:high])
 
     @property
     def texts(self) -> npt.NDArray[np.void] | None:

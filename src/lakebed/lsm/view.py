@@ -389,7 +389,10 @@ class View:
                 if sequence is not None and file.min_sequence > sequence:
                     continue
                 reader = self._files.reader(file)
-                likely = reader.select(batch.slice(low, high))
+                some = batch.slice(low, high)
+                if not needs_rows and reader.find_neighbours(some.keys, sequence=sequence, values=values):
+                    continue
+                likely = reader.select(some)
                 if asks_cache and (cached := self._values_in_cache(likely.keys, by_key)):
                     values |= cached
                     likely = likely.select(np.flatnonzero([key not in cached for key in likely.keys]))

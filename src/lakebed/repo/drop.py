@@ -68,7 +68,8 @@ def _sweep(
 
 def _plan(store: ObjectStore, deleted: DeletedRepository) -> CollectionPlan:
     why = f"repository {deleted.name} was deleted"
-    metas = (meta for meta in store.list() if not (deleted.record.is_shared and is_of_lakefs(meta.path)))
+    record = deleted.record
+    metas = (meta for meta in store.list() if not (record.is_shared and is_of_lakefs(meta.path, uid=record.uid)))
     doomed = [Deletable(meta.path, meta.size_bytes, why) for meta in metas]
     doomed.sort(key=lambda meta: meta.path == MARKER_PATH)
     return CollectionPlan(deleted.name, (), tuple(doomed))

@@ -23,6 +23,7 @@ from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
 from lakebed.http.site import Change
 from lakebed.objects.path import parse_url
+from lakebed.objects.reserve import freeing_space
 from lakebed.repo.heads.uploads import SmallUpload, upload_many
 from lakebed.repo.model.model import Entry
 from lakebed.repo.records.context import RepositoryContext
@@ -49,6 +50,7 @@ _BODY_NEEDS: Final = "lakebed.body_needs"
 """Where the scope of a user's request holds what its body needs."""
 
 B = TypeVar("B")
+R = TypeVar("R")
 
 
 def is_on_disk(storage_url: str) -> bool:
@@ -281,3 +283,17 @@ class RepositoryCall(Call):
         if self.principal is None or not self.principal.is_import_limited:
             return context
         return replace(context, foreign=context.foreign.of(context.name, is_limited=True))
+
+    async def give_up(self, change: Callable[[RepositoryContext], R], *, force: bool = False) -> R:
+        """Run a change that gives up what a collection may then take: on a full disk it may use the reserve.
+
+        So may the look at the repository, which writes where an earlier change has an unknown outcome.
+
+        Args:
+            force: as of `context`.
+
+        Raises `NotFound`, and what the change raises.
+        """
+        with freeing_space():
+            context = await self.context(force=force)
+        return await self.heavy(freeing_space()(change), context)

@@ -32,6 +32,7 @@ from lakebed.objects.reserve import (
 )
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from worlds.lakefs_history import LakefsClient
 from worlds.waiting import pause
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.float64())])
@@ -263,6 +264,37 @@ def test_a_served_repository_is_freed_on_a_full_disk(disk: Path) -> None:
             assert free_bytes(disk) > 500_000
             main.put("kept", b"again")
             assert main.get("kept") == b"again"
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        ("DELETE", "branches/other", None),
+        pytest.param(("DELETE", "tags/old", None), marks=pytest.mark.long),
+        pytest.param(("PUT", "branches/main", {"type": "reset"}), marks=pytest.mark.long),
+    ],
+    ids=["branch", "tag", "reset"],
+)
+def test_requests_of_lakefs_that_give_up_objects_work_on_a_full_disk(
+    disk: Path, request_of: tuple[str, str, dict[str, str] | None]
+) -> None:
+    """Also after a change whose outcome is unknown: the look at the repository and the change have the reserve."""
+    lake = fill_repository(disk)
+    with repo.open(f"{lake}/analytics.repo", options=repo.RepositoryOptions(background=False)) as analytics:
+        analytics.create_branch("other")
+        analytics.create_tag("old")
+    server = start_server(lake, options=ServerOptions())
+    started = server.started
+    try:
+        client = LakefsClient(started.endpoint, started.access_key, started.secret)
+        fill(disk)
+        for _ in range(2):
+            with pytest.raises(AssertionError, match="503"):
+                client.send("DELETE", ":/branches/main/objects", path="kept")
+        method, place, body = request_of
+        client.send(method, f":/{place}", body)
     finally:
         server.stop()
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakebed
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, Unavailable
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.fsck.check import check_lake
 from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
@@ -338,3 +338,56 @@ def test_buckets(s3_server: Any) -> None:
     lake.drop_table("back")
     lake.drop_table("stays")
     assert sorted(meta.path.partition("/")[2] for meta in bucket.list("out")) == names
+
+
+# ---- beside others
+
+
+class Interrupting:
+    """A progress call that lets others act when the first file is done."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self.count = 0
+
+    def __call__(self, done: Any) -> None:
+        self.count += 1
+        if self.count == 1:
+            self._act()
+
+
+def test_two_imports_into_one_new_table(lake: Lake, hive: Path) -> None:
+    """An import stands still and is repeated: one fills the table, once; the other is refused and drops nothing."""
+    late = Interrupting(lambda: imported(lakebed.open(lake.url), hive))
+    with pytest.raises(AlreadyExists) as refused:
+        imported(lake, hive, progress=late)
+    assert refused.value.kind == "table_exists"
+    table = lakebed.open(lake.url).table("t")
+    assert sorted_rows(table.read()) == sorted_rows(read_by_duckdb(hive, table))
+    assert check_lake(lake, deep=True).error_count == 0
+
+
+def test_an_import_that_fails_leaves_the_rows_of_others(lake: Lake, hive: Path) -> None:
+    """What another writer was told to be there is not dropped with the table that the import had made for itself."""
+    row = pa.table({"id": [7], "k": [1]})
+
+    def write_then_fail() -> None:
+        lakebed.open(lake.url).table("t").append(row)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        imported(lake, hive, progress=Interrupting(write_then_fail))
+    assert lakebed.open(lake.url).table("t").read(columns=["id", "k"]).to_pylist() == row.to_pylist()
+
+
+def test_an_import_that_fails_leaves_a_table_made_anew(lake: Lake, hive: Path) -> None:
+    """Its table was dropped meanwhile, and the name is another's now."""
+    other = pa.schema([("x", pa.int64())])
+
+    def replace_table() -> None:
+        lake.drop_table("t")
+        lakebed.open(lake.url).create_table("t", other)
+
+    with pytest.raises(LakebedError):
+        imported(lake, hive, progress=Interrupting(replace_table))
+    assert lakebed.open(lake.url).table("t").arrow_schema == other

@@ -17,6 +17,7 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.lsm.file_id import file_id_at
 from lakebed.repo.collect.collect import collect_garbage, plan_collection
 from lakebed.repo.collect.why import why
 from lakebed.repo.heads.compact import compact_once
@@ -114,6 +115,22 @@ def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: RepositoryCon
     assert report.deleted_bytes >= len(b"onethreefive")
     assert readable(home, "main") == {"a": b"two", "c": b"four"}
     assert collect_garbage(home).deleted_count == 0
+
+
+def test_what_has_no_name_that_a_repository_gives_stays(lab: Lab, home: RepositoryContext) -> None:
+    """Files that a user has put into the folders of a repository are not its own, whatever ids are in their names."""
+    ulid = file_id_at(lab.clock.now_ms())
+    ours = {f"uploads/{ulid}", f"derived/{'0a' * 12}-{ulid}.metadata.json", f"ranges/{'0a' * 32}-{ulid}"}
+    names = ("uploads/{0}.csv", "uploads/a-{0}", "derived/{0}", "derived/a-{0}", "derived/day-{0}.csv", "ranges/x/{0}")
+    theirs = {name.format(ulid) for name in names}
+    for path in ours | theirs:
+        home.store.put(path, b"1")
+    lab.days(2)
+    assert {why(home, path).sentence.startswith("The repository") for path in theirs} == {True}
+    collect_garbage(home)
+    left = {meta.path for folder in ("uploads", "derived", "ranges") for meta in home.store.list(folder)}
+    assert theirs <= left
+    assert not ours & left
 
 
 def test_a_dry_run_changes_nothing(lab: Lab, home: RepositoryContext) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import lakebed.repo
 from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, NotFound, OutcomeUnknown
+from lakebed.lsm.file_id import file_id_at
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import RefsDump, Repositories, Repository, RepositoryOptions
@@ -260,6 +261,10 @@ def test_a_shared_namespace_keeps_what_is_of_lakefs(tmp_path: Path) -> None:
         folder = tmp_path / "theirs"
         for number, upload in enumerate(sorted((folder / "data").iterdir())):  # names as lakeFS gives them
             upload.rename(folder / "data" / f"g{number}-of-lakefs")
+        for path in ("uploads/report.csv", "uploads/{0}", "derived/{0}.parquet", "data/{0}", "ranges/a-{0}"):
+            place = folder / path.format(file_id_at(clock.now_ms() - 1))  # what users had there before
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(b"of a user")
         theirs = files_of(folder)
         with pytest.raises(LakebedError, match="in use"):
             repositories.create("moved", namespace="local://theirs")

@@ -14,7 +14,7 @@ import pytest
 import lakebed.repo
 from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.objects import open_store
-from lakebed.repo import Repositories, RepositoryOptions
+from lakebed.repo import Repositories, Repository, RepositoryOptions
 from lakebed.repo.model.layout import MARKER_PATH, Keys, repository_key
 from lakebed.repo.model.options import Access
 from lakebed.repo.outside.namespace import namespace_folder, overlaps
@@ -537,6 +537,37 @@ def test_a_deleted_repository_takes_no_write(storage: Storage, home: Repositorie
         home.create("shop", namespace="elsewhere")
         refused(NotFound, "repository_not_found", main.put, "c", b"3")
         assert [entry.path for entry in home.repository("shop").branch("main").list()] == []
+
+
+QUESTIONS_OF_DELETED: dict[str, Callable[[Repository], object]] = {
+    "branches": lambda old: list(old.branches()),
+    "tags": lambda old: list(old.tags()),
+    "reflog": lambda old: list(old.reflog()),
+    "delete_tag": lambda old: old.delete_tag("v1"),
+    "unpin": lambda old: old.unpin("v1"),
+    "undelete_branch": lambda old: old.undelete_branch("main"),
+    "protect": lambda old: old.protect("main"),
+    "protected": lambda old: old.protected(),
+    "retention": lambda old: old.retention(),
+    "delete_retention": lambda old: old.delete_retention(),
+    "webhooks": lambda old: old.webhooks(),
+    "why": lambda old: old.why("data/1"),
+    "plan_collection": lambda old: old.plan_collection(),
+    "collect": lambda old: old.collect(),
+}
+
+
+def test_a_deleted_repository_answers_no_question(storage: Storage, home: Repositories) -> None:
+    """What its handle would read or change beside the branches is of a repository that is not there."""
+    home.create("shop").create_tag("v1")
+    with storage.open() as other:
+        old = other.repository("shop")
+        home.delete("shop")
+        for ask in QUESTIONS_OF_DELETED.values():
+            refused(NotFound, "repository_not_found", ask, old)
+        home.create("shop", namespace="elsewhere")
+        for ask in QUESTIONS_OF_DELETED.values():
+            refused(NotFound, "repository_not_found", ask, old)
 
 
 def test_a_branch_that_is_made_while_its_repository_is_deleted_goes_too(storage: Storage, home: Repositories) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.key_value.open import open_key_value
 from lakebed.lsm.file_id import file_id_at
 from lakebed.repo.heads.write import stage, stage_if_absent, stage_if_match, stage_many
@@ -18,6 +18,7 @@ from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import protect
 from lakebed.repo.references.branches import load_branch
+from lakebed.repo.staging.listing import text_of
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import branch_view
 from lakebed.runtime import Environment
@@ -45,6 +46,59 @@ def test_what_is_staged_is_read() -> None:
         assert entry.metadata == {"is": "new"}
         assert view.get("nowhere") is None
         assert [result is None for result in view.get_many(["c", "nowhere", "a", "c"])] == [False, True, False, False]
+
+
+def test_changes_of_most_entries_are_told_from_additions() -> None:
+    """Many changes of one range are compared with a reading of it, few with reads of their own: the same answer."""
+    paths = [f"p{number:02}" for number in range(40)]
+    for changed in (paths[::2], paths[7:8]):
+        branch = StagedBranch(dict.fromkeys(paths, "old"))
+        for path in changed:
+            branch.put(path, "new")
+        branch.delete(paths[-1])
+        branch.put("p99", "new")
+        assert branch.differences() == [
+            *((path, "changed") for path in changed), (paths[-1], "removed"), ("p99", "added"),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["", "b/"])
+def test_what_a_cleared_prefix_hides_is_removed(prefix: str) -> None:
+    """Everything below it, up to the last path; of a part of the paths what is in it."""
+    paths = ["a", "b/1", "b/2", "c"]
+    branch = StagedBranch(dict.fromkeys(paths, "old"))
+    branch.delete_prefix(prefix)
+    expected = [(path, "removed") for path in paths if path.startswith(prefix)]
+    assert branch.differences() == expected
+    assert branch.differences(start=b"b/2", end=b"c") == [pair for pair in expected if pair[0] == "b/2"]
+    assert branch.differences(start=b"d") == branch.differences(end=b"a") == []
+
+
+def test_a_stored_path_that_is_no_text_is_damage() -> None:
+    """It is named, and not shown as something else."""
+    with pytest.raises(Corruption, match=r"not valid text: b'a\\xff'"):
+        text_of(b"a\xff")
+
+
+@pytest.mark.parametrize("delimiter", ["/", "--"])
+@pytest.mark.parametrize("prefix", ["", "a", "a/", "a/b", "a--", "b/", "nowhere"])
+def test_a_listing_folds_behind_its_prefix(prefix: str, delimiter: str) -> None:
+    """Common prefixes begin behind the prefix and end with the delimiter; the rest are entries; pages go on behind."""
+    paths = ["a", "a--b--c", "a--d", "a/b/c", "a/b/d/e", "a/b/d/f", "a/bc", "a/x", "b/y/z"]
+    branch = StagedBranch(dict.fromkeys(paths[::2], "1"))
+    for path in paths[1::2]:
+        branch.put(path, "2")
+    expected: dict[str, bool] = {}
+    for path in paths:
+        if path.startswith(prefix):
+            at = path.find(delimiter, len(prefix))
+            expected[path if at < 0 else path[: at + len(delimiter)]] = at >= 0
+    with branch.view() as view:
+        lines = [(line.path, line.is_prefix) for line in view.list(prefix, delimiter=delimiter)]
+        assert lines == sorted(expected.items())
+        for count, (after, _) in enumerate(lines, 1):
+            page = [line.path for line in view.list(prefix, delimiter=delimiter, after=after, amount=2)]
+            assert page == [path for path, _ in lines[count : count + 2]]
 
 
 @pytest.mark.parametrize("move", ["seal", "compact", "commit"])

@@ -16,6 +16,7 @@ from lakebed.errors import Conflict, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.branch.inherited import FOLLOWS
 from lakebed.table.branch.manifest_cache import PROCESS_CACHE
 from lakebed.table.model.model import Snapshot
 from lakebed.table.rows.rows import commit_changes, new_writer, without_matching
@@ -141,6 +142,19 @@ def test_an_append_after_a_rollback_below_the_boundary_ends(inserts: int) -> Non
     }
     assert created <= {meta.path for meta in table.store.list("manifest")} <= manifests
     check_clean(table, expected)
+
+
+def test_only_a_commit_behind_passed_ids_says_what_it_follows() -> None:
+    """An id that follows the one before needs no property, which every later reader would load."""
+    table = new_table()
+    for number in range(2):
+        table.append(rows(number))
+    assert [FOLLOWS in snapshot.properties for snapshot in table.snapshots()] == [False, False]
+    table = expired_and_rolled_back()
+    table.append(rows(200))
+    newest = table.latest()
+    assert newest is not None
+    assert (newest.id, newest.properties[FOLLOWS]) == (13, "2"), "ids below the boundary are passed"
 
 
 def test_what_came_before_the_next_commit_stays_readable() -> None:

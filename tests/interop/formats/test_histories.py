@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,32 @@ def test_a_field_inside_a_column_that_is_added(lake: Lake, catalog: Any) -> None
     with pytest.raises(InvalidRequest, match=r"has the column 's' as ROW<a.*b.*>, and the version before it as"):
         import_history(lake, "t", source.location(), format="iceberg")
     assert not lake.has_table("t")
+
+
+def test_a_history_that_fails_leaves_what_others_have_made(lake: Lake, delta: Path) -> None:
+    """Its own versions go with it; a version or a tag of another makes the table stay."""
+
+    def run(meanwhile: Callable[[], object]) -> None:
+        acts, one_at_a_time = [meanwhile], threading.Lock()  # files are copied in several threads
+
+        def fail(done: Any) -> None:
+            with one_at_a_time:
+                if acts and len(list(lake.table("t").snapshots())) < 2:
+                    return
+                while acts:
+                    acts.pop()()
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            import_history(lake, "t", str(delta), format="delta", progress=fail)
+
+    run(lambda: None)
+    assert not lake.has_table("t")
+    run(lambda: lake.table("t").create_tag("mine"))
+    assert lake.table("t").read(version="mine").num_rows == 30
+    lake.drop_table("t", force=True)
+    run(lambda: lake.table("t").append(pa.table({"id": [7], "p": ["a"]})))
+    assert lake.table("t").read().num_rows == 31
 
 
 def test_mistakes(lake: Lake, delta: Path, tmp_path: Path) -> None:

@@ -180,6 +180,11 @@ GUARANTEES = [
         "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
     ),
     Guarantee(
+        "Neighbouring keys that are asked of an older moment are not answered with newer rows of their pages.",
+        never(file_reader.FileReader.find_neighbours, lambda it: it.max_sequence),
+        "unit/lsm/test_page.py::test_neighbours_of_a_mapped_file",
+    ),
+    Guarantee(
         "A page of a file that is read alone is checked before it is used.",
         never(format.unpack_page, lambda it: it.checksum),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lakebed.lake import imports
+from lakebed.table.commit.commit import CommitRequest
 from lakebed.table.exports.run import _check_partitions
 from lakebed.table.files import adopt
 from lakebed.table.imports.take_over import (
@@ -11,7 +13,7 @@ from lakebed.table.imports.take_over import (
     take_over,
     without_outside,
 )
-from mutations.defects import answer, raise_nothing, returns
+from mutations.defects import answer, pass_on, raise_nothing, replace, returns
 from mutations.guarantee import Guarantee
 
 PARQUET = "behaviour/lake/test_import_parquet.py"
@@ -62,5 +64,20 @@ GUARANTEES = [
         "A file is in the partition that its footer shows.",
         raise_nothing(adopt._check_partition),
         f"{ADOPT}::test_a_partition_is_proven",
+    ),
+    Guarantee(
+        "An import that fails drops nothing that another writer was told to be there.",
+        replace(
+            imports._take_back,
+            lambda original, lake, name, first_schema, *, snapshots=(), tags=(): bool(
+                lake.drop_table(name, force=True)
+            ),
+        ),
+        f"{PARQUET}::test_an_import_that_fails_leaves_the_rows_of_others",
+    ),
+    Guarantee(
+        "Of two imports into one table without rows one fills it.",
+        pass_on(take_over, CommitRequest, is_first=False),
+        f"{PARQUET}::test_two_imports_into_one_new_table",
     ),
 ]

@@ -12,6 +12,7 @@ from itertools import groupby
 from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.http import memory, replies
+from lakebed.http.application import RouteTable
 from lakebed.key_value.port import KeyValue
 from lakebed.objects import create_once
 from lakebed.objects.port import ObjectStore
@@ -19,13 +20,14 @@ from lakebed.repo import directories, fs
 from lakebed.repo.collect import collect
 from lakebed.repo.heads import commit, multipart, write
 from lakebed.repo.lakefs import metaranges, restore, symlinks
-from lakebed.repo.model import commit_graph, names
+from lakebed.repo.model import commit_graph, layout, names
 from lakebed.repo.objects import data, intact
 from lakebed.repo.outside import namespace
 from lakebed.repo.records.records import replace_record
 from lakebed.repo.references import branches, history, mark, tags
 from lakebed.repo.staging import protocol, view
 from lakebed.repo.transport import catalog
+from lakebed.repo.transport.transport import LocalTransport
 from lakebed.repo.verbs import message
 from mutations.defects import (
     always,
@@ -374,5 +376,25 @@ GUARANTEES = [
         "What lakeFS has in a namespace that is shared with it is never deleted.",
         returns(namespace.is_of_lakefs, False),
         f"{LAKEFS}::test_a_shared_namespace_keeps_what_is_of_lakefs",
+    ),
+    Guarantee(
+        "What users had in a namespace before it became a repository's is never deleted.",
+        returns(namespace.start_ulid, ""),
+        f"{LAKEFS}::test_a_shared_namespace_keeps_what_is_of_lakefs",
+    ),
+    Guarantee(
+        "A file that has no name which a repository gives is never deleted by a collection.",
+        replace(layout.made_ulid, lambda original, path: layout.name_ulid(path) or None),
+        "behaviour/repo/test_collection.py::test_what_has_no_name_that_a_repository_gives_stays",
+    ),
+    Guarantee(
+        "A handle of a deleted repository answers no question, and sets no rule of one that is not there.",
+        returns(LocalTransport._look, None),
+        "behaviour/repo/test_repositories.py::test_a_deleted_repository_answers_no_question",
+    ),
+    Guarantee(
+        "A tag called as a word of a path is the one that a request names.",
+        returns(RouteTable._find_as_written, None),
+        "unit/http/test_route_table.py::test_a_slash_in_a_name_is_told_from_one_between_names",
     ),
 ]

@@ -85,7 +85,7 @@ GUARANTEES = [
     Guarantee(
         "A transaction is granted to its own attachment only.",
         never(machine.commit, lambda it: it.node),
-        f"{MACHINE}::test_only_the_current_attachment_is_granted",
+        f"{MACHINE}::test_another_attachment_gets_nothing",
     ),
     Guarantee(
         "A lost reply is given again only for the manifest that was committed.",

@@ -498,6 +498,14 @@ def test_a_new_tenant_of_an_old_name_begins_above_it() -> None:
     assert record.names == {"main": "main-9"}
 
 
+def test_a_tenant_is_at_the_nodes_that_have_it_or_write_for_it() -> None:
+    """Attached, or with a transaction that is not acknowledged."""
+    record, _, txn = in_state(PENDING)
+    assert records.nodes_of(record) == {"a", "b"}
+    assert records.nodes_of(machine.ack(record, ack_of(txn), finished=None, now_ms=NOW).record) == {"b"}
+    assert records.nodes_of(tenant()) == set()
+
+
 def test_a_deleted_tenant_takes_no_attachment() -> None:
     """It is refused."""
     record = machine.delete(in_state(OPEN)[0], now_ms=NOW).record

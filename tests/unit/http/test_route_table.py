@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from starlette.routing import Match, Route
@@ -55,3 +56,42 @@ def test_the_table_finds_what_trying_in_turn_finds(routes: Any) -> None:
             else:
                 with pytest.raises(NotFound, match="There is no route"):
                     table.find(path, method)
+
+
+@pytest.mark.parametrize(
+    ("method", "raw", "place", "parameters"),
+    [
+        ("GET", "refs/main/diff/objects", "refs/{left:path}/diff/{right:path}", {"left": "main", "right": "objects"}),
+        ("GET", "refs/main/diff/commits", "refs/{left:path}/diff/{right:path}", {"left": "main", "right": "commits"}),
+        (
+            "GET",
+            "refs/main/merge/commits",
+            "refs/{source:path}/merge/{branch}",
+            {"source": "main", "branch": "commits"},
+        ),
+        ("GET", "refs/a%2Fdiff/objects", "refs/{ref:path}/objects", {"ref": "a/diff"}),
+        (
+            "GET",
+            "refs/a%2Fb/diff/x%2Fobjects",
+            "refs/{left:path}/diff/{right:path}",
+            {"left": "a/b", "right": "x/objects"},
+        ),
+        ("GET", "refs/a/b/objects", "refs/{ref:path}/objects", {"ref": "a/b"}),
+        ("GET", "refs/a%2Fb%25/objects/stat", "refs/{ref:path}/objects/stat", {"ref": "a/b%"}),
+        ("HEAD", "refs/a%2Fb/objects", "refs/{ref:path}/objects", {"ref": "a/b"}),
+    ],
+)
+def test_a_slash_in_a_name_is_told_from_one_between_names(
+    method: str, raw: str, place: str, parameters: dict[str, str]
+) -> None:
+    """A tag may be called ``objects``, and one ``a/diff``: a client writes the slash of a name as ``%2F``."""
+    by_template = templates(ROUTES["/api/v1"])
+    table = RouteTable(
+        {template: (methods, type("Place", (), {"at": template})()) for template, methods in by_template.items()}
+    )
+    start = "/repositories/analytics/"
+    found, values = table.find(start + unquote(raw), method, (start + raw).encode())
+    assert (found.answer.at, values) == (
+        f"/repositories/{{repository}}/{place}",
+        {"repository": "analytics", **parameters},
+    )

@@ -148,11 +148,38 @@ def test_rows_that_are_read_outlive_the_others() -> None:
     """A read moves a row from the older generation to the younger."""
     cache = RowCache(20 * KIB)
     for number in range(1000):
-        cache.put(b"cold %d" % number, b"v" * 100, generation=0)
+        for _ in range(2):
+            cache.put(b"cold %d" % number, b"v" * 100, generation=0)
         cache.put(b"hot", b"hot", generation=0) if not number else cache.get(b"hot")
     assert cache.get(b"hot") == b"hot"
     assert cache.get(b"cold 0") is None
     assert cache.get(b"cold 999") == b"v" * 100
+
+
+def test_rows_that_are_read_once_put_out_no_others() -> None:
+    """While half of the budget is taken a row stays at its second reading; one in 256 others is mistaken for such."""
+    cache = RowCache(20 * KIB)
+    for number in range(34):
+        cache.put(b"early %02d" % number, b"v" * 100, generation=0)
+    size_bytes = cache.size_bytes
+    for number in range(1000):
+        cache.put(b"once %d" % number, b"v" * 100, generation=0)
+    assert cache.get(b"early 33") == b"v" * 100
+    assert cache.size_bytes < size_bytes + 20 * 308
+    cache.put(b"once 999", b"second", generation=0)
+    assert cache.get(b"once 999") == b"second"
+
+
+def test_rows_are_kept_at_once_where_there_is_room() -> None:
+    """Rows that were written to leave room in the cache: the next ones that are read stay at their first reading."""
+    cache = RowCache(20 * KIB)
+    keys = [b"%02d" % number for number in range(40)]
+    for key in keys:
+        cache.put(key, b"v" * 100, generation=0)
+    cache.discard(keys)
+    for key in keys[:20]:
+        cache.put(key, b"new", generation=cache.generation)
+    assert cache.get_many(keys[:20]) == dict.fromkeys(keys[:20], b"new")
 
 
 def test_a_row_read_before_a_write_is_not_kept() -> None:

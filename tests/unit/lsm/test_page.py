@@ -239,6 +239,30 @@ def test_keys_of_a_mapped_file(tmp_path: Path, has_space: bool) -> None:
     assert reader.get_many(absent, hashes=hash_keys(absent)) == {}
 
 
+def test_neighbours_of_a_mapped_file(tmp_path: Path) -> None:
+    """Keys of a few pages have their values, absent ones none; of others, and below newer rows, nothing is said."""
+    reader = full_reader(store := open_store(str(tmp_path)), written(store))
+    for some in (ROWS[1000:1300], ROWS[59::-1], ROWS[-40:], ROWS[:1] * 20):
+        keys = [key for row in some for key in (row.key, row.key + b"x")]
+        values: dict[bytes, bytes] = {}
+        assert reader.find_neighbours(keys, sequence=None, values=values)
+        assert values == {row.key: row.value for row in some}
+    assert not reader.find_neighbours([row.key for row in ROWS[::60]], sequence=None, values=values)
+    assert not reader.find_neighbours([ROWS[0].key, ROWS[-1].key, ROWS[0].key] * 9, sequence=None, values=values)
+    assert not reader.find_neighbours([row.key for row in ROWS[:50]], sequence=len(ROWS) - 2, values=values)
+
+
+def test_neighbours_of_which_one_is_deleted(tmp_path: Path) -> None:
+    """Where a row is not the value of its key, rows decide, and each key reads as it does alone."""
+    rows = [*ROWS[:40], Row(ROWS[40].key, 7, int(Kind.DELETE), b"", None), *ROWS[41:80]]
+    writer = FileWriter(open_store(str(tmp_path)), "x", file_id="x", options=OPTIONS)
+    writer.write(batch_of(rows))
+    reader = FileReader(open_store(str(tmp_path)), "x", meta=writer.finish(), cache=BlockCache(0))
+    values: dict[bytes, bytes] = {}
+    assert not reader.find_neighbours([row.key for row in rows], sequence=None, values=values)
+    assert values == {}
+
+
 def test_a_page_that_does_not_have_the_key_is_not_kept(tmp_path: Path) -> None:
     """Absent keys that a filter lets pass, however often, put nothing into a full cache; keys that are there do."""
     store = open_store(str(tmp_path))
@@ -340,6 +364,9 @@ def test_damage_under_a_map(tmp_path: Path) -> None:
             keys = [row.key for row in ROWS]
             with pytest.raises(Corruption) as caught:
                 full_reader(store, meta).get_many(keys, hashes=hash_keys(keys))
+            assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
+            with pytest.raises(Corruption) as caught:
+                reader.find_neighbours(keys, sequence=None, values={})
             assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
             rows = reader.rows_from(ROWS[0].key)
             assert rows is not None

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from lakebed.errors import InternalError
+from lakebed.errors import InternalError, Unavailable
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import CollectionPlan, Deletable
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Listing
 from lakebed.reclaim.sweep import BATCH_COUNT_MAX, Progress, Sweeper
 from lakebed.testing import Fault, FaultyStore, RecordingStore
 
@@ -68,7 +68,20 @@ def test_an_error_in_one_batch_is_reported_and_the_rest_goes_on(store: ObjectSto
     report = Sweeper(faulty).sweep(plan(*(f"p{n}" for n in range(BATCH_COUNT_MAX)), "a"))
     assert "a" not in there(store)
     assert report.deleted_count == 1
-    assert "could not be deleted" in report.warnings[-1]
+    assert "objects from p0 on could not be deleted" in report.warnings[-1]
+
+
+def test_objects_outside_go_before_those_that_name_them(store: ObjectStore) -> None:
+    """Proven to be the caller's own, each is deleted in the store of its URL; the same names inside stay."""
+    outside = open_store(f"memory://sweep-outside-{next(_names)}")
+    for name in ("a", "kept"):
+        outside.put(name, b"xx")
+    recorded = RecordingStore(store)
+    urls = [outside.url(name) for name in ("a", "missing")]
+    report = Sweeper(recorded, reaches_outside=True).sweep(plan("b", *urls))
+    assert (there(store), there(outside)) == (["a", "kept", "version"], ["kept"])
+    assert [call.call.paths for call in recorded.trace] == [tuple(urls), ("b",)]
+    assert (report.hidden_count, report.deleted_count, report.warnings) == (0, 3, ("careful",))
 
 
 def test_while_a_version_is_visible_its_files_stay(store: ObjectStore) -> None:
@@ -85,3 +98,20 @@ def test_it_never_leaves_its_store(store: ObjectStore, path: str) -> None:
     with pytest.raises(InternalError):
         Sweeper(store).sweep(plan("a", path))
     assert "a" in there(store)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_report_of_a_store_that_cannot_be_collected_counts_nothing(dry_run: bool) -> None:
+    """It says why, and that nothing was hidden, deleted or kept."""
+    report = CollectionReport.not_collected("t", Unavailable("The store is away.", kind="away"), dry_run=dry_run)
+    assert (report.hidden_count, report.deleted_count, report.deleted_bytes, report.kept) == (0, 0, 0, {})
+    assert (report.problem, report.problem_kind, report.dry_run) == ("The store is away.", "away", dry_run)
+    assert "not collected: away" in repr(report)
+    assert "not collected" not in repr(Sweeper(open_store("memory://none")).sweep(plan(), dry_run=dry_run))
+
+
+@pytest.mark.parametrize(("count", "title"), [(100, ""), (101, "100 of 101")])
+def test_a_listing_in_a_notebook_says_when_it_is_cut(count: int, title: str) -> None:
+    """Its first hundred rows are shown."""
+    shown = Listing(Deletable(f"p{number}", 1, "dead") for number in range(count))._repr_html_()
+    assert (title in shown, " of " in shown, "p99" in shown, "p100" in shown) == (True, bool(title), True, False)

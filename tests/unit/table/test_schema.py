@@ -114,6 +114,12 @@ def test_refusals(schema: TableSchema, change: object, sentence: str) -> None:
         ({"options": {"bucket": "3"}}, "needs option 'bucket-key'"),
         ({"options": {"bucket": "3", "bucket-key": "q"}}, "does not exist"),
         ({"primary_keys": ["k"], "options": {"bucket": "1", "bucket-key": "v"}}, "not part of the primary key"),
+        ({"primary_keys": None}, "Columns are given by their names, as one text or several, and NoneType was given"),
+        ({"partition_keys": None}, "NoneType was given: leave the argument out if there are none"),
+        ({"primary_keys": b"k"}, "Columns are given by their names, as one text or several, and int was given"),
+        ({"primary_keys": 5}, "and int was given"),
+        ({"primary_keys": ["k", None]}, "and NoneType was given"),
+        ({"comment": 5}, "The comment of a table is a text, and int was given"),
     ],
 )
 def test_refused_tables(arguments: dict[str, object], sentence: str) -> None:

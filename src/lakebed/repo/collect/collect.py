@@ -19,7 +19,8 @@ old one is refused, an old commit is marked, and a copy is a copy of bytes. A ma
 until it is final: of two that run at once, neither removes a mark that the other relies on.
 
 Invariants: a collector may stop at any step, and any number may run; unreadable data protects everything;
-imported objects are never deleted. A clock that is ahead refuses uploads and expires commits early by what it is ahead
+imported objects are never deleted, nor is what has no name that a repository gives, or one of before it was made in a
+namespace that was lakeFS's. A clock that is ahead refuses uploads and expires commits early by what it is ahead
 of the store's: of the two clocks the earlier counts. Does not know: how to subtract (`Subtraction`), or to delete.
 """
 
@@ -47,6 +48,7 @@ from lakebed.repo.model.layout import (
     METARANGE_FOLDER,
     RANGE_FOLDER,
     UPLOAD_FOLDER,
+    made_ulid,
     metarange_path,
     name_ulid,
     range_path,
@@ -54,6 +56,7 @@ from lakebed.repo.model.layout import (
 from lakebed.repo.model.model import MetarangeRef, RangeMeta
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.outside.namespace import start_ulid
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.superseded import trim_superseded
 from lakebed.repo.references.history import index_history
@@ -176,6 +179,8 @@ class _Collection:
         self._context = context
         self._grace_ms = round(options.grace.total_seconds() * 1000)
         self._subtract = subtract
+        record = context.record
+        self._since = start_ulid(record.uid) if record.is_shared else ""  # what is older was there before
         self._run_id = mint_file_id(environment=context.environment).encode()
         self._marked: list[str] = []
         self._gone: list[str] = []
@@ -244,7 +249,7 @@ class _Collection:
             meta
             for folder in (RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER, DERIVED_FOLDER)
             for meta in store.list(folder)
-            if _is_older(name_ulid(meta.path), boundary)
+            if self._since <= (made_ulid(meta.path) or boundary) < boundary
         ]
         return _Listed(pa.Table.from_batches(self._objects(boundary), schema=LISTED_SCHEMA), tuple(files), boundary)
 
@@ -255,7 +260,7 @@ class _Collection:
             ulid = meta.path[len(DATA_FOLDER) + 1 :]
             if ulid >= boundary:
                 break  # names are in the order of their times
-            if is_file_id(ulid):
+            if is_file_id(ulid) and ulid >= self._since:
                 ulids.append(ulid)
                 sizes.append(meta.size_bytes)
             if len(ulids) == _LISTED_COUNT:

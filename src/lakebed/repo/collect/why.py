@@ -13,7 +13,6 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.lsm.file_id import is_file_id
 from lakebed.reclaim.model import Explanation, Pin
 from lakebed.repo.collect.addresses import addresses_of, addresses_of_ranges
 from lakebed.repo.model.entry import address_ulid
@@ -24,8 +23,8 @@ from lakebed.repo.model.layout import (
     METARANGE_FOLDER,
     RANGE_FOLDER,
     UPLOAD_FOLDER,
+    made_ulid,
     metarange_path,
-    name_ulid,
     range_path,
 )
 from lakebed.repo.model.model import Branch, MetarangeRef
@@ -56,7 +55,8 @@ def why(context: RepositoryContext, path: str) -> Explanation:
         )
     if path == CLOCK_PATH:
         return Explanation(path, (), "Each collection puts this anew, to be told the store's time.")
-    if path.startswith(f"{DERIVED_FOLDER}/") and is_file_id(name_ulid(path)):
+    is_made = made_ulid(path) is not None
+    if is_made and path.startswith(f"{DERIVED_FOLDER}/"):
         return Explanation(
             path,
             (),
@@ -65,7 +65,7 @@ def why(context: RepositoryContext, path: str) -> Explanation:
         )
     ulid = address_ulid(path)
     folders = (f"{RANGE_FOLDER}/", f"{METARANGE_FOLDER}/", f"{UPLOAD_FOLDER}/")
-    is_file = path.startswith(folders) and is_file_id(name_ulid(path))
+    is_file = is_made and path.startswith(folders)
     if ulid is None and not is_file:
         return Explanation(
             path, (), f"The repository {context.name} made no such object, so it neither needs nor deletes it."

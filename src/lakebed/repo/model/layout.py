@@ -30,10 +30,11 @@ DO NOT CHANGE any of them: they are stored.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
-from lakebed.lsm.file_id import FILE_ID_CHARACTERS
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id
 
 CLOCK_PATH: Final = "_clock"
 """Put anew by each collection, to be told the store's time."""
@@ -55,6 +56,23 @@ CATALOG_KEY: Final = b"home"
 """The identity of this catalog; the record changes with each repository that is made."""
 IDENTITY_KEY: Final = b"identity"
 """Users, groups and policies of the server."""
+
+
+_MADE: Final = re.compile(
+    rf"(?:(?:{DATA_FOLDER}|{UPLOAD_FOLDER})/|(?:{RANGE_FOLDER}|{METARANGE_FOLDER})/[0-9a-f]+-)(?P<file>\w{{{FILE_ID_CHARACTERS}}})"
+    rf"|{DERIVED_FOLDER}/[0-9a-f]+-(?P<derived>\w{{{FILE_ID_CHARACTERS}}})\.[a-z0-9.]+",
+    re.ASCII,
+)
+
+
+def made_ulid(path: str) -> str | None:
+    """The ULID in the name of an object that a repository makes; None: it gives no object that name. Pure.
+
+    What else is in its folders is another's, who had the folder before or has put it there.
+    """
+    match = _MADE.fullmatch(path)
+    ulid = "" if match is None else match["file"] or match["derived"]
+    return ulid if is_file_id(ulid) else None
 
 
 def name_ulid(path: str) -> str:

@@ -16,20 +16,16 @@ import msgspec
 
 from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, NotFound
-from lakebed.lsm.file_id import is_file_id, mint_file_id
+from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import check_path, parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.repo.model.layout import (
     CLOCK_PATH,
-    DATA_FOLDER,
-    DERIVED_FOLDER,
     LAKEFS_FOLDER,
     MARKER_PATH,
-    METARANGE_FOLDER,
-    RANGE_FOLDER,
-    UPLOAD_FOLDER,
+    made_ulid,
 )
 from lakebed.runtime import Environment
 
@@ -42,8 +38,8 @@ METADATA_FOLDER: Final = "_repositories"
 STORE_SUFFIXES: Final = (".db", ".kv", REPOSITORY_SUFFIX)
 """Ends of the names of stores at the top of a lake: databases of tables, databases, repositories (`lakebed.lake`)."""
 
-_FOLDERS: Final = frozenset((RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER, DERIVED_FOLDER))
-"""Of a namespace, in which every object is ours; of those in `DATA_FOLDER` the ones that have the name of an upload."""
+_TIME_CHARACTERS: Final = 10
+"""Of a ULID, before what is random."""
 
 _LOCAL: Final = "local://"
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
@@ -145,12 +141,21 @@ def holds_lakefs(storage: ObjectStore, folder: str) -> bool:
     return any(True for _ in storage.sub(folder).list(LAKEFS_FOLDER))
 
 
-def is_of_lakefs(path: str) -> bool:
-    """Whether a path in a shared namespace is not of lakebed: lakeFS's own files of a repository, or what it names."""
-    folder, _, name = path.rpartition("/")
-    if folder == DATA_FOLDER:
-        return not is_file_id(name)
-    return path not in (MARKER_PATH, CLOCK_PATH) and path.partition("/")[0] not in _FOLDERS and not is_probe(path)
+def is_of_lakefs(path: str, *, uid: str = "") -> bool:
+    """Whether a path in a shared namespace is not of lakebed: lakeFS's own files of a repository, or what it names.
+
+    Args:
+        uid: of the repository: what has the name of an older object was there before it. Empty: only names count.
+    """
+    if path in (MARKER_PATH, CLOCK_PATH) or is_probe(path):
+        return False
+    ulid = made_ulid(path)
+    return ulid is None or ulid < start_ulid(uid)
+
+
+def start_ulid(uid: str) -> str:
+    """The least ULID of what a repository makes: those of its first millisecond are not in order. Pure."""
+    return uid[:_TIME_CHARACTERS]
 
 
 def claim_namespace(

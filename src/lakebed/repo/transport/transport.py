@@ -22,9 +22,10 @@ from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_writable
 from lakebed.repo.references.branches import load_branch, peek_branch
+from lakebed.repo.references.tags import refuse_deleted
 from lakebed.repo.staging.view import View, at_reference
 from lakebed.repo.transport.local_objects import local_store
-from lakebed.repo.verbs.message import ListVerb, RepositoryFacts, Verb, facts_of
+from lakebed.repo.verbs.message import Described, ListVerb, RepositoryFacts, Verb, facts_of
 from lakebed.repo.verbs.reading import Exists, Stat
 
 R = TypeVar("R")
@@ -174,10 +175,17 @@ class LocalTransport(Transport):
 
     def call(self, verb: Verb[R], **local: Any) -> R:
         with verb.room():
+            self._look(verb)
             return verb.run(self._context, **local)
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
+        self._look(verb)
         return verb.rows(self._context, amount=amount)
+
+    def _look(self, verb: Described) -> None:
+        """Raise `NotFound` (``repository_not_found``) where the verb would not see that the repository was deleted."""
+        if verb.looks_first:
+            refuse_deleted(self._context)
 
     def commit_id(self, branch: str) -> str:
         return load_branch(self._context, branch)[0].commit_id

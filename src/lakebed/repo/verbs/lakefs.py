@@ -11,10 +11,18 @@ from lakebed.repo.lakefs.metaranges import LakefsNamespace, RefsDump
 from lakebed.repo.lakefs.restore import RestoreReport, restore_refs
 from lakebed.repo.outside.import_policy import real_url
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.verbs.message import Verb, verb
+from lakebed.repo.verbs.message import Verb, look_first, verb
 
 
-@verb("restore_refs", role="write", effort="long", gives=RestoreReport, changes=("url",), author="committer")
+@look_first
+@verb(
+    "restore_refs",
+    role="write",
+    effort="long",
+    gives=RestoreReport,
+    changes=("url",),
+    author="committer",
+)
 class RestoreRefs(Verb[RestoreReport], frozen=True, kw_only=True):
     """Make the commits, branches and tags of a dump of lakeFS those of a bare repository.
 
@@ -39,6 +47,7 @@ class RestoreRefs(Verb[RestoreReport], frozen=True, kw_only=True):
         return restore_refs(context, source, self.dump or source.load_dump(), committer=self.committer or "")
 
 
+@look_first
 @verb("dump_refs", role="write", effort="long", gives=DumpReport, changes_nothing=True)
 class DumpRefs(Verb[DumpReport], frozen=True):
     """Write commits, branches and tags into the repository's own namespace, as lakeFS restores them.

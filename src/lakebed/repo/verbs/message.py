@@ -49,6 +49,8 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
         reads_other_stores: `run` takes ``storage_options``, the credentials for stores outside the storage.
         is_large: the message may be as large as one that stages many objects.
         frees_space: it gives up what a collection may then take, or collects: on a full disk it may use the reserve.
+        looks_first: it uses records that stay for a while when a repository is deleted, unlike its branches: whether it
+            was deleted is looked up before it runs, by 1 read.
         changes: fields that name what is changed, for the audit log: the first that is set.
         author: the field that names who makes the change, which only a server knows; None: there is none.
         summary: one sentence, for the description of the interface.
@@ -62,6 +64,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     reads_other_stores: ClassVar[bool] = False
     is_large: ClassVar[bool] = False
     frees_space: ClassVar[bool] = False
+    looks_first: ClassVar[bool] = False
     changes: ClassVar[tuple[str, ...]]
     author: ClassVar[str | None]
     summary: ClassVar[str]
@@ -128,6 +131,12 @@ def verb(
         return kind
 
     return declare
+
+
+def look_first(kind: type[V]) -> type[V]:
+    """Declare of a class that it looks first: see `Described.looks_first`."""
+    kind.looks_first = True
+    return kind
 
 
 def texts(metadata: Mapping[str, str] | None) -> Texts | None:

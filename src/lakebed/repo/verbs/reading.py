@@ -19,7 +19,7 @@ from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve, resolve_commit
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import at_reference, read_reference, rows_of_moment
-from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, RepositoryFacts, Verb, facts_of, verb
+from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, RepositoryFacts, Verb, facts_of, look_first, verb
 
 
 @verb("describe", role="read", effort="look", gives=RepositoryFacts)
@@ -143,6 +143,7 @@ class CommonAncestor(Verb[str | None], frozen=True, kw_only=True):
             return merge_base(context, left, right, snapshot=snapshot)
 
 
+@look_first
 @verb("reflog", role="read", effort="compute", gives=list[ReflogLine])
 class Reflog(Verb[list[ReflogLine]], frozen=True, kw_only=True):
     """Where a branch, or every branch, has been, oldest first.

@@ -13,7 +13,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import list_branches
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.references.tags import list_tags
-from lakebed.repo.verbs.message import ListVerb, Milliseconds, Verb, verb
+from lakebed.repo.verbs.message import ListVerb, Milliseconds, Verb, look_first, verb
 
 
 class NamedCommit(NamedTuple):
@@ -27,6 +27,7 @@ def _first(rows: Iterator[NamedCommit], amount: int | None) -> Iterator[NamedCom
     return rows if amount is None else islice(rows, check_amount(max(0, amount)))
 
 
+@look_first
 @verb("branches", role="read", effort="compute", gives=list[NamedCommit])
 class Branches(ListVerb[NamedCommit], frozen=True, kw_only=True):
     """Branches, in the order of their names."""
@@ -67,7 +68,15 @@ class DeleteBranch(Verb[None], frozen=True, kw_only=True):
         delete_branch(context, self.name, committer=self.committer)
 
 
-@verb("undelete_branch", role="write", effort="compute", gives=None, changes=("name",), author="committer")
+@look_first
+@verb(
+    "undelete_branch",
+    role="write",
+    effort="compute",
+    gives=None,
+    changes=("name",),
+    author="committer",
+)
 class UndeleteBranch(Verb[None], frozen=True, kw_only=True):
     """Bring a deleted branch back at the commit it had."""
 
@@ -78,6 +87,7 @@ class UndeleteBranch(Verb[None], frozen=True, kw_only=True):
         undelete_branch(context, self.name, committer=self.committer)
 
 
+@look_first
 @verb("tags", role="read", effort="compute", gives=list[NamedCommit])
 class Tags(ListVerb[NamedCommit], frozen=True, kw_only=True):
     """Tags, in the order of their names."""
@@ -104,6 +114,7 @@ class CreateTag(Verb[Tag], frozen=True, kw_only=True):
         return create_tag(context, self.name, commit_id=commit_id, owner=self.owner, lifetime_ms=self.lifetime_ms)
 
 
+@look_first
 @verb("delete_tag", role="write", effort="compute", gives=None, changes=("name",), frees_space=True)
 class DeleteTag(Verb[None], frozen=True, kw_only=True):
     """Remove a tag."""

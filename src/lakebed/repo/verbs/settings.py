@@ -10,9 +10,10 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.hooks import Webhook, set_webhooks, webhooks
 from lakebed.repo.records.protection import Blocked, ProtectionRule, protect, protected, unprotect
 from lakebed.repo.records.retention import RetentionRules, delete_retention, load_retention, store_retention
-from lakebed.repo.verbs.message import Verb, verb
+from lakebed.repo.verbs.message import Verb, look_first, verb
 
 
+@look_first
 @verb("protect", role="admin", effort="write", gives=ProtectionRule, changes=("pattern",))
 class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):
     """Protect the branches that a pattern matches."""
@@ -24,6 +25,7 @@ class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):
         return protect(context, self.pattern, blocked=cast(tuple[Blocked, ...], tuple(self.blocked)))
 
 
+@look_first
 @verb("unprotect", role="admin", effort="write", gives=None, changes=("pattern",))
 class Unprotect(Verb[None], frozen=True, kw_only=True):
     """Remove the protection rule of a pattern."""
@@ -34,6 +36,7 @@ class Unprotect(Verb[None], frozen=True, kw_only=True):
         unprotect(context, self.pattern)
 
 
+@look_first
 @verb("protected", role="read", effort="look", gives=tuple[ProtectionRule, ...])
 class Protected(Verb[tuple[ProtectionRule, ...]], frozen=True):
     """The rules of protected branches, sorted by pattern."""
@@ -42,6 +45,7 @@ class Protected(Verb[tuple[ProtectionRule, ...]], frozen=True):
         return protected(context)
 
 
+@look_first
 @verb("retention", role="read", effort="look", gives=RetentionRules | None)
 class Retention(Verb[RetentionRules | None], frozen=True):
     """The rules of retention."""
@@ -50,6 +54,7 @@ class Retention(Verb[RetentionRules | None], frozen=True):
         return load_retention(context)
 
 
+@look_first
 @verb("set_retention", role="admin", effort="write", gives=RetentionRules, frees_space=True)
 class SetRetention(Verb[RetentionRules], frozen=True, kw_only=True):
     """Replace the rules of retention, in days."""
@@ -61,6 +66,7 @@ class SetRetention(Verb[RetentionRules], frozen=True, kw_only=True):
         return store_retention(context, default_days=self.default_days, branch_days=self.branch_days)
 
 
+@look_first
 @verb("delete_retention", role="admin", effort="write", gives=None)
 class DeleteRetention(Verb[None], frozen=True):
     """Remove the rules of retention, so that nothing expires any more."""
@@ -69,6 +75,7 @@ class DeleteRetention(Verb[None], frozen=True):
         delete_retention(context)
 
 
+@look_first
 @verb("webhooks", role="admin", effort="look", gives=tuple[Webhook, ...], changes_nothing=True)
 class Webhooks(Verb[tuple[Webhook, ...]], frozen=True):
     """The webhooks that run before and after commits and merges."""
@@ -77,6 +84,7 @@ class Webhooks(Verb[tuple[Webhook, ...]], frozen=True):
         return webhooks(context.key_value, keys=context.keys)
 
 
+@look_first
 @verb("set_webhooks", role="admin", effort="write", gives=None)
 class SetWebhooks(Verb[None], frozen=True, kw_only=True):
     """Replace all webhooks."""

@@ -32,7 +32,7 @@ from lakebed.repo.references.commits import Walk
 from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.references.tags import find_tag, list_tags
-from lakebed.repo.verbs.message import Milliseconds, Verb, verb
+from lakebed.repo.verbs.message import Milliseconds, Verb, look_first, verb
 
 _DIGITS: Final = re.compile(r"[0-9]+")
 
@@ -111,6 +111,7 @@ class Pins(Verb[list[Pin]], frozen=True):
         return pins
 
 
+@look_first
 @verb("unpin", role="write", effort="compute", gives=None, changes=("name",), frees_space=True)
 class Unpin(Verb[None], frozen=True, kw_only=True):
     """Remove a pin that is a tag.
@@ -175,6 +176,7 @@ class Restore(Verb[Version], frozen=True, kw_only=True):
         return _version_of(context, new.id, new.commit)
 
 
+@look_first
 @verb("why", role="read", effort="long", gives=Explanation)
 class Why(Verb[Explanation], frozen=True, kw_only=True):
     """Who needs an object of the storage, or when it may go."""
@@ -185,6 +187,7 @@ class Why(Verb[Explanation], frozen=True, kw_only=True):
         return why(context, self.path)
 
 
+@look_first
 @verb("plan_collection", role="admin", effort="long", gives=CollectionPlan, changes_nothing=True)
 class PlanCollection(Verb[CollectionPlan], frozen=True, kw_only=True):
     """What a collection would delete now."""
@@ -196,6 +199,7 @@ class PlanCollection(Verb[CollectionPlan], frozen=True, kw_only=True):
         return plan_collection(context, options=_options(self.grace_s))
 
 
+@look_first
 @verb("collect", role="admin", effort="long", gives=CollectionReport, frees_space=True)
 class Collect(Verb[CollectionReport], frozen=True, kw_only=True):
     """Delete what nothing needs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from starlette.responses import PlainTextResponse, Response
@@ -63,15 +64,15 @@ async def create_branch(call: RepositoryCall) -> Response:
 @BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
 async def delete_branch(call: RepositoryCall) -> None:
     """Delete a branch and its uncommitted changes."""
-    context = await call.context(force=call.flag("force"))
-    await call.heavy(actions.delete_branch, context, call.path["branch"], committer=call.committer)
+    name, committer = call.path["branch"], call.committer
+    await call.give_up(partial(actions.delete_branch, name=name, committer=committer), force=call.flag("force"))
 
 
 @BRANCHES.add("PUT", _ONE, "resetBranch", needs="write", takes=ResetCreation, gives={204: None}, audited=True)
 async def reset_branch(call: RepositoryCall) -> None:
     """Discard uncommitted changes: all, at a path, or below a prefix."""
     body = await call.read(ResetCreation)
-    context, name = await call.context(force=bool(body.force)), call.path["branch"]
+    name = call.path["branch"]
     if body.type == "reset":
         reset = Reset(branch=name)
     elif not body.path:
@@ -80,7 +81,7 @@ async def reset_branch(call: RepositoryCall) -> None:
         reset = Reset(branch=name, path=body.path)
     else:
         reset = Reset(branch=name, prefix=body.path)
-    await call.heavy(reset.run, context)
+    await call.give_up(reset.run, force=bool(body.force))
 
 
 @BRANCHES.add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from starlette.responses import Response
@@ -58,5 +59,5 @@ async def get_tag(call: RepositoryCall) -> Ref:
 @TAGS.add("DELETE", _ONE, "deleteTag", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
 async def delete_tag(call: RepositoryCall) -> None:
     """Delete a tag."""
-    context = await call.context(force=call.flag("force"))
-    await call.heavy(actions.delete_tag, context, call.path["tag"], committer=call.committer)
+    name, committer = call.path["tag"], call.committer
+    await call.give_up(partial(actions.delete_tag, name=name, committer=committer), force=call.flag("force"))

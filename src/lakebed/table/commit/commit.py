@@ -29,7 +29,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.backoff import Backoff, Pauses
-from lakebed.errors import Conflict, LakebedError, NotFound
+from lakebed.errors import AlreadyExists, Conflict, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.log import logger
 from lakebed.objects.port import ObjectMeta
@@ -149,6 +149,8 @@ class CommitRequest:
     schema_id: int | None = None
     """Of the newest schema: with another one the commit is a `Conflict` of kind ``schema_changed``. None: rows written
     under an older schema are carried, as readers read them; see `conflicts.check_schemas`."""
+    is_first: bool = False
+    """The table has no version: where another writer has made one, the commit is `AlreadyExists` (``table_exists``)."""
     own: Sequence[BucketChange] = ()
     """Changes whose files were written for this commit, and that no other commit was asked for. Where the pair of user
     and identifier is found committed before the first try, these files are deleted."""
@@ -318,6 +320,13 @@ class _Commit:
 
     def _stage(self, head: Snapshot | None, inherited: InheritedState) -> Snapshot:
         """Write everything that the next snapshot references; return that snapshot, not yet visible."""
+        if self.request.is_first and head is not None:
+            raise AlreadyExists(
+                f"The table {self.branch.name} has got rows meanwhile, from another writer: nothing was added to them. "
+                "Append to them, or choose another table.",
+                kind="table_exists",
+                table=self.branch.name,
+            )
         snapshot_id = self.branch.snapshots.next_id(head)
         follows = {FOLLOWS: str(head.id)} if head is not None and snapshot_id != head.id + 1 else {}
         staged = self._stage_change(head)

@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, OutcomeUnknown
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.discard import discard_changes
+from lakebed.table.commit.commit import CommitRequest, commit
 from lakebed.table.imports.model import ImportOptions, Source, SourceFile
 from lakebed.table.imports.take_over import (
     ImportPlan,
@@ -31,7 +32,6 @@ from lakebed.table.imports.take_over import (
 )
 from lakebed.table.model.model import BucketChange, DataField, Snapshot, TableSchema
 from lakebed.table.model.types import parse_type, without_field_ids
-from lakebed.table.rows.rows import commit_changes
 from lakebed.table.schema.schema import new_schema
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class VersionImport:
     def carry_out(self, table: Table, plan: VersionPlan, progress: ProgressCall | None) -> Snapshot:
         """Copy and rewrite what is new, and commit the version. One without a change has the newest snapshot.
 
-        Raises `NotFound`: a file is gone; and as `commit_changes`. What was copied is deleted after both.
+        Raises `NotFound`: a file is gone; and as `commit`. What was copied is deleted after both.
         """
         newest = table.latest()
         if self.options.in_place:
@@ -155,7 +155,12 @@ class VersionImport:
             ]
             snapshot = newest
             if newest is None or added or deleted or newest.schema_id != plan.plan.schema.id:
-                snapshot = commit_changes(table.context, [*deleted, *added], kind="OVERWRITE" if deleted else "APPEND")
+                request = CommitRequest(
+                    "OVERWRITE" if deleted else "APPEND", [*deleted, *added], is_first=newest is None
+                )
+                snapshot = commit(table.context, request)
+        except OutcomeUnknown:
+            raise  # the files may be those of a version
         except Exception:
             discard_changes(table.context, [without_outside(change, outside) for change in added])
             raise

@@ -31,13 +31,14 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, map_in_pool
 from lakebed.table.branch.discard import discard, discard_changes
 from lakebed.table.codec.binary_row import EMPTY_ROW, encode_rows
+from lakebed.table.commit.commit import CommitRequest, commit
 from lakebed.table.files.adopt import AdoptedFile, describe_file, read_footer
 from lakebed.table.files.placement import Placement, bucket_folders
 from lakebed.table.imports.field_ids import ids_of
 from lakebed.table.imports.model import ImportOptions, ImportProgress, ImportReport, Source, SourceFile
 from lakebed.table.model.model import BucketChange, DataFile, Snapshot, TableSchema
 from lakebed.table.model.types import arrow_type
-from lakebed.table.rows.rows import commit_changes, new_writer
+from lakebed.table.rows.rows import new_writer
 from lakebed.table.write.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
 from lakebed.texts import format_value
 
@@ -104,10 +105,10 @@ def take_over(
         carrier: copies and rewrites elsewhere, such as in tasks of Spark; None: in this process.
 
     Raises:
-        AlreadyExists: the table has a snapshot, and `append` is not set.
+        AlreadyExists: the table has a snapshot, perhaps since another import began, and `append` is not set.
         InvalidRequest: a file does not fit; nothing is changed.
         NotFound: a file of the source is gone.
-        Conflict, OutcomeUnknown: as `commit_changes`.
+        Conflict, OutcomeUnknown: as `commit`.
 
     Cost: the footer of each file (1 HEAD and 1 GET); a copy (1 COPY and 1 HEAD inside one bucket, else the bytes
     through this process) unless in place; 1 commit. Rewriting holds the writer's buffer in memory.
@@ -129,8 +130,11 @@ def take_over(
     changes = (carrier or carry)(table, plan, progress)
     outside = {file.entry.external_path for file in plan.taken if file.entry.external_path is not None}
     try:
-        snapshot = commit_changes(table.context, changes) if changes or newest is None else newest
-    except (Conflict, InvalidRequest, NotFound):
+        if changes or newest is None:
+            snapshot = commit(table.context, CommitRequest("APPEND", changes, is_first=not options.append))
+        else:
+            snapshot = newest
+    except (AlreadyExists, Conflict, InvalidRequest, NotFound):
         # These say that nothing was committed; any other error leaves that open.
         discard_changes(table.context, [without_outside(change, outside) for change in changes])
         raise

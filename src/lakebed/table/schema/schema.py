@@ -160,6 +160,8 @@ def new_schema(
     Raises `InvalidRequest`: no columns, duplicate or reserved names, keys that are not columns, nested keys, a
     partition column outside the primary key, or options that `check_options` or `check_sequence` refuse.
     """
+    if not isinstance(comment or "", str):
+        raise _invalid(f"The comment of a table is a text, and {type(comment).__name__} was given.")
     fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else _given_fields(columns)
     primary_keys, partition_keys = names_of(primary_keys), names_of(partition_keys)
     _check_names([field.name for field in fields])
