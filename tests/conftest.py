@@ -165,7 +165,8 @@ def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         missing("Azurite is not installed: run `npm install` in tests/servers (make test does)")
     folder = tmp_path_factory.mktemp("azure")
     port, log = free_port(), folder / "log"
-    command = [str(AZURITE), "--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck"]
+    command = [str(AZURITE), "--blobPort", str(port), "--inMemoryPersistence"]
+    command += ["--skipApiVersionCheck", "--disableTelemetry"]
     options = {
         "azure_storage_account_name": AZURITE_ACCOUNT,
         "azure_storage_account_key": AZURITE_KEY,
