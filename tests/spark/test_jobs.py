@@ -141,6 +141,7 @@ def test_files_outside_the_table(
     writer.write(rows(range(7)))
     writer.finish()
     stray = roots[0] / "p=0" / "bucket-0" / "data-of-another-table.parquet"
+    stray.parent.mkdir(parents=True, exist_ok=True)  # a writer begins with any of the roots
     stray.write_bytes(b"x")
     table.expire(retain_max=1, retain_min=1)
     assert jobs.collect_table(spark, table, grace_ms=0).deleted_count == 4
