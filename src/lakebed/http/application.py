@@ -78,6 +78,8 @@ class _Place:
     pattern: re.Pattern[str]
     written: re.Pattern[str]
     """Of the path as a client writes it: a slash in a name is encoded, so a name is one segment."""
+    with_slashes: frozenset[str]
+    """Names that may have slashes."""
     methods: frozenset[str]
     answer: ASGIApp
 
@@ -99,7 +101,8 @@ class RouteTable:
             pattern = compile_path(template)[0]
             words = frozenset(methods)
             written = compile_path(template.replace(":path}", "}"))[0]
-            place = _Place(pattern, written, words | {"HEAD"} if "GET" in words else words, answer)
+            with_slashes = frozenset(_NAME_WITH_SLASHES.findall(template))
+            place = _Place(pattern, written, with_slashes, words | {"HEAD"} if "GET" in words else words, answer)
             self._places.append(place)
             self._names[group] = number, tuple(pattern.groupindex)
             patterns.append(f"({_GROUP_NAME.sub('(', pattern.pattern)})")
@@ -138,8 +141,11 @@ class RouteTable:
         text = raw_path.decode("latin-1")
         for place in self._places:
             match = place.written.match(text) if method in place.methods else None
-            if match is not None:
-                return place, {name: unquote(value) for name, value in match.groupdict().items()}
+            if match is None:
+                continue
+            values = {name: unquote(value) for name, value in match.groupdict().items()}
+            if all(name in place.with_slashes or "/" not in value for name, value in values.items()):
+                return place, values
         return None
 
     def _find_later(self, path: str, method: str, first: int) -> tuple[_Place, dict[str, str]]:
@@ -153,6 +159,7 @@ class RouteTable:
 
 
 _GROUP_NAME: Final = re.compile(r"\(\?P<\w+>")
+_NAME_WITH_SLASHES: Final = re.compile(r"{(\w+):path}")
 _NOWHERE: Final = RouteTable({})
 
 

@@ -8,6 +8,7 @@ not put again: the system reports such a failure once, and a second sync would c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from typing_extensions import Buffer
@@ -95,16 +96,32 @@ def create_once(
 def put_new_each(store: ObjectStore, objects: Sequence[tuple[str, Buffer]]) -> None:
     """Put small objects create-only under unique names, all of them durable when this returns; else as `put_new`.
 
+    A collection without a grace may delete some of them before they are synced: that is no error, as it would be none
+    a moment later.
+
     Raises as `put_new`; `OutcomeUnknown`, kind ``unsynced``: they are there, and not durable, whatever is tried.
     """
     try:
         store.put_each(objects)
+    except NotFound:
+        _sync_present(store, [path for path, _ in objects])
     except (AlreadyExists, OutcomeUnknown) as error:
         if error.kind == "unsynced":
             raise
         for path, body in objects:
             put_new(store, path, body, durable=False)
-        store.sync([path for path, _ in objects])  # also those that were there, of which only the name may be durable
+        # Also those that were there, of which only the name may be durable.
+        _sync_present(store, [path for path, _ in objects])
+
+
+def _sync_present(store: ObjectStore, paths: Sequence[str]) -> None:
+    """Sync objects, but for those that were deleted meanwhile."""
+    try:
+        store.sync(paths)
+    except NotFound:
+        for path in paths:
+            with suppress(NotFound):
+                store.sync([path])
 
 
 def put_new(store: ObjectStore, path: str, body: Buffer, *, durable: bool = True) -> None:

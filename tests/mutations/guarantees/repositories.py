@@ -100,7 +100,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Objects that are stored together are durable also after the reply to one of them was lost.",
-        skip(create_once.put_new_each, ObjectStore.sync),
+        skip(create_once._sync_present, ObjectStore.sync),
         "behaviour/repo/test_uploads_together.py::test_a_lost_reply_makes_no_bytes_less_durable",
     ),
     Guarantee(

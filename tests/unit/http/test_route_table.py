@@ -58,6 +58,15 @@ def test_the_table_finds_what_trying_in_turn_finds(routes: Any) -> None:
                     table.find(path, method)
 
 
+def test_a_slash_is_in_no_name_that_has_none() -> None:
+    """The name of a table has none, so the path is another one."""
+    table = RouteTable(
+        {template: ({"GET"}, type("Place", (), {"at": template})()) for template in ("/t/{table}", "/{rest:path}")}
+    )
+    place, values = table.find("/t/a/b", "GET", b"/t/a%2Fb")
+    assert (place.answer.at, values) == ("/{rest:path}", {"rest": "t/a/b"})
+
+
 @pytest.mark.parametrize(
     ("method", "raw", "place", "parameters"),
     [

@@ -235,6 +235,23 @@ def test_a_file_that_cannot_be_synced_is_an_error(store: Any, monkeypatch: pytes
     assert failed.value.kind == "io_error"
 
 
+def test_what_is_deleted_before_it_is_synced_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection without a grace deletes what nothing names yet; the other objects are synced."""
+    store = open_store(tmp_path)
+    flushed: list[str] = []
+    sync_named = local.LocalDriver._sync_named
+
+    def collect_before(driver: local.LocalDriver, names: Sequence[tuple[str, bool]]) -> None:
+        (tmp_path / "data" / "2").unlink(missing_ok=True)
+        sync_named(driver, names)
+        flushed.extend(path for path, _ in names)
+
+    monkeypatch.setattr(local.LocalDriver, "_put_nameless_each", lambda *_, **__: False)
+    monkeypatch.setattr(local.LocalDriver, "_sync_named", collect_before)
+    put_new_each(store, OBJECTS)
+    assert {*flushed} == {"data", *PATHS} - {"data/2"}
+
+
 def test_without_durability_nothing_is_synced(tmp_path: Path, synced: list[int]) -> None:
     """In a store that was opened so."""
     open_store(tmp_path, durable=False).put_each(OBJECTS)
