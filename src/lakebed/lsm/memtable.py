@@ -36,6 +36,9 @@ TAIL_ROW_COUNT_MAX: Final = 256
 _SORTED_BY_ARROW_MIN: Final = 4096
 """From so many keys on an Arrow batch of them is sorted sooner than a list."""
 
+_PARTS_MAX: Final = 32
+"""In so many parts two sorted pieces may lie in each other to be joined without being sorted."""
+
 PIECE_BYTES_MAX: Final = 1 << 30
 """Largest sorted piece: Arrow's offsets end at 2 GiB."""
 
@@ -381,15 +384,20 @@ class Memtable:
         position = kept[-1].end if kept else 0
         while position < count:
             end = self._end_of_batch(position, count)
-            start, rows = position, self._visible_log(position, end, hidden)
+            start, rows = position, _sort(self._visible_log(position, end, hidden))
+            keys, is_sorted = KeyColumn(rows.column("key")), True
             while kept and kept[-1].end - kept[-1].start <= 2 * (end - start):
                 if kept[-1].rows.nbytes + rows.nbytes > PIECE_BYTES_MAX:
                     break
                 below = kept.pop()
-                start, rows = below.start, pa.concat_batches([below.rows, rows])
-            order = sort_rows(rows)
-            rows = rows if order is None else rows.take(pa.array(order))
-            kept.append(Piece(start, end, rows, KeyColumn(rows.column("key"))))
+                parts = _interleave(below.rows, below.keys, rows, keys) if is_sorted else None
+                is_sorted = parts is not None
+                start, rows = below.start, pa.concat_batches(parts or [below.rows, rows])
+                keys = KeyColumn(rows.column("key"))
+            if not is_sorted:
+                rows = _sort(rows)
+                keys = KeyColumn(rows.column("key"))
+            kept.append(Piece(start, end, rows, keys))
             position = end
         return tuple(kept)
 
@@ -436,6 +444,37 @@ class Memtable:
         )
         rows = [self._row(-position) for _, position in sorted(positions)]
         return batch_of(rows)
+
+
+def _sort(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Sort rows as `sort_rows` says."""
+    order = sort_rows(rows)
+    return rows if order is None else rows.take(pa.array(order))
+
+
+def _interleave(
+    old: pa.RecordBatch, old_keys: KeyColumn, new: pa.RecordBatch, new_keys: KeyColumn
+) -> list[pa.RecordBatch] | None:
+    """Cut two sorted batches, of which one is newer, so that their parts in turn are sorted.
+
+    Rows that are written together often have keys that lie together, as objects that are staged on one branch. To sort
+    all rows again for them took half of the time of a commit.
+
+    Returns:
+        None when there would be more than `_PARTS_MAX` parts.
+    Cost: about 10 us a part.
+    """
+    parts: list[pa.RecordBatch] = []
+    old_at = new_at = 0
+    while old_at < old_keys.count and new_at < new_keys.count:
+        if len(parts) >= _PARTS_MAX:
+            return None
+        old_end = old_keys.lower_bound(new_keys[new_at])
+        is_last = old_end == old_keys.count
+        new_end = new_keys.count if is_last else new_keys.lower_bound(old_keys[old_end] + b"\0")  # newer rows first
+        parts += [old.slice(old_at, old_end - old_at), new.slice(new_at, new_end - new_at)]
+        old_at, new_at = old_end, new_end
+    return [*parts, old.slice(old_at), new.slice(new_at)]
 
 
 def _has(keys: Sequence[bytes], key: bytes) -> bool:

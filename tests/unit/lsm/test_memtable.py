@@ -137,6 +137,36 @@ def test_sorted_pieces_are_every_row_once(monkeypatch: pytest.MonkeyPatch) -> No
             assert rows_of(pieces) == sorted(expected, key=lambda row: (row.key, -row.sequence))
 
 
+@pytest.mark.parametrize("part_count_max", [0, 6, 1000])
+def test_rows_whose_keys_lie_together_are_not_sorted_again(
+    monkeypatch: pytest.MonkeyPatch, part_count_max: int
+) -> None:
+    """They go between the others in a few parts, the newest row of a key first; in too many parts all are sorted."""
+    monkeypatch.setattr(module, "TAIL_ROW_COUNT_MAX", 8)
+    monkeypatch.setattr(module, "_PARTS_MAX", part_count_max)
+    sorted_counts: list[int] = []
+    sort_rows = module.sort_rows
+
+    def count_sorted(rows: pa.RecordBatch) -> object:
+        sorted_counts.append(rows.num_rows)
+        return sort_rows(rows)
+
+    monkeypatch.setattr(module, "sort_rows", count_sorted)
+    rng = random.Random(5)
+    memtable = Memtable(1)
+    written: list[Row] = []
+    for number in range(12):
+        keys = [b"%c/%03d" % (rng.choice(b"acegz"), rng.randrange(40)) for _ in range(2)]
+        keys += [b"%c/%03d" % (b"bdfbdfacegza"[number], rng.randrange(40)) for _ in range(30)]
+        for key in keys:
+            written.append(Row(key, 1 + len(written), Kind.PUT, b"%d" % number, None))
+        memtable.extend(keys, [b"%d" % number] * len(keys))
+        for piece in memtable.sorted():
+            assert [Row(**row) for row in piece.to_pylist()] == rows_of([piece])
+        assert rows_of(memtable.sorted()) == sorted(written, key=lambda row: (row.key, -row.sequence))
+    assert (max(sorted_counts) > 32) == (part_count_max < 1000)
+
+
 def test_pieces_stay_below_arrows_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """More bytes than one column can hold become several pieces."""
     monkeypatch.setattr(module, "PIECE_BYTES_MAX", 5_000)
