@@ -41,7 +41,7 @@ _DEFAULT_HTTP: Final = HttpOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """What every process of a fleet is told.
+    """The settings that every process of a fleet has.
 
     Attributes:
         token: of the fleet, expected and sent; None: there is none.
