@@ -1,7 +1,8 @@
 """One serving process: the event loop with its signals, and the order of shutdown.
 
 On SIGTERM or SIGINT the process accepts no new connection, lets running requests end for `HttpOptions.shutdown_s`,
-closes the site, and ends with 0; a second SIGINT does not wait for requests.
+closes the site, and ends with 0; a second SIGINT does not wait for requests. When what it serves is another process's
+(`Serving.lost`), it ends in the same way, with that error: clients and supervisors then look for the owner.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final, Generic, Self, TypeVar
 import uvicorn
 from typing_extensions import override
 
+from lakebed.errors import LakebedError
 from lakebed.http.call import Call
 from lakebed.http.gate import Gate
 from lakebed.http.protocol import BoundedHttp
@@ -28,18 +30,24 @@ P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
 
 _TICKS_A_LOOK: Final = 20
-"""Ticks of 0.1 s between two looks at the files of the certificate."""
+"""Ticks of 0.1 s between two looks at the files of the certificate, and at whether this process still owns its site."""
 
 
 class _Server(uvicorn.Server):
     """Uvicorn's server, which signals end with exit code 0, and which reports when it answers."""
 
     def __init__(
-        self, config: uvicorn.Config, *, ready: Callable[[], None], certificate: ServerCertificate | None
+        self,
+        config: uvicorn.Config,
+        *,
+        ready: Callable[[], None],
+        certificate: ServerCertificate | None,
+        lost: Callable[[], LakebedError | None],
     ) -> None:
         super().__init__(config)
         self._ready = ready
         self._certificate = certificate
+        self._lost = lost
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -49,8 +57,11 @@ class _Server(uvicorn.Server):
 
     @override
     async def on_tick(self, counter: int) -> bool:
-        if self._certificate is not None and counter % _TICKS_A_LOOK == 0:
-            self._certificate.refresh()
+        if counter % _TICKS_A_LOOK == 0:
+            if self._certificate is not None:
+                self._certificate.refresh()
+            if self._lost() is not None:
+                return True
         return await super().on_tick(counter)
 
     @override
@@ -85,7 +96,7 @@ def _server(application: Gate[P, C], serving: Serving, *, ready: Callable[[], No
         timeout_graceful_shutdown=int(options.shutdown_s),
         ssl_context_factory=None if certificate is None else lambda config, default: certificate.context,
     )
-    return _Server(config, ready=ready, certificate=certificate)
+    return _Server(config, ready=ready, certificate=certificate, lost=serving.lost)
 
 
 def serve(application: Gate[P, C], site: Site[P, C], listener: socket.socket, *, ready: Callable[[], None]) -> None:
@@ -93,11 +104,16 @@ def serve(application: Gate[P, C], site: Site[P, C], listener: socket.socket, *,
 
     Args:
         listener: bound; closed at the end.
+
+    Raises what `Serving.lost` shows.
     """
     try:
         _server(application, site.serving, ready=ready).run(sockets=[listener])
+        lost = site.serving.lost()
     finally:
         site.close()
+    if lost is not None:
+        raise lost
 
 
 class RunningServer(Generic[P, C]):
@@ -112,6 +128,7 @@ class RunningServer(Generic[P, C]):
         answers = threading.Event()
         self._server = _server(application, site.serving, ready=answers.set)
         self._failure: BaseException | None = None
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, args=(listener, answers), name="lakebed-server", daemon=True)
         self._thread.start()
         answers.wait()
@@ -128,7 +145,8 @@ class RunningServer(Generic[P, C]):
 
     def stop(self) -> None:
         """Let running requests end, and close the site."""
-        if self._thread.is_alive():
+        if not self._is_stopped:
+            self._is_stopped = True
             self._server.should_exit = True
             self._thread.join()
             self.site.close()

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.types import Receive, Send
 
+from lakebed.errors import LakebedError
 from lakebed.http.access_log import AccessLog, open_access_log
 from lakebed.http.memory import release_unused
 from lakebed.http.options import HttpOptions
@@ -26,6 +28,10 @@ _RELEASE_INTERVAL_S: Final = 15.0
 """How often freed memory is returned to the system: allocators keep it, in pieces, for each thread."""
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass(slots=True)
 class Serving:
     """What one serving process has, whatever it serves.
@@ -37,6 +43,7 @@ class Serving:
         instance: a few random letters, in front of every request's id.
         running: requests at this moment.
         arrivals: of its requests.
+        lost: why the process can serve no more, because another one owns what it served; returns None while it can.
     """
 
     name: str
@@ -49,6 +56,7 @@ class Serving:
     access_log: AccessLog | None
     running: int = 0
     arrivals: Arrivals = field(default_factory=Arrivals)
+    lost: Callable[[], LakebedError | None] = _nothing
     _tasks: tuple[asyncio.Task[None], ...] = field(default=(), repr=False)
 
     @classmethod

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakebed.errors import OutcomeUnknown, Unavailable
+from lakebed.errors import Fenced, OutcomeUnknown, Unavailable
 from lakebed.key_value.port import (
     KeyValue,
     KeyValueSnapshot,
@@ -88,6 +88,10 @@ class DatabaseKeyValue(KeyValue):
     def __init__(self, database: Database, *, is_local: bool) -> None:
         self.database = database
         self.is_local = is_local
+
+    @property
+    def lost(self) -> Fenced | None:
+        return self.database.fenced
 
     def get(self, key: bytes) -> bytes | None:
         """Cost: 1 HEAD; on a local folder about 15 us. Waits for no write that is under way."""

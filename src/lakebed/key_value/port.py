@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict, Fenced, InvalidRequest
 from lakebed.kv import batch
 from lakebed.kv.ranges import Bounds, check_range
 from lakebed.lsm import model
@@ -95,6 +95,14 @@ class KeyValue(Protocol):
 
     is_local: bool
     """Whether `get` and `peek` answer without leaving this machine, in microseconds: a server may call them inline."""
+
+    @property
+    def lost(self) -> Fenced | None:
+        """Why every call fails from now on: another process owns the store. None: not as far as this process knows.
+
+        Cost: no request.
+        """
+        return None
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, None if it has none: current, durable and ours at some moment during the call.

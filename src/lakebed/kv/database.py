@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import NoReturn, TypeVar
 
 from lakebed.closing import Closing
-from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.errors import Conflict, Fenced, InvalidRequest, LakebedError
 from lakebed.kv.batch import WriteBatch, lifetime_ms
 from lakebed.kv.checkpoint import create_checkpoint, lifetime_in_ms
 from lakebed.kv.claim import Claim, claim_writer
@@ -515,6 +515,11 @@ class Database(ReadVerbs, Closing):
     def is_closed(self) -> bool:
         """Whether `close` was called."""
         return self._writer.is_closed
+
+    @property
+    def fenced(self) -> Fenced | None:
+        """The error of every verb from now on, once this process knows that another one owns the database."""
+        return self._writer.commit.fenced
 
     @property
     def epoch(self) -> int:

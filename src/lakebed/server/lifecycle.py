@@ -9,12 +9,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from lakebed.errors import Fenced
 from lakebed.http.memory import save_memory
 from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
+from lakebed.key_value.port import KeyValue
 from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
 from lakebed.repo.model.options import Access
@@ -78,6 +81,7 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
         reads_inline=is_on_disk(repositories.url) and records.is_local,
         access_log=settings.access_log,
     )
+    serving.lost = partial(_lost, records, url=repositories.url)
     imports = ImportRunner(
         environment=environment, storage_options=options.storage_options, log_problem=serving.log_problem
     )
@@ -112,6 +116,17 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
     )
 
 
+def _lost(records: KeyValue, *, url: str) -> Fenced | None:
+    """The error with which a server ends whose records another process has taken over."""
+    if records.lost is None:
+        return None
+    return Fenced(
+        f"The repositories at {url} were taken over by another process, so this server ends; what it acknowledged is "
+        "there. Ask the process that owns them now, or start this one again when that has ended.",
+        **records.lost.facts,
+    )
+
+
 def serve_one(
     settings: ServerSettings, listener: socket.socket, *, started: Callable[[Started], None], first_setup: bool = True
 ) -> int:
@@ -124,6 +139,7 @@ def serve_one(
 
     Raises:
         Conflict: kind ``owned``; and otherwise as `lakebed.repo.open_all`.
+        Fenced: another process has taken over the records, so this one has ended.
     """
     save_memory()
     repositories = open_records(settings, environment=Environment())

@@ -57,6 +57,7 @@ def run_server(
             ``invalid_webhook_host``, ``invalid_s3_key``, ``no_s3_key``; or the storage cannot be opened as it is named.
         Unavailable: kind ``port_in_use``.
         Conflict: kind ``owned``, with ``endpoint=`` where the owner serves.
+        Fenced: another process has taken over the records meanwhile.
     """
     _check_workers(options)
     check_host(host, allow_remote=options.allow_remote, tls=options.tls)
