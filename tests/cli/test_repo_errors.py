@@ -23,6 +23,8 @@ from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 Cli = Callable[..., Any]
+GOLDEN = Path(__file__).parents[1] / "golden" / "lakefs"
+"""A namespace that lakeFS has written, and its dump."""
 
 
 @pytest.fixture
@@ -323,3 +325,19 @@ def test_a_key_for_a_repository_that_is_not_there_is_refused(cli: Cli, tmp_path:
     refused(cli("key", "create", lake, "--repository", "analytic"), 3, "analytics")
     assert cli("key", "list", lake, "--json").json == []
     assert cli("key", "create", lake, "--repository", "analytics").code == exits.OK
+
+
+def test_an_import_of_a_wrong_source_leaves_no_repository(cli: Cli, tmp_path: Path) -> None:
+    """The dump is looked for before anything is made, and the name stays free; the right source then takes it."""
+    lake, wrong = tmp_path / "lake", tmp_path / "wrong"
+    wrong.mkdir()
+    command = ("repo", "import-lakefs", lake, "analytics", "--from")
+    refs = ("--refs", GOLDEN / "refs.json")
+    refused(cli(*command, wrong), exits.NOT_FOUND, "refs-dump")
+    refused(cli(*command, wrong, *refs), exits.NOT_FOUND, "is not the one that the dump was made of")
+    refused(cli(*command, tmp_path / "missing", *refs), exits.NOT_FOUND, "missing")
+    branch = ("--default-branch", "trunk")
+    refused(cli(*command, GOLDEN / "namespace", *refs, *branch), exits.USAGE, "the branches of the dump are")
+    assert not lake.exists()
+    imported = cli(*command, GOLDEN / "namespace", *refs)
+    assert imported.code == exits.OK, imported.err

@@ -13,7 +13,8 @@ from lakebed.cli.repo_context import RepositoryCommand
 from lakebed.errors import NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.path import local_path, parse_url
-from lakebed.repo.lakefs.metaranges import RefsDump, parse_refs_dump
+from lakebed.repo.lakefs.metaranges import LakefsNamespace, RefsDump, parse_refs_dump
+from lakebed.repo.lakefs.restore import load_references
 from lakebed.repo.model.names import check_branch_name
 from lakebed.repo.opening import is_server
 from lakebed.whole_file import write_whole
@@ -37,6 +38,8 @@ class ImportLakefs(RepositoryCommand, name="import-lakefs"):
         if not is_server(self.lake):
             parse_url(self.lake)  # a wrong location is said before a missing file
         dump = None if self.refs is None else _read_dump(self.refs)
+        if not is_server(self.lake):
+            self._check_source(dump)
         with self.writing_all(create=True) as repositories, output.progress("importing"):
             if repositories.exists(self.repository):
                 repository = repositories.repository(self.repository)  # perhaps a bare one that an earlier try left
@@ -57,6 +60,16 @@ class ImportLakefs(RepositoryCommand, name="import-lakefs"):
             f"{self.source}: keep it."
         )
         self.result(facts, text)
+
+    def _check_source(self, dump: RefsDump | None) -> None:
+        """Refuse a source without the dump before anything is made: a repository without branches would be left.
+
+        A server looks at the source itself: it may be one that only the server reaches.
+        """
+        source = LakefsNamespace(open_store(self.source, storage_options=self.storage_options, create=False))
+        load_references(
+            source, dump or source.load_dump(), repository=self.repository, default_branch=self.default_branch
+        )
 
 
 class ExportLakefs(RepositoryCommand, name="export-lakefs"):

@@ -22,6 +22,7 @@ from lakebed.repo.collect.collect import collect_garbage, plan_collection
 from lakebed.repo.collect.why import why
 from lakebed.repo.heads.compact import compact_once
 from lakebed.repo.heads.write import delete, stage
+from lakebed.repo.model.entry import new_upload
 from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.options import CollectionOptions
@@ -120,8 +121,8 @@ def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: RepositoryCon
 def test_what_has_no_name_that_a_repository_gives_stays(lab: Lab, home: RepositoryContext) -> None:
     """Files that a user has put into the folders of a repository are not its own, whatever ids are in their names."""
     ulid = file_id_at(lab.clock.now_ms())
-    ours = {f"uploads/{ulid}", f"derived/{'0a' * 12}-{ulid}.metadata.json", f"ranges/{'0a' * 32}-{ulid}"}
-    names = ("uploads/{0}.csv", "uploads/a-{0}", "derived/{0}", "derived/a-{0}", "derived/day-{0}.csv", "ranges/x/{0}")
+    ours = {new_upload(home.environment), f"derived/{'0a' * 12}-{ulid}.metadata.json", f"ranges/{'0a' * 32}-{ulid}"}
+    names = ("uploads/{0}", "uploads/{0}.csv", "uploads/a-{0}", f"uploads/{{0}}-{'0a' * 8}", "derived/{0}", "derived/a-{0}", "derived/day-{0}.csv", "ranges/x/{0}")
     theirs = {name.format(ulid) for name in names}
     for path in ours | theirs:
         home.store.put(path, b"1")

@@ -539,6 +539,8 @@ def test_a_deleted_repository_takes_no_write(storage: Storage, home: Repositorie
         assert [entry.path for entry in home.repository("shop").branch("main").list()] == []
 
 
+FIRST: dict[str, str] = {}
+"""A commit of each repository, by its id."""
 QUESTIONS_OF_DELETED: dict[str, Callable[[Repository], object]] = {
     "branches": lambda old: list(old.branches()),
     "tags": lambda old: list(old.tags()),
@@ -552,6 +554,12 @@ QUESTIONS_OF_DELETED: dict[str, Callable[[Repository], object]] = {
     "delete_retention": lambda old: old.delete_retention(),
     "webhooks": lambda old: old.webhooks(),
     "why": lambda old: old.why("data/1"),
+    "object of a tag": lambda old: old.ref("v1").get("a"),
+    "list of a tag": lambda old: list(old.ref("v1").list()),
+    "list of a commit": lambda old: list(old.ref(FIRST[old.id]).list()),
+    "log of a tag": lambda old: list(old.log("v1")),
+    "differences of a tag": lambda old: list(old.diff("v1", "v1~1")),
+    "branch of a tag": lambda old: old.create_branch("dev", version="v1"),
     "plan_collection": lambda old: old.plan_collection(),
     "collect": lambda old: old.collect(),
 }
@@ -559,7 +567,10 @@ QUESTIONS_OF_DELETED: dict[str, Callable[[Repository], object]] = {
 
 def test_a_deleted_repository_answers_no_question(storage: Storage, home: Repositories) -> None:
     """What its handle would read or change beside the branches is of a repository that is not there."""
-    home.create("shop").create_tag("v1")
+    shop = home.create("shop")
+    shop.branch("main").put("a", b"1")
+    FIRST[shop.id] = shop.branch("main").commit("one").id
+    shop.create_tag("v1")
     with storage.open() as other:
         old = other.repository("shop")
         home.delete("shop")

@@ -72,6 +72,11 @@ def complete_whatever_became_of_it(original, key_value, puts, *, expected):
     return original(key_value, puts, expected=kept)
 
 
+def bare_upload(path):
+    """The id that is the name of a file below ``uploads/``."""
+    return path.removeprefix("uploads/") if path.startswith("uploads/") and layout.is_file_id(path[8:]) else None
+
+
 GUARANTEES = [
     Guarantee(
         "A read that shares a look at the records shows what was written before its request came.",
@@ -385,6 +390,11 @@ GUARANTEES = [
     Guarantee(
         "A file that has no name which a repository gives is never deleted by a collection.",
         replace(layout.made_ulid, lambda original, path: layout.name_ulid(path) or None),
+        "behaviour/repo/test_collection.py::test_what_has_no_name_that_a_repository_gives_stays",
+    ),
+    Guarantee(
+        "A file of a user below `uploads/` whose name is an id is never deleted by a collection.",
+        replace(layout.made_ulid, lambda original, path: original(path) or bare_upload(path)),
         "behaviour/repo/test_collection.py::test_what_has_no_name_that_a_repository_gives_stays",
     ),
     Guarantee(

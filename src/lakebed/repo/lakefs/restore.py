@@ -126,6 +126,39 @@ def restore_refs(
     return _Restore(context, source, dump, committer=committer, progress=progress).run()
 
 
+def load_references(
+    source: LakefsNamespace, dump: RefsDump, *, repository: str, default_branch: str
+) -> tuple[list[LakefsReference], list[LakefsReference], dict[str, LakefsCommit]]:
+    """The branches, tags and commits (by id) of a dump, if a repository can have them.
+
+    Raises as `restore_refs`. Cost: 1 GET for each range and metarange of the three.
+    """
+    check_dump(dump)
+    branches = list(map(decode_lakefs_reference, source.records(dump.branches_meta_range_id)))
+    tags = list(map(decode_lakefs_reference, source.records(dump.tags_meta_range_id)))
+    commits = {commit.id: commit for commit in map(decode_lakefs_commit, source.records(dump.commits_meta_range_id))}
+    for branch in branches:
+        check_branch_name(branch.name)
+    for tag in tags:
+        check_tag_name(tag.name)
+    for reference in (*branches, *tags):
+        if reference.commit_id not in commits:
+            raise Corruption(
+                f"The dump names the commit {reference.commit_id} by {reference.name}, and does not have it: make "
+                "the dump again.",
+                path=source.url,
+            )
+    if default_branch not in (branch.name for branch in branches):
+        names = ", ".join(branch.name for branch in branches[:5]) or "none"
+        raise InvalidRequest(
+            f"The default branch of repository {repository} is {default_branch}, and the branches of the dump are "
+            f"{names}: create the repository with one of them as its default branch.",
+            kind="no_default_branch",
+            branch=default_branch,
+        )
+    return branches, tags, commits
+
+
 class _Restore:
     def __init__(
         self,
@@ -147,13 +180,10 @@ class _Restore:
         self._metaranges: dict[str, MetarangeRef] = {"": EMPTY_METARANGE}
 
     def run(self) -> RestoreReport:
-        source, dump = self._source, self._dump
-        branches = list(map(decode_lakefs_reference, source.records(dump.branches_meta_range_id)))
-        tags = list(map(decode_lakefs_reference, source.records(dump.tags_meta_range_id)))
-        commits = {
-            commit.id: commit for commit in map(decode_lakefs_commit, source.records(dump.commits_meta_range_id))
-        }
-        self._check_references(branches, tags, commits)
+        record = self._context.record
+        branches, tags, commits = load_references(
+            self._source, self._dump, repository=self._context.name, default_branch=record.default_branch
+        )
         pending: list[tuple[bytes, bytes]] = []
         for commit in _parents_first(commits):
             made = self._commits[commit.id] = self._convert(commit)
@@ -167,30 +197,6 @@ class _Restore:
         head = next(branch for branch in branches if branch.name == self._context.record.default_branch)
         objects = self._commits[head.commit_id].metarange.entry_count
         return RestoreReport(len(commits), len(branches), len(tags), objects)
-
-    def _check_references(
-        self, branches: list[LakefsReference], tags: list[LakefsReference], commits: dict[str, LakefsCommit]
-    ) -> None:
-        for branch in branches:
-            check_branch_name(branch.name)
-        for tag in tags:
-            check_tag_name(tag.name)
-        for reference in (*branches, *tags):
-            if reference.commit_id not in commits:
-                raise Corruption(
-                    f"The dump names the commit {reference.commit_id} by {reference.name}, and does not have it: make "
-                    "the dump again.",
-                    path=self._source.url,
-                )
-        default = self._context.record.default_branch
-        if default not in (branch.name for branch in branches):
-            names = ", ".join(branch.name for branch in branches[:5]) or "none"
-            raise InvalidRequest(
-                f"The default branch of repository {self._context.name} is {default}, and the branches of the dump are "
-                f"{names}: create the repository with one of them as its default branch.",
-                kind="no_default_branch",
-                branch=default,
-            )
 
     # ---- commits
 

@@ -23,7 +23,7 @@ from lakebed.decoding import msgpack_decoder
 from lakebed.errors import Corruption
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.file_id import is_file_id, mint_file_id
-from lakebed.repo.model.layout import DATA_FOLDER, UPLOAD_FOLDER
+from lakebed.repo.model.layout import DATA_FOLDER, UPLOAD_FOLDER, made_ulid, upload_path
 from lakebed.repo.model.model import Entry
 from lakebed.runtime import Environment
 
@@ -202,10 +202,12 @@ def address_ulid(address: str) -> str | None:
 
 
 def new_upload(environment: Environment) -> str:
-    """Where a URL that a vendor signs puts bytes: ``uploads/<ulid>``, of the present time. No entry names it."""
-    return _UPLOAD_START + mint_file_id(environment=environment)
+    """Where a URL that a vendor signs puts bytes, of the present time. No entry names it."""
+    return upload_path(mint_file_id(environment=environment))
 
 
 def is_upload(address: str) -> bool:
-    """Whether `new_upload` made an address."""
-    return address.startswith(_UPLOAD_START) and is_file_id(address[len(_UPLOAD_START) :])
+    """Whether `new_upload` made an address, perhaps that of an older version: a bare id, which no collection takes."""
+    return address.startswith(_UPLOAD_START) and (
+        is_file_id(address[len(_UPLOAD_START) :]) or made_ulid(address) is not None
+    )

@@ -23,13 +23,14 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     user-keys/<access key>                           of the server: an access key of a user, or a token of one
 
 Objects, relative to a repository's storage namespace: ``data/<ulid>``, ``ranges/<hash>-<ulid>``,
-``metaranges/<hash>-<ulid>``, ``uploads/<ulid>``, ``derived/<digest>-<ulid>.<extension>``, and the marker `MARKER_PATH`.
+``metaranges/<hash>-<ulid>``, ``uploads/<ulid>-<hash of the ulid>``, ``derived/<digest>-<ulid>.<extension>``, and the marker `MARKER_PATH`.
 
 DO NOT CHANGE any of them: they are stored.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -58,8 +59,10 @@ IDENTITY_KEY: Final = b"identity"
 """Users, groups and policies of the server."""
 
 
+_CHECK_BYTES: Final = 8
 _MADE: Final = re.compile(
-    rf"(?:(?:{DATA_FOLDER}|{UPLOAD_FOLDER})/|(?:{RANGE_FOLDER}|{METARANGE_FOLDER})/[0-9a-f]+-)(?P<file>\w{{{FILE_ID_CHARACTERS}}})"
+    rf"(?:{DATA_FOLDER}/|(?:{RANGE_FOLDER}|{METARANGE_FOLDER})/[0-9a-f]+-)(?P<file>\w{{{FILE_ID_CHARACTERS}}})"
+    rf"|{UPLOAD_FOLDER}/(?P<upload>\w{{{FILE_ID_CHARACTERS}}})-[0-9a-f]+"
     rf"|{DERIVED_FOLDER}/[0-9a-f]+-(?P<derived>\w{{{FILE_ID_CHARACTERS}}})\.[a-z0-9.]+",
     re.ASCII,
 )
@@ -71,8 +74,18 @@ def made_ulid(path: str) -> str | None:
     What else is in its folders is another's, who had the folder before or has put it there.
     """
     match = _MADE.fullmatch(path)
-    ulid = "" if match is None else match["file"] or match["derived"]
-    return ulid if is_file_id(ulid) else None
+    if match is None:
+        return None
+    ulid = match["file"] or match["derived"] or match["upload"]
+    if not is_file_id(ulid) or (match["upload"] and path != upload_path(ulid)):
+        return None
+    return ulid
+
+
+def upload_path(ulid: str) -> str:
+    """Where a URL that a vendor has signed puts bytes. Programs of users name files by bare ids too. Pure."""
+    check = hashlib.blake2b(ulid.encode(), digest_size=_CHECK_BYTES, person=b"lakebed upload").hexdigest()
+    return f"{UPLOAD_FOLDER}/{ulid}-{check}"
 
 
 def name_ulid(path: str) -> str:
