@@ -25,7 +25,9 @@ from lakebed.repo.model.model import DeletedRepository
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.outside.namespace import is_of_lakefs, namespace_folder
+from lakebed.repo.records.context import earlier_ms
 from lakebed.repo.repositories import Repositories, local_catalog
+from lakebed.repo.transport.catalog import LocalCatalog
 
 _KEYS_AT_ONCE: Final = 10_000
 
@@ -37,22 +39,30 @@ def sweep_deleted(
 
     Returns:
         One report a repository, by the name it had.
-    Cost: of each 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
+    Cost: of each 1 PUT, 1 HEAD, 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
     """
     age_ms = round(CollectionOptions().grace.total_seconds() * 1000)
-    now_ms = local_catalog(repositories).environment.clock.now_ms()
-    return [
-        _sweep(repositories, deleted, dry_run=dry_run, progress=progress)
-        for deleted in repositories.deleted()
-        if deleted.deleted_at_ms <= now_ms - age_ms
-    ]
+    catalog = local_catalog(repositories)
+    reports = []
+    for deleted in repositories.deleted():
+        store = catalog.store.sub(namespace_folder(deleted.record.namespace, root_url=repositories.url))
+        old_ms = deleted.deleted_at_ms + age_ms
+        # The store's clock counts too: ours may have been set forward. A dry run writes nothing, so it does not ask.
+        if catalog.environment.clock.now_ms() >= old_ms and (
+            dry_run or earlier_ms(store, catalog.environment) >= old_ms
+        ):
+            reports.append(_sweep(catalog, store, deleted, dry_run=dry_run, progress=progress))
+    return reports
 
 
 def _sweep(
-    repositories: Repositories, deleted: DeletedRepository, *, dry_run: bool, progress: Callable[[Any], None] | None
+    catalog: LocalCatalog,
+    store: ObjectStore,
+    deleted: DeletedRepository,
+    *,
+    dry_run: bool,
+    progress: Callable[[Any], None] | None,
 ) -> CollectionReport:
-    catalog = local_catalog(repositories)
-    store = catalog.store.sub(namespace_folder(deleted.record.namespace, root_url=repositories.url))
     sweeper = Sweeper(store, catalog.environment, progress)
     if dry_run:
         return sweeper.sweep(_plan(store, deleted), dry_run=True)

@@ -7,6 +7,7 @@ that they can share: ``metadata="postgresql://..."``.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import sys
@@ -31,6 +32,8 @@ from lakebed.server.settings import ServerSettings, Started
 
 _SHARED: Final = ("postgresql://", "postgres://")
 _DEFAULT: Final = ServerOptions()
+_PERSON: Final = b"lakebed urls"
+"""Keeps the key of signed addresses apart from other uses of the S3 key."""
 
 
 def run_server(
@@ -129,14 +132,22 @@ def _settings(
     parse_allowed(options.repository_options.webhook_hosts)
     if options.tls is not None:
         options.tls.context()
+    s3_key = _s3_key(options, environment)
     return ServerSettings(
         storage_url=root,
         endpoint=endpoint,
         access_log=None if access_log is None else os.fspath(access_log),
-        signing_key=environment.rng.getrandbits(8 * SIGNING_KEY_BYTES).to_bytes(SIGNING_KEY_BYTES, "big"),
+        signing_key=_signing_key(s3_key, environment),
         options=replace(options, import_from=tuple(map(os.fspath, import_from))),
-        s3_key=_s3_key(options, environment),
+        s3_key=s3_key,
     )
+
+
+def _signing_key(s3_key: bytes | None, environment: Environment) -> bytes:
+    """The key of addresses that the server signs: the same in all servers that have the S3 key."""
+    if s3_key is None:
+        return environment.rng.getrandbits(8 * SIGNING_KEY_BYTES).to_bytes(SIGNING_KEY_BYTES, "big")
+    return hashlib.blake2b(key=s3_key, digest_size=SIGNING_KEY_BYTES, person=_PERSON).digest()
 
 
 def _s3_key(options: ServerOptions, environment: Environment) -> bytes | None:

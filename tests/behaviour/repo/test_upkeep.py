@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lakebed.objects import open_store
 from lakebed.repo.collect.upkeep import Upkeep
-from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.drop import sweep_deleted
+from lakebed.repo.heads import multipart
+from lakebed.repo.model.options import DAY_MS, RepositoryOptions
+from lakebed.repo.records.runs import ActionRun, list_runs, new_run_id, store_run, trim_runs
+from lakebed.repo.records.superseded import list_superseded
+from lakebed.repo.records.tasks import load_task, record_task
 from lakebed.repo.references.branches import load_branch
 from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.catalog import LocalCatalog
@@ -102,3 +108,45 @@ def test_a_repository_that_goes_is_forgotten(home: Repositories, environment: En
     upkeep.compact_changed()
     assert upkeep.last_failure is None
     upkeep.step_once()
+
+
+def test_a_clock_that_is_set_forward_gives_nothing_up(home: Repositories) -> None:
+    """Of two processes one is nine days ahead: what all of them keep for a week is there after its upkeep and sweep."""
+    catalog = local_catalog(home)
+    repo = home.create("analytics")
+    context = context_of(repo)
+    repo.branch().put("kept", b"1")
+    repo.branch().commit("one")
+    repo.create_branch("dev").put("a", b"2")
+    last = repo.branch("dev").commit("two")
+    repo.create_tag("v1", ref=last.id)
+    repo.delete_branch("dev")
+    repo.delete_tag("v1")
+    upload = multipart.begin_upload(
+        context, branch="main", path="big", content_type="text/plain", metadata={}, owner=""
+    )
+    task = record_task(context, "dump")
+    run = new_run_id(context)
+    store_run(context, run, ActionRun("post-commit", "main", last.id, context.now_ms()))
+    home.create("old").branch().put("b", b"3")
+    home.delete("old")
+    ahead = Environment(clock=ManualClock(start_ms=context.now_ms() + 9 * DAY_MS))
+    far_ahead = Environment(clock=ManualClock(start_ms=context.now_ms() + 40 * DAY_MS))
+    other = LocalCatalog(
+        catalog.store, catalog.key_value, options=RepositoryOptions(background=False), environment=ahead
+    )
+    other.step_once()
+    assert sweep_deleted(Repositories(other)) == []
+    assert [deleted.name for deleted in home.deleted()] == ["old"]
+    assert list(open_store(home.url + "/old.repo", environment=catalog.environment).list("data"))
+    assert [id for id, _ in multipart.list_uploads(context, branch=None, prefix="")] == [upload]
+    assert load_task(context, task.id) == task
+    assert trim_runs(replace(context, environment=far_ahead)) == 0
+    assert [id for id, _ in list_runs(context)] == [run]
+    with context.key_value.snapshot() as snapshot:
+        assert [line.name for line in list_superseded(context, snapshot, since_ms=0)] == ["v1"]
+    assert repo.undelete_branch("dev").commit_id == last.id
+    catalog.environment.clock.sleep(9 * 86_400)
+    other.step_once()
+    assert multipart.list_uploads(context, branch=None, prefix="") == []
+    assert [report.store for report in sweep_deleted(Repositories(other))] == ["old"]

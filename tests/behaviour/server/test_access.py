@@ -254,3 +254,29 @@ def test_logs_hold_no_secret(serve: Callable[..., Any], connect: Callable[[Any],
     assert refused.status == 404
     for secret in (running.started.secret, token.split(".")[1], url.split("signature=")[1]):
         assert secret not in text
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_servers_with_one_key_file_take_the_addresses_of_each_other(
+    serve: Callable[..., Any], connect: Callable[[Any], Any], tmp_path: Path, shares: bool
+) -> None:
+    """What one server has signed, of an object and of a part, another one takes; with another file, or after the end
+    of the access key, it does not."""
+    first = serve(s3_key_file=tmp_path / "one.key")
+    client = connect(first)
+    client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})
+    client.ask("POST", "/auth/keys", {"role": "admin"})  # so that the first one may be revoked
+    place = client.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json
+    late = client.ask("GET", ":/branches/main/staging/backing", path="b", presign="true").json
+    parts = client.ask("POST", ":/branches/main/staging/pmpu", path="c", parts=1).json
+    first.stop()
+    second = serve(s3_key_file=tmp_path / ("one.key" if shares else "two.key"))
+    client.endpoint = second.started.endpoint
+
+    def put(url: str) -> int:
+        return int(client.pool.request("PUT", url.replace(first.started.endpoint, client.endpoint), body=b"1").status)
+
+    expected = 200 if shares else 403
+    assert [put(place["presigned_url"]), put(parts["presigned_urls"][0])] == [expected, expected]
+    assert client.ask("DELETE", f"/auth/keys/{first.started.access_key}").status == 204
+    assert put(late["presigned_url"]) == 403

@@ -23,6 +23,7 @@ from lakebed.repo.lakefs import metaranges, restore, symlinks
 from lakebed.repo.model import commit_graph, layout, names
 from lakebed.repo.objects import data, intact
 from lakebed.repo.outside import namespace
+from lakebed.repo.records import context
 from lakebed.repo.records.records import replace_record
 from lakebed.repo.references import branches, history, mark, tags
 from lakebed.repo.staging import protocol, view
@@ -391,6 +392,11 @@ GUARANTEES = [
         "A file that has no name which a repository gives is never deleted by a collection.",
         replace(layout.made_ulid, lambda original, path: layout.name_ulid(path) or None),
         "behaviour/repo/test_collection.py::test_what_has_no_name_that_a_repository_gives_stays",
+    ),
+    Guarantee(
+        "A process whose clock was set forward gives up nothing that all processes keep for days.",
+        replace(context.earlier_ms, lambda original, store, environment: environment.clock.now_ms()),
+        "behaviour/repo/test_upkeep.py::test_a_clock_that_is_set_forward_gives_nothing_up",
     ),
     Guarantee(
         "A file of a user below `uploads/` whose name is an id is never deleted by a collection.",

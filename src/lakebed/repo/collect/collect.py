@@ -42,7 +42,6 @@ from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 from lakebed.repo.collect.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, drop_named
 from lakebed.repo.model.layout import (
-    CLOCK_PATH,
     DATA_FOLDER,
     DERIVED_FOLDER,
     METARANGE_FOLDER,
@@ -194,7 +193,7 @@ class _Collection:
 
     def prepare(self) -> CollectionPlan:
         """Steps 1 to 4."""
-        now_ms = self._now_ms()
+        now_ms = self._context.earlier_ms()
         boundary = self._raise_boundary(self._boundary(now_ms))
         listed = self._list(boundary)
         return self._guard(lambda: self._judge(listed, now_ms=now_ms))
@@ -215,11 +214,6 @@ class _Collection:
             return judge()
         except (Corruption, NotFound, UnsupportedFormat) as problem:
             return CollectionPlan(self._context.name, (), (), warnings=(f"Nothing is deleted: {problem.message}",))
-
-    def _now_ms(self) -> int:
-        """The earlier of our time and the store's."""
-        self._context.store.put(CLOCK_PATH, b"", durable=False)
-        return min(self._context.now_ms(), self._context.store.head(CLOCK_PATH).modified_ms)
 
     def _boundary(self, now_ms: int) -> str:
         raw = self._context.key_value.get(self._context.keys.boundary)

@@ -33,7 +33,7 @@ from lakebed.repo.model.rows import overlay, rows_of
 from lakebed.repo.outside.import_policy import real_url
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_committable
-from lakebed.repo.records.records import decode_record, encode_record, read_records, replace_record, trim_records
+from lakebed.repo.records.records import decode_record, encode_record, read_records, replace_record
 
 SOURCE_COUNT_MAX: Final = 10_000
 KEPT_DAYS: Final = 7
@@ -134,13 +134,12 @@ def trim_imports(context: RepositoryContext) -> int:
 
     Returns:
         How many went; at most 10,000 a call.
-    Cost: that of `trim_records`.
+    Cost: that of `RepositoryContext.trim_old`.
     """
-    before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
-    return trim_records(
-        context.key_value,
+    return context.trim_old(
         context.keys.import_record(),
-        lambda key, raw: decode_record(raw, Import, key=key).updated_at_ms < before_ms,
+        lambda key, raw: decode_record(raw, Import, key=key).updated_at_ms,
+        kept_ms=KEPT_DAYS * DAY_MS,
     )
 
 

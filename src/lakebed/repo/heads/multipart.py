@@ -368,10 +368,11 @@ def trim_uploads(context: RepositoryContext, *, now_ms: int | None = None) -> in
     """Remove the records of uploads that ended a day ago, or got no part for a week; their number.
 
     Args:
-        now_ms: None: the present time.
+        now_ms: None: the present time, by our clock and by the store's.
 
     Cost: 1 scan, and 1 scan and 2 writes for each.
     """
+    is_given = now_ms is not None
     now_ms = context.now_ms() if now_ms is None else now_ms
     with context.key_value.snapshot() as snapshot:
         uploads = [
@@ -379,6 +380,8 @@ def trim_uploads(context: RepositoryContext, *, now_ms: int | None = None) -> in
             for row in read_records(snapshot, context.keys.upload(), Upload)
             if row[1].started_at_ms < now_ms - _ENDED_MS
         ]
+    if uploads and not is_given:
+        now_ms = context.earlier_ms()
     removed = 0
     for name, upload in uploads:
         raw = context.key_value.get(context.keys.upload(name))

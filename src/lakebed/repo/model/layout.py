@@ -38,7 +38,7 @@ from typing import Final
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id
 
 CLOCK_PATH: Final = "_clock"
-"""Put anew by each collection, to be told the store's time."""
+"""Put anew by each collection, and before old records are removed, to be told the store's time."""
 DATA_FOLDER: Final = "data"
 RANGE_FOLDER: Final = "ranges"
 METARANGE_FOLDER: Final = "metaranges"

@@ -6,6 +6,7 @@ staging compaction, the hooks) do not import it, so that imports have no cycle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -14,7 +15,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.model.layout import Keys
+from lakebed.repo.model.layout import CLOCK_PATH, Keys
 from lakebed.repo.model.model import RepositoryRecord
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.model.positions import Positions
@@ -23,7 +24,7 @@ from lakebed.repo.outside.outbound import parse_allowed
 from lakebed.repo.records.counters import Counters
 from lakebed.repo.records.hooks import Hooks
 from lakebed.repo.records.kept_graph import KeptGraph
-from lakebed.repo.records.records import OrderedIds
+from lakebed.repo.records.records import OrderedIds, trim_records
 from lakebed.runtime import Environment
 
 
@@ -62,11 +63,47 @@ class RepositoryContext:
         """Unix time in milliseconds, UTC."""
         return self.environment.clock.now_ms()
 
+    def earlier_ms(self) -> int:
+        """As the function of this name. Cost: 1 PUT, 1 HEAD."""
+        return earlier_ms(self.store, self.environment)
+
+    def trim_old(self, prefix: bytes, made_ms: Callable[[bytes, bytes], int], *, kept_ms: int) -> int:
+        """Remove the records below a prefix that are older than `kept_ms`, by our clock and by the store's.
+
+        Several processes have a clock each, and one that was set forward would remove what all of them keep.
+
+        Args:
+            made_ms: when a record, of which it gets key and bytes, was made or last changed.
+
+        Returns and raises as `trim_records`. Cost: that, and of `earlier_ms` where something is old.
+        """
+        before_ms, is_proven = self.now_ms() - kept_ms, False
+
+        def is_old(key: bytes, raw: bytes) -> bool:
+            nonlocal before_ms, is_proven
+            if not is_proven and made_ms(key, raw) < before_ms:
+                before_ms, is_proven = self.earlier_ms() - kept_ms, True
+            return made_ms(key, raw) < before_ms
+
+        return trim_records(self.key_value, prefix, is_old)
+
     def as_writable(self) -> RepositoryContext:
         """The same repository for a caller who may change it although it is read-only. Cost: no request."""
         if not self.record.read_only:
             return self
         return replace(self, record=msgspec.structs.replace(self.record, read_only=False))
+
+
+def earlier_ms(store: ObjectStore, environment: Environment) -> int:
+    """The earlier of our time and the store's, in Unix milliseconds: what is given up for its age is old by both.
+
+    Args:
+        store: a namespace.
+
+    Cost: 1 PUT, 1 HEAD.
+    """
+    store.put(CLOCK_PATH, b"", durable=False)
+    return min(environment.clock.now_ms(), store.head(CLOCK_PATH).modified_ms)
 
 
 def make_context(

@@ -7,6 +7,7 @@ millisecond; a head that a line younger than `RepositoryOptions.undelete_days` n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -16,7 +17,7 @@ from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, file_id_time_ms,
 from lakebed.repo.model.options import DAY_MS
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.records.records import decode_record, encode_record, trim_records
+from lakebed.repo.records.records import decode_record, encode_record
 
 
 class ReflogLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,12 +85,11 @@ def trim_reflog(context: RepositoryContext) -> int:
 
     Returns:
         How many went; at most 10,000 a call.
-    Cost: that of `trim_records`.
+    Cost: that of `RepositoryContext.trim_old`.
     """
-    before_ms = context.now_ms() - context.options.undelete_days * DAY_MS
 
-    def is_old(key: bytes, _: bytes) -> bool:
+    def made_ms(key: bytes, _: bytes) -> int:
         id = key[-FILE_ID_CHARACTERS:].decode(errors="replace")
-        return is_file_id(id) and file_id_time_ms(id) < before_ms
+        return file_id_time_ms(id) if is_file_id(id) else sys.maxsize  # what is no line stays
 
-    return trim_records(context.key_value, context.keys.reflog(), is_old)
+    return context.trim_old(context.keys.reflog(), made_ms, kept_ms=context.options.undelete_days * DAY_MS)

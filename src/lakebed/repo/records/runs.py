@@ -89,9 +89,15 @@ def list_runs(
 
 def trim_runs(context: RepositoryContext) -> int:
     """Delete runs that are too many or too old; how many. Cost: 1 scan; a write if there are any."""
-    oldest = f"{_FAR_MS - context.now_ms() + RUN_DAYS * _DAY_MS:011x}"
-    ids = (id for number, (id, _) in enumerate(list_runs(context)) if number >= RUNS_MAX or id > oldest)
-    gone = list(islice(ids, _DELETED_AT_ONCE))
+
+    def find_old(now_ms: int) -> list[str]:
+        oldest = f"{_FAR_MS - now_ms + RUN_DAYS * _DAY_MS:011x}"
+        ids = (id for number, (id, _) in enumerate(list_runs(context)) if number >= RUNS_MAX or id > oldest)
+        return list(islice(ids, _DELETED_AT_ONCE))
+
+    gone = find_old(context.now_ms())
+    if gone:
+        gone = find_old(context.earlier_ms())
     if gone:
         context.key_value.write(deletes=[context.keys.run(id) for id in gone])
     return len(gone)

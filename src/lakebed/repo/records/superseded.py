@@ -24,7 +24,7 @@ from lakebed.repo.model.model import MetarangeRef, Tag
 from lakebed.repo.model.options import DAY_MS
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.records.records import decode_record, encode_record, trim_records
+from lakebed.repo.records.records import decode_record, encode_record
 
 KEPT_DAYS: Final = 7
 """Longest grace: lines that are older are removed, whatever the next collection's minimum age is."""
@@ -83,11 +83,10 @@ def trim_superseded(context: RepositoryContext) -> int:
 
     Returns:
         How many went; at most 10,000 a call.
-    Cost: that of `trim_records`.
+    Cost: that of `RepositoryContext.trim_old`.
     """
-    before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
-    return trim_records(
-        context.key_value,
+    return context.trim_old(
         context.keys.supersession(),
-        lambda key, raw: decode_record(raw, Superseded, key=key).at_ms < before_ms,
+        lambda key, raw: decode_record(raw, Superseded, key=key).at_ms,
+        kept_ms=KEPT_DAYS * DAY_MS,
     )

@@ -20,7 +20,6 @@ from lakebed.repo.records.records import (
     encode_record,
     read_records,
     replace_record,
-    trim_records,
     write_unique,
 )
 
@@ -118,11 +117,10 @@ def list_unfinished_tasks(context: RepositoryContext) -> list[Task]:
 def trim_tasks(context: RepositoryContext) -> int:
     """Remove the records of tasks that have not changed for `KEPT_DAYS`. Returns how many, at most 10,000 a call.
 
-    Cost: that of `trim_records`.
+    Cost: that of `RepositoryContext.trim_old`.
     """
-    before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
-    return trim_records(
-        context.key_value,
+    return context.trim_old(
         context.keys.task(),
-        lambda key, raw: decode_record(raw, Task, key=key).updated_at_ms < before_ms,
+        lambda key, raw: decode_record(raw, Task, key=key).updated_at_ms,
+        kept_ms=KEPT_DAYS * DAY_MS,
     )
