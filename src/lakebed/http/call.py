@@ -27,6 +27,9 @@ from lakebed.http.replies import HAS_PIECE, json
 from lakebed.http.serving import Serving
 from lakebed.http.streaming import download, gather_chunks, upload
 
+_LATE_S: Final = 1.0
+"""A body that took longer, perhaps because it was stored slowly, counts as one that was waited for."""
+
 B = TypeVar("B")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -169,8 +172,9 @@ class Call:
             ClientGone: the client disconnected.
             InvalidRequest: kind ``too_large``, beyond `bytes_max`; ``stalled``: it comes too slowly
                 (`HttpOptions.stalled_s`); ``body_differs``, at its end: the body has not the checksum that the header
-                ``Content-MD5`` states.
+                ``Content-MD5`` states; as `check_late`.
         """
+        began_s = asyncio.get_running_loop().time()
         self.content_length(bytes_max=bytes_max)
         announced = self._content_digests()
         digest = hashlib.md5(usedforsecurity=False) if announced else None
@@ -192,6 +196,16 @@ class Call:
                 yield body
         if digest is not None:  # the end may come alone, behind the last bytes
             _check_digest(digest.digest(), announced)
+        elapsed_s = asyncio.get_running_loop().time() - began_s
+        if waited_s or elapsed_s > _LATE_S:
+            await self.check_late(elapsed_s)
+
+    async def check_late(self, elapsed_s: float) -> None:
+        """Refuse a caller who may no longer do what a request asks for, at the end of a body that was waited for.
+
+        Args:
+            elapsed_s: since its beginning was waited for.
+        """
 
     def _content_digests(self) -> list[bytes]:
         """The checksums that ``Content-MD5`` states. Raises `InvalidRequest` for what is no MD5."""

@@ -199,7 +199,11 @@ def check_revocable(key: AccessKey, *, every: Callable[[], Iterable[AccessKey]])
 
 
 class AccessKeys:
-    """The access keys of a server. Thread-safe."""
+    """The access keys of a server. Thread-safe.
+
+    Attributes:
+        changes: how often this process has ended keys, or changed what they permit.
+    """
 
     def __init__(
         self,
@@ -216,7 +220,7 @@ class AccessKeys:
         self._options = options or ServerOptions()
         self._pepper = self._random(_SALT_BYTES)
         self._cache: dict[bytes, _Verified] = {}
-        self._changes = 0
+        self.changes = 0
         self.identity = IdentityStore(key_value, environment=environment, changed=self._forget)
 
     def create(
@@ -385,7 +389,7 @@ class AccessKeys:
         Args:
             credential: the key under which `recall` finds the result.
         """
-        changes = self._changes
+        changes = self.changes
         key = self._load(access_key)
         if key is None or not _matches(key, secret):
             raise _credentials_error()
@@ -397,7 +401,7 @@ class AccessKeys:
                 raise _credentials_error()
         principal = self._principal(key)
         cache = self._cache
-        if changes == self._changes:
+        if changes == self.changes:
             if len(cache) >= _CACHED_MAX:
                 cache.clear()
             now_s = self._environment.clock.monotonic_s()
@@ -438,7 +442,7 @@ class AccessKeys:
 
         Cost: 1 GET.
         """
-        changes = self._changes
+        changes = self.changes
         key = self._load(access_key)
         if key is None or key.parent is not None:
             raise _no_signer("The AWS Access Key Id you provided does not exist in our records.")
@@ -454,7 +458,7 @@ class AccessKeys:
         if not scope:
             return principal, secret.encode()
         signing_key = derive_key(secret, scope)
-        if changes == self._changes:
+        if changes == self.changes:
             if len(self._signers) >= _CACHED_MAX:
                 self._signers.clear()
             self._signers[access_key, scope] = principal, signing_key, self._environment.clock.monotonic_s()
@@ -508,7 +512,7 @@ class AccessKeys:
 
     def _forget(self) -> None:
         """Empty the cache, and keep running calls of `verify` from filling it with what they have read."""
-        self._changes += 1
+        self.changes += 1
         self._cache = {}
         self._signers = {}
 

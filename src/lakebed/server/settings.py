@@ -15,7 +15,7 @@ class ServerSettings:
     Attributes:
         endpoint: the URL at which the server answers.
         access_log: ``"-"``, a file, or None.
-        signing_key: of URLs that the server signs itself; the same in all workers, and in all servers that have the S3 key.
+        signing_key: of URLs that the server signs itself; the same in all workers, and in all servers with the S3 key.
         s3_key: what the secrets of access keys are made from; None: there is no S3 gateway.
     """
 

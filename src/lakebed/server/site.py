@@ -46,6 +46,8 @@ from lakebed.server.uploads import SmallUploads
 
 _LATE_LINES_S: Final = 0.5
 """How long lines of the audit log wait for others, where the reply does not wait for them."""
+_ENDPOINT: Final = "lakebed.endpoint"
+"""Where the scope of a request holds what its caller was found to be permitted."""
 _BODY_NEEDS: Final = "lakebed.body_needs"
 """Where the scope of a user's request holds what its body needs."""
 
@@ -120,6 +122,7 @@ class RepositorySite:
     def authorize(self, principal: Principal, endpoint: Endpoint, scope: Scope) -> None:
         """Refuse what an access key may not do; what the body decides is left to `RepositoryCall.read`."""
         assert endpoint.needs is not None
+        scope[_ENDPOINT] = endpoint
         path: Mapping[str, str] = scope["path_params"]
         if endpoint.tag in (PAIMON_TAG, ICEBERG_TAG):
             check_catalog(principal, needed=endpoint.needs)
@@ -219,6 +222,15 @@ class RepositoryCall(Call):
             for permission in needs(body, self.path.get("repository", "")):
                 self.check(permission)
         return body
+
+    async def check_late(self, elapsed_s: float) -> None:
+        """Who has begun a body may send its end hours later: the key may be revoked by then, or a policy changed."""
+        endpoint: Endpoint | None = self.scope.get(_ENDPOINT)
+        if self.principal is None or endpoint is None:
+            return
+        header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
+        self.principal = await self.site.authenticate(header)
+        self.site.authorize(self.principal, endpoint, self.scope)
 
     async def store_small(
         self, context: RepositoryContext, branch: str, upload: SmallUpload, *, size_bytes: int

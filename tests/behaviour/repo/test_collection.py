@@ -122,7 +122,16 @@ def test_what_has_no_name_that_a_repository_gives_stays(lab: Lab, home: Reposito
     """Files that a user has put into the folders of a repository are not its own, whatever ids are in their names."""
     ulid = file_id_at(lab.clock.now_ms())
     ours = {new_upload(home.environment), f"derived/{'0a' * 12}-{ulid}.metadata.json", f"ranges/{'0a' * 32}-{ulid}"}
-    names = ("uploads/{0}", "uploads/{0}.csv", "uploads/a-{0}", f"uploads/{{0}}-{'0a' * 8}", "derived/{0}", "derived/a-{0}", "derived/day-{0}.csv", "ranges/x/{0}")
+    names = (
+        "uploads/{0}",
+        "uploads/{0}.csv",
+        "uploads/a-{0}",
+        f"uploads/{{0}}-{'0a' * 8}",
+        "derived/{0}",
+        "derived/a-{0}",
+        "derived/day-{0}.csv",
+        "ranges/x/{0}",
+    )
     theirs = {name.format(ulid) for name in names}
     for path in ours | theirs:
         home.store.put(path, b"1")

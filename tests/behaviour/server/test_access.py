@@ -260,8 +260,7 @@ def test_logs_hold_no_secret(serve: Callable[..., Any], connect: Callable[[Any],
 def test_servers_with_one_key_file_take_the_addresses_of_each_other(
     serve: Callable[..., Any], connect: Callable[[Any], Any], tmp_path: Path, shares: bool
 ) -> None:
-    """What one server has signed, of an object and of a part, another one takes; with another file, or after the end
-    of the access key, it does not."""
+    """What one server has signed, another one takes; with another file, or without the access key, it does not."""
     first = serve(s3_key_file=tmp_path / "one.key")
     client = connect(first)
     client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from lakebed.repo.transport.transport import context_of
+from worlds.waiting import wait_until
 
 FIRST, SECOND = b"f" * 3000, b"s" * 3000
 
 
 class Slow:
-    """A PUT whose head and half of the body have been sent."""
+    """A request whose head and half of the body have been sent."""
 
-    def __init__(self, url: str, body: bytes, *, chunked: bool) -> None:
+    def __init__(
+        self, url: str, body: bytes, *, chunked: bool, method: str = "PUT", headers: Mapping[str, str] = {}
+    ) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._socket = socket.create_connection((parts.hostname, parts.port), timeout=60)
         self._chunked = chunked
         half = len(body) // 2
         length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
-        lines = [f"PUT {parts.path}?{parts.query} HTTP/1.1", f"Host: {parts.netloc}", length, "Connection: close"]
+        lines = [f"{method} {parts.path}?{parts.query} HTTP/1.1", f"Host: {parts.netloc}", length, "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
         head = "".join(line + "\r\n" for line in (*lines, ""))
         self._rest = body[half:]
         self._socket.sendall(head.encode() + self._framed(body[:half]))
@@ -102,3 +106,61 @@ def test_no_upload_replaces_an_object(
         assert answer.status == 409, answer.body
     assert client.get("a").body == FIRST
     assert client.listed() == ["a"]
+
+
+BODIES: dict[str, tuple[str, str, bytes]] = {
+    "an object": ("POST", "/branches/main/objects?path=late", FIRST),
+    "a large object": ("POST", "/branches/main/objects?path=late", b"f" * 3_000_000),
+    "an object of a verb": ("POST", "/verbs/put?branch=main", b'{"path": "late"}\n' + FIRST),
+    "a commit": ("POST", "/branches/main/commits", b'{"message": "late"}'),
+    "a deletion": ("POST", "/branches/main/objects/delete", b'{"paths": ["kept"]}'),
+    "a branch": ("POST", "/branches", b'{"name": "late", "source": "main"}'),
+    "a reset": ("PUT", "/branches/main", b'{"type": "reset"}'),
+}
+
+
+def begin_slowly(client: Any, running: Any, names: Iterable[str]) -> dict[str, Slow]:
+    """Requests of a client whose heads the server has, by their names in `BODIES`; no other request is running."""
+    begun = {}
+    for name in names:
+        method, place, body = BODIES[name]
+        url = f"{client.endpoint}/api/v1/repositories/analytics{place}"
+        begun[name] = Slow(url, body, chunked=False, method=method, headers=client.headers)
+    wait_until(lambda: running.site.serving.running == len(begun))
+    return begun
+
+
+@pytest.mark.parametrize("ends", ["a revoked key", "a rotated key", "a policy that goes"])
+def test_a_caller_who_may_no_longer_is_refused_at_the_end_of_a_body(client: Any, server: Any, ends: str) -> None:
+    """A body that was begun before its key ended, or its user's policy, changes nothing, however it is sent."""
+    client.put("kept")
+    admin = client
+    if ends == "a policy that goes":
+        statement = {"effect": "allow", "action": ["fs:*"], "resource": "*"}
+        admin.ask("POST", "/auth/users", {"id": "ann"})
+        admin.ask("POST", "/auth/policies", {"id": "all", "statement": [statement]})
+        admin.ask("PUT", "/auth/users/ann/policies/all")
+        made = admin.ask("POST", "/auth/users/ann/credentials").json
+        caller = admin.with_key(made["access_key_id"], made["secret_access_key"])
+    else:
+        made = admin.ask("POST", "/auth/keys", {"role": "write"}).json
+        caller = admin.with_key(made["access_key_id"], made["secret_access_key"])
+    begun = begin_slowly(caller, server, BODIES)
+    if ends == "a policy that goes":
+        assert admin.ask("DELETE", "/auth/users/ann/policies/all").status == 204
+    elif ends == "a revoked key":
+        assert admin.ask("DELETE", f"/auth/keys/{made['access_key_id']}").status == 204
+    else:
+        assert admin.ask("POST", f"/auth/keys/{made['access_key_id']}/rotate").status == 201
+    assert {name: slow.finish() for name, slow in begun.items()} == dict.fromkeys(BODIES, 401)
+    assert [row["path"] for row in admin.ask("GET", ":/refs/main/objects/ls").json["results"]] == ["kept"]
+    assert len(admin.ask("GET", ":/branches/main/diff").json["results"]) == 1
+    assert [row["id"] for row in admin.ask("GET", ":/branches").json["results"]] == ["main"]
+
+
+def test_a_slow_body_of_a_key_that_lives_is_taken(client: Any, server: Any) -> None:
+    """Looked at again, the caller may."""
+    client.put("kept")
+    begun = begin_slowly(client, server, ("an object", "a large object", "a commit"))
+    client.ask("POST", "/auth/keys", {"role": "write"})
+    assert [slow.finish() for slow in begun.values()] == [201, 201, 201]

@@ -14,6 +14,7 @@ from lakebed.repo.references import branches
 from lakebed.server import auth, errors, identity, keys, permissions, places, reference_tables, site
 from lakebed.server.routes import presigned_parts, staging
 from lakebed.server.s3 import application, body, metadata, objects, signature, signature_v2
+from lakebed.server.s3.call import S3Call
 from mutations.defects import (
     answer,
     change_arguments,
@@ -25,6 +26,7 @@ from mutations.defects import (
     replace,
     returns,
     see,
+    set_value,
     several,
     skip,
 )
@@ -309,6 +311,16 @@ GUARANTEES = [
         ),
         "behaviour/server/test_late_uploads.py::"
         "test_a_signed_address_is_of_one_repository_and_of_no_later_one_of_its_name",
+    ),
+    Guarantee(
+        "A body that was begun with a key that has ended since changes nothing.",
+        set_value(site.RepositoryCall, lambda it: it.check_late, call.Call.check_late),
+        "behaviour/server/test_late_uploads.py::test_a_caller_who_may_no_longer_is_refused_at_the_end_of_a_body",
+    ),
+    Guarantee(
+        "An upload over S3 that was begun with a key that has ended since stores nothing.",
+        set_value(S3Call, lambda it: it.check_late, call.Call.check_late),
+        "behaviour/server/s3/test_refused.py::test_a_small_upload_that_ends_after_its_key_is_refused",
     ),
     Guarantee(
         "A signed URL of a part permits that part of that upload, and nothing else.",

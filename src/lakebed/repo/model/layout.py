@@ -23,7 +23,8 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     user-keys/<access key>                           of the server: an access key of a user, or a token of one
 
 Objects, relative to a repository's storage namespace: ``data/<ulid>``, ``ranges/<hash>-<ulid>``,
-``metaranges/<hash>-<ulid>``, ``uploads/<ulid>-<hash of the ulid>``, ``derived/<digest>-<ulid>.<extension>``, and the marker `MARKER_PATH`.
+``metaranges/<hash>-<ulid>``, ``uploads/<ulid>-<hash of the ulid>``, ``derived/<digest>-<ulid>.<extension>``, and the
+marker `MARKER_PATH`.
 
 DO NOT CHANGE any of them: they are stored.
 """

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import Receive, Scope
-from typing_extensions import Buffer
+from typing_extensions import Buffer, override
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.http.streaming import whole_or_stream
@@ -118,7 +118,7 @@ class S3Call(RepositoryCall):
         body_plan: what its body must agree with.
     """
 
-    __slots__ = ("_operation", "body_plan", "headers", "pairs", "place", "target")
+    __slots__ = ("_changes", "_operation", "body_plan", "headers", "pairs", "place", "target")
 
     def __init__(
         self,
@@ -140,6 +140,7 @@ class S3Call(RepositoryCall):
         super().__init__(site, scope, receive, principal=principal, request_id=request_id)
         self.pairs = dict(target.pairs)
         self._operation = ""
+        self._changes = site.keys.changes
 
     def check_needs(self, operation: str) -> None:
         """Refuse a user who may not do what the request asks for; it is asked again by `check_key`.
@@ -221,6 +222,11 @@ class S3Call(RepositoryCall):
         self.principal = self.site.keys.holder(self.caller.id)[0]
         if self._operation:
             self.check_needs(self._operation)
+
+    @override
+    async def check_late(self, elapsed_s: float) -> None:
+        if elapsed_s > self.site.options.key_recheck_s or self.site.keys.changes != self._changes:
+            await self.quick(self.check_key)
 
     async def read_xml(self, root: str) -> Element:
         """The body as XML. Raises ``MalformedXML``, ``MaxMessageLengthExceeded``."""

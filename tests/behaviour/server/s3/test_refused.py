@@ -271,3 +271,20 @@ def test_access_keys_outlive_a_restart_and_need_their_s3_key(
     (tmp_path / "s3.key").chmod(0o644)
     with pytest.raises(InvalidRequest, match="chmod 600"):
         start_server(tmp_path / "lake", options=ServerOptions(s3_key_file=str(tmp_path / "s3.key")))
+
+
+def test_a_small_upload_that_ends_after_its_key_is_refused(gateway: Any, bucket: str) -> None:
+    """What is small enough to be stored in one step was begun with a key that was revoked before its end came."""
+    writer = gateway.with_key("write")
+    url = urlsplit(writer.s3().generate_presigned_url("put_object", Params={"Bucket": bucket, "Key": "late"}))
+    with socket.create_connection((url.hostname, url.port), timeout=60) as line:
+        head = (f"PUT {url.path}?{url.query} HTTP/1.1", f"Host: {url.netloc}", "Content-Length: 4", "Connection: close")
+        line.sendall("".join(text + "\r\n" for text in (*head, "")).encode() + b"12")
+        wait_until(lambda: gateway.running.site.serving.running == 1)
+        gateway.running.site.keys.revoke(writer.access_key)
+        line.sendall(b"34")
+        reply = b""
+        while more := line.recv(65_536):
+            reply += more
+    assert b" 403 " in reply.splitlines()[0]
+    assert "Contents" not in gateway.s3().list_objects(Bucket=bucket)
