@@ -31,6 +31,7 @@ _STATUSES: Final[dict[str, int]] = {
     "oversized_message": 413,
     "oversized_metadata": 413,
     "shallow_copy": 501,
+    "unsafe_collection": 501,
 }
 
 _PLAIN: Final = {

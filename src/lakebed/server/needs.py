@@ -189,6 +189,12 @@ REST: Final[dict[str, Needs]] = {
         _need("retention:SetGarbageCollectionRules"),
     ),
     **dict.fromkeys(
+        ("prepareGarbageCollectionCommits", "prepareGarbageCollectionCommitsAsync",
+         "prepareGarbageCollectionCommitsStatus"),
+        _need("retention:PrepareGarbageCollectionCommits"),
+    ),
+    "prepareGarbageCollectionUncommitted": _need("retention:PrepareGarbageCollectionUncommitted"),
+    **dict.fromkeys(
         ("getMetaRange", "getRange"),
         Needs((Permission("fs:ListObjects", _REPOSITORY), Permission("fs:ReadRepository", _REPOSITORY))),
     ),

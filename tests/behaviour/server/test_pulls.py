@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,6 +168,33 @@ def test_settings_are_the_same_by_their_old_paths(client: Any) -> None:
     assert client.ask("GET", ":/gc/rules").status == 404
     for place in (":/branch_protection/set_allowed", ":/gc/rules/set_allowed"):
         assert client.ask("GET", place).status == 204
+
+
+PREPARATIONS = [
+    ("POST", ":/gc/prepare_uncommited", {}),
+    ("POST", ":/gc/prepare_commits", None),
+    ("POST", ":/gc/prepare_commits/async", None),
+    ("GET", ":/gc/prepare_commits/status", None),
+]
+"""What lakeFS's job for collections asks for, in its order."""
+
+
+def test_no_collection_of_another_program_is_prepared(client: Any, server: Any) -> None:
+    """The job would delete what its lists do not name: it is refused with what to do, gets no list, and all stays."""
+    client.put("committed")
+    client.commit()
+    client.put("staged")
+    lake = Path(server.site.repositories.url.removeprefix("file://"))
+    before = sorted(file for file in (lake / "analytics").rglob("*") if file.is_file())
+    for method, place, body in PREPARATIONS:
+        refused = client.ask(method, place, body, id="1")
+        assert refused.status == 501
+        assert "verbs/collect" in refused.message
+        assert "lakebed repo collect" in refused.message
+        assert client.new_key("write").ask(method, place, body, id="1").status == 403
+    assert sorted(file for file in (lake / "analytics").rglob("*") if file.is_file()) == before
+    assert client.ask("POST", ":/verbs/collect", {"grace_s": 0}).status == 200
+    assert [client.get(path).body for path in ("committed", "staged")] == [b"content", b"content"]
 
 
 def test_a_read_only_key_changes_no_pull_request(client: Any, pull: str) -> None:

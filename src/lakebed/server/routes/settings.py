@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.errors import NotFound
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import json
 from lakebed.repo.records.protection import ProtectionRule, protect, rules_with_tag, set_protected, unprotect
@@ -157,3 +157,27 @@ async def may_protect(call: RepositoryCall) -> None:
 async def may_retain(call: RepositoryCall) -> None:
     """Check whether the caller may set retention rules."""
     await call.context()
+
+
+def _declare_refusal(method: str, place: str, name: str) -> None:
+    @SETTINGS.add(method, "/repositories/{repository}/gc/" + place, name, needs="admin", gives={}, tag="internal")
+    async def refuse(call: RepositoryCall) -> None:
+        """Refuse to prepare a collection by another program, which could take what is needed."""
+        context = await call.context()
+        raise InvalidRequest(
+            f"Repository {context.name} prepares no collection for another program: that lists the namespace by its "
+            "own clock, deletes what these lists do not name, and asks no more, so it would take uploads that are "
+            "committed meanwhile, and files of the repository besides objects. Collect with `lakebed repo collect`, or "
+            f"POST /api/v1/repositories/{context.name}/verbs/collect.",
+            kind="unsafe_collection",
+            repository=context.name,
+        )
+
+
+for _method, _place, _name in (
+    ("POST", "prepare_commits", "prepareGarbageCollectionCommits"),
+    ("POST", "prepare_commits/async", "prepareGarbageCollectionCommitsAsync"),
+    ("GET", "prepare_commits/status", "prepareGarbageCollectionCommitsStatus"),
+    ("POST", "prepare_uncommited", "prepareGarbageCollectionUncommitted"),
+):
+    _declare_refusal(_method, _place, _name)
