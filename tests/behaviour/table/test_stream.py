@@ -244,6 +244,44 @@ def test_a_stream_that_would_leave_out_rows_ends_with_a_sentence() -> None:
     refused("table_replaced", Conflict, lambda: following.plan(end, StreamOffset(end.table, 20)))
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_stream_that_began_before_the_first_snapshot_misses_none_that_expired(changes: bool) -> None:
+    """It has read nothing yet, so what has expired since is rows that it lacks: that is said, and not left out."""
+    table = make(f"began-{changes}", keyed=changes)
+    following = stream(table, changes=changes)
+    start = following.first()
+    table.write(rows([1], 1))
+    table.write(rows([2], 2))
+    table.expire(retain_max=1, retain_min=1)
+    refused("snapshot_expired", NotFound, lambda: following.advance(start, Limits()))
+    refused("snapshot_expired", NotFound, lambda: following.advance(start, Limits(snapshots=1)))
+    refused("snapshot_expired", NotFound, lambda: following.plan(start, StreamOffset(start.table, 2)))
+    since_1970 = following.span(Bound(time_ms=0), None)
+    refused("snapshot_expired", NotFound, lambda: list(following.commits(*since_1970)))
+
+
+def test_a_key_that_moved_to_another_dynamic_bucket_is_one_row() -> None:
+    """An overwrite forgets where its keys were: what comes back in another bucket changed, and did not come and go."""
+    table = make("moved", keyed=True, **{"bucket": "-1", "dynamic-bucket.target-row-num": "3"})
+    ids = list(range(9))
+    table.upsert(rows(ids, 0))
+    table.overwrite(rows([100], 0))
+    table.upsert(rows(ids[::-1], 0))
+    assert table.diff(1, 3).counts == {"added": 1, "removed": 0, "changed": 0}
+    table.upsert(rows(ids[:5], 1))
+    before, after = (table.read(version=version).sort_by("id").to_pylist() for version in (1, 4))
+    found = table.diff(1, 4)
+    assert found.counts == {"added": 1, "removed": 0, "changed": 5}
+    assert found.before.sort_by("id").to_pylist() == before[:5]
+    assert found.after.sort_by("id").to_pylist() == after[:5]
+    following = stream(table, changes=True, start="latest")
+    start = following.first()
+    table.rollback_to_as_latest(1)
+    batch = following.plan(start, following.advance(start, Limits()))
+    told = sorted((row["id"], row["v"], row["_row_kind"]) for row in read(table, batch))
+    assert told == sorted([(100, 0, "-D"), *((id, v, kind) for id in ids[:5] for v, kind in ((1, "-U"), (0, "+U")))])
+
+
 def test_deletions_by_key_are_refused_skipped_or_read() -> None:
     """In a stream of rows, and in one of changes."""
     table = make("deletes", keyed=True)

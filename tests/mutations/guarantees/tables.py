@@ -15,7 +15,7 @@ from lakebed.errors import NotFound
 from lakebed.table.branch import discard
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.snapshots import SnapshotLog
-from lakebed.table.changes import stream
+from lakebed.table.changes import incremental, stream
 from lakebed.table.codec import manifest, roaring
 from lakebed.table.codec.manifest import DecodedList
 from lakebed.table.commit import commit, conflicts, index_after, prepared, presence, vector_update
@@ -23,7 +23,7 @@ from lakebed.table.compaction import compact, compact_plan, lookup
 from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update, sequence
 from lakebed.table.engines.merge import encode_keys
 from lakebed.table.model.model import Split
-from lakebed.table.read import scan_pruning, vectors
+from lakebed.table.read import row_diff, scan_pruning, vectors
 from lakebed.table.read.scan import Scan
 from lakebed.table.rows import rows, update
 from lakebed.table.schema import conform
@@ -394,6 +394,31 @@ GUARANTEES = [
             ),
         ),
         "behaviour/table/test_stream.py::test_a_stream_that_would_leave_out_rows_ends_with_a_sentence",
+    ),
+    Guarantee(
+        "A stream that has read nothing yet ends when the first snapshots have expired, and does not leave them out.",
+        replace(
+            stream.TableStream._steps,
+            lambda original, self, start, until, **facts: original(
+                self,
+                start
+                if start.snapshot
+                else msgspec.structs.replace(start, snapshot=self._branch.snapshots.ids()[0] - 1),
+                until,
+                **facts,
+            ),
+        ),
+        "behaviour/table/test_stream.py::test_a_stream_that_began_before_the_first_snapshot_misses_none_that_expired",
+    ),
+    Guarantee(
+        "A key that moved to another dynamic bucket is one change, and not one that goes and one that comes.",
+        never(row_diff.diff_buckets, row_diff.is_dynamic),
+        "behaviour/table/test_stream.py::test_a_key_that_moved_to_another_dynamic_bucket_is_one_row",
+    ),
+    Guarantee(
+        "A stream reads the buckets between which a key may have moved together.",
+        never(incremental.plan_replaced, incremental.is_dynamic),
+        "behaviour/table/test_stream.py::test_a_key_that_moved_to_another_dynamic_bucket_is_one_row",
     ),
     Guarantee(
         "A table that was dropped and created again is another table.",

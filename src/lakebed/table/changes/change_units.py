@@ -37,7 +37,7 @@ from lakebed.table.read.read import (
     read_unmerged,
     sequences_of,
 )
-from lakebed.table.read.row_diff import diff_splits
+from lakebed.table.read.row_diff import diff_buckets, diff_splits
 
 ROW_KIND_COLUMN = "_row_kind"
 ROW_KINDS = ("+I", "-U", "+U", "-D")
@@ -224,10 +224,11 @@ class Replaced:
 
     def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
         """See `ChangeUnit`."""
-        keys = plan.schema.primary_keys
-        bytes_max = ONE_SHOT_BYTES_MAX if keys else None
-        for parts in diff_splits(store, self.before, self.after, plan=plan, keys=keys, at_once_bytes_max=bytes_max):
-            added, removed, was, now = parts
+        if plan.schema.primary_keys:
+            differing = diff_buckets(store, self.before, self.after, plan=plan, at_once_bytes_max=ONE_SHOT_BYTES_MAX)
+        else:
+            differing = diff_splits(store, self.before, self.after, plan=plan, keys=())
+        for added, removed, was, now in differing:
             for rows, kind in ((removed, "-D"), (was, "-U"), (now, "+U"), (added, "+I")):
                 if rows.num_rows:
                     yield _of_kind(rows, kind, plan.schema)

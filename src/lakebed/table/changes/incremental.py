@@ -27,13 +27,14 @@ from lakebed.table.changes.change_units import Logged, Replaced, Told, Written, 
 from lakebed.table.codec.manifest import ADD, NO_ENTRIES, files_of
 from lakebed.table.engines.engine import Increments
 from lakebed.table.engines.registry import engine_name, engine_of
+from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.splits import bucket_groups, plan_splits, touching
 from lakebed.table.model.changelog_options import Producer, least_logged_level, producer_of
 from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import Snapshot, Split, TableSchema
 from lakebed.table.model.types import arrow_schema
 from lakebed.table.read.read import ONE_SHOT_BYTES_MAX, ReadPlan, read_split_table
-from lakebed.table.read.row_diff import Parts, diff_splits, refuse_nested
+from lakebed.table.read.row_diff import Parts, diff_buckets, diff_splits, group_splits, refuse_nested
 from lakebed.table.read.scan import Scan, scan_snapshot
 from lakebed.table.read.vectors import has_option, with_vectors
 from lakebed.table.schema.schema import require_column
@@ -242,7 +243,9 @@ def check_increments(schema: TableSchema) -> None:
 def plan_replaced(
     branch: TableBranch, before: Snapshot | None, after: Snapshot, *, schema_id: int, told_by: Producer | None = None
 ) -> tuple[list[Replaced], ReadPlan]:
-    """Plan to read how the rows of two snapshots differ: bucket by bucket, in append tables partition by partition.
+    """Plan to read how the rows of two snapshots differ: bucket by bucket.
+
+    In append tables, and with dynamic buckets, between which keys move: partition by partition.
 
     Args:
         told_by: compare the rows that have been told (`entries_in_log`), those of level 0 among them though readers may
@@ -256,7 +259,7 @@ def plan_replaced(
     )
     refuse_nested(end.table_schema.fields)
     old, new, plan = plan_scans_diff(start, end, layout=branch.layout, told_by=told_by)
-    by_bucket = bool(end.table_schema.primary_keys)
+    by_bucket = False if is_dynamic(end.table_schema) else bool(end.table_schema.primary_keys)
     return [Replaced(tuple(was), tuple(now)) for was, now in group_splits(old, new, by_bucket=by_bucket)], plan
 
 
@@ -340,11 +343,11 @@ def diff_scans(
         require_column(schema, name)
     refuse_nested(schema.fields)
     before, after, plan = plan_scans_diff(start, end, layout=layout)
-    by_bucket = bool(schema.primary_keys) and keys is None
-    parts: list[Parts] = []
-    bytes_max = at_once_bytes_max if by_bucket else None
-    for old, new in group_splits(before, after) if by_bucket else [(before, after)]:
-        parts.extend(diff_splits(store, old, new, plan=plan, keys=key_names, at_once_bytes_max=bytes_max))
+    parts: list[Parts]
+    if schema.primary_keys and keys is None:
+        parts = list(diff_buckets(store, before, after, plan=plan, at_once_bytes_max=at_once_bytes_max))
+    else:
+        parts = list(diff_splits(store, before, after, plan=plan, keys=key_names))
     nothing = arrow_schema(schema.fields).empty_table()
     columns = zip(*parts, strict=True) if parts else ((), (), (), ())
     added, removed, changed_from, changed_to = (pa.concat_tables([nothing, *tables]) for tables in columns)
@@ -377,14 +380,3 @@ def plan_scans_diff(
     removed = [before[key] for key in before.keys() - after.keys()]
     added = [after[key] for key in after.keys() - before.keys()]
     return removed, added, replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
-
-
-def group_splits(
-    before: Sequence[Split], after: Sequence[Split], *, by_bucket: bool = True
-) -> list[tuple[list[Split], list[Split]]]:
-    """The splits of each bucket, or of each partition."""
-    groups: dict[tuple[bytes, int], tuple[list[Split], list[Split]]] = {}
-    for side, splits in enumerate((before, after)):
-        for split in splits:
-            groups.setdefault((split.partition, split.bucket if by_bucket else 0), ([], []))[side].append(split)
-    return list(groups.values())

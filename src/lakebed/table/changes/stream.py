@@ -356,13 +356,13 @@ class TableStream:
             snapshot = self._branch.snapshots.find(id)
             if snapshot is None:
                 raise self._expiry_error(previous)
-            target = int(snapshot.properties.get(ROLLED_BACK_TO, "0"))
+            target = int(snapshot.properties.get(ROLLED_BACK_TO, "-1"))
             parent = follows(snapshot)
             if parent == previous:
                 kind = self._kind_from_log(snapshot) if is_logged else self._kind(snapshot, is_seen=is_exact)
             elif target == previous:
                 kind = "nothing"  # what was rolled back had not been read
-            elif (target or parent) < previous:
+            elif (parent if target < 0 else target) < previous:
                 raise self._rollback_error(previous, snapshot.id)
             else:
                 raise self._expiry_error(previous)

@@ -1,7 +1,7 @@
 """The rows that differ between two sets of splits: by key, or whole rows as a multiset. Knows no snapshots.
 
-Owns: `diff_splits`, and the comparisons it is made of. Invariant: both sides are read with one plan, so they have the
-same columns.
+Owns: `diff_splits`, the comparisons it is made of, and `group_splits`: which splits are compared with each other.
+Invariants: both sides are read with one plan, so they have the same columns; a key is in one group.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.table.codec.binary_row import encode_rows
 from lakebed.table.engines.merge import encode_keys, is_strictly_increasing
+from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.splits import in_key_order
 from lakebed.table.model.model import DataField, Split, TableSchema
 from lakebed.table.model.types import arrow_schema, parse_type
@@ -55,6 +56,42 @@ def diff_splits(
         return
     old, new = (_rows_of(store, splits, plan) for splits in (before, after))
     yield diff_keyed(old, new, keys, _values(schema, keys)) if keys else _diff_rows(old, new, schema)
+
+
+def diff_buckets(
+    store: ObjectStore, before: Sequence[Split], after: Sequence[Split], *, plan: ReadPlan, at_once_bytes_max: int
+) -> Iterator[Parts]:
+    """Compare the rows of a group of a primary-key table by their keys, bucket by bucket.
+
+    A key of dynamic buckets is in one bucket of a version, and may be in another one of another version: an overwrite
+    forgets where its keys were. What goes from one bucket and comes in another is one row, changed or the same.
+
+    Args: as `diff_splits`. Memory: windows; with dynamic buckets also what goes and comes.
+    """
+    schema, keys = plan.schema, plan.schema.primary_keys
+    goes, comes = [], []
+    for old, new in group_splits(before, after, by_bucket=True):
+        parts = diff_splits(store, old, new, plan=plan, keys=keys, at_once_bytes_max=at_once_bytes_max)
+        if is_dynamic(schema):
+            for added, removed, was, now in parts:
+                comes.append(added)
+                goes.append(removed)
+                yield added.slice(0, 0), removed.slice(0, 0), was, now
+        else:
+            yield from parts
+    if goes:
+        yield diff_keyed(pa.concat_tables(goes), pa.concat_tables(comes), keys, _values(schema, keys))
+
+
+def group_splits(
+    before: Sequence[Split], after: Sequence[Split], *, by_bucket: bool
+) -> list[tuple[list[Split], list[Split]]]:
+    """The splits of each bucket, or of each partition."""
+    groups: dict[tuple[bytes, int], tuple[list[Split], list[Split]]] = {}
+    for side, splits in enumerate((before, after)):
+        for split in splits:
+            groups.setdefault((split.partition, split.bucket if by_bucket else 0), ([], []))[side].append(split)
+    return list(groups.values())
 
 
 def refuse_nested(fields: Iterable[DataField]) -> None:
