@@ -591,9 +591,9 @@ class Table:
 
     def bytes_alone(self, tag: str) -> int:
         """Bytes that only this tag holds: what deleting it would free. Raises `NotFound`."""
-        from lakebed.table.collect import alone
+        from lakebed.table.collect import bytes_alone
 
-        return alone.bytes_alone(self.context, [self.context.tags.tag(tag).name]).get(tag, 0)
+        return bytes_alone.bytes_alone(self.context, [self.context.tags.tag(tag).name]).get(tag, 0)
 
     def why(self, path: str) -> Explanation:
         """Which versions need an object of the table (by relative path), or when it may go. Raises `NotFound`."""

@@ -10,7 +10,7 @@ import pytest
 
 import lakebed
 from lakebed.table.branch.manifest_cache import PROCESS_CACHE
-from lakebed.table.collect.alone import bytes_alone
+from lakebed.table.collect.bytes_alone import bytes_alone
 from worlds.table.foreign_world import ForeignWorld
 from worlds.table.world import TableWorld
 

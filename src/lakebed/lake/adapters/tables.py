@@ -65,7 +65,7 @@ class TableAdapter(StoreAdapter):
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Cost: that of `bytes_alone`, and 1 GET a consumer."""
-        from lakebed.table.collect.alone import bytes_alone
+        from lakebed.table.collect.bytes_alone import bytes_alone
 
         table = lake.table(name)
         alone = bytes_alone(table.context)
