@@ -51,7 +51,17 @@ from lakebed.repo.verbs.settings import (
     Unprotect,
     Webhooks,
 )
-from lakebed.repo.verbs.versions import Collect, Pins, PinVersion, PlanCollection, Restore, Unpin, Versions, Why
+from lakebed.repo.verbs.versions import (
+    Collect,
+    Pins,
+    PinVersion,
+    PlanCollection,
+    Restore,
+    Unpin,
+    Versions,
+    Why,
+    WhyVersion,
+)
 
 __all__ = ["NamedCommit", "Repository"]
 
@@ -354,6 +364,10 @@ class Repository(OverTransport, Closing):
     def why(self, path: str) -> Explanation:
         """Who needs an object of the storage namespace, or when it may go. As `lakebed.repo.collect.why.why`."""
         return self._transport.call(Why(path=path))
+
+    def why_version(self, version: str) -> Explanation:
+        """Who keeps the objects of a version, and until when. As `lakebed.repo.collect.why.why_version`."""
+        return self._transport.call(WhyVersion(version=version))
 
     # ---- the end
 

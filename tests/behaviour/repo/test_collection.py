@@ -19,7 +19,7 @@ from xxhash import xxh3_64_intdigest
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.lsm.file_id import file_id_at
 from lakebed.repo.collect.collect import collect_garbage, plan_collection
-from lakebed.repo.collect.why import why
+from lakebed.repo.collect.why import why, why_version
 from lakebed.repo.heads.compact import compact_once
 from lakebed.repo.heads.write import delete, stage
 from lakebed.repo.model.entry import new_upload
@@ -30,6 +30,7 @@ from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.retention import store_retention
 from lakebed.repo.references.branches import create_branch, delete_branch, list_branches, undelete_branch
+from lakebed.repo.references.mark import mark
 from lakebed.repo.references.tags import create_tag, delete_tag, list_tags
 from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
@@ -339,6 +340,73 @@ def test_why_says_who_needs_an_object(lab: Lab, home: RepositoryContext) -> None
     a_range = next(meta.path for meta in home.store.list(RANGE_FOLDER))
     assert {pin.name for pin in why(home, a_range).pins} == {"main", "v1"}
     assert "made no such object" in why(home, "data/readme").sentence
+
+
+def test_why_a_version_keeps_its_objects(lab: Lab, home: RepositoryContext) -> None:
+    """A branch keeps what was its head until its rule ends that, a tag its commit alone; without rules all behind."""
+    commits = []
+    for number in range(3):
+        lab.put(home, "a", str(number).encode())
+        commits.append(commit(home, "main", message=str(number)))
+        lab.days(10)
+    create_tag(home, "v1", commit_id=commits[1].id, lifetime_ms=1_000)
+    first, second, head = (item.id for item in commits)
+    assert names_of(home, first) == [("branch", "main"), ("tag", "v1")]
+    store_retention(home, default_days=15)
+    assert names_of(home, first) == []
+    assert "a collection deletes" in why_version(home, first).sentence
+    explanation = why_version(home, second)
+    assert [(pin.name, pin.version, pin.owner) for pin in explanation.pins] == [("v1", second, ""), ("main", head, "")]
+    assert explanation.sentence == "Its objects are kept by tag v1, branch main."
+    assert [pin.expires_ms for pin in why_version(home, "main").pins] == [None]
+    ends = explanation.pins[1].expires_ms
+    assert ends is not None
+    lab.clock.advance((ends - lab.clock.now_ms() - 1) / 1000)
+    assert names_of(home, second) == [("branch", "main")]
+    lab.clock.advance(0.001)
+    assert names_of(home, second) == []
+    collect_garbage(home)
+    assert "a collection has deleted" in why_version(home, second).sentence
+    create_branch(home, "dev", source="main")
+    delete_branch(home, "dev")
+    lab.put(home, "a", b"lost", branch="main")
+    lost = commit(home, "main", message="lost")
+    hard_reset(home, "main", ref=head)
+    assert names_of(home, lost.id) == []
+    assert "within 7 days" in why_version(home, lost.id).sentence
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_keeps_a_version_is_what_a_collection_keeps(lab: Lab, home: RepositoryContext, seed: int) -> None:
+    """Of every commit of a random history: objects that a branch or tag is said to keep stay, the others go."""
+    rng = random.Random(seed)
+    branches = ["main", "dev", "work"]
+    for name in branches[1:]:
+        create_branch(home, name, source="main")
+    for number in range(30):
+        name = rng.choice(branches)
+        if rng.random() < 0.3:
+            with suppress(LakebedError):
+                merge(home, rng.choice(branches), into=name)
+        else:
+            lab.put(home, f"{name}{number}", b"", branch=name)
+            commit(home, name, message=str(number))
+        if rng.random() < 0.1:
+            create_tag(home, f"v{number}", commit_id=dict(list_branches(home))[name].commit_id)
+        lab.days(rng.choice((0, 1, 5)))
+    lab.days(8)
+    store_retention(home, default_days=20, branch_days={"dev": 60})
+    with home.key_value.snapshot() as snapshot:
+        marked = mark(home, snapshot, now_ms=home.now_ms())
+    kept = {commit_id for commit_id in marked.commits if names_of(home, commit_id)}
+    collect_garbage(home)
+    expired = {id for id in marked.commits if home.key_value.get(home.keys.expired(id)) is not None}
+    assert expired == set(marked.commits) - kept != set()
+
+
+def names_of(home: RepositoryContext, version: str) -> list[tuple[str, str]]:
+    """Kind and name of what keeps the objects of a version."""
+    return [(pin.kind, pin.name) for pin in why_version(home, version).pins]
 
 
 def test_negative_ages_are_refused(home: RepositoryContext) -> None:

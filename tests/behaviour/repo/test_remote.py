@@ -154,6 +154,7 @@ def test_versions_and_pins_through_a_server(repo: Repository) -> None:
     report = repo.collect(dry_run=True)
     assert (report.dry_run, report.plan is not None) == (True, True)
     assert repo.why(main.stat("a").address).path == main.stat("a").address
+    assert [(pin.kind, pin.name) for pin in repo.why_version(first.id).pins][-1] == ("branch", "main")
 
 
 # ---- large and many

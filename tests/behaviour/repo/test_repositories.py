@@ -560,6 +560,7 @@ QUESTIONS_OF_DELETED: dict[str, Callable[[Repository], object]] = {
     "log of a tag": lambda old: list(old.log("v1")),
     "differences of a tag": lambda old: list(old.diff("v1", "v1~1")),
     "branch of a tag": lambda old: old.create_branch("dev", version="v1"),
+    "why_version": lambda old: old.why_version("v1"),
     "plan_collection": lambda old: old.plan_collection(),
     "collect": lambda old: old.collect(),
 }

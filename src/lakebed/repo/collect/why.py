@@ -1,4 +1,4 @@
-"""Why an object of a repository is still there: who needs it, or when it may go.
+"""Why an object of a repository is still there, and why a version keeps its objects: who needs it, or when it may go.
 
 Owns: the search and the sentence. Invariants: reads only; the rules are those by which a collection judges
 (`lakebed.repo.references.mark`).
@@ -6,6 +6,7 @@ Owns: the search and the sentence. Invariants: reads only; the rules are those b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -27,12 +28,15 @@ from lakebed.repo.model.layout import (
     metarange_path,
     range_path,
 )
-from lakebed.repo.model.model import Branch, MetarangeRef
+from lakebed.repo.model.model import Branch, MetarangeRef, Tag
+from lakebed.repo.model.options import DAY_MS
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import read_records
+from lakebed.repo.records.retention import load_retention
 from lakebed.repo.references.commits import SHOWN_CHARACTERS
-from lakebed.repo.references.mark import Marked, mark
+from lakebed.repo.references.mark import Marked, find_descendants, mark
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.references.tags import list_tags
 
 _NAMED_MAX: Final = 3
@@ -80,10 +84,49 @@ def why(context: RepositoryContext, path: str) -> Explanation:
             "No kept version and nothing staged needs it: a collection deletes it once its name is older than the "
             "minimum age, and what a branch or tag named with it was given up that long ago.",
         )
+    return Explanation(path, pins, f"It is needed by {_name_some(pins)}.")
+
+
+def why_version(context: RepositoryContext, version: str) -> Explanation:
+    """Who keeps the objects of a version, or whether a collection may delete those that only it needs.
+
+    Args:
+        version: a commit, or another reference, as it is now.
+
+    Returns the commit's id as the path, and branches and tags as pins: `Pin.expires_ms` is when a branch's rule of
+    retention, or the lifetime of a tag, ends that; None: not by itself. A branch that gets a commit then keeps it
+    longer.
+
+    Raises:
+        NotFound: kind ``reference_not_found``.
+        InvalidRequest: kind ``invalid_reference``.
+        Corruption: a record that is needed for the answer is damaged.
+    Cost: 1 snapshot; 4 us a commit of the repository. No object is read.
+    """
+    with context.key_value.snapshot() as snapshot:
+        commit_id, _ = resolve_commit(context, version, snapshot=snapshot)
+        search = _Search(context, snapshot)
+        pins = tuple(search.holders_of_version(commit_id))
+        is_expired = snapshot.get(context.keys.expired(commit_id)) is not None
+    if pins:
+        sentence = f"Its objects are kept by {_name_some(pins)}."
+    elif search.is_active(commit_id):
+        sentence = (
+            "No branch or tag keeps its objects, but it was made, or one left it, within "
+            f"{context.options.undelete_days} days: so long a deleted branch can be brought back, and they stay."
+        )
+    elif is_expired:
+        sentence = "No branch or tag keeps its objects: a collection has deleted those that only it needed."
+    else:
+        sentence = "No branch or tag keeps its objects: a collection deletes those that only it needs."
+    return Explanation(commit_id, pins, sentence)
+
+
+def _name_some(pins: tuple[Pin, ...]) -> str:
     names = [f"{pin.kind} {pin.name}" for pin in pins[:_NAMED_MAX]]
     if len(pins) > _NAMED_MAX:
         names.append(f"{len(pins) - _NAMED_MAX:,} more")
-    return Explanation(path, pins, f"It is needed by {', '.join(names)}.")
+    return ", ".join(names)
 
 
 class _Search:
@@ -147,6 +190,38 @@ class _Search:
         ]
         return _distinct([*self._pins_at(commits), *staged])
 
+    def holders_of_version(self, commit_id: str) -> Iterator[Pin]:
+        """Branches and tags that keep the objects of a commit, those that name it first."""
+        rules = load_retention(self._home, snapshot=self._snapshot)
+        times = find_descendants(self._marked, commit_id)
+        now_ms = self._home.now_ms()
+        behind: list[Pin] = []
+        for name, branch in self._branches.items():
+            time = times.get(branch.commit_id, -math.inf)
+            rule_ms = 0 if rules is None else rules.days_of(name) * DAY_MS
+            if rules is not None and time + rule_ms <= now_ms:
+                continue
+            ends = None if rules is None or time == math.inf else int(time) + rule_ms
+            pin = self._pin("branch", name, branch.commit_id, branch.created_at_ms, ends=ends)
+            if branch.commit_id == commit_id:
+                yield pin
+            elif branch.commit_id in times:
+                behind.append(pin)
+        for name, tag in list_tags(self._home, snapshot=self._snapshot):
+            pin = self._tag_pin(name, tag)
+            if tag.commit_id == commit_id:
+                yield pin
+            elif rules is None and tag.commit_id in times:
+                behind.append(pin)
+        yield from behind
+
+    def is_active(self, commit_id: str) -> bool:
+        """Whether something keeps the objects of a commit."""
+        return commit_id in self._marked.active
+
+    def _tag_pin(self, name: str, tag: Tag) -> Pin:
+        return self._pin("tag", name, tag.commit_id, tag.created_at_ms, owner=tag.owner, ends=tag.expires_at_ms)
+
     def _is_staged(self, branch: Branch, wanted: pa.Array) -> bool:
         for token in (branch.staging, *branch.sealed):
             prefix = self._home.keys.token(token.id)
@@ -166,7 +241,7 @@ class _Search:
         for name, tag in list_tags(self._home, snapshot=self._snapshot):
             if tag.commit_id in commits:
                 left.discard(tag.commit_id)
-                yield self._pin("tag", name, tag.commit_id, tag.created_at_ms, owner=tag.owner, ends=tag.expires_at_ms)
+                yield self._tag_pin(name, tag)
         for commit_id in sorted(left, key=lambda each: -self._marked.commits[each].created_at_ms):
             commit = self._marked.commits[commit_id]
             yield self._pin(

@@ -18,6 +18,8 @@ Owns: the rules. Pure over one snapshot of the records; reads no object.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -123,6 +125,32 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
     for head, until_ms in horizons.items():
         marked.active |= _retain_behind(marked, head, until_ms=until_ms)
     return marked
+
+
+def find_descendants(marked: Marked, commit_id: str) -> dict[str, float]:
+    """A commit and those that descend from it, each with a time: a rule that reaches behind it, reaches the commit.
+
+    A branch whose head is a descendant keeps the commit's objects while its rule keeps what is older than that time,
+    Unix time in milliseconds: of the oldest commit on the way, on the way where that is youngest. Infinite: for ever,
+    for the commit itself and where all commits on the way count as young.
+
+    Cost: no request; 2 us a commit.
+    """
+    children: dict[str, list[str]] = {}
+    for child_id, commit in marked.commits.items():
+        for parent_id in commit.parents:
+            children.setdefault(parent_id, []).append(child_id)
+    times: dict[str, float] = {}
+    waiting = [(-math.inf, commit_id)]
+    while waiting:
+        negative, descendant = heapq.heappop(waiting)
+        if descendant in times:
+            continue
+        times[descendant] = -negative
+        for child_id in children.get(descendant, ()):
+            stored_ms = marked.commits[child_id].stored_at_ms
+            heapq.heappush(waiting, (max(negative, -math.inf if stored_ms is None else -stored_ms), child_id))
+    return times
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from msgspec import Meta
 from lakebed.errors import InvalidRequest
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 from lakebed.repo.collect.collect import collect_garbage, plan_collection
-from lakebed.repo.collect.why import why
+from lakebed.repo.collect.why import why, why_version
 from lakebed.repo.heads.actions import create_tag, delete_tag
 from lakebed.repo.heads.commit import move_by_commits, new_commit
 from lakebed.repo.heads.heads import Move, SealedBranch, check_clean
@@ -185,6 +185,17 @@ class Why(Verb[Explanation], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> Explanation:
         return why(context, self.path)
+
+
+@look_first
+@verb("why_version", role="read", effort="long", gives=Explanation)
+class WhyVersion(Verb[Explanation], frozen=True, kw_only=True):
+    """Who keeps the objects of a version, and until when."""
+
+    version: str
+
+    def run(self, context: RepositoryContext) -> Explanation:
+        return why_version(context, self.version)
 
 
 @look_first
