@@ -28,9 +28,15 @@ VALUES: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
     "listagg": (pa.string(), (None, "a", "b")),
     "bool_and": (pa.bool_(), (None, True, False)),
     "bool_or": (pa.bool_(), (None, True, False)),
+    "nested_update": (
+        pa.list_(pa.struct([("k", pa.int32()), ("v", pa.string())])),
+        (None, [{"k": 1, "v": "a"}], [{"k": 2, "v": "b"}, {"k": 1, "v": "c"}]),
+    ),
     "rbm32": (pa.binary(), (None, *(bitmap.serialize() for bitmap in BITMAPS))),
 }
-AGGREGATION = {f"fields.{name}.aggregate-function": name for name in VALUES}
+VALUES["nested_update_by_key"] = VALUES["nested_update"]
+AGGREGATION = {f"fields.{name}.aggregate-function": name.removesuffix("_by_key") for name in VALUES}
+AGGREGATION["fields.nested_update_by_key.nested-key"] = "k"
 PLAIN = {name: (pa.string(), (None, "a", "b", "c")) for name in ("a", "b", "free")}
 SEQUENCES = {name: (pa.int32(), (None, 1, 2, 3)) for name in ("s", "t")}
 GROUPED = {**SEQUENCES, **PLAIN, "sum": VALUES["sum"], "max": VALUES["max"]}
@@ -52,8 +58,11 @@ CASES = {
 
 
 def by_key(found: pa.Table) -> dict[int, dict[str, Any]]:
-    """Rows by key; each key once."""
+    """Rows by key; each key once. Java gives the rows in arrays that have a key in any order."""
     rows = {row["id"]: row for row in found.to_pylist()}
+    for row in rows.values():
+        if row.get("nested_update_by_key"):
+            row["nested_update_by_key"].sort(key=lambda element: element["k"])
     assert len(rows) == found.num_rows
     return rows
 

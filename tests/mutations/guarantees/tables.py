@@ -20,7 +20,7 @@ from lakebed.table.codec import manifest, roaring
 from lakebed.table.codec.manifest import DecodedList
 from lakebed.table.commit import commit, conflicts, index_after, prepared, presence, vector_update
 from lakebed.table.compaction import compact, compact_plan, lookup
-from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update, sequence
+from lakebed.table.engines import aggregation, arithmetic, field_options, first_row, lists, partial_update, sequence
 from lakebed.table.engines.merge import encode_keys
 from lakebed.table.model.model import Split
 from lakebed.table.read import row_diff, scan_pruning, vectors
@@ -261,6 +261,16 @@ GUARANTEES = [
         "A union of bitmaps has the numbers of every row of its key.",
         replace(roaring.unite, lambda original, bodies: bodies[-1]),
         "unit/table/test_engines.py::test_bitmaps_are_united",
+    ),
+    Guarantee(
+        "Of rows in arrays the newest with a nested key stays, and a delete of it removes the row.",
+        change_arguments(lists.nested_update, nested_key=("k",)),
+        "unit/table/test_engines.py::test_rows_in_arrays_are_updated_by_their_key",
+    ),
+    Guarantee(
+        "A table whose options limit or order rows in arrays is refused, and not merged without them.",
+        raise_nothing(field_options._nested_key),
+        "unit/table/test_engines.py::test_options_of_rows_in_arrays",
     ),
     Guarantee(
         "Products of decimals are rounded in the order of rows, whatever was compacted.",

@@ -300,6 +300,51 @@ def test_bitmaps_are_united() -> None:
     assert table.read(where="id = 3")["b"].to_pylist() == [alone]
 
 
+def nested(**options: str) -> Table:
+    """A table with a column of rows in arrays, aggregated by ``nested_update``."""
+    rows = pa.list_(pa.struct([("k", pa.int32()), ("v", pa.string()), ("tags", pa.list_(pa.string()))]))
+    return Table.create(
+        open_store(f"memory://engines-{uuid.uuid4()}"),
+        name="t",
+        schema=pa.schema([("id", pa.int64()), ("n", rows)]),
+        primary_keys=["id"],
+        options={"bucket": "1", "merge-engine": "aggregation", "fields.n.aggregate-function": "nested_update"}
+        | {f"fields.n.{name}": value for name, value in options.items()},
+    )
+
+
+def test_rows_in_arrays_are_updated_by_their_key() -> None:
+    """A row in an array replaces the one with its nested key, and a delete takes it away."""
+    table = nested(**{"nested-key": "k, v"})
+    first, second = {"k": 1, "v": "a", "tags": ["x"]}, {"k": 1, "v": "b", "tags": None}
+    table.upsert(pa.Table.from_pylist([{"id": 1, "n": [first, second]}], table.arrow_schema))
+    newer = first | {"tags": []}
+    table.upsert(pa.Table.from_pylist([{"id": 1, "n": [newer]}], table.arrow_schema))
+    assert table.read()["n"].to_pylist() == [[second, newer]]
+    gone = pa.Table.from_pylist([{"id": 1, "n": [second]}], table.arrow_schema)
+    table.write(gone.append_column("gone", pa.array([True])), deletes="gone")
+    table.compact(full=True)
+    assert table.read()["n"].to_pylist() == [[newer]]
+    with pytest.raises(InvalidRequest, match="nested-key"):
+        table.rename_column(("n", "element", "v"), "w")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "by their field 'tags', which is ARRAY<STRING>"),
+        ({"nested-key": "k,tags"}, "by their field 'tags', which is ARRAY<STRING>"),
+        ({"nested-key": "k,x"}, "names 'x', which is not a field of ROW<"),
+        ({"nested-key": "k", "count-limit": "9"}, "'fields.n.count-limit' of nested_update is not supported"),
+        ({"nested-key": "k", "nested-sequence-field": "v"}, "nested-sequence-field' of nested_update is not supported"),
+    ],
+)
+def test_options_of_rows_in_arrays(options: dict[str, str], sentence: str) -> None:
+    """A nested key that cannot be compared, and an option that would change the result, are refused."""
+    with pytest.raises(InvalidRequest, match=re.escape(sentence)):
+        nested(**options)
+
+
 def test_a_retract_that_a_function_cannot_undo() -> None:
     """Writers refuse it where the table shows it, and merges where another client wrote it."""
     gone = pa.table({"id": [1], "v": [1], "w": [0], "gone": [True]})
@@ -323,6 +368,7 @@ REFUSED = [
     ("aggregation", {"fields.w.aggregate-function": "bool_or"}, "by bool_or, which does not take BIGINT"),
     ("aggregation", {"fields.w.aggregate-function": "rbm32"}, "by rbm32, which does not take BIGINT"),
     ("aggregation", {"fields.w.aggregate-function": "rbm64"}, "'rbm64', which this version of lakebed does not have"),
+    ("aggregation", {"fields.w.aggregate-function": "nested_update"}, "by nested_update, which does not take BIGINT"),
     ("aggregation", {"fields.w.agregate-function": "sum"}, "of columns there are aggregate-function, ignore-retract"),
     ("aggregation", {"fields.x.aggregate-function": "sum"}, "names 'x', which is not a column"),
     ("aggregation", {"fields.w.sequence-group": "v"}, "needs option 'merge-engine' = 'partial-update'"),

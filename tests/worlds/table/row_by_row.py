@@ -42,6 +42,11 @@ def step(name: str, state: Any, event: Event) -> Any:
             return value if state is None else state
         case "listagg" | "listagg_distinct" if blank(state) or blank(value):
             return (None if blank(value) else value) if blank(state) else state
+        case "nested_update" | "nested_update_by_key" if value is not None:
+            rows = [row for row in (*(state or ()), *value) if row is not None]
+            keys = [_nested_key(name, row) for row in rows]
+            newest = [row for at, row in enumerate(rows) if keys[at] not in keys[at + 1 :]]
+            return newest if name == "nested_update_by_key" else rows
         case _ if state is None or value is None:
             return (
                 (dict.fromkeys(value) if name == "collect_distinct" else value)
@@ -80,6 +85,11 @@ def step(name: str, state: Any, event: Event) -> Any:
     raise AssertionError(name)
 
 
+def _nested_key(name: str, row: Row) -> Any:
+    """By what rows in an array are compared."""
+    return row["k"] if name == "nested_update_by_key" else row
+
+
 def _retracted(name: str, state: Any, value: Any) -> Any:
     match name:
         case "last_value":
@@ -100,6 +110,9 @@ def _retracted(name: str, state: Any, value: Any) -> Any:
             return left
         case "collect_distinct":
             return {element: None for element in state if element not in value}
+        case "nested_update" | "nested_update_by_key":
+            keys = [_nested_key(name, row) for row in value if row is not None]
+            return [row for row in state if row is not None and _nested_key(name, row) not in keys]
         case "merge_map":
             gone = dict(value)
             return {key: item for key, item in dict(state).items() if key not in gone}

@@ -20,6 +20,7 @@ from lakebed.table.engines.option_names import (
     FUNCTION,
     IGNORE_DELETE_NAMES,
     IGNORE_RETRACT,
+    NESTED_KEY,
     PREFIX,
     SEQUENCE_GROUP,
     option_error,
@@ -119,6 +120,7 @@ def function_of(schema: TableSchema, field: DataField, *, default: str | None) -
     settings = Settings(
         delimiter=options.get(f"{PREFIX}{name}.{DELIMITER}", ","),
         distinct=is_true(options, f"{PREFIX}{name}.{DISTINCT}"),
+        nested_key=_nested_key(options, name, kind) if function_name == "nested_update" else (),
     )
     if function_name == "listagg" and settings.distinct and not settings.delimiter:
         raise option_error(
@@ -132,6 +134,35 @@ def function_of(schema: TableSchema, field: DataField, *, default: str | None) -
         is_true(options, f"{PREFIX}{name}.{IGNORE_RETRACT}"),
         function_name == "product" and _has_fraction(kind),
     )
+
+
+def _nested_key(options: Mapping[str, str], column: str, kind: Type) -> tuple[str, ...]:
+    """The fields that are the key of rows in the arrays of a column; empty: these have no key.
+
+    Raises `InvalidRequest`: a field that does not exist or whose type has no order, or an option of the function that
+    would change its results and is not implemented.
+    """
+    option = f"{PREFIX}{column}.{NESTED_KEY}"
+    for what in ("count-limit", "nested-sequence-field", "nested-key-null-strategy"):
+        if f"{PREFIX}{column}.{what}" in options:
+            raise option_error(
+                f"Option '{PREFIX}{column}.{what}' of nested_update is not supported by this version of lakebed; "
+                f"remove it, or aggregate column {column!r} by another function.",
+                f"{PREFIX}{column}.{what}",
+            )
+    types = {field.name: field.type for field in kind.children[0].fields}
+    names = parse_names(options.get(option, ""))
+    for name in names:
+        if name not in types:
+            raise option_error(f"Option {option!r} names {name!r}, which is not a field of {kind.children[0]}.", option)
+    for name in names or types:
+        if not _has_order(types[name]):
+            raise option_error(
+                f"Rows in column {column!r} are compared by their field {name!r}, which is {types[name]}, and values "
+                f"of that type cannot be compared: name other fields in option {option!r}.",
+                option,
+            )
+    return names
 
 
 def _has_fraction(kind: Type) -> bool:

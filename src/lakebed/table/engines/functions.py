@@ -23,7 +23,7 @@ from lakebed.table.codec.ragged import valid_mask
 from lakebed.table.codec.roaring import unite
 from lakebed.table.engines.arithmetic import PRODUCT_DIGITS_MAX, product, sum_of
 from lakebed.table.engines.key_rows import NONE, KeyRows
-from lakebed.table.engines.lists import collect, listagg, merge_map
+from lakebed.table.engines.lists import collect, listagg, merge_map, nested_update
 from lakebed.table.engines.merge import Mask, Positions, encode_keys
 from lakebed.table.model.types import Type
 
@@ -45,6 +45,7 @@ class Settings:
 
     delimiter: str = ","
     distinct: bool = False
+    nested_key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,10 @@ def _arrays(kind: Type) -> bool:
     return kind.root == "ARRAY" and _with_order(kind.children[0])
 
 
+def _arrays_of_rows(kind: Type) -> bool:
+    return kind.root == "ARRAY" and kind.children[0].root == "ROW"
+
+
 def _bytes(kind: Type) -> bool:
     return kind.root in ("VARBINARY", "BYTES")
 
@@ -195,6 +200,9 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "bool_or": Function(_pick_by(_one_true), _booleans, Retracts.NO, True),
     "collect": Function(lambda c, r, s: collect(c, r, distinct=s.distinct), _arrays, Retracts.LATER, False),
     "merge_map": Function(lambda c, r, _: merge_map(c, r), _maps, Retracts.LATER, False),
+    "nested_update": Function(
+        lambda c, r, s: nested_update(c, r, nested_key=s.nested_key), _arrays_of_rows, Retracts.LATER, False
+    ),
     "rbm32": Function(_unite_bitmaps, _bytes, Retracts.NO, True),
 }
 """Every function by its name in the option ``fields.<column>.aggregate-function``."""

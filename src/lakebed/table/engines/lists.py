@@ -1,10 +1,13 @@
 """Arrays, maps and texts of the rows of each key, gathered. Pure.
 
-Owns: `collect`, `merge_map` and `listagg`. Elements of a merged value are in the order of their rows; where one occurs
-once only, at its first place. (Other clients give the elements of sets and maps in any order.)
+Owns: `collect`, `merge_map`, `nested_update` and `listagg`. Elements of a merged value are in the order of their rows;
+where one occurs once only, at its first place, in `merge_map` and `nested_update` at its newest. (Other clients give
+the elements of sets and maps, and of arrays that have a nested key, in any order.)
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +55,32 @@ def merge_map(values: pa.Array, rows: KeyRows) -> pa.Array:
     return pa.MapArray.from_arrays(offsets, names.take(places), items.take(places)).cast(values.type)
 
 
+def nested_update(values: pa.Array, rows: KeyRows, *, nested_key: Sequence[str]) -> pa.Array:
+    """The rows in all arrays of a key, without nulls; of those with an equal nested key the newest.
+
+    A row that is taken back removes those with its nested key, or without a nested key all that equal it.
+
+    Args:
+        nested_key: fields of the rows in the arrays; empty: rows have no key.
+    """
+    usable = rows.counts & valid_mask(values)
+    lists = values.filter(pa.array(usable))
+    elements = lists.flatten()
+    row = np.repeat(np.flatnonzero(usable), pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+    is_row = valid_mask(elements)
+    elements, row = elements.filter(pa.array(is_row)), row[is_row]
+    keys, retracts = rows.key_of[row], rows.retracts[row]
+    if nested_key:
+        kept = _last_state(_pairs(keys, *_fields_of(elements, nested_key)), retracts, newest=True)
+    elif retracts.any():
+        names = [field.name for field in elements.type]
+        kept = _after_retracts(_pairs(keys, *_fields_of(elements, names)), retracts)
+    else:
+        kept = np.arange(len(row))
+    offsets = _offsets(keys[kept], rows.key_count, rows.any(usable & ~rows.retracts))
+    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(kept))).cast(values.type)
+
+
 def listagg(values: pa.Array, rows: KeyRows, *, delimiter: str, distinct: bool) -> pa.Array:
     """The texts of a key, joined; null and blank texts are left out.
 
@@ -77,9 +106,13 @@ def listagg(values: pa.Array, rows: KeyRows, *, delimiter: str, distinct: bool) 
     return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), delimiter)
 
 
-def _pairs(keys: Positions, elements: pa.Array) -> Codes:
-    """Equal numbers for equal elements of one key."""
-    codes = encode_keys([[elements]])[0]
+def _fields_of(structs: pa.Array, names: Sequence[str]) -> list[pa.Array]:
+    return [pc.struct_field(structs, name) for name in names]
+
+
+def _pairs(keys: Positions, *elements: pa.Array) -> Codes:
+    """Equal numbers for equal elements of one key, which may have several columns."""
+    codes = encode_keys([list(elements)])[0]
     ranks = np.unique(codes, return_inverse=True)[1]
     return keys * np.int64(len(codes) + 1) + ranks
 
@@ -96,6 +129,14 @@ def _last_state(pairs: Codes, retracts: Mask, *, newest: bool = False) -> Positi
     first, last = order[is_first], order[is_last]
     positions = last if newest else np.where(retracts[first], last, first)
     return np.sort(positions[~retracts[last]])
+
+
+def _after_retracts(pairs: Codes, retracts: Mask) -> Positions:
+    """The positions of each pair behind its last one that is taken back; ascending."""
+    numbers = np.unique(pairs, return_inverse=True)[1]
+    last = np.full(len(pairs), -1)
+    np.maximum.at(last, numbers[retracts], np.flatnonzero(retracts))
+    return np.flatnonzero(np.arange(len(pairs)) > last[numbers])
 
 
 def _not_taken_back(pairs: Codes, retracts: Mask) -> Positions:

@@ -21,6 +21,7 @@ FUNCTION: Final = "aggregate-function"
 IGNORE_RETRACT: Final = "ignore-retract"
 DISTINCT: Final = "distinct"
 DELIMITER: Final = "list-agg-delimiter"
+NESTED_KEY: Final = "nested-key"
 SEQUENCE_GROUP: Final = "sequence-group"
 
 IGNORE_DELETE_NAMES: Final = (
@@ -90,7 +91,7 @@ def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, st
 
 def check_fields(schema: TableSchema) -> None:
     """Refuse options of columns that have no effect. Raises `InvalidRequest`."""
-    known = (FUNCTION, IGNORE_RETRACT, DISTINCT, DELIMITER, SEQUENCE_GROUP)
+    known = (FUNCTION, IGNORE_RETRACT, DISTINCT, DELIMITER, NESTED_KEY, SEQUENCE_GROUP)
     for option, name in columns_of_options(schema.options):
         what = option.rpartition(".")[2]
         if what not in known:
