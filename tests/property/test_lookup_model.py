@@ -28,6 +28,7 @@ from lakebed.runtime import Environment
 from lakebed.table.changes.stream import StreamBatch, StreamOffset, StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.table import Table, branch_of
+from lakebed.testing import seed_count
 from lakebed.testing.clock import ManualClock
 from worlds.table.world import InlineRuntime
 
@@ -389,7 +390,7 @@ def test_the_table_equals_a_dictionary(kind: str, program: list[tuple[str, int]]
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", TABLES)
-@settings(QUIET, max_examples=150, derandomize=False)
+@settings(QUIET, max_examples=seed_count(50), derandomize=False)
 @given(program=PROGRAMS)
 def test_the_table_equals_a_dictionary_at_length(kind: str, program: list[tuple[str, int]]) -> None:
     """Many programs."""
@@ -413,7 +414,7 @@ def test_streams_come_to_its_rows(kind: str, producer: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "producer"), FOLLOWED)
-@settings(QUIET, max_examples=40, derandomize=False)
+@settings(QUIET, max_examples=seed_count(20), derandomize=False)
 @given(program=PROGRAMS)
 def test_streams_come_to_its_rows_at_length(kind: str, producer: str, program: list[tuple[str, int]]) -> None:
     """Many programs."""

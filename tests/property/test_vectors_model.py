@@ -27,6 +27,7 @@ from lakebed.table.commit.commit import Basis
 from lakebed.table.rows.position_deletes import delete_positions
 from lakebed.table.rows.rows import new_writer
 from lakebed.table.table import Table, branch_of
+from lakebed.testing import seed_count
 from lakebed.testing.clock import ManualClock
 from worlds.table.world import InlineRuntime
 
@@ -249,7 +250,7 @@ def test_the_table_equals_a_dictionary(layout: str, program: list[tuple[str, int
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(QUIET, max_examples=200, derandomize=False)
+@settings(QUIET, max_examples=seed_count(60), derandomize=False)
 @given(program=PROGRAMS)
 def test_the_table_equals_a_dictionary_at_length(layout: str, program: list[tuple[str, int]]) -> None:
     """Many programs."""
