@@ -131,7 +131,7 @@ def missing_versions_protect_nothing(patch: Patch) -> None:
 def our_entry_goes_before_their_pin(patch: Patch) -> None:
     """A clone that lets go of an ancestor forgets it first, and removes its pin there afterwards."""
 
-    def detach(self: Any, entries: Any) -> tuple[tuple[str, ...], list[str]]:
+    def detach(self: Any, entries: Any, decided: Any) -> tuple[tuple[str, ...], list[str]]:
         released = {entry.pin for entry in entries}
         if entries:
             self._log.update(
@@ -143,7 +143,7 @@ def our_entry_goes_before_their_pin(patch: Patch) -> None:
                 )
             )
         for entry in entries:
-            collect.release_pin(self._location.other(entry.url), entry.pin)
+            collect.release_pin(self._location.other(entry.url), entry.pin, clone=self._location, decided=decided)
         return (), []
 
     patch.setattr(collect._Round, "_detach", detach)
@@ -497,7 +497,7 @@ def destruction_asks_nobody(patch: Patch) -> None:
 @undone_in("generations")
 def the_destroyed_keep_their_pins(patch: Patch) -> None:
     """A destroyed clone leaves its pins in its ancestors."""
-    patch.setattr(destroy, "release_pin", lambda place, pin: True)
+    patch.setattr(destroy, "release_pin", lambda place, pin, **rest: True)
 
 
 @undone_in("destructions")

@@ -309,7 +309,7 @@ class _Attempt:
 
         def release(entry: ExternalDatabase) -> None:
             with suppress(LakebedError):
-                release_pin(self._location.other(entry.url), entry.pin)
+                release_pin(self._location.other(entry.url), entry.pin, clone=self._location, decided=self._log.seen)
 
         self._in_each(release, entries)
 

@@ -150,7 +150,7 @@ class _Round:
         if any(parse_manifest(deletable.path) is not None for deletable in plan.doomed):
             self._log.raise_boundary(manifest.manifest_id, manifest=manifest)
         report = Sweeper(self._location.store, self._location.environment, self._progress).sweep(plan)
-        detached, unreached = self._detach(detachable(manifest, pinned))
+        detached, unreached = self._detach(detachable(manifest, pinned), manifest)
         report = replace(report, warnings=(*report.warnings, *unreached))
         return Collection(report, is_taken_apart(objects, manifest, now_ms=ended_ms), detached)
 
@@ -256,7 +256,7 @@ class _Round:
         complete = report.plan is not None and report.deleted_count == len(report.plan.doomed)
         return Collection(report, gone=complete and not self._dry_run)
 
-    def _detach(self, entries: tuple[ExternalDatabase, ...]) -> tuple[tuple[str, ...], list[str]]:
+    def _detach(self, entries: tuple[ExternalDatabase, ...], decided: Manifest) -> tuple[tuple[str, ...], list[str]]:
         """Their pin first, then our entry: a crash in between leaves an entry that the next collection takes out.
 
         Returns:
@@ -266,7 +266,7 @@ class _Round:
         unreached: list[str] = []
         for entry in entries:
             try:
-                release_pin(self._location.other(entry.url), entry.pin)
+                release_pin(self._location.other(entry.url), entry.pin, clone=self._location, decided=decided)
                 released[entry.pin] = entry.url
             except LakebedError as error:
                 unreached.append(f"The checkpoint {entry.pin} in {entry.url} is needed no more and stays: {error}")

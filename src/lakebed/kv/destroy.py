@@ -194,7 +194,7 @@ def _leave_ancestors(location: DatabaseLocation, log: ManifestLog, manifest: Man
     if not manifest.external_databases:
         return manifest
     for entry in manifest.external_databases:
-        release_pin(location.other(entry.url), entry.pin)
+        release_pin(location.other(entry.url), entry.pin, clone=location, decided=manifest)
 
     def change(newest: Manifest) -> Manifest | None:
         if newest.destroyed_at_ms is None or not newest.external_databases:

@@ -5,6 +5,8 @@ Owns: what a clone does in other databases' manifests, and what "live" means the
 Invariants:
 - Each step is idempotent, and decides on the manifest it is appended to: a dead pin is removed in that very
   update, so no process whose clock is behind makes it permanent afterwards.
+- A folder that was copied names the pins of the clone that it is a copy of. It may read by them, and never removes one
+  that the other still names.
 - A pin in an ancestor further up is sourced from the parent's own pin there, which lives while the parent's version is
   pinned: so it may be taken although that ancestor is destroyed and waits for its checkpoints to end.
 
@@ -125,25 +127,43 @@ def keep_pin(
     return find_pin(manifest, pin)
 
 
-def release_pin(location: DatabaseLocation, pin: str) -> bool:
-    """Remove a pin of ours from an ancestor, dead or alive; fine when it, or the ancestor, is gone.
+def release_pin(ancestor: DatabaseLocation, pin: str, *, clone: DatabaseLocation, decided: Manifest | None) -> bool:
+    """Remove a clone's pin from an ancestor, dead or alive; fine when it, or the ancestor, is gone.
+
+    A pin that was taken for a database elsewhere stays as long as that one names it: `clone` is a copy of its folder.
+
+    Args:
+        decided: the version of the clone by which it needs the pin no more; None: it has none yet.
 
     Returns:
-        Whether it was there.
-    Cost: 1 LIST + 1 GET, and 1 PUT + 1 LIST when it was there.
+        Whether it was there, and is removed.
+    Cost: 1 LIST + 1 GET, and 1 PUT + 1 LIST when it was there; when it was taken for another URL 1 LIST + 1 GET more.
     """
     was_present = False
 
     def change(manifest: Manifest) -> Manifest | None:
         nonlocal was_present
-        changed = without_checkpoint(manifest, pin)
-        if changed is manifest:
-            return None
-        was_present = True
-        return changed
+        checkpoint = find_pin(manifest, pin)
+        was_present = checkpoint is not None and not _is_of_another(checkpoint, clone, decided)
+        return without_checkpoint(manifest, pin) if was_present else None
 
     try:
-        ManifestLog(location).update(change, fresh=True)
+        ManifestLog(ancestor).update(change, fresh=True)
     except NotFound:
         return False
     return was_present
+
+
+def _is_of_another(pin: Checkpoint, clone: DatabaseLocation, decided: Manifest | None) -> bool:
+    """Whether the database for which a pin was taken still names it, and is not this clone by another path.
+
+    One that was moved is not at its first URL any more. One that is reached by two paths has the version `decided` at
+    both; a copy that was made before that version has not. A copy that was made since has decided the same.
+    """
+    url = pin.owner.url
+    if url is None or url == clone.url:
+        return False
+    newest = ManifestLog(clone.other(url)).find_latest()
+    if newest is None or all(entry.pin != pin.id for entry in newest.external_databases):
+        return False
+    return decided is None or decided.write_id not in (newest.write_id, *newest.previous_write_ids)

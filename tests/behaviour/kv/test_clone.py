@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
+from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint
 from lakebed.kv.clone import PIN_LIFETIME, create_clone
 from lakebed.kv.collect import collect_once
@@ -574,6 +575,58 @@ def test_a_parent_destroyed_in_between_ends_the_clone(databases: FaultyDatabases
     with pytest.raises(LakebedError):
         clone(databases, "clone", "parent")
     assert ManifestLog(databases.place("clone")).latest().initialized is False
+
+
+@pytest.mark.parametrize("end", ["destroyed", "collected"])
+@pytest.mark.parametrize("original", ["there", "moved away"])
+def test_a_copied_folder_leaves_the_pins_of_the_clone_that_it_was_copied_from(
+    databases: FaultyDatabases, end: str, original: str
+) -> None:
+    """A copy that ends or detaches removes no pin that a database elsewhere named; without that one, all of them."""
+    rows = fill(databases, "parent")
+    clone(databases, "clone", "parent")
+    for path, body in databases.objects("clone").items():
+        databases.root.put(f"copy/{path}", body)
+        if original == "moved away":
+            databases.root.delete([f"clone/{path}"])
+    if end == "destroyed":
+        destroy(databases.place("copy"), soft=False, take_over=True)
+    else:
+        with databases.open("copy") as db:
+            db.flush(memtable=True)
+        DatabaseAdmin(databases.place("copy")).compact(full=True)
+        databases.collect("copy")
+        assert databases.newest("copy").external_databases == ()
+        assert databases.rows("copy") == rows
+    if original == "moved away":
+        assert databases.clone_pins("parent") == {}
+        return
+    with databases.open("parent") as db:
+        for key in rows:
+            db.delete(key)
+        db.flush(memtable=True)
+    DatabaseAdmin(databases.place("parent")).compact(full=True)
+    databases.collect("parent")
+    assert databases.rows("clone") == rows
+    destroy(databases.place("clone"), soft=False, take_over=True)
+    assert databases.clone_pins("parent") == {}
+
+
+def test_a_clone_by_another_path_gives_up_its_pins(tmp_path: Path) -> None:
+    """Destroyed or collected through a link to the folder around it, a clone is still itself."""
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "link").symlink_to("lake")
+    options = DatabaseOptions(background=False)
+    with Database.open(DatabaseLocation.at(tmp_path / "lake" / "parent"), options=options) as db:
+        db.put(b"k", b"v")
+        db.flush(memtable=True)
+    parent = DatabaseLocation.at(tmp_path / "lake" / "parent")
+    for name in ("destroyed", "collected"):
+        create_clone(DatabaseLocation.at(tmp_path / "lake" / name), parent.url)
+    destroy(DatabaseLocation.at(tmp_path / "link" / "destroyed"), soft=False)
+    DatabaseAdmin(DatabaseLocation.at(tmp_path / "link" / "collected")).compact(full=True)
+    collect_once(DatabaseLocation.at(tmp_path / "link" / "collected"), options=AT_ONCE)
+    assert [pin for pin in ManifestLog(parent).latest().checkpoints if pin.owner.kind == "clone"] == []
 
 
 def test_a_lifetime_must_be_one(databases: FaultyDatabases) -> None:

@@ -19,6 +19,7 @@ from lakebed.kv import (
     destroy,
     group_commit,
     lease,
+    pins,
     recovery,
     transaction,
     writer,
@@ -151,6 +152,17 @@ GUARANTEES = [
         "Who did not wait for rows that were lost learns of it from the next flush.",
         raise_nothing(group_commit.GroupCommit.check_untold),
         "behaviour/kv/writer/test_durability.py::test_writers_behind_rows_that_cannot_be_encoded_go_on",
+    ),
+    # ---- clones
+    Guarantee(
+        "A copy of a clone's folder, when it ends or needs an ancestor no more, leaves the files of that clone alone.",
+        returns(pins._is_of_another, False),
+        (
+            "behaviour/kv/test_clone.py::test_a_copied_folder_leaves_the_pins_of_the_clone_that_it_was_copied_from"
+            "[there-destroyed]",
+            "behaviour/kv/test_clone.py::test_a_copied_folder_leaves_the_pins_of_the_clone_that_it_was_copied_from"
+            "[there-collected]",
+        ),
     ),
     # ---- transactions
     Guarantee(
