@@ -20,7 +20,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Protocol
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.kv.checkpoint import (
     check_open,
@@ -151,6 +151,9 @@ class OwnCheckpointSource(_Located):
     def acquire(self) -> PinnedVersion:
         """Keep, refresh or re-establish the checkpoint, and remove the older ones that no scan reads.
 
+        On a full disk no checkpoint can be made: then the newest version without one, as by `LatestSource`, until a
+        later call makes it.
+
         Cost: 1 LIST, and 1 GET when the manifest is new; an update (1 PUT + 1 LIST, and 1 LIST of the log for a new
         checkpoint) when files have changed, half of a lifetime has passed, or an older checkpoint can go.
         """
@@ -158,7 +161,12 @@ class OwnCheckpointSource(_Located):
         now_ms = self._location.environment.clock.now_ms()
         checkpoint = self._own(newest, now_ms)
         if checkpoint is None or self._has_moved(newest):
-            newest = self._establish()
+            try:
+                newest = self._establish()
+            except Unavailable as full:
+                if full.kind != "disk_full" or checkpoint is not None:
+                    raise
+                return PinnedVersion(newest, newest, None, None)
         elif self._is_half_over(checkpoint, now_ms) or self._free_ids():
             newest = self._update_kept()
         manifest, ref = self._manifest, self._ref

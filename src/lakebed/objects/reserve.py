@@ -6,8 +6,8 @@ folder, and when it is released.
 A deletion writes a little before it deletes anything: its plan and the boundary below which ids are never used again.
 On a full disk these puts fail, and nothing could be freed. So a lake keeps a reserve of `RESERVE_BYTES`. A put that
 finds the disk full inside `freeing_space` deletes the nearest reserve, in the folders of its path or above the store's
-root, and is retried once; when the outermost `freeing_space` ends, the reserve is written again if there is room by
-then, else by the next cleaning.
+root, and is retried once; when the outermost `freeing_space` ends, the reserve is written again, as large as there is
+room for by then; the next cleaning makes it whole.
 
 Invariants: only puts inside `freeing_space` release it, and only in the calling thread. The reserve contains no data,
 so its loss at any point is harmless. Object stores never fill, so they have none.
@@ -39,6 +39,9 @@ RESERVE_BYTES: Final = 1 << 20
 DATABASE_RESERVE_BYTES: Final = 256 << 10
 """Room for two manifests of a hundred files and a marker of a thousand versions."""
 
+RESERVE_BYTES_MIN: Final = 16 << 10
+"""A smaller one is not made: a deletion writes at least a manifest and a marker, of some blocks of the disk each."""
+
 _FOLDERS_ABOVE_MAX: Final = 3
 """A database lies two folders below the root of its lake, and may be opened by a path of its own."""
 
@@ -69,9 +72,19 @@ def freeing_space() -> Iterator[None]:
     finally:
         _given_up_by.reset(token)
         for reserve in given_up:
-            with suppress(Unavailable):  # still full: the next cleaning tries again
-                body = memoryview(_body(reserve.size_bytes))
-                reserve.driver.put(reserve.path, body, create_only=False, durable=False)
+            _restore(reserve)
+
+
+def _restore(reserve: _Reserve) -> None:
+    """Write a released reserve again, as large as there is room for; the next cleaning makes it whole."""
+    body = memoryview(_body(reserve.size_bytes))
+    while len(body) >= RESERVE_BYTES_MIN:
+        try:
+            reserve.driver.put(reserve.path, body, create_only=False, durable=False)
+        except Unavailable:
+            body = body[: len(body) - len(body) // 8 - 1]
+        else:
+            return
 
 
 def give_up_reserve(driver: Driver, path: str) -> bool:
@@ -111,17 +124,17 @@ def _places(driver: Driver, path: str) -> Iterator[tuple[Driver, str]]:
 
 
 def keep_reserve(store: ObjectStore, *, size_bytes: int = RESERVE_BYTES) -> None:
-    """Write the reserve of a lake, or of a database outside of lakes, that has none; on a full disk a no-op.
+    """Write the reserve of a lake, or of a database outside of lakes, that has none or a part; on a full disk a no-op.
 
     Cost: nothing on object stores; else 1 HEAD, and 1 PUT of `size_bytes`.
     """
     if not store.root_url.startswith(_LOCAL):
         return
-    try:
-        store.head(RESERVE_PATH)
-    except NotFound:
-        with suppress(Unavailable):
-            store.put(RESERVE_PATH, _body(size_bytes), durable=False)
+    with suppress(NotFound):
+        if store.head(RESERVE_PATH).size_bytes >= size_bytes:
+            return
+    with suppress(Unavailable):
+        store.put(RESERVE_PATH, _body(size_bytes), durable=False)
 
 
 def drop_reserve(store: ObjectStore) -> None:

@@ -20,6 +20,7 @@ from lakebed.http.signing import Signer
 from lakebed.key_value.port import KeyValue
 from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
+from lakebed.objects.reserve import freeing_space
 from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
 from lakebed.repo.repositories import Repositories, local_catalog
@@ -40,17 +41,21 @@ NAME: Final = "lakebed serve"
 
 
 def open_records(settings: ServerSettings, *, environment: Environment) -> Repositories:
-    """The repositories that are served. Raises as `lakebed.repo.open_all`."""
+    """The repositories that are served. Raises as `lakebed.repo.open_all`.
+
+    Becoming their owner writes a little, for which a full disk has the reserve: what is there can be read, and freed.
+    """
     options = settings.options
-    return open_repositories(
-        settings.storage_url,
-        metadata=options.metadata,
-        options=replace(options.repository_options, import_from=tuple(options.import_from), run_actions=True),
-        storage_options=options.storage_options,
-        environment=environment,
-        durable=options.durable,
-        access=Access(take_over=options.take_over, endpoint=settings.endpoint),
-    )
+    with freeing_space():
+        return open_repositories(
+            settings.storage_url,
+            metadata=options.metadata,
+            options=replace(options.repository_options, import_from=tuple(options.import_from), run_actions=True),
+            storage_options=options.storage_options,
+            environment=environment,
+            durable=options.durable,
+            access=Access(take_over=options.take_over, endpoint=settings.endpoint),
+        )
 
 
 def first_key(repositories: Repositories, settings: ServerSettings) -> NewAccessKey | None:

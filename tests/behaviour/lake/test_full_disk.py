@@ -20,12 +20,14 @@ from lakebed.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from lakebed.fsck.check import check_lake
 from lakebed.kv import Database, DatabaseAdmin
 from lakebed.kv.database_location import DatabaseLocation
-from lakebed.kv.options import CollectorOptions, DatabaseOptions
+from lakebed.kv.options import CollectorOptions, DatabaseOptions, ReaderOptions
+from lakebed.kv.reader import DatabaseReader
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.objects.reserve import (
     DATABASE_RESERVE_BYTES,
     RESERVE_BYTES,
+    RESERVE_BYTES_MIN,
     RESERVE_PATH,
     freeing_space,
     give_up_reserve,
@@ -194,7 +196,7 @@ def test_a_database_by_its_own_path_is_collected_on_a_full_disk(disk: Path, lake
 def test_a_database_by_its_own_path_is_destroyed_on_a_full_disk(disk: Path, lake: bool, soft: bool) -> None:
     """At once, or softly and by a collection; no reserve of its own is left, and another database has room there.
 
-    The stamp of a soft destruction takes the lake's reserve and frees nothing: the lake's next cleaning makes it again.
+    The stamp of a soft destruction takes the lake's reserve and frees nothing: what is left of it is the reserve again.
     """
     location = fill_database(disk, "d", lake=lake)
     before = free_bytes(disk)
@@ -204,11 +206,28 @@ def test_a_database_by_its_own_path_is_destroyed_on_a_full_disk(disk: Path, lake
         pause(MODIFICATION_TIME_STEP_SECONDS)  # a grace is over when our clock and the disk's say so
         admin.collect(CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(0)))
     assert free_bytes(disk) > before + 1_000_000
-    assert [path.parent.parent.name for path in disk.rglob(RESERVE_PATH)] == (["lake"] if lake and not soft else [])
+    assert [path.parent.parent.name for path in disk.rglob(RESERVE_PATH)] == (["lake"] if lake else [])
     with pytest.raises(InvalidRequest, match="destroyed"):
         Database.open(location)
     with Database.open(DatabaseLocation.at(str(disk / "other"))) as db:
         db.put(b"k", b"v")
+
+
+@pytest.mark.parametrize("lake", [True, False])
+def test_a_reader_reads_on_a_full_disk(disk: Path, lake: bool) -> None:
+    """It opens without a checkpoint, for which there is no room, and makes one as soon as there is."""
+    location = fill_database(disk, "d", lake=lake)
+    with DatabaseReader.open(location, options=ReaderOptions(background=False)) as reader:
+        assert reader.checkpoint is None
+        assert len(list(reader.scan())) == 100
+        assert reader.get(b"7") is not None
+        reader.poll_once()
+        assert reader.checkpoint is None
+        (disk / "filler").unlink()
+        reader.poll_once()
+        assert reader.checkpoint is not None
+        DatabaseAdmin(location).collect(CollectorOptions(grace=timedelta(0)))
+        assert len(list(reader.scan())) == 100
 
 
 def fill_repository(folder: Path) -> str:
@@ -238,12 +257,34 @@ def test_a_repository_without_an_owner_is_freed_on_a_full_disk(disk: Path) -> No
 
 
 def test_a_repository_is_dropped_on_a_full_disk(disk: Path) -> None:
-    """It is given up, and a collection of the lake runs; that gets what it held a day later."""
+    """It is given up, and collections of the lake run; one gets what it held a day later, and has a reserve for that."""
     lake = fill_repository(disk)
     fill(disk)
     assert run(["repo", "drop", lake, "analytics", "--yes"]) == 0
-    assert run(["collect", lake, "--yes"]) == 0
-    assert run(["repo", "create", lake, "another"]) == 0
+    for _ in range(2):
+        assert run(["collect", lake, "--yes"]) == 0
+        assert [path.stat().st_size > RESERVE_BYTES_MIN for path in disk.rglob(RESERVE_PATH)] == [True]
+    assert run(["repo", "create", lake, "another"]) == exits.UNAVAILABLE
+
+
+def test_a_server_starts_on_a_full_disk(disk: Path) -> None:
+    """Again and again, and reads; each start leaves a reserve, by which a collection still frees the disk."""
+    lake = fill_repository(disk)
+    server = start_server(lake, options=ServerOptions())
+    server.stop()
+    access = repo.Access(access_key=server.started.access_key, secret=server.started.secret)
+    fill(disk)
+    for _ in range(3):
+        server = start_server(lake, options=ServerOptions())
+        try:
+            with repo.open(f"{server.started.endpoint}/analytics", create=False, access=access) as analytics:
+                assert analytics.branch("main").get("kept") == b"kept"
+        finally:
+            server.stop()
+        assert [path.stat().st_size > RESERVE_BYTES_MIN for path in disk.rglob(RESERVE_PATH)] == [True]
+    assert run(["repo", "reset", lake, "analytics", "main", "--yes"]) == 0
+    assert run(["repo", "collect", lake, "analytics", "--grace", "0s", "--yes"]) == 0
+    assert free_bytes(disk) > 500_000
 
 
 def test_a_served_repository_is_freed_on_a_full_disk(disk: Path) -> None:
