@@ -37,10 +37,8 @@ RESERVE_BYTES: Final = 1 << 20
 """Room for the plan of a deletion of about ten thousand files; an expiry that needs more goes in smaller steps."""
 
 DATABASE_RESERVE_BYTES: Final = 256 << 10
-"""Room for two manifests of a hundred files and a marker of a thousand versions."""
-
-RESERVE_BYTES_MIN: Final = 16 << 10
-"""A smaller one is not made: a deletion writes at least a manifest and a marker, of some blocks of the disk each."""
+"""Room for two manifests of a hundred files and a marker of a thousand versions. A smaller reserve is not made: its
+room is then free for what another folder writes to delete something."""
 
 _FOLDERS_ABOVE_MAX: Final = 3
 """A database lies two folders below the root of its lake, and may be opened by a path of its own."""
@@ -78,7 +76,7 @@ def freeing_space() -> Iterator[None]:
 def _restore(reserve: _Reserve) -> None:
     """Write a released reserve again, as large as there is room for; the next cleaning makes it whole."""
     body = memoryview(_body(reserve.size_bytes))
-    while len(body) >= RESERVE_BYTES_MIN:
+    while len(body) >= DATABASE_RESERVE_BYTES:
         try:
             reserve.driver.put(reserve.path, body, create_only=False, durable=False)
         except Unavailable:
