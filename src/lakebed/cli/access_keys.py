@@ -107,7 +107,7 @@ class RevokeKey(Deletion, RepositoriesCommand, name="revoke"):
             with self.reading_all() as repositories:
                 keys = _access_keys(repositories)
                 access_key = keys.get(self.key)
-                check_revocable(access_key, every=keys.list)
+                check_revocable(access_key, listed=keys.list())
             text = f"Would revoke the access key {self.key} (role {access_key.role})."
             self.result({"id": self.key, "role": access_key.role, "dry_run": True}, text)
             return

@@ -313,6 +313,11 @@ GUARANTEES = [
         "test_a_signed_address_is_of_one_repository_and_of_no_later_one_of_its_name",
     ),
     Guarantee(
+        "Two admins who revoke each other's keys at the same time leave one of them.",
+        answer(keys.AccessKeys.revoke, lambda it: it._end, lambda end, ids, *, expected: end(ids)),
+        "unit/server/test_keys.py::test_two_admins_who_revoke_each_other_leave_one",
+    ),
+    Guarantee(
         "A body that was begun with a key that has ended since changes nothing.",
         set_value(site.RepositoryCall, lambda it: it.check_late, call.Call.check_late),
         "behaviour/server/test_late_uploads.py::test_a_caller_who_may_no_longer_is_refused_at_the_end_of_a_body",

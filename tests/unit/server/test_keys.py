@@ -334,3 +334,26 @@ def test_a_key_of_a_user_who_is_deleted_at_that_moment_is_not_made(
         keys.create_of_user("ann")
     with store.snapshot() as snapshot:
         assert [key for key, _ in snapshot.scan(b"user-keys/", b"user-keys0")] == []
+
+
+def test_two_admins_who_revoke_each_other_leave_one(store: MemoryKeyValue, environment: Environment) -> None:
+    """Each looks, through a server of its own, and finds the other one: the second is refused as the last."""
+    keys = AccessKeys(store, environment=environment, options=OPTIONS)
+    first, second = keys.create(role="admin"), keys.create(role="admin")
+    keys.create(role="read")
+    refused: list[str] = []
+
+    class Between(MemoryKeyValue):
+        """Lets the other one be revoked before the first write."""
+
+        def write(self, *args: Any, **named: Any) -> None:
+            if not refused:
+                refused.append("looked")
+                keys.revoke(first.key.id)
+            super().write(*args, **named)
+
+    other = AccessKeys(Between(store.space), environment=environment, options=OPTIONS)
+    with pytest.raises(InvalidRequest) as caught:
+        other.revoke(second.key.id)
+    assert caught.value.kind == "last_admin"
+    assert [key.id for key in keys.list() if key.role == "admin"] == [second.key.id]
