@@ -5,22 +5,24 @@ write, so no write to it is acknowledged after that. What was being uploaded or 
 remains are left alone for `CollectionOptions.grace`. Then: records; objects, the marker last; records again, for what
 was written meanwhile; the note that it was deleted. Its namespace is free from then on.
 
-Invariants: a crash anywhere leaves the note, and the next sweep continues; imported objects are not touched, for they
-are elsewhere; nor is what lakeFS had in a namespace that was shared with it. Does not know: how a repository is deleted
-(`lakebed.repo.repositories`).
+Invariants: a crash anywhere leaves the note, and the next sweep continues. Of two that run at once, one that sleeps
+takes nothing of the repository that has the folder next; but when it sleeps between its last look and its last batch,
+the marker. Imported objects are not touched, for they are elsewhere; nor is what lakeFS had in a namespace that was
+shared with it. Does not know: how a repository is deleted (`lakebed.repo.repositories`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
-from lakebed.reclaim.sweep import Sweeper
-from lakebed.repo.model.layout import MARKER_PATH, Keys, deletion_key
+from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
+from lakebed.repo.model.layout import MARKER_PATH, Keys, deletion_key, made_ulid
 from lakebed.repo.model.model import DeletedRepository
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
@@ -66,13 +68,27 @@ def _sweep(
     sweeper = Sweeper(store, catalog.environment, progress)
     if dry_run:
         return sweeper.sweep(_plan(store, deleted), dry_run=True)
-    keys = Keys(deleted.record.uid)
+    keys, note = Keys(deleted.record.uid), deletion_key(deleted.record.uid)
     _delete_records(catalog.key_value, keys)
     plan = _plan(store, deleted)
-    report = sweeper.sweep(plan)
-    if len(report.warnings) == len(plan.warnings):
-        _delete_records(catalog.key_value, keys)
-        catalog.key_value.delete(deletion_key(deleted.record.uid))
+    # The folder is another repository's only when the note is gone. So what was listed before a look that finds the
+    # note is the old one's; names with an id are not given again, but others are, such as the marker's.
+    report = report_of(plan, Sweep(), hidden_count=0, dry_run=False)
+    for has_id in (True, False):
+        if catalog.key_value.get(note) is None:
+            return report
+        doomed = tuple(target for target in plan.doomed if (made_ulid(target.path) is not None) == has_id)
+        swept = sweeper.sweep(replace(plan, doomed=doomed))
+        report = replace(
+            swept,
+            deleted_count=report.deleted_count + swept.deleted_count,
+            deleted_bytes=report.deleted_bytes + swept.deleted_bytes,
+            plan=plan,
+        )
+        if len(swept.warnings) > len(plan.warnings):
+            return report
+    _delete_records(catalog.key_value, keys)
+    catalog.key_value.delete(note)
     return report
 
 

@@ -15,6 +15,7 @@ import lakebed.repo
 from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.objects import open_store
 from lakebed.repo import Repositories, Repository, RepositoryOptions
+from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.model.layout import MARKER_PATH, Keys, repository_key
 from lakebed.repo.model.options import Access
 from lakebed.repo.outside.namespace import namespace_folder, overlaps
@@ -598,3 +599,41 @@ def test_a_branch_that_is_made_while_its_repository_is_deleted_goes_too(storage:
     with storage.open(key_value=Between(storage.space)) as other:
         other.delete("shop")
     refused(NotFound, "repository_not_found", repository.branch("dev").put, "a", b"1")
+
+
+def test_a_sweep_that_sleeps_takes_nothing_of_the_next_repository_there() -> None:
+    """Another process sweeps, and the folder is used again, before each call of a sweep: what is new stays.
+
+    Just before the last batch, of names that are given again, no look helps: then the marker goes.
+    """
+    swept = unmarked = 0
+    for at in range(100):
+        storage = Storage()
+        with storage.open() as other:
+            old = other.create("shop")
+            old.branch().put("old", b"1")
+            old.branch().commit("old")
+            other.delete("shop")
+            storage.environment.clock.sleep(2 * 86_400)
+
+            def use_again(other: Repositories = other, storage: Storage = storage) -> None:
+                sweep_deleted(other)
+                storage.environment.clock.sleep(1)
+                new = other.create("shop")
+                new.branch().put("new", b"2")
+                new.branch().commit("new")
+
+            pause = Pause(at, use_again)
+            with storage.open(trap=pause) as slow:
+                sweep_deleted(slow)
+            if not pause.has_sprung:
+                break
+            if not other.exists("shop"):
+                continue
+            new = other.repository("shop")
+            assert bytes(new.branch().get("new")) == b"2", at
+            paths = [meta.path for meta in open_store(new.url, environment=storage.environment).list()]
+            unmarked += MARKER_PATH not in paths
+            assert not other.deleted()
+            swept += 1
+    assert (swept > 5, unmarked <= 1) == (True, True)

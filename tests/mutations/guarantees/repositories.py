@@ -16,7 +16,7 @@ from lakebed.http.application import RouteTable
 from lakebed.key_value.port import KeyValue
 from lakebed.objects import create_once
 from lakebed.objects.port import ObjectStore
-from lakebed.repo import directories, fs
+from lakebed.repo import directories, drop, fs
 from lakebed.repo.collect import collect
 from lakebed.repo.heads import commit, multipart, write
 from lakebed.repo.lakefs import metaranges, restore, symlinks
@@ -392,6 +392,11 @@ GUARANTEES = [
         "A file that has no name which a repository gives is never deleted by a collection.",
         replace(layout.made_ulid, lambda original, path: layout.name_ulid(path) or None),
         "behaviour/repo/test_collection.py::test_what_has_no_name_that_a_repository_gives_stays",
+    ),
+    Guarantee(
+        "The sweep of a deleted repository takes nothing of the next one in its folder, however long it sleeps.",
+        answer(drop._sweep, lambda it: it.get, lambda get, key: b"there"),
+        "behaviour/repo/test_repositories.py::test_a_sweep_that_sleeps_takes_nothing_of_the_next_repository_there",
     ),
     Guarantee(
         "A process whose clock was set forward gives up nothing that all processes keep for days.",

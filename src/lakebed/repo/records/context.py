@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from lakebed.errors import NotFound
 from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects.port import ObjectStore
@@ -98,12 +99,15 @@ def earlier_ms(store: ObjectStore, environment: Environment) -> int:
     """The earlier of our time and the store's, in Unix milliseconds: what is given up for its age is old by both.
 
     Args:
-        store: a namespace.
+        store: a namespace; where another process sweeps it at this moment, the time is 0, and nothing is old.
 
     Cost: 1 PUT, 1 HEAD.
     """
     store.put(CLOCK_PATH, b"", durable=False)
-    return min(environment.clock.now_ms(), store.head(CLOCK_PATH).modified_ms)
+    try:
+        return min(environment.clock.now_ms(), store.head(CLOCK_PATH).modified_ms)
+    except NotFound:
+        return 0
 
 
 def make_context(
