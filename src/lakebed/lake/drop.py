@@ -2,11 +2,12 @@
 
 Owns: the mark ``lakebed/dropped`` inside the table's folder, which exists from before the first deletion to the last.
 Invariants: the mark is durable before the schemas are deleted (a table without a schema is invisible to every client);
-the mark itself is deleted last. So remains are recognised, and dropping again or `Lake.collect` finishes the drop; a
-folder without the mark is taken for remains only when a caller forces that (`is_left`). The folder is listed again
-after the schemas are gone, because a commit looks for its schema once more after its put, and withdraws it. The mark
-lists the URLs of the table's own files outside its folder, which are deleted too; nothing else outside is. Does not
-know: pins; `Lake.drop_table` checks them first.
+the mark itself is deleted last, and looked for behind each listing: a drop that sleeps while another process finishes
+it takes nothing of a table that was made since, unless it sleeps between that look and its deletion. So remains are
+recognised, and dropping again or `Lake.collect` finishes the drop; a folder without the mark is taken for remains only
+when a caller forces that (`is_left`). The folder is listed again after the schemas are gone, because a commit looks for
+its schema once more after its put, and withdraws it. The mark lists the URLs of the table's own files outside its
+folder, which are deleted too; nothing else outside is. Does not know: pins; `Lake.drop_table` checks them first.
 
 Format of the mark: empty, or ``{"external": {<url>: <size in bytes>, ...}}``.
 """
@@ -96,23 +97,30 @@ def drop_table(
     environment: Environment,
     dry_run: bool,
     progress: Callable[[Any], None] | None = None,
+    only_remains: bool = False,
 ) -> CollectionReport:
     """Delete everything in a table's folder and its own files outside, or with `dry_run` only plan it.
 
     Args:
         store: the lake's root.
+        only_remains: nothing, when another process has finished the drop meanwhile: the folder may have a new table.
     Cost: 1 LIST a thousand objects + 1 DELETE a thousand, 2 LIST and 1 GET a schema; with external
     roots also what `own_external_files` costs.
     """
     folder = store.sub(name.folder)
     marked = _load_mark(folder)
+    nothing = CollectionPlan(store=str(name), hide=(), doomed=())
+    sweeper = Sweeper(folder, environment, progress, reaches_outside=True)
+    if only_remains and marked is None:
+        return sweeper.sweep(nothing, dry_run=dry_run)
     external, warnings = _external_files(folder, name, environment)
     external = {**(marked or {}), **external}  # schemas may have been deleted since the mark was written
     if not dry_run and external != marked:
         folder.put(_MARK, msgspec.json.encode({"external": external}) if external else b"")
     plan = plan_drop(store, name, external=external)
     plan = replace(plan, warnings=warnings)
-    sweeper = Sweeper(folder, environment, progress, reaches_outside=True)
+    if not dry_run and not is_dropped(store, name):  # finished since by another process: what was listed may be new
+        return sweeper.sweep(nothing)
     report = sweeper.sweep(plan, dry_run=dry_run)
     if dry_run:
         return report
@@ -120,6 +128,8 @@ def drop_table(
     if is_complete and plan.hide:
         # What was put since the listing: a writer that looks from now on finds no schema, and takes its files back.
         late = plan_drop(store, name, external={})
+        if not is_dropped(store, name):
+            return report
         swept = sweeper.sweep(late)
         is_complete = swept.hidden_count == len(late.hide) and swept.deleted_count == len(late.doomed)
         report = replace(

@@ -211,3 +211,50 @@ def test_a_database_of_a_lake_leaves_no_probe_in_its_folder() -> None:
         pass
     assert not [path for path in seen if path.startswith("serving.kv/lakebed-probe")]
     assert [path for path in seen if path.startswith("lakebed-probe")]
+
+
+class Sleeping(StoreWrapper):
+    """A store of a process that sleeps before one of its calls, if that deletes nothing, while another one acts."""
+
+    def __init__(self, inner: ObjectStore, at: int, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._index, self._act = at, act
+        self.kinds: list[str] = []
+        """Of its calls, and those of its folders."""
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Make the call, perhaps later."""
+        self.kinds.append(call.kind)
+        if len(self.kinds) == self._index + 1 and call.kind != "delete":
+            self._act()
+        return perform()
+
+
+def fail_deletes_but_of_schemas(_: int, call: Call) -> Fault | None:
+    """What leaves a table dropped, and its files there."""
+    return Fault.ERROR_BEFORE if call.kind == "delete" and "schema" not in call.path else None
+
+
+def test_a_collection_that_sleeps_takes_nothing_of_a_table_that_was_made_since() -> None:
+    """What is left of a drop was swept by another process, and the name is used again: the new table stays."""
+    made = 0
+    for at in range(200):
+        inner = memory()
+        lake = Lake.open(inner)
+        lake.create_table("t", SCHEMA).append(pa.table({"id": [1]}))
+        Lake.open(FaultyStore(inner, faults=fail_deletes_but_of_schemas)).drop_table("t")
+        assert lake.list_dropped() == ["t"]
+
+        def use_again(lake: Lake = lake) -> None:
+            lake.collect()
+            if not lake.list_dropped():
+                lake.create_table("t", SCHEMA).append(pa.table({"id": [2]}))
+
+        sleeping = Sleeping(inner, at, use_again)
+        Lake.open(sleeping).collect()
+        if at >= len(sleeping.kinds):
+            break
+        if sleeping.kinds[at] != "delete":
+            assert lake.table("t").read().to_pydict() == {"id": [2]}, at
+            made += 1
+    assert made > 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lakebed.lake import drop as lake_drop
 from lakebed.server.iceberg.reference_objects import ReferenceObjects
 from lakebed.table.branch import branches, tags
 from lakebed.table.branch.snapshots import SnapshotLog
@@ -255,5 +256,11 @@ GUARANTEES = [
         "What is kept for clients of Iceberg is found by its contents: it names the bytes that a branch has now.",
         replace(ReferenceObjects.ensure, make_by_name),
         "interop/formats/test_iceberg_branches.py::test_bytes_that_were_uploaded_again_are_named_where_they_are_now",
+    ),
+    Guarantee(
+        "A collection that finishes a drop takes nothing of a table that was made in its folder since.",
+        answer(lake_drop.drop_table, lake_drop.is_dropped, lambda original, *args: True),
+        "behaviour/lake/test_creation_races.py::"
+        "test_a_collection_that_sleeps_takes_nothing_of_a_table_that_was_made_since",
     ),
 ]

@@ -101,6 +101,13 @@ class TableAdapter(StoreAdapter):
                 reports.append(CollectionReport.not_collected(name, error, dry_run=dry_run))
         for dropped in list_dropped_tables(lake):
             reports.append(
-                drop_table(lake.store, dropped, environment=lake.environment, dry_run=dry_run, progress=progress)
+                drop_table(
+                    lake.store,
+                    dropped,
+                    environment=lake.environment,
+                    dry_run=dry_run,
+                    progress=progress,
+                    only_remains=True,
+                )
             )
         return reports
