@@ -9,6 +9,7 @@ Invariants:
   by a call, so no lock is taken while an abandoned scan is torn down, in whichever thread that happens.
 - The checkpoint that is shown is never removed: it becomes an older one when a newer version was acquired, and goes
   with a later update.
+- A fork of the process has no checkpoint at first, and leaves those of its parent alone.
 - An own checkpoint that is gone or expired pins nothing any more: a new one is made from the newest manifest.
 """
 
@@ -138,13 +139,17 @@ class OwnCheckpointSource(_Located):
     def __init__(self, location: DatabaseLocation, options: ReaderOptions) -> None:
         super().__init__(location)
         self._lifetime_ms = lifetime_in_ms(options.checkpoint_lifetime)
+        self._refreshed_s = location.environment.clock.monotonic_s()
+        """When our checkpoints last got a whole lifetime, by the monotonic clock: the wall clock may be set back."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have no checkpoint in this process yet."""
         self._owner = Owner("reader", host=socket.gethostname(), pid=os.getpid())
         self._ref: CheckpointRef | None = None
         self._manifest: Manifest | None = None
         """The one that the checkpoint of `_ref` pins."""
         self._older: list[tuple[str, weakref.ref[CheckpointRef]]] = []
-        self._refreshed_s = location.environment.clock.monotonic_s()
-        """When our checkpoints last got a whole lifetime, by the monotonic clock: the wall clock may be set back."""
         self._asked_id: str | None = None
         """Of a checkpoint whose creation was not answered: the next try uses the same id."""
 
@@ -157,6 +162,8 @@ class OwnCheckpointSource(_Located):
         Cost: 1 LIST, and 1 GET when the manifest is new; an update (1 PUT + 1 LIST, and 1 LIST of the log for a new
         checkpoint) when files have changed, half of a lifetime has passed, or an older checkpoint can go.
         """
+        if self._owner.pid != os.getpid():
+            self._begin()
         newest = check_open(self._log.latest(), self._location.url)
         now_ms = self._location.environment.clock.now_ms()
         checkpoint = self._own(newest, now_ms)
@@ -275,6 +282,8 @@ class OwnCheckpointSource(_Located):
 
     def leave(self) -> None:
         """Remove all our checkpoints from the manifest, also those that abandoned scans read. Cost: 1 update."""
+        if self._owner.pid != os.getpid():
+            self._begin()
         ours = [checkpoint_id for checkpoint_id, _ in self._older]
         ours += [] if self._ref is None else [self._ref.checkpoint_id]
         ours += [] if self._asked_id is None else [self._asked_id]

@@ -8,13 +8,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakebed.errors import Closed, Corruption, InvalidRequest, LakebedError, NotFound, OutcomeUnknown
 from lakebed.kv.checkpoint import live_checkpoints
-from lakebed.kv.options import CheckpointOptions, ReaderOptions
+from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.options import CheckpointOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.create_once import TRIES_MAX
 from lakebed.objects.port import ObjectStore
@@ -89,6 +93,28 @@ def test_its_checkpoint_follows_the_files_and_goes_with_it(manual: ManualDatabas
     for call in (lambda: reader.get(b"k"), lambda: list(reader.scan()), reader.poll_once, lambda: reader.manifest):
         with pytest.raises(Closed):
             call()
+
+
+def test_a_fork_leaves_the_checkpoints_of_its_parent(tmp_path: Path) -> None:
+    """A child that polls and closes its copy of a reader uses checkpoints of its own; the parent's scan ends well."""
+    location = DatabaseLocation.at(tmp_path / "d", durable=False)
+    with Database.open(location, options=DatabaseOptions(background=False)) as db:
+        db.put(b"1", b"1")
+        db.flush(memtable=True)
+        with DatabaseReader.open(location, options=ReaderOptions(background=False)) as reader:
+            db.put(b"2", b"2")
+            db.flush(memtable=True)
+            pins = {pin.id for pin in ManifestLog(location).latest().checkpoints}
+            child = os.fork()
+            if child == 0:
+                with suppress(BaseException):
+                    reader.poll_once()
+                    reader.poll_once()
+                    reader.close()
+                    os._exit(0)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert {pin.id for pin in ManifestLog(location).latest().checkpoints} == pins
 
 
 def test_a_scan_holds_the_checkpoint_it_began_on(manual: ManualDatabase) -> None:
