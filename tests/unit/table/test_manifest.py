@@ -334,6 +334,46 @@ def test_lists_decoded_together() -> None:
     assert decode_manifest_lists(bodies) == {number: metas for number, metas in enumerate(lists) if number != 4}
 
 
+LIST_VARIANTS: dict[str, tuple[str, Any, Any]] = {
+    "usual": ("_VERSION", "int", 2),
+    "another version": ("_VERSION", "int", 3),
+    "a name as bytes": ("_FILE_NAME", "bytes", b"m-1"),
+    "a name that is no text": ("_FILE_NAME", "bytes", b"\xff"),
+    "a name that may be missing": ("_FILE_NAME", ["null", "string"], "m-1"),
+    "a missing name": ("_FILE_NAME", ["null", "string"], None),
+    "a size as text": ("_FILE_SIZE", "string", "7"),
+    "a size that is no number": ("_FILE_SIZE", "string", "x"),
+    "a snapshot that must be there": ("_ADDED_SNAPSHOT", "long", 4),
+    "no snapshot": ("_ADDED_SNAPSHOT", ["null", "long"], None),
+}
+
+
+@pytest.mark.parametrize("variant", LIST_VARIANTS)
+@pytest.mark.parametrize("left_out", ["", "_ADDED_SNAPSHOT", "_FILE_SIZE", "_VERSION"])
+def test_a_short_list_is_read_as_a_long_one(variant: str, left_out: str) -> None:
+    """Few manifests of a list are decoded one by one, many by columns: what is read, and what is refused, is one."""
+    reader = fastavro.reader(io.BytesIO(null_codec(encode_manifest_list(some_metas(1, 2)))))
+    (record,) = [dict(row) for row in reader if isinstance(row, dict)]
+    schema: Any = reader.writer_schema
+    name, kind, value = LIST_VARIANTS[variant]
+    fields = [dict(field) for field in schema["fields"] if field["name"] != left_out]
+    for field in fields:
+        if field["name"] == name:
+            field["type"], record[name] = kind, value
+            field.pop("default", None)
+
+    def outcome(count: int) -> Any:
+        out = io.BytesIO()
+        fastavro.writer(out, {**schema, "fields": fields}, [record] * count)
+        try:
+            (meta,) = set(decode_manifest_list(out.getvalue(), path="l"))
+        except (Corruption, UnsupportedFormat) as error:
+            return type(error), error.message
+        return meta
+
+    assert outcome(3) == outcome(avro.SMALL_COUNT_MAX + 1)
+
+
 def some_metas(start: int, end: int) -> list[ManifestMeta]:
     """Descriptions of manifests, each another."""
     stats = Stats(b"a", b"b", (None, 1))

@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 import lakebed.compute as pc
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.paimon.calls import PAGE, TABLE, name_of, table_of
@@ -144,29 +144,37 @@ async def commit(call: RepositoryCall) -> Response:
     snapshot = decode_proposed(body.snapshot)
     committer = call.committer
 
-    def run() -> Table | None:
+    def run() -> tuple[Table, Snapshot] | None:
         return _commit(catalog, database, name, body, snapshot, committer=committer)
 
-    table = await call.transfer(run)
-    if table is not None:
-        # A step of the loop later, which is behind the reply: the hint is for clients of the files, who check it.
-        asyncio.get_running_loop().call_soon(_store_hint, call.serving.pools.quick, table)
-    return json({"success": table is not None})
+    committed = await call.transfer(run)
+    if committed is not None:
+        # A step of the loop later, which is behind the reply.
+        asyncio.get_running_loop().call_soon(_follow_up, call.serving.pools.quick, *committed)
+    return json({"success": committed is not None})
 
 
-def _store_hint(pool: Executor, table: Table) -> None:
+def _follow_up(pool: Executor, table: Table, committed: Snapshot) -> None:
+    """Store the hint, for clients of the files, who check it; and decode what the next request is likely to ask for."""
     context = table.context
     confirm = partial(context.schemas.confirm, context.schema, context.schemas.listed)
+
+    def run() -> None:
+        context.snapshots.store_latest_hint(confirm=confirm)
+        if committed.id == context.snapshots.seen_id:  # else it was committed long ago, and was sent again
+            with suppress(LakebedError):  # the next request that needs the files gets the error
+                context.manifests.live_entries(committed)
+
     with suppress(RuntimeError):  # the pool is closed: the hint stays old
-        pool.submit(context.snapshots.store_latest_hint, confirm=confirm)
+        pool.submit(run)
 
 
 def _commit(
     catalog: PaimonCatalog, database: str, name: str, body: TableCommit, snapshot: Snapshot, *, committer: str
-) -> Table | None:
-    """Commit; the table, or None: another commit came first."""
+) -> tuple[Table, Snapshot] | None:
+    """Commit; the table with its new snapshot, or None: another commit came first."""
 
-    def run(table: Table) -> Table | None:
+    def run(table: Table) -> tuple[Table, Snapshot] | None:
         committed = commit_prepared(
             table.context,
             snapshot,
@@ -176,7 +184,7 @@ def _commit(
         )
         if committed is not None and is_in_reference(database):
             check_kept(table, committed)
-        return None if committed is None else table
+        return None if committed is None else (table, committed)
 
     return catalog.with_table(database, name, run)
 

@@ -1,6 +1,6 @@
 """Avro files of few records, decoded record by record. Pure.
 
-Owns: `leaves_of` and `decode_few`. Decoding whole columns has the fixed cost of some hundred records; most manifests of
+Owns: `leaves_of` and `FewRecords`. Decoding whole columns has the fixed cost of some hundred records; most manifests of
 a table with frequent commits, and most lists, have fewer. Invariants: the results and the errors are those of
 `avro.decode_columns`.
 """
@@ -107,19 +107,36 @@ def _several(items: Callable[[Cursor], Any]) -> Callable[[Cursor], list[Any]]:
     return read
 
 
-def decode_few(
-    leaves: tuple[Leaf, ...],
-    header: Header,
-    counts: list[int],
-    blocks: list[bytes],
-    *,
-    narrow: Mapping[str, pa.DataType],
-) -> tuple[int, dict[str, pa.Array]]:
-    """The columns of a file with few records, by a loop over the records.
+@dataclass(frozen=True, slots=True)
+class FewRecords:
+    """Few records, as Python's values. For some of these Arrow takes longer to begin than they took to decode."""
 
-    Args:
-        narrow: types of integers, by path, instead of int64: Arrow's cast, which takes 20 ms to load, is not needed.
-    """
+    leaves: tuple[Leaf, ...]
+    rows: list[list[Any]]
+
+    def values(self) -> dict[str, list[Any]]:
+        """The values of each field, by its path."""
+        columns = zip(*self.rows, strict=True) if self.rows else (() for _ in self.leaves)
+        return {leaf.path: list(column) for leaf, column in zip(self.leaves, columns, strict=True)}
+
+    def columns(self, narrow: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+        """The same as Arrow has it. Raises what Arrow raises for a value that its type cannot have.
+
+        Args:
+            narrow: types of integers, by path, instead of int64: Arrow's cast, which takes 20 ms to load, is not
+                needed.
+        """
+        # All columns by one call of Arrow: each takes as long to begin as to convert a hundred values.
+        types = [narrow.get(leaf.path, leaf.type) if leaf.type == pa.int64() else leaf.type for leaf in self.leaves]
+        paths = [leaf.path for leaf in self.leaves]
+        records = pa.array(
+            [dict(zip(paths, row, strict=True)) for row in self.rows], pa.struct(list(zip(paths, types, strict=True)))
+        )
+        return dict(zip(paths, records.flatten(), strict=True))
+
+
+def read_few(leaves: tuple[Leaf, ...], header: Header, counts: list[int], blocks: list[bytes]) -> FewRecords:
+    """The records of a file with few of them, by a loop."""
     reads = [leaf.read for leaf in leaves]
     rows: list[list[Any]] = []
     lengths: list[int] = []
@@ -134,11 +151,4 @@ def decode_few(
     packed = header.entries.get(LENGTHS_KEY)
     if packed is not None and unpack_lengths(packed).tolist() != lengths:
         raise DamageError("a record does not end where the next one begins")
-    # All columns by one call of Arrow: each takes as long to begin as to convert a hundred values.
-    types = [narrow.get(leaf.path, leaf.type) if leaf.type == pa.int64() else leaf.type for leaf in leaves]
-    paths = [leaf.path for leaf in leaves]
-    records = pa.array(
-        [dict(zip(paths, row, strict=True)) for row in rows], pa.struct(list(zip(paths, types, strict=True)))
-    )
-    columns = dict(zip(paths, records.flatten(), strict=True))
-    return len(rows), columns
+    return FewRecords(leaves, rows)

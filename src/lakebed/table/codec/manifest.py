@@ -28,12 +28,14 @@ from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.table.codec.avro import (
     SMALL_COUNT_MAX,
     Content,
+    FewRecords,
     RecordSchema,
     decode_columns,
     decode_extended,
     decode_joined,
     encode_columns,
     encode_values,
+    explain_damage,
 )
 from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows
 from lakebed.table.codec.ragged import I64, one_array
@@ -47,6 +49,7 @@ from lakebed.table.model.model import (
     Stats,
     TableSchema,
 )
+from lakebed.texts import LONG_MAX
 
 ADD: Final = 0
 DELETE: Final = 1
@@ -61,6 +64,8 @@ def _optional(kind: Any) -> list[Any]:
 _STRINGS: Final = {"type": "array", "items": "string"}
 _TIME: Final = {"type": "long", "logicalType": "timestamp-millis"}
 _LONGS: Final = {"type": "array", "items": ["null", "long"]}
+_LONG: Final = pa.int64()
+_TEXT: Final = pa.string()
 _TEXTS: Final = pa.list_(pa.string())
 _COUNTS: Final = pa.list_(pa.int64())
 
@@ -267,8 +272,7 @@ def encode_manifest_list(metas: Sequence[ManifestMeta]) -> bytes:
 
 def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
     """The manifests of a list, in order. Raises `Corruption`, `UnsupportedFormat`: see `decode_manifest`."""
-    count, columns = decode_columns(body, path=path)
-    return _metas_of(count, columns, path=path)
+    return list(decode_extended_list(body, path=path, parts=()).metas)
 
 
 class DecodedList(NamedTuple):
@@ -311,13 +315,45 @@ def decode_manifest_lists(bodies: Sequence[Buffer]) -> dict[int, list[ManifestMe
     return results
 
 
-def _metas_of(count: int, columns: dict[str, pa.Array], *, path: str) -> list[ManifestMeta]:
-    _check_version(count, columns, path)
-    values = [_column(columns, field, count=count, path=path).to_pylist() for field in _LIST_COLUMNS]
+def _metas_of(count: int, records: FewRecords | dict[str, pa.Array], *, path: str) -> list[ManifestMeta]:
+    values = _plain_values(records) if isinstance(records, FewRecords) else None
+    if values is None:  # Arrow converts what can be, and says what is wrong
+        with explain_damage(path):
+            columns = records.columns({}) if isinstance(records, FewRecords) else records
+        _check_version(count, columns, path)
+        values = [_column(columns, field, count=count, path=path).to_pylist() for field in _LIST_COLUMNS]
     return [
         ManifestMeta(name, size, added, deleted, Stats(low, high, _tuple(nulls)), schema_id, added_snapshot)
         for name, size, added, deleted, low, high, nulls, schema_id, added_snapshot in zip(*values, strict=True)
     ]
+
+
+def _plain_values(records: FewRecords) -> list[list[Any]] | None:
+    """The values of a list's fields, where each is what a list has there; None: some are not."""
+    values = records.values()
+    if any(version != MANIFEST_VERSION for version in values.get("_VERSION", [None])):
+        return None
+    columns: list[list[Any]] = []
+    for field in _LIST_COLUMNS:
+        column = values.get(field.path)
+        if column is None and field.is_optional:
+            column = [None] * len(records.rows)
+        if column is None or not all(_is_plain(value, field) for value in column):
+            return None
+        columns.append(column)
+    return columns
+
+
+def _is_plain(value: Any, field: _Field) -> bool:
+    if value is None:
+        return field.is_optional
+    if field.kind == _COUNTS:
+        return type(value) is list and all(count is None or _is_long(count) for count in value)
+    return _is_long(value) if field.kind == _LONG else type(value) is (str if field.kind == _TEXT else bytes)
+
+
+def _is_long(value: Any) -> bool:
+    return type(value) is int and -LONG_MAX - 1 <= value <= LONG_MAX
 
 
 def _tuple(values: Iterable[Any] | None) -> tuple[Any, ...] | None:
