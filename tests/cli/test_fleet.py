@@ -80,6 +80,9 @@ def test_branches_and_pins(cli: Cli, lake: str, orders: str) -> None:
     assert (read_only.code, read_only.error["kind"]) == (exits.USAGE, "read_only")
     assert cli("fleet", "drop-timeline", lake, orders, "dev", "--dry-run").out == "Would drop the timeline dev.\n"
     assert cli("fleet", "drop-timeline", lake, orders, "dev", "--yes").code == 0
+    for how in ("--dry-run", "--yes"):
+        refused = cli("fleet", "drop-timeline", lake, orders, "main", how)
+        assert (refused.code, "versions and pins are of it" in refused.err) == (2, True)
     assert cli("fleet", "restore", lake, orders, "p", "--yes").code == 0
     assert cli("fleet", "get", lake, orders, "a").out == "1\n"
     assert len(cli("fleet", "timelines", lake, orders, "--json").json) == 3

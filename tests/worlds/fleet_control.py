@@ -254,6 +254,15 @@ class NotedLog(ManagedLog):
         self.dropped.add(timeline)
 
 
+class SetClock(ManualClock):
+    """A clock whose wall time is set, ahead or back."""
+
+    set_s = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.set_s * 1000
+
+
 @dataclass
 class World:
     """A control plane and its nodes; time moves by `wait`."""
@@ -261,7 +270,7 @@ class World:
     key_value: KeyValue = field(default_factory=MemoryKeyValue)
     store: ObjectStore = field(default_factory=lambda: open_store(f"memory://control-{random.getrandbits(64)}"))
     options: ControlOptions = field(default_factory=ControlOptions)
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: SetClock = field(default_factory=SetClock)
     nodes: dict[str, ToldNode] = field(default_factory=dict)
     log: NotedLog = field(default_factory=NotedLog)
     control_store: ObjectStore | None = None

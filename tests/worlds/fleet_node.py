@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
 
-from lakebed.clock import SystemClock
+from lakebed.clock import Clock, SystemClock
 from lakebed.fleet import machine
 from lakebed.fleet.collect import OrphanCollector, Reason
 from lakebed.fleet.control.options import ControlOptions
@@ -189,9 +189,15 @@ class Fleet:
         return self.ledger.tenant(TENANT, fresh=True)
 
     def node(
-        self, name: str = "a", *, storage: ObjectStore | None = None, log: Log | None = None, attach: bool = True
+        self,
+        name: str = "a",
+        *,
+        storage: ObjectStore | None = None,
+        log: Log | None = None,
+        clock: Clock | None = None,
+        attach: bool = True,
     ) -> Node:
-        """Start a node, and attach the tenant to it."""
+        """Start a node, and attach the tenant to it; `clock`: another than that of all others."""
         node = Node(
             name,
             url=f"http://{name}",
@@ -200,7 +206,7 @@ class Fleet:
             log=log or self.log,
             local=self.locals.setdefault(name, LocalState.in_memory()),
             options=self.options,
-            environment=self.environment,
+            environment=self.environment if clock is None else replace(self.environment, clock=clock),
         )
         self.nodes[name] = node
         node.start()

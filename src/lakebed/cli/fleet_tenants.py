@@ -14,6 +14,7 @@ from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fleet.model import MAIN, Policy, TenantRecord
 from lakebed.fleet.ports import TimelineInfo
+from lakebed.fleet.records import check_drop
 
 TimelineName = Annotated[str, argument("TIMELINE", help="A timeline or branch of the tenant.")]
 Lsn = Annotated[int | None, option("--lsn", min=0, help="At this LSN. Default: the last one that was written.")]
@@ -194,7 +195,7 @@ class Detach(TenantCommand, name="detach"):
 
 
 class DropTimeline(Deletion, TenantCommand, name="drop-timeline"):
-    """Drop a timeline, branch or pin: what only it held is deleted."""
+    """Drop a timeline, branch or pin: what only it held is deleted. Not main: restore it, or drop the tenant."""
 
     name: TimelineName
 
@@ -202,6 +203,7 @@ class DropTimeline(Deletion, TenantCommand, name="drop-timeline"):
         with self.open_tenant() as tenant:
             timeline = tenant.timeline(self.name).status()
             facts = {**of_timeline(timeline), "dry_run": self.dry_run}
+            check_drop(timeline.name)
             if self.dry_run:
                 self.result(facts, f"Would drop the timeline {self.name}.")
                 return

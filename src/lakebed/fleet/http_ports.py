@@ -310,6 +310,7 @@ class HttpControl(ControlPort, OperatorPort):
             is_known=all(answer.is_known for answer in replies),
             report=tuple(dict.fromkeys(tenant for answer in replies for tenant in answer.report)),
             pause=tuple(dict.fromkeys(tenant for answer in replies for tenant in answer.pause)),
+            now_ms=min(answer.now_ms for answer in replies),
         )
 
     def attached(self, report: NodeReport) -> list[Location]:

@@ -329,8 +329,10 @@ def commit(
             _reject(reason), replace(record, transactions=replace_transaction(record.transactions, replacement))
         )
     running = record.relocation
-    if running is not None and request.node == running.source and now_ms < running.source_waits_until_ms:
-        return Step(CommitReply(WAIT), record)
+    if running is not None and request.node == running.source:
+        left_ms = running.source_waits_until_ms - now_ms
+        if 0 < left_ms <= record.policy.relocation_wait_max_ms:  # more is left when a clock was set back meanwhile
+            return Step(CommitReply(WAIT), record)
     return _grant(record, transaction, request, now_ms=now_ms)
 
 

@@ -104,6 +104,8 @@ class HeartbeatReply(Message, frozen=True):
     """Tenants whose loads the next heartbeats are to have: they are in relocation."""
     pause: tuple[str, ...] = ()
     """Tenants whose ingestion pauses: sources of relocations."""
+    now_ms: int = 0
+    """Its Unix time; of several control planes the earliest."""
 
 
 class CommitRequest(Message, frozen=True):
@@ -222,8 +224,8 @@ class TimelineChange(Message, frozen=True):
     """``branch``, ``pin``, ``restore``: None: the parent's newest committed LSN."""
     kept_as: str = ""
     """``restore``: the new name of the timeline that had the name `name`."""
-    expires_ms: Natural | None = None
-    """``pin``."""
+    lifetime_ms: Natural | None = None
+    """``pin``: it goes by itself after this time, which the node counts; None: never."""
 
 
 class TimelineInfo(Message, frozen=True):

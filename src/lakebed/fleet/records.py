@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from lakebed.errors import Conflict
+from lakebed.errors import Conflict, InvalidRequest
 from lakebed.fleet.model import (
     MAIN,
     Attachment,
@@ -151,6 +151,16 @@ def location_of(record: TenantRecord, attachment: Attachment) -> Location:
 def main_of(record: TenantRecord) -> str:
     """The id of the timeline that is named `MAIN`."""
     return record.names.get(MAIN, MAIN)
+
+
+def check_drop(timeline: str) -> None:
+    """Refuse to delete the timeline that is named `MAIN`. Raises `InvalidRequest` (``timeline_in_use``)."""
+    if timeline == MAIN:
+        raise InvalidRequest(
+            f"{MAIN} was to be dropped, and the tenant's versions and pins are of it: restore an older version, or "
+            "drop the tenant.",
+            kind="timeline_in_use",
+        )
 
 
 def has_moved(record: TenantRecord) -> bool:

@@ -348,8 +348,7 @@ class Timeline:
         """
         if lifetime_ms is not None and lifetime_ms <= 0:
             raise InvalidRequest(f"A pin's lifetime is {lifetime_ms} ms: give more, or none.", kind="invalid_lifetime")
-        now_ms = self._router.environment.clock.now_ms()
-        made = self.change("pin", name=name, lsn=lsn, expires_ms=None if lifetime_ms is None else now_ms + lifetime_ms)
+        made = self.change("pin", name=name, lsn=lsn, lifetime_ms=lifetime_ms)
         return TimelineView(self._router, name, lsn=made.lsn, id=made.id)
 
     def restore(self, lsn: int, *, kept_as: str) -> TimelineInfo:
@@ -372,7 +371,7 @@ class Timeline:
     def drop(self) -> None:
         """Delete the timeline; of a branch only what it does not share.
 
-        Raises `InvalidRequest` (``timeline_in_use``).
+        Raises `InvalidRequest` (``timeline_in_use``): it is ``main``, of which versions and pins of the tenant are.
         """
         self.change("delete", name=self.name)
 
@@ -383,7 +382,7 @@ class Timeline:
         name: str,
         lsn: int | None = None,
         kept_as: str = "",
-        expires_ms: int | None = None,
+        lifetime_ms: int | None = None,
     ) -> TimelineInfo:
         """Make a change of the set of timelines, and repeat it until it is committed.
 
@@ -405,7 +404,7 @@ class Timeline:
             parent=by_id(own_id) if makes else "",
             lsn=None if lsn is None else check_lsn(lsn),
             kept_as=kept_as,
-            expires_ms=expires_ms,
+            lifetime_ms=lifetime_ms,
         )
         try:
             made = change_timeline(self._router, change)

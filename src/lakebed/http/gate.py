@@ -97,6 +97,8 @@ class Gate(Generic[P, C]):
         _SECONDS.observe(seconds, method, route)
         log = self._serving.access_log
         if log is None:
+            if trace.status == 500:  # the reply says that the log has the reason
+                self._serving.log_problem(trace.error, request_id=trace.request_id)
             return
         client = scope.get("client")
         log.add(

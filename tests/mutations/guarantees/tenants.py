@@ -23,6 +23,7 @@ from lakebed.fleet.log import timeline as log_timeline
 from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.timeline import End
 from lakebed.fleet.node import attached, changes, indices, reads, timeline, timeline_set, transaction
+from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.ports import Location
 from mutations.defects import (
@@ -45,6 +46,7 @@ NAMES = "behaviour/fleet/client/test_names.py"
 FAILOVER = "behaviour/fleet/control/test_failover.py"
 CRASHES = "behaviour/fleet/node/test_crashes.py"
 ATTACHMENTS = "behaviour/fleet/node/test_attachments.py"
+RETENTION = "behaviour/fleet/node/test_retention.py"
 CONTRACT = "behaviour/fleet/log/test_contract.py"
 MACHINE = "unit/fleet/test_machine.py"
 RECORD = "unit/fleet/log/test_record.py"
@@ -440,6 +442,21 @@ GUARANTEES = [
         "A branch does not read its parent's later rows.",
         answer(indices.branch_index, lambda it: it.through, lambda through, lsn: through.__self__),
         "behaviour/fleet/node/test_reads.py::test_random_steps",
+    ),
+    Guarantee(
+        "A pin is not ended by the node's clock alone.",
+        replace(NodeContext.agreed_ms, lambda original, self: self.now_ms()),
+        f"{RETENTION}::test_one_clock_that_is_wrong_ends_no_pin",
+    ),
+    Guarantee(
+        "A pin is not ended by the control plane's clock alone.",
+        replace(NodeContext.agreed_ms, lambda original, self: self._control_ms()),
+        f"{RETENTION}::test_one_clock_that_is_wrong_ends_no_pin",
+    ),
+    Guarantee(
+        "A pin lives as long as it was to live, also when its node's clock is slow.",
+        replace(NodeContext.end_ms, lambda original, self, lifetime_ms: self.now_ms() + lifetime_ms),
+        f"{RETENTION}::test_one_clock_that_is_wrong_ends_no_pin",
     ),
     Guarantee(
         "A branch is made at a committed LSN.",

@@ -285,6 +285,8 @@ def test_the_source_of_a_relocation_waits_and_then_wins() -> None:
     source, target = record.transactions
     waits = machine.commit(record, request_of(record, source), finished=None, now_ms=99)
     assert (waits.reply.verdict, waits.record) == ("wait", record)
+    set_back = machine.commit(record, request_of(record, source), finished=None, now_ms=-1)
+    assert set_back.reply.verdict == "granted"
     step = machine.commit(record, request_of(record, source), finished=None, now_ms=100)
     assert step.reply.verdict == "granted"
     states = {

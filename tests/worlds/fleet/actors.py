@@ -198,6 +198,7 @@ class Client:
 
     def change(self, change: TimelineChange) -> bool:
         """Change the set of timelines; the same request until there is an answer, or give up."""
+        asked_ms = self.world.now_ms()
         for _ in range(TRIES_MAX):
             try:
                 messages = self.control.change_timeline(self.tenant, change)
@@ -208,12 +209,12 @@ class Client:
             if change.kind in ("restore", "delete") and change.id:
                 self.world.tell_change(log_key(self.tenant, change.id), is_deleted=change.kind == "delete")
             if change.kind in ("branch", "pin", "restore"):
-                self._told(change, messages.id, messages.branch_lsn)
+                self._told(change, messages.id, messages.branch_lsn, asked_ms)
             return True
         self.world.counts[f"{change.kind} given up"] += 1
         return False
 
-    def _told(self, change: TimelineChange, id: str, branch_lsn: int) -> None:
+    def _told(self, change: TimelineChange, id: str, branch_lsn: int, asked_ms: int) -> None:
         """I6: it was acknowledged."""
         world = self.world
         if world.monitor.lives[self.tenant] != self.life or self.tenant not in world.monitor.records:
@@ -228,7 +229,8 @@ class Client:
             raise PromiseBroken(f"I6: {change} was acknowledged, and the last committed manifest does not have it")
         if change.kept_as and change.kept_as not in record.names:
             raise PromiseBroken(f"I6: {change} was acknowledged, and what it replaces is not kept: {record.names}")
-        world.monitor.promised.setdefault(self.tenant, {})[id] = (change.name, change.expires_ms)
+        expires_ms = None if change.lifetime_ms is None else asked_ms + change.lifetime_ms
+        world.monitor.promised.setdefault(self.tenant, {})[id] = (change.name, expires_ms)
         self.known[id], self.names[id] = branch_lsn, change.name
         if change.kind == "pin":
             self.read_only.add(id)
@@ -239,12 +241,11 @@ class Client:
         self.world.timelines[log_key(self.tenant, id)] = None
         return id, max(0, self.known[parent] - self.rng.randrange(8)) if self.rng.random() < 0.6 else None
 
-    def branch(self, kind: str = "branch", *, parent: str | None = None, expires_in_ms: int | None = None) -> None:
+    def branch(self, kind: str = "branch", *, parent: str | None = None, lifetime_ms: int | None = None) -> None:
         """Branch or pin a timeline."""
         parent = parent or self.pick()
         id, lsn = self._new(parent)
-        expires_ms = None if expires_in_ms is None else self.world.now_ms() + expires_in_ms
-        self.change(TimelineChange(kind, f"{kind}-{id}", id=id, parent=by_id(parent), lsn=lsn, expires_ms=expires_ms))
+        self.change(TimelineChange(kind, f"{kind}-{id}", id=id, parent=by_id(parent), lsn=lsn, lifetime_ms=lifetime_ms))
 
     def branch_deeper(self) -> None:
         """Branch what was branched last, so that branches have branches."""
@@ -252,7 +253,7 @@ class Client:
 
     def lease(self) -> None:
         """Pin a timeline for a while."""
-        self.branch("pin", expires_in_ms=500 + self.rng.randrange(6_000))
+        self.branch("pin", lifetime_ms=500 + self.rng.randrange(6_000))
 
     def restore(self) -> None:
         """Restore a timeline to an earlier LSN; what it was is kept under another name."""
@@ -267,7 +268,8 @@ class Client:
         """Delete a timeline that others were branched from, if there is one."""
         parents = {parent for parent, _ in self.world.oracle.parents.values()}
         ids = [id for id in self.known if id != self.main and log_key(self.tenant, id) in parents]
-        self.delete(ids)
+        if ids:
+            self.delete(ids)
 
     def set_policy(self) -> None:
         """Keep fewer or more states, so that the cutoff moves at another pace."""
@@ -275,8 +277,8 @@ class Client:
         self.world.counts["policies"] += 1
 
     def delete(self, among: Sequence[str] | None = None) -> None:
-        """Delete a timeline other than the first."""
-        ids = [item for item in self.known if item != self.main] if among is None else among
+        """Delete a timeline other than the first, and than the one that has its name after a restore."""
+        ids = [item for item in among or self.known if item != self.main and self.names[item] != MAIN]
         if not ids:
             return
         id = self.rng.choice(ids)

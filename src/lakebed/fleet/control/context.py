@@ -1,7 +1,8 @@
 """What the parts of a control plane share: ledger, nodes, settings, events.
 
 Owns: `Events`, which are kept in memory until the end of a round and then written at once. They are for operators;
-nothing rests on them, so one that cannot be written is dropped.
+nothing rests on them, so one that cannot be written is dropped. Each is behind those that were there, also when a clock
+was set back, so that who follows them sees it.
 """
 
 from __future__ import annotations
@@ -62,32 +63,40 @@ class Events:
         self._ledger = ledger
         self._environment = environment
         self._kept_max = kept_max
-        self._waiting: list[tuple[str, Event]] = []
-        self._kept: int | None = None
+        self._waiting: list[Event] = []
+        self._kept = 0
+        self._newest = ""
+        """Position of the last event that is known."""
 
     def add(self, kind: str, message: str, *, tenant: str = "", node: str = "", took_ms: int = 0) -> None:
         """Note an event."""
         now_ms = self._environment.clock.now_ms()
         _EVENTS.add(1, kind)
         LOG.info(kind, message=message, tenant=tenant, node=node, took_ms=took_ms)
-        position = f"{now_ms:0{_DIGITS}}-{self._environment.rng.getrandbits(32):08x}"
         if len(self._waiting) < _WAITING_MAX:
-            self._waiting.append((position, Event(now_ms, kind, message, tenant=tenant, node=node, took_ms=took_ms)))
+            self._waiting.append(Event(now_ms, kind, message, tenant=tenant, node=node, took_ms=took_ms))
 
     def flush(self) -> None:
-        """Write what was noted, and forget the oldest. Cost: 1 write, if there is anything."""
+        """Write what was noted, and forget the oldest. Cost: 1 scan and 1 write, if there is anything."""
         events, self._waiting = self._waiting, []
         if not events:
             return
         try:
-            if self._kept is None:
-                self._kept = len(self._ledger.events(limit=2 * self._kept_max))
+            since = self._ledger.events(after=self._newest, limit=2 * self._kept_max)  # also of other control planes
+            if since:
+                self._kept, self._newest = self._kept + len(since), since[-1][0]
             excess = self._kept + len(events) - self._kept_max
             old = [position for position, _ in self._ledger.events(limit=excess)] if excess > 0 else []
-            self._ledger.add_events(events, forget=old)
+            placed = [(self._next_position(event.at_ms), event) for event in events]
+            self._ledger.add_events(placed, forget=old)
             self._kept += len(events) - len(old)
         except LakebedError as error:
             LOG.info("events not written", error=error.kind)
+
+    def _next_position(self, at_ms: int) -> str:
+        placed_ms = max(at_ms, int(self._newest[:_DIGITS] or 0) + 1)
+        self._newest = f"{placed_ms:0{_DIGITS}}-{self._environment.rng.getrandbits(32):08x}"
+        return self._newest
 
 
 @dataclass(frozen=True, slots=True)

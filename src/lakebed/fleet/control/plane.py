@@ -265,7 +265,7 @@ class ControlPlane(ControlPort, OperatorPort):
         before = self._members.get(heartbeat.node)
         was_ready = before is not None and before.is_ready
         if not self._members.hear(heartbeat) and not self._learn_node(heartbeat):
-            return HeartbeatReply(is_known=False)
+            return HeartbeatReply(is_known=False, now_ms=self._context.now_ms())
         if not was_ready:
             self._scan_soon()  # tenants may wait for a node
         for load in heartbeat.loads:
@@ -275,6 +275,7 @@ class ControlPlane(ControlPort, OperatorPort):
             is_known=True,
             report=self._relocations.tenants_of(heartbeat.node),
             pause=self._relocations.tenants_to_pause(heartbeat.node),
+            now_ms=self._context.now_ms(),
         )
 
     def _learn_node(self, heartbeat: Heartbeat) -> bool:

@@ -32,6 +32,8 @@ _ENDED: Final = default_registry.counter(
 class _Running:
     """What this process remembers of a relocation; nothing rests on it."""
 
+    begun_s: float
+    """When it was first seen, by a clock that only moves forward: one that is set neither ends nor prolongs it."""
     retry_at_s: float = 0.0
     moved_s: float | None = None
     """When the target was first seen to have committed."""
@@ -92,7 +94,7 @@ class Relocations:
 
     def watch(self, tenant: str) -> None:
         """A tenant is in relocation."""
-        self._running.setdefault(tenant, _Running())
+        self._running.setdefault(tenant, _Running(self._context.now_s()))
 
     def tenants_of(self, node: str) -> tuple[str, ...]:
         """Tenants in relocation whose loads a node is to report."""
@@ -136,7 +138,7 @@ class Relocations:
             elif records.has_moved(record):
                 self._finish(record, running)
             else:
-                self._approach(record, record.relocation)
+                self._approach(record, record.relocation, since_s=running.begun_s)
         except NotFound:
             self._end(tenant)
         except LakebedError:
@@ -146,10 +148,10 @@ class Relocations:
         self._running.pop(tenant, None)
         self._paused.pop(tenant, None)
 
-    def _approach(self, record: TenantRecord, running: Relocation) -> None:
+    def _approach(self, record: TenantRecord, running: Relocation, *, since_s: float) -> None:
         """Let the target commit when it is near; help it, or give it up, when it is not."""
         context, options, tenant = self._context, self._context.options, record.tenant
-        elapsed_ms = context.now_ms() - running.begun_ms
+        elapsed_ms = (context.now_s() - since_s) * 1000
         if elapsed_ms > options.relocation_give_up_ms:
             context.ledger.change(tenant, lambda now: machine.cancel_relocation(now, now_ms=context.now_ms()))
             self._reconciler.look_at(tenant)
@@ -192,7 +194,7 @@ class Relocations:
         if running.moved_s is None:
             running.moved_s = context.now_s()
             self._reconciler.look_at(record.tenant)
-            took_ms = context.now_ms() - relocation.begun_ms
+            took_ms = round((context.now_s() - running.begun_s) * 1000)
             message = f"{relocation.target} has taken over {record.tenant} from {relocation.source}."
             context.events.add("relocated", message, tenant=record.tenant, node=relocation.target, took_ms=took_ms)
             _ENDED.add(1, "moved")

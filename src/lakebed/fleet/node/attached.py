@@ -385,7 +385,7 @@ class AttachedTenant:
 
     def _expire_pins(self, transaction: OpenTransaction) -> None:
         now = transaction.timelines
-        kept = without_expired(now, now_ms=self._context.now_ms())
+        kept = without_expired(now, now_ms=self._context.agreed_ms())
         if kept is not now:
             transaction.replace_timelines(kept)
 
@@ -547,8 +547,14 @@ class AttachedTenant:
                 raise commit_pending(self.tenant)
             if change.kind == "detach":
                 self._detach_files(find_timeline(transaction.timelines, target_of(change)))
-            now_ms = self._context.now_ms()
-            timelines = change_timelines(transaction.timelines, committed, change, now_ms=now_ms)
+            context, lifetime_ms = self._context, change.lifetime_ms
+            timelines = change_timelines(
+                transaction.timelines,
+                committed,
+                change,
+                now_ms=context.now_ms(),
+                expires_ms=None if lifetime_ms is None else context.end_ms(lifetime_ms),
+            )
             new = timelines.get(change.id)
             if new is not None and not new.is_read_only and change.id not in transaction.timelines:
                 self._context.log.create(log_key(self.tenant, new.id), after=new.lsn)

@@ -15,6 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.fleet import records
 from lakebed.fleet.layout import ID_MARK, by_id, check_name
 from lakebed.fleet.model import TimelineIndex
 from lakebed.fleet.node.indices import branch_index, find
@@ -43,7 +44,7 @@ def check_change(change: TimelineChange) -> None:
         check_name(change.parent.removeprefix(ID_MARK), what="timeline")
     if change.lsn is not None and (change.lsn < 0 or change.kind not in ("branch", "pin", "restore")):
         raise InvalidRequest(f"LSN {change.lsn} is not valid for {change.kind}.", kind="invalid_change")
-    if change.expires_ms is not None and change.kind != "pin":
+    if change.lifetime_ms is not None and change.kind != "pin":
         raise InvalidRequest(f"A {change.kind} has no lifetime: only a pin has.", kind="invalid_change")
 
 
@@ -79,13 +80,16 @@ def check_not_gone(gone: Collection[str], change: TimelineChange) -> None:
         )
 
 
-def change_timelines(timelines: Timelines, committed: Timelines, change: TimelineChange, *, now_ms: int) -> Timelines:
+def change_timelines(
+    timelines: Timelines, committed: Timelines, change: TimelineChange, *, now_ms: int, expires_ms: int | None = None
+) -> Timelines:
     """The timelines after a change.
 
     Args:
         timelines: as they are in the working set.
         committed: those of the base, from which is branched.
         change: checked by `check_change`; of a detach, the files are written anew already.
+        expires_ms: when a pin goes by itself.
 
     Raises:
         AlreadyExists: ``timeline_exists``.
@@ -99,7 +103,7 @@ def change_timelines(timelines: Timelines, committed: Timelines, change: Timelin
             return {**timelines, new.id: new}
         case "branch" | "pin":
             check_free(timelines, change.name)
-            new = _branch(committed, change, now_ms=now_ms)
+            new = replace(_branch(committed, change, now_ms=now_ms), expires_ms=expires_ms)
             return {**timelines, new.id: new}
         case "restore":
             old = find_timeline(timelines, change.name)
@@ -108,10 +112,7 @@ def change_timelines(timelines: Timelines, committed: Timelines, change: Timelin
             return {**timelines, old.id: replace(old, name=change.kept_as), new.id: new}
         case "delete":
             gone = find_timeline(timelines, target_of(change))
-            if len(timelines) == 1:
-                raise InvalidRequest(
-                    f"{gone.name!r} is the tenant's only timeline: delete the tenant instead.", kind="timeline_in_use"
-                )
+            records.check_drop(gone.name)
             return {id: index for id, index in timelines.items() if id != gone.id}
         case _:
             index = find_timeline(timelines, target_of(change))
@@ -171,6 +172,5 @@ def _branch(committed: Timelines, change: TimelineChange, *, now_ms: int) -> Tim
         name=change.name,
         lsn=lsn,
         created_ms=now_ms,
-        expires_ms=change.expires_ms,
         is_read_only=change.kind == "pin",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lakebed.fleet.log.port import Log
+from lakebed.fleet.model import NUMBER_MAX
 from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.options import NodeOptions
 from lakebed.fleet.node.slots import MemtableBudget, Slots
@@ -23,6 +24,7 @@ class NodeContext:
         name: the node's.
         is_reported: the control plane knows what this process has resumed: before that nothing is committed.
         control_is_away: the last heartbeat was not answered: no new request to commit is made.
+        control_ahead_ms: the control plane's Unix time above `monotonic_ms`, by its last answer; None: there was none.
         paused: tenants whose ingestion the control plane has paused.
     """
 
@@ -39,6 +41,7 @@ class NodeContext:
     catching_up: Slots
     is_reported: bool = False
     control_is_away: bool = False
+    control_ahead_ms: int | None = None
     paused: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -53,3 +56,16 @@ class NodeContext:
     def monotonic_ms(self) -> int:
         """Milliseconds from an arbitrary start. For waits and ages: they do not follow a wall clock that is set."""
         return int(self.environment.clock.monotonic_s() * 1000)
+
+    # No clock is trusted alone: one that was set wrong, here or at the control plane, ends nothing before its time.
+
+    def agreed_ms(self) -> int:
+        """Unix milliseconds, UTC, that have come by our clock and by the control plane's; 0 before it was heard."""
+        return 0 if self.control_ahead_ms is None else min(self.now_ms(), self._control_ms())
+
+    def end_ms(self, lifetime_ms: int) -> int:
+        """When something ends that begins now, by the later of the two clocks."""
+        return min(max(self.now_ms(), self._control_ms()) + lifetime_ms, NUMBER_MAX)
+
+    def _control_ms(self) -> int:
+        return 0 if self.control_ahead_ms is None else self.control_ahead_ms + self.monotonic_ms()

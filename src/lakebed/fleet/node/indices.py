@@ -61,7 +61,7 @@ def with_files(index: TimelineIndex, files: FileSet, *, txn: int, cutoff: int) -
 
 
 def branch_index(
-    parent: TimelineIndex, *, id: str, name: str, lsn: int, created_ms: int, expires_ms: int | None, is_read_only: bool
+    parent: TimelineIndex, *, id: str, name: str, lsn: int, created_ms: int, is_read_only: bool
 ) -> TimelineIndex:
     """A branch of a timeline at an LSN in ``[parent.cutoff, parent.lsn]``, where its own log begins."""
     files = parent.files.through(lsn)
@@ -77,7 +77,6 @@ def branch_index(
         parent=parent.id,
         branch_lsn=lsn,
         is_read_only=is_read_only,
-        expires_ms=expires_ms,
         files=files,
         origins=origins,
     )

@@ -215,6 +215,7 @@ class Node(NodePort):
             if not self._is_registered or not context.is_reported:
                 self.register()
             reply = context.control.heartbeat(heartbeat)
+            context.control_ahead_ms = reply.now_ms - context.monotonic_ms()
             if not reply.is_known:
                 self.register()
         except (Unavailable, OutcomeUnknown):

@@ -100,7 +100,7 @@ class Schedule:
         if attached.is_asked:
             return True
         lifetimes = [index.expires_ms for index in transaction.timelines.values() if index.expires_ms is not None]
-        if lifetimes and min(lifetimes) <= self._context.now_ms():
+        if lifetimes and min(lifetimes) <= self._context.agreed_ms():
             return True
         since_ms = attached.dirty_since_ms
         return since_ms is not None and now_ms - since_ms >= attached.location.policy.commit_age_ms

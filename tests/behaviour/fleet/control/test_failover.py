@@ -6,6 +6,7 @@ import pytest
 
 from lakebed.errors import Unavailable
 from lakebed.fleet import machine, records
+from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.reconciler import UNFINISHED_COUNT_MAX
 from lakebed.fleet.ports import TimelineChange
 from worlds.fleet_control import World
@@ -204,3 +205,23 @@ def test_a_record_is_bounded_where_a_node_never_acknowledges() -> None:
     last = world.control.tenant("t").next_txn
     world.wait(world.options.scan_interval_ms / 1000 + 1)
     assert world.control.tenant("t").next_txn > last
+
+
+def test_events_are_followed_although_the_clock_was_set_back() -> None:
+    """Each is behind those that were there, also of a control plane that began later: who follows sees all of them."""
+    world = World(options=ControlOptions(events_max=6))
+    seen: list[str] = []
+    after, wanted = "", []
+    for number, jump_s in enumerate((0, -86_400 * 30, 60, -1)):
+        world.clock.set_s += jump_s
+        for name in (f"first-{number}", f"second-{number}"):
+            world.add(name)
+            world.control.decommission(name)
+            wanted.append(name)
+        world.tick()
+        new = world.control.events(after=after)
+        after = new[-1][0]
+        seen += [event.node for _, event in new]
+        world.start()
+    assert seen == wanted
+    assert [event.node for _, event in world.control.events()] == wanted[-6:]

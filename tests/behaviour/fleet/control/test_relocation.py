@@ -73,12 +73,17 @@ def test_a_source_that_must_commit_dooms_the_target_which_is_attached_again() ->
     assert world.node_of("t") is target
 
 
-def test_a_target_that_does_not_come_near_gets_help_and_is_given_up() -> None:
-    """The source stops ingesting for a bounded time; after the last limit everything is as before."""
+@pytest.mark.parametrize("set_s", [0, -86_400, 86_400])
+def test_a_target_that_does_not_come_near_gets_help_and_is_given_up(set_s: int) -> None:
+    """The source stops ingesting for a bounded time; after the last limit everything is as before.
+
+    Also when the clock of the control plane is set meanwhile.
+    """
     world = fleet(relocation_pause_after_ms=1_000, relocation_pause_max_ms=2_000, relocation_give_up_ms=6_000)
     source, target = pair(world)
     target.lags["t"] = 9_000
     world.control.migrate("t", target.name)
+    world.clock.set_s = set_s
     world.wait(0.5)
     assert source.beat().pause == ()
     assert target.beat().report == ("t",)

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import urllib3
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.serve import ControlSettings, start_control
@@ -102,6 +102,25 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert clock.monotonic_s() < ends_s
         clock.sleep(0.02)
+
+
+def test_what_a_reply_does_not_say_is_on_standard_error(
+    fleet: Fleet, control: HttpControl, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A process without an access log says there why it failed, under the request that the reply names."""
+    node = fleet.add(control, "a")
+    control.create_tenant("t")
+    assert node.commit("t").verdict == "granted"
+    manifest = control.tenant("t").manifest
+    assert manifest is not None
+    open_store(str(fleet.folder)).put(manifest.path, b"damaged")
+    capfd.readouterr()
+    with pytest.raises(Corruption, match="log says where") as refused:
+        control.manifest("t")
+    request_id = refused.value.message.rpartition(" ")[2].rstrip(".")
+    said = capfd.readouterr().err
+    assert f"(request {request_id})" in said
+    assert manifest.path in said
 
 
 def test_every_call_answers_as_in_one_process(fleet: Fleet, control: HttpControl) -> None:
@@ -339,7 +358,7 @@ BODIES: list[tuple[str, str, Any]] = [
     ("PUT", "/control/v1/tenant/t/policy", _POLICY),
     ("POST", "/v1/tenant", {"tenant": "odd", "policy": _POLICY}),
     ("POST", "/v1/tenant/t/timeline",
-     {"kind": "pin", "name": "p", "id": "x", "parent": "main", "lsn": 1, "expires_ms": 1}),
+     {"kind": "pin", "name": "p", "id": "x", "parent": "main", "lsn": 1, "lifetime_ms": 1}),
 ]  # fmt: skip
 
 

@@ -278,8 +278,7 @@ def test_restore_detach_and_expiry() -> None:
     assert index.parent is None
     assert all(origin.endswith("/restored") for origin in index.origins)
     assert fleet.scan(a, "restored", None) == fleet.oracle.state("restored", 55)
-    expires_ms = fleet.clock.now_ms() + 5_000
-    a.change(TENANT, TimelineChange(kind="pin", name="p", id="p", parent="old", lsn=50, expires_ms=expires_ms))
+    a.change(TENANT, TimelineChange(kind="pin", name="p", id="p", parent="old", lsn=50, lifetime_ms=5_000))
     fleet.oracle.branch(MAIN, 50, "p")
     fleet.check(a, "p")
     with pytest.raises(Unavailable):
@@ -287,6 +286,9 @@ def test_restore_detach_and_expiry() -> None:
     fleet.work("a")
     assert any(timeline.name == "p" for timeline in a.timelines(TENANT))
     fleet.clock.advance(6)
+    fleet.work("a")
+    assert any(timeline.name == "p" for timeline in a.timelines(TENANT))  # it has not heard the control plane's time
+    a.heartbeat_once()
     fleet.work("a")
     with pytest.raises(NotFound):
         a.get(TENANT, "p", b"k")
@@ -321,6 +323,24 @@ def test_a_delayed_request_does_not_make_a_timeline_again(kind: str) -> None:
     fleet.end()
 
 
+@pytest.mark.parametrize("id", ["", MAIN])
+def test_the_main_timeline_is_not_dropped_while_others_are_there(id: str) -> None:
+    """Versions and pins of a tenant are of it. What it was before a restore is dropped, though it has the id."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.append(rows=10)
+    a.ingest_once(TENANT)
+    a.checkpoint(TENANT)
+    a.change(TENANT, TimelineChange(kind="branch", name="other", id="other", parent=MAIN))
+    with pytest.raises(InvalidRequest, match="main was to be dropped") as refused:
+        a.change(TENANT, TimelineChange(kind="delete", name=MAIN, id=id))
+    assert refused.value.kind == "timeline_in_use"
+    a.change(TENANT, TimelineChange(kind="restore", name=MAIN, id="new", parent=MAIN, lsn=5, kept_as="old"))
+    a.change(TENANT, TimelineChange(kind="delete", name="old", id=id))
+    assert sorted(timeline.name for timeline in a.timelines(TENANT)) == [MAIN, "other"]
+    fleet.end()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "kind"),
     [
@@ -334,7 +354,7 @@ def test_a_delayed_request_does_not_make_a_timeline_again(kind: str) -> None:
         (TimelineChange(kind="create", name="a/b", id="x"), InvalidRequest, "invalid_timeline_name"),
         (TimelineChange(kind="create", name="x"), InvalidRequest, "invalid_timeline_name"),
         (TimelineChange(kind="create", name="x", id=MAIN), AlreadyExists, "timeline_exists"),
-        (TimelineChange(kind="branch", name="b", id="b", parent=MAIN, expires_ms=1), InvalidRequest, "invalid_change"),
+        (TimelineChange(kind="branch", name="b", id="b", parent=MAIN, lifetime_ms=1), InvalidRequest, "invalid_change"),
         (TimelineChange(kind="create", name="b", id="b", lsn=3), InvalidRequest, "invalid_change"),
     ],
 )

@@ -242,7 +242,7 @@ _PLACE = {
     },
     "created_ms": 1,
 }
-_CHANGE = {"kind": "pin", "name": "p", "id": "x", "parent": MAIN, "lsn": 1, "expires_ms": 1}
+_CHANGE = {"kind": "pin", "name": "p", "id": "x", "parent": MAIN, "lsn": 1, "lifetime_ms": 1}
 
 
 def test_numbers_that_cannot_be_are_refused(running: Running) -> None:

@@ -9,8 +9,10 @@ import pytest
 from lakebed.errors import InvalidRequest
 from lakebed.fleet.model import MAIN, Policy
 from lakebed.fleet.node.node import Node
-from worlds.fleet_node import SMALL, TENANT, Fleet
+from lakebed.fleet.ports import TimelineChange
+from worlds.fleet_node import SMALL, TENANT, Fleet, ShiftedClock
 
+DAY_S = 86_400
 AGE_S = 6_400
 STEP_S = AGE_S // 64
 """The cutoff moves in such steps."""
@@ -181,4 +183,42 @@ def test_a_scan_that_runs_holds_its_state() -> None:
     assert result == fleet.oracle.state(MAIN, last)
     node.compact(TENANT, MAIN)
     assert node.timelines(TENANT)[0].cutoff == fleet.oracle.last(MAIN) - ROWS
+    fleet.end()
+
+
+@pytest.mark.parametrize("wrong", ["node", "control plane"])
+@pytest.mark.parametrize("off_s", [-40 * DAY_S, 40 * DAY_S])
+def test_one_clock_that_is_wrong_ends_no_pin(wrong: str, off_s: int) -> None:
+    """A pin lives as long as it was to live, made and kept while the node's clock or the control plane's is set."""
+    fleet = Fleet()
+    clock = ShiftedClock()
+    node = fleet.node("a", clock=clock)
+
+    def pass_time(seconds: float) -> set[str]:
+        fleet.clock.advance(seconds)
+        clock.advance(seconds)
+        node.heartbeat_once()
+        fleet.work("a")
+        node.checkpoint(TENANT)
+        return {timeline.name for timeline in node.timelines(TENANT)}
+
+    def set_wrong(seconds: float) -> None:
+        (clock if wrong == "node" else fleet.clock).set_wall(seconds)
+
+    def pin(name: str) -> None:
+        node.change(
+            TENANT, TimelineChange(kind="pin", name=name, id=name, parent=MAIN, lsn=10, lifetime_ms=DAY_S * 1000)
+        )
+
+    write(fleet, node, rows=10)
+    assert pass_time(1) == {MAIN}
+    pin("before")
+    set_wrong(off_s)
+    pass_time(1)
+    pin("while")
+    assert pass_time(DAY_S - 100) == {MAIN, "before", "while"}
+    set_wrong(-off_s)
+    assert pass_time(1) == {MAIN, "before", "while"}
+    assert pass_time(200) == ({MAIN} if off_s < 0 else {MAIN, "while"})
+    assert pass_time(41 * DAY_S) == {MAIN}
     fleet.end()
