@@ -86,6 +86,7 @@ class ToldNode:
                 txn=item.txn,
                 is_broken=item.tenant in self.broken,
                 is_retired=self.is_retired,
+                policy=item.policy,
             )
             for item in self.held.values()
             if item.mode is not None

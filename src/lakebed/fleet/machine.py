@@ -330,8 +330,8 @@ def commit(
         )
     running = record.relocation
     if running is not None and request.node == running.source:
-        left_ms = running.source_waits_until_ms - now_ms
-        if 0 < left_ms <= record.policy.relocation_wait_max_ms:  # more is left when a clock was set back meanwhile
+        latest_ms = now_ms + record.policy.relocation_wait_max_ms  # later than that it is when a clock was set back
+        if now_ms < running.source_waits_until_ms <= latest_ms:
             return Step(CommitReply(WAIT), record)
     return _grant(record, transaction, request, now_ms=now_ms)
 

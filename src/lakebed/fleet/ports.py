@@ -68,6 +68,8 @@ class Held(Message, frozen=True):
     """A commit was rejected: it waits for a new attachment."""
     is_retired: bool = False
     """It has acknowledged all that it had begun before this generation. A node of an older lakebed does not say so."""
+    policy: Policy | None = None
+    """The settings that it was told. A node of an older lakebed does not say so."""
 
 
 # ---- node to control plane

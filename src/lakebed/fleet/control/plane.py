@@ -270,7 +270,7 @@ class ControlPlane(ControlPort, OperatorPort):
             self._scan_soon()  # tenants may wait for a node
         for load in heartbeat.loads:
             if load.is_broken:
-                self._reconciler.is_broken(load.tenant, load.generation)
+                self._reconciler.is_broken(load.tenant, load.generation, node=heartbeat.node)
         return HeartbeatReply(
             is_known=True,
             report=self._relocations.tenants_of(heartbeat.node),
@@ -376,7 +376,7 @@ class ControlPlane(ControlPort, OperatorPort):
             if attachment is None:
                 self._reconciler.detach(tenant, request.node)
             elif attachment.generation == request.generation and attachment.may_commit:
-                self._reconciler.is_broken(tenant, attachment.generation)
+                self._reconciler.is_broken(tenant, attachment.generation, node=request.node)
             else:
                 self._reconciler.look_at(tenant)
             return
@@ -479,6 +479,7 @@ class ControlPlane(ControlPort, OperatorPort):
         self._seals.seal(record)
         if record.is_deleted:
             raise no_tenant(tenant)
+        self._reconciler.tell_if_untold(record)
         attachment = records.attachment_of(record, record.preferred)
         if attachment is None:
             return Route(tenant, None, None, 0, record.names, record.sealed)

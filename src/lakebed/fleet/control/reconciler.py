@@ -298,6 +298,14 @@ class Reconciler:
         """Tell the nodes of a tenant now; what cannot be told is due again."""
         self._deliver(self._deliveries(record, record))
 
+    def tell_if_untold(self, record: TenantRecord) -> None:
+        """Attach a tenant that is nowhere, and tell its nodes what they may not have been told, in the next round.
+
+        Who wrote it may have ended, or hang, before its word. Cost: no request when they were told.
+        """
+        if record.preferred is None or self._deliveries(record, record):
+            self.look_at(record.tenant)
+
     def tell_again(self, record: TenantRecord) -> None:
         """Tell the nodes of a tenant anew what they have: its settings are others."""
         for attachment in record.attachments:
@@ -424,17 +432,19 @@ class Reconciler:
         )
         if is_same and node_location is not None and node_location.is_broken and attachment.may_commit:
             self._broken[record.tenant] = attachment.generation
-        if is_same and node_location is not None and (not base or node_location.base == base):
+        is_told = node_location is not None and node_location.policy in (None, record.policy)
+        if is_same and is_told and node_location is not None and (not base or node_location.base == base):
             self._delivered[record.tenant, node] = _mark(location)
         else:
             self._delivered.pop((record.tenant, node), None)
         self.look_at(record.tenant)
 
-    def is_broken(self, tenant: str, generation: int) -> None:
-        """A node says that an attachment cannot commit any more: it is replaced."""
+    def is_broken(self, tenant: str, generation: int, *, node: str) -> None:
+        """A node says that an attachment cannot commit any more: it is replaced, or was, and the node is told."""
         if self._broken.get(tenant) != generation:
             self._broken[tenant] = generation
             self.look_at(tenant)
+            self._detaches.setdefault((tenant, node), self._context.now_s())
 
 
 def _mark(location: Location) -> tuple[int, str, int]:

@@ -184,6 +184,7 @@ class AttachedTenant:
             is_broken=self.state is TenantState.BROKEN,
             # In this order: what was begun before the settled location is among what retires until it is acknowledged.
             is_retired=shown is self._settled and self.retirement.is_empty,
+            policy=self._wanted.policy,
         )
 
     # ---- locations

@@ -8,6 +8,8 @@ from lakebed.errors import Unavailable
 from lakebed.fleet import machine, records
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.reconciler import UNFINISHED_COUNT_MAX
+from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.model import Policy
 from lakebed.fleet.ports import TimelineChange
 from worlds.fleet_control import World
 from worlds.fleet_in_process import FleetInProcess
@@ -225,3 +227,53 @@ def test_events_are_followed_although_the_clock_was_set_back() -> None:
         world.start()
     assert seen == wanted
     assert [event.node for _, event in world.control.events()] == wanted[-6:]
+
+
+@pytest.mark.parametrize("verb", ["create", "set policy", "migrate", "replace the broken", "take an acknowledgement"])
+def test_what_a_control_plane_that_hangs_did_not_say_is_said_by_another(verb: str) -> None:
+    """It wrote to the ledger, and nothing after that: another one tells the nodes, at once when a client asks."""
+    world = World()
+    world.add("a", "b")
+    world.wait(0.5)
+    world.control.create_tenant("t")
+    world.wait(1)
+    source = world.node_of("t")
+    target = next(node for node in world.nodes.values() if node is not source)
+    source.commit("t", lsn=1)
+    other = world.control
+    world.start()
+    for node in (source, target):
+        node.start()
+    tenant = "t"
+    source.is_down = target.is_down = True  # it writes, and its words are lost
+    match verb:
+        case "create":
+            tenant = "u"
+            world.control.create_tenant(tenant)
+        case "set policy":
+            world.control.set_policy(tenant, Policy(retain_rows=77))
+        case "migrate":
+            world.control.migrate(tenant, target.name)
+        case "replace the broken":
+            source.broken.add(tenant)
+            source.beat()
+            world.control.reconcile_once()
+        case _:
+            location = source.held.pop(tenant)
+            source.ack(tenant, location.txn or 0, location.generation)
+    source.is_down = target.is_down = False
+    world.control = other  # the other one does not go on
+
+    def untold() -> list[str]:
+        record = Ledger(world.key_value).tenant(tenant, fresh=True)
+        told = [(attachment, world.nodes[attachment.node].held.get(tenant)) for attachment in record.attachments]
+        return [
+            attachment.node
+            for attachment, held in told
+            if held is None or (held.generation, held.policy) != (attachment.generation, record.policy)
+        ] or ([] if told else ["nowhere"])
+
+    assert untold()
+    world.control.route(tenant)
+    world.wait(35 if verb == "set policy" else 0.5)
+    assert not untold()
