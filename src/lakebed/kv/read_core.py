@@ -6,8 +6,10 @@ was called, not the one at which its first row is taken. Does not know: where a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NoReturn, Protocol, TypeVar
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NoReturn, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 
@@ -30,8 +32,8 @@ class ViewSource(Protocol):
         """Why a file is gone or damaged: a more precise error if there is one, otherwise the same."""
         ...
 
-    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Iterator[T]:
-        """Give the rows of a view lazily, with explained errors."""
+    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Generator[T, None, None]:
+        """Give what is read of a view lazily, with explained errors."""
         try:  # a generator's arguments live as long as the generator: that keeps `pin`
             yield from rows_of(view)
         except LakebedError as error:
@@ -87,6 +89,24 @@ class FixedView(ViewSource):
         self._pinned = None
 
 
+class _Rows(chain[tuple[bytes, bytes]]):
+    """The rows of some pieces, one after another: no step of Python for a row, but one for a piece."""
+
+    __slots__ = ("_pieces",)
+    _pieces: Generator[Iterable[tuple[bytes, bytes]], None, None]
+
+    @classmethod
+    def of(cls, pieces: Generator[Iterable[tuple[bytes, bytes]], None, None]) -> Self:
+        rows = cast(Self, cls.from_iterable(pieces))
+        rows._pieces = pieces
+        return rows
+
+    def close(self) -> None:
+        """End it, and release what it reads."""
+        self._pieces.close()
+        deque(self, 0)  # what is left of a piece that was read
+
+
 class ReadVerbs:
     """Reads of more than one key over a source of views: verbs of databases, snapshots, transactions and readers."""
 
@@ -131,7 +151,8 @@ class ReadVerbs:
         view, pin = self._source.pin_view()
         if bounds is None:
             return iter(())
-        return self._source.read(view, pin, lambda view: view.scan(*bounds, reverse=reverse))
+        start, end = bounds
+        return _Rows.of(self._source.read(view, pin, lambda view: view.scan_pieces(start, end, reverse=reverse)))
 
     def scan_arrow(
         self,

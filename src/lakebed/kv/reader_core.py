@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
@@ -99,8 +99,8 @@ class ReaderCore(ViewSource):
         shown = self._fresh()
         return shown.view, shown
 
-    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Iterator[T]:
-        """Give rows lazily. If files of the version are gone before the first row, read the newest version instead."""
+    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Generator[T, None, None]:
+        """Give what is read lazily; of the newest version if files of this one are gone before anything was given."""
         assert isinstance(pin, ShownVersion)
         shown = pin
         del view, pin  # the scan may move on, and then nothing of the older version has to stay

@@ -110,7 +110,7 @@ def merge_sources(
     resolve: Callable[[list[Row]], Row | None],
     count: int,
 ) -> Generator[Iterable[tuple[bytes, bytes]], None, bytes | None]:
-    """Keys and values of the first of the rows of [start, end) of all sources, ascending, some at a time.
+    """Keys and values of the first of the rows of [start, end) of all sources, ascending, some at a time, at least one.
 
     Args:
         sources: newest first; of none the rows below `start` count.
@@ -136,7 +136,8 @@ def merge_sources(
             source.take(bound, chunks)
         if chunks:
             keys, values = _merge(chunks, resolve)
-            yield zip(keys, values, strict=True)
+            if keys:
+                yield zip(keys, values, strict=True)
         if is_last or bound is None:
             return None
         if row_count >= count:

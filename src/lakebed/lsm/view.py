@@ -427,12 +427,18 @@ class View:
         Raises: as `get_row`, while it is read.
         Cost: see `scan_arrow`, and 0.2 us a row for the Python objects.
         """
-        return chain.from_iterable(self._pairs(start, end, reverse=reverse, now_ms=self._clock.now_ms()))
+        return chain.from_iterable(self.scan_pieces(start, end, reverse=reverse))
+
+    def scan_pieces(
+        self, start: bytes | None, end: bytes | None, *, reverse: bool
+    ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        """What `scan` gives, some rows at a time, at least one."""
+        return self._pairs(start, end, reverse=reverse, now_ms=self._clock.now_ms())
 
     def _pairs(
         self, start: bytes | None, end: bytes | None, *, reverse: bool, now_ms: int
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
-        """What `scan` gives, some rows at a time."""
+        """As `scan_pieces`."""
         if start is not None and not reverse:
             start = yield from self._first_pairs(start, end, now_ms=now_ms)
             if start is None:
@@ -440,10 +446,13 @@ class View:
         for window in cut_windows(self._sources(start, end, reverse=reverse), reverse=reverse, size_bytes=WINDOW_BYTES):
             if window.row_count <= FEW_ROWS:
                 pairs = self._few(window, now_ms=now_ms)
-                yield reversed(pairs) if reverse else pairs
+                if pairs:
+                    yield reversed(pairs) if reverse else pairs
                 continue
             batches = self._visible(window, ("key", "value"), now_ms=now_ms)
             for batch in reversed(batches) if reverse else batches:
+                if not batch.num_rows:
+                    continue
                 keys, values = keys_of(batch.column(0)), keys_of(batch.column(1))
                 yield zip(reversed(keys), reversed(values), strict=True) if reverse else zip(keys, values, strict=True)
 

@@ -90,6 +90,21 @@ def test_ranges_are_half_open_and_prefixes_end_where_they_should(db: Database, f
         assert db.scan_arrow(prefix=prefix).read_all()["key"].to_pylist() == result
 
 
+@pytest.mark.parametrize("start", [None, b"0"])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_scan_that_was_closed_gives_no_further_row(db: Database, start: bytes | None, flushed: bool) -> None:
+    """Also of rows that were read together with those that it gave; closing it twice, or unstarted, is a no-op."""
+    fill(db, count=300)
+    if flushed:
+        db.flush(memtable=True)
+    begun: Any = db.scan(start)
+    unstarted: Any = db.scan(start)
+    assert next(begun)
+    for scan in (begun, unstarted, begun):
+        scan.close()
+        assert list(scan) == []
+
+
 def test_scan_arrow_has_sequence_and_end_on_request(db: Database) -> None:
     """The further columns of a columnar scan, and its schema for an empty range."""
     db.put(b"a", b"1")
