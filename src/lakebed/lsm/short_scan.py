@@ -21,7 +21,10 @@ from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind, Row
 
 _FIRST_ROW_COUNT: Final = 32
-"""Rows of the largest source that the first step takes, about; each further step takes twice as many."""
+"""Rows of the largest source that the first step takes, about."""
+
+_ROW_COUNT: Final = 64
+"""Of each further step: more rows of 1 KB leave the processor's cache before they are given."""
 
 NO_ROWS: Final = b""
 """What `Source.bound` says where nothing can be taken: no key is below."""
@@ -116,14 +119,14 @@ def merge_sources(
         sources: newest first; of none the rows below `start` count.
         end: key behind the last; None: to the largest.
         resolve: what the rows of one key mean.
-        count: of rows that the last step takes of the largest source, about. Rows that give nothing count too: where
+        count: of rows that all steps take of the largest source, about. Rows that give nothing count too: where
             many follow one another that were deleted, batches pass them in a tenth of the time.
 
     Returns:
         A key that is above all that were given and not above any other; None: there are no others.
     Cost: about 1 us a source for each step, and 0.1 us a row where only one source has some.
     """
-    low, row_count = start, _FIRST_ROW_COUNT
+    low, row_count, taken_count = start, _FIRST_ROW_COUNT, 0
     while True:
         bound = min([key for source in sources if (key := source.bound(row_count)) is not None], default=None)
         if bound == NO_ROWS:
@@ -140,10 +143,11 @@ def merge_sources(
                 yield zip(keys, values, strict=True)
         if is_last or bound is None:
             return None
-        if row_count >= count:
+        taken_count += row_count
+        if taken_count >= count:
             return bound
         low = bound
-        row_count *= 2
+        row_count = _ROW_COUNT
 
 
 def _merge(

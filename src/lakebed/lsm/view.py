@@ -40,6 +40,9 @@ from lakebed.runtime import Environment
 FEW_ROWS: Final = 128
 """Windows up to this size are merged row by row."""
 
+SHORT_SCAN_ROWS: Final = 480
+"""Rows that a scan takes by single pages where it begins, about, before it goes on by batches."""
+
 SCAN_BYTES: Final = 8 << 20
 """Bytes that all files of a scan together read ahead."""
 
@@ -484,7 +487,11 @@ class View:
                 sources.append(rows if len(files) == 1 else _RowsOfRun(rows, files, reader_of, sequence=sequence))
         return (
             yield from merge_sources(
-                sources, start=start, end=end, resolve=lambda rows: self._resolve(rows, now_ms=now_ms), count=FEW_ROWS
+                sources,
+                start=start,
+                end=end,
+                resolve=lambda rows: self._resolve(rows, now_ms=now_ms),
+                count=SHORT_SCAN_ROWS,
             )
         )
 
