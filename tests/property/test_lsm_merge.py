@@ -318,6 +318,7 @@ def test_a_view_reads_what_the_model_reads(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lakebed.lsm.view.FEW_ROWS", 0 if columnar else 128)
+        patch.setattr("lakebed.lsm.view.SHORT_SCAN_ROWS", 0 if columnar else 480)
         assert list(view.scan(start, end)) == inside
         assert list(view.scan(start, end, reverse=True)) == inside[::-1]
     table = view.scan_arrow(start, end, columns=("value", "key", "sequence", "expires_at_ms")).read_all()

@@ -18,7 +18,7 @@ from lakebed.lsm.memtable import Memtable, batch_of
 from lakebed.lsm.model import FileMeta, FileSet, Kind, Row, Run
 from lakebed.lsm.operators import find_operator
 from lakebed.lsm.short_scan import Chunk, Source, chunk_of_rows, merge_sources
-from lakebed.lsm.view import FEW_ROWS, View
+from lakebed.lsm.view import FEW_ROWS, SHORT_SCAN_ROWS, View
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
@@ -43,8 +43,11 @@ def write(files: FileStore, rows: list[Row], *, environment: Environment) -> Fil
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("compression", ["lz4", None])
-def test_short_scans_say_what_whole_scans_say(tmp_path: Path, seed: int, compression: Compression | None) -> None:
+def test_short_scans_say_what_whole_scans_say(
+    tmp_path: Path, seed: int, compression: Compression | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over memtable, level 0 and a run of several files, with every kind of row, as of several sequences."""
+    monkeypatch.setattr("lakebed.lsm.view.SHORT_SCAN_ROWS", (FEW_ROWS, SHORT_SCAN_ROWS)[seed])  # batches follow soon
     rng = random.Random(seed)
     clock: Clock = ManualClock()
     environment = Environment(clock=clock)
