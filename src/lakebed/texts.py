@@ -122,19 +122,6 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     return f"<table>{caption}<thead>{line(columns, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
-def refuse_unknown_keywords(given: Iterable[str], known: type) -> None:
-    """Raise `TypeError` unless all keywords are keys of a `TypedDict`: Python itself lets ``**options`` take any.
-
-    Args:
-        given: names of the keywords.
-        known: the `TypedDict` that declares them.
-    """
-    for name in given:
-        if name not in known.__annotations__:
-            hint = did_you_mean(name, known.__annotations__)
-            raise TypeError(f"{name!r} is not a valid keyword argument: use {', '.join(known.__annotations__)}.{hint}")
-
-
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`` Did you mean jan or june?``: the most similar names; empty if none is similar."""
     near = difflib.get_close_matches(name, list(names), n=_NEAREST_MAX, cutoff=_LIKENESS_MIN)

@@ -11,6 +11,7 @@ from typing import Any
 RANK = {
     **dict.fromkeys(
         (
+            "arguments",
             "backoff",
             "decoding",
             "errors",

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import lakebed.lake
+from lakebed.arguments import check_arguments
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake import operations
@@ -74,6 +75,7 @@ def open_lake(
     return Lake.open(store, create=create, environment=environment, storage_options=storage_options)
 
 
+@check_arguments
 class Lake(Stores):
     """One lake. Thread-safe; its only state is its store. Attributes as those of `Stores`."""
 

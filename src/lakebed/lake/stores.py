@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lakebed.lake
+from lakebed.arguments import check_arguments
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake.drop import is_dropped
@@ -47,6 +48,7 @@ R = TypeVar("R")
 _CONCURRENT_STORES_MAX = 8
 
 
+@check_arguments
 class Stores:
     """The stores of one lake. Thread-safe; its only state is the lake's store.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 import pyarrow as pa
 from typing_extensions import Unpack
 
+from lakebed.arguments import check_arguments
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
+@check_arguments
 class Table:
     """A table at a folder of an object store. Make one with `Table.create` or `Table.open`.
 

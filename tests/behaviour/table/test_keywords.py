@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+import lakebed
+from lakebed.errors import InvalidRequest
+from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
@@ -38,3 +44,101 @@ def test_a_mistyped_keyword_is_an_error(verb: Callable[[Any], object], meant: st
     with pytest.raises(TypeError, match=f"is not a valid keyword argument.*Did you mean {meant}"):
         verb(table)
     assert sorted(meta.path for meta in store.list("")) == before
+
+
+UNCHECKED = {
+    "bool",
+    "Callable[[CompactProgress], None] | None",
+    "Callable[[Any], None] | None",
+    "DuckDBPyConnection | None",
+    "Predicate | str",
+    "Predicate | str | None",
+    "ProgressCall | None",
+    "RepositoryOptions | None",
+    "Rows",
+    "Rows | None",
+    "Time | None",
+    "pa.Schema | Sequence[DataField]",
+    "str | Sequence[str]",
+    "str | Sequence[str] | None",
+    "str | pa.DataType",
+    "timedelta",
+}
+"""Annotations of arguments that the verbs check themselves, with more than a type."""
+
+
+def public_arguments() -> Iterator[tuple[type, str, str]]:
+    """Each argument of a verb of a lake or a table with an annotation that is checked."""
+    for cls in (Table, Lake):
+        for name, method in inspect.getmembers(cls, inspect.isfunction):
+            if name.startswith("_"):
+                continue
+            for parameter in list(inspect.signature(method).parameters.values())[1:]:
+                if parameter.kind is not parameter.VAR_KEYWORD and parameter.annotation not in UNCHECKED:
+                    yield cls, name, parameter.name
+
+
+def refused(run: Callable[[], object], argument: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"The argument '{argument}' takes .* was given") as raised:
+        run()
+    assert raised.value.kind == "wrong_type"
+
+
+@pytest.fixture
+def lake() -> Lake:
+    """A lake with a table ``t`` of one row."""
+    lake = lakebed.open(f"memory://{uuid.uuid4()}")
+    lake.create_table("t", ROWS.schema).append(ROWS)
+    return lake
+
+
+def test_an_argument_of_a_wrong_type_is_one_sentence(lake: Lake) -> None:
+    """Every argument of every verb, by its name: nothing is asked of the store."""
+    table = lake.table("t")
+    before = sorted(meta.path for meta in lake.store.list(""))
+    found = list(public_arguments())
+    for cls, verb, argument in found:
+        method, of = getattr(cls, verb), table if cls is Table else lake
+        wrong = (
+            [object()]
+            if inspect.signature(method).parameters[argument].kind is inspect.Parameter.VAR_POSITIONAL
+            else []
+        )
+        named = {} if wrong else {argument: object()}
+        refused(partial(method, of, *wrong, **named), argument)
+    assert len(found) > 60
+    assert sorted(meta.path for meta in lake.store.list("")) == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "argument"),
+    [
+        (lambda lake: lake.create_table("u", ROWS.schema, options={4: "1"}), "options"),
+        (lambda lake: lake.table("t").set_options(None), "options"),
+        (lambda lake: lake.table("t").remove_options("bucket"), "names"),
+        (lambda lake: lake.table("t").create_tag("a", lifetime_ms="1d"), "lifetime_ms"),
+        (lambda lake: lake.table("t").create_tag("a", snapshot_id="1d"), "snapshot_id"),
+        (lambda lake: lake.table("t").create_tag("a", lifetime_ms=float("nan")), "lifetime_ms"),
+        (lambda lake: lake.table("t").delete_tag([]), "names"),
+        (lambda lake: lake.table("t").drop_column(()), "name"),
+        (lambda lake: lake.table("t").append(ROWS, commit_identifier="1d"), "commit_identifier"),
+        (lambda lake: lake.table("t").append(ROWS, commit_user=4), "commit_user"),
+        (lambda lake: lake.table("t").append(ROWS, properties={4: "x"}), "properties"),
+        (lambda lake: lake.table("t").expire(retain_max=1.5), "retain_max"),
+        (lambda lake: lake.why(None), "where"),
+        (lambda lake: lake.collect(grace_ms="1d"), "grace_ms"),
+    ],
+)
+def test_examples_of_wrong_types(lake: Lake, verb: Callable[[Lake], object], argument: str) -> None:
+    """The error names the argument and what was given; nothing is written."""
+    before = sorted(meta.path for meta in lake.store.list(""))
+    refused(lambda: verb(lake), argument)
+    assert sorted(meta.path for meta in lake.store.list("")) == before
+
+
+def test_numbers_of_numpy_and_times_with_fractions_are_numbers(lake: Lake) -> None:
+    """An id from an array, and ``time.time() * 1000``."""
+    table = lake.table("t")
+    table.create_tag("a", snapshot_id=np.int64(1), lifetime_ms=86_400_000.5)  # type: ignore[arg-type]
+    assert table.tag("a").snapshot.id == 1
+    assert table.expire(older_than_ms=1.5).deleted_count == 0  # type: ignore[typeddict-item]

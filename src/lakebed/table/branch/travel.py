@@ -17,12 +17,13 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import TypedDict
 
+from lakebed.arguments import check_keywords
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.branch.branches import branch_exists
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import Source, is_hidden, is_utf8
 from lakebed.table.model.model import Snapshot, Tag
-from lakebed.texts import LONG_MAX, did_you_mean, format_value, refuse_unknown_keywords, utc, whole_number
+from lakebed.texts import LONG_MAX, did_you_mean, format_value, utc, whole_number
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
@@ -130,7 +131,7 @@ def source(branch: TableBranch, options: SourceOptions) -> Source:
 
     Raises `InvalidRequest`: more than one given; `NotFound`: it does not exist.
     """
-    refuse_unknown_keywords(options, SourceOptions)
+    check_keywords(options, SourceOptions)
     snapshot_id, tag, timestamp = options.get("snapshot_id"), options.get("tag"), options.get("timestamp_ms")
     if sum(given is not None for given in (snapshot_id, tag, timestamp)) > 1:
         raise InvalidRequest("Give one of snapshot, tag and timestamp, not several.", kind="ambiguous_version")

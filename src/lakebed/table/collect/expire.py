@@ -21,6 +21,7 @@ from typing import TypedDict
 import numpy as np
 from msgspec import structs
 
+from lakebed.arguments import check_keywords
 from lakebed.errors import InvalidRequest, NotFound, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.reclaim.model import CollectionPlan, CollectionReport
@@ -57,7 +58,6 @@ from lakebed.table.model.options import (
     TAG_TIME_EXPIRE_ENABLED,
 )
 from lakebed.table.model.times import commit_time_ms, first_written_ms, is_future
-from lakebed.texts import refuse_unknown_keywords
 
 _AFTER_ALL_MS = 2**63 - 1
 """Later than every snapshot: expiry by order alone."""
@@ -84,7 +84,7 @@ def retention_of(branch: TableBranch, rules: ExpireRules) -> Retention:
 
     Raises `InvalidRequest`: a number below 1, more snapshots to keep at least than at most, or a time with `by_order`.
     """
-    refuse_unknown_keywords(rules, ExpireRules)
+    check_keywords(rules, ExpireRules)
     retain_max, retain_min = rules.get("retain_max"), rules.get("retain_min")
     max_deletes, older_than_ms = rules.get("max_deletes"), rules.get("older_than_ms")
     by_order = rules.get("by_order", False)

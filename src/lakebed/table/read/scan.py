@@ -25,6 +25,7 @@ import pyarrow as pa
 from typing_extensions import Unpack
 
 import lakebed.compute as pc
+from lakebed.arguments import check_keywords
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.runtime import map_in_pool
 from lakebed.table.branch.context import TableBranch
@@ -50,7 +51,7 @@ from lakebed.table.read.read import ReadPlan, read_split, read_split_table
 from lakebed.table.read.scan_pruning import prune_files, prune_manifests
 from lakebed.table.read.vectors import count_deleted, skips_level_0, vectors_of, with_vectors
 from lakebed.table.schema.schema import require_column, unknown_column
-from lakebed.texts import format_value, names_of, refuse_unknown_keywords
+from lakebed.texts import format_value, names_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -296,7 +297,7 @@ def plan_scan(branch: TableBranch, options: ReadOptions) -> Scan:
         InvalidRequest: a version, a tag and a time, or two of them, are given; columns or a predicate that do not fit.
         NotFound: no such version.
     """
-    refuse_unknown_keywords(options, ReadOptions)
+    check_keywords(options, ReadOptions)
     version, tag, timestamp_ms = options.get("version"), options.get("tag"), options.get("timestamp_ms")
     rows = RowOptions(columns=options.get("columns"), where=options.get("where"), limit=options.get("limit"))
     if tag is not None:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.arguments import check_keywords
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -46,7 +47,6 @@ from lakebed.table.read.vectors import count_deleted, has_option
 from lakebed.table.rows.overwrite import Overwrite, derive_overwrite
 from lakebed.table.write.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write.write_settings import WriteSettings, check_writable
-from lakebed.texts import refuse_unknown_keywords
 
 TRIES_MAX = 20
 """How often a verb starts over because another writer replaced its files, changed the schema, or placed its new keys
@@ -98,7 +98,7 @@ def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWrite
 
 def write(branch: TableBranch, rows: Rows, *, deletes: str | None, options: CommitOptions) -> Snapshot:
     """Append to an append table, upsert into a primary-key table; see `Table.write`."""
-    refuse_unknown_keywords(options, CommitOptions)
+    check_keywords(options, CommitOptions)
     return _write_rows(branch, rows, lambda writer, found: writer.write(found, deletes=deletes), options=options)
 
 
@@ -157,7 +157,7 @@ def delete(
     Deleting a missing key is a no-op. With the option ``sequence.field`` the keys bring its columns too: a row that is
     newer by them stays.
     """
-    refuse_unknown_keywords(options, CommitOptions)
+    check_keywords(options, CommitOptions)
     if (where is None) == (keys is None):
         raise InvalidRequest(
             "A delete needs either a predicate (where) or keys; overwrite with no rows empties a table."
@@ -209,7 +209,7 @@ def overwrite(
     branch: TableBranch, rows: Rows, *, partition: Mapping[str, object] | None, dynamic: bool, options: CommitOptions
 ) -> Snapshot:
     """Replace the whole table, one static partition, or (dynamic) the partitions of the new rows."""
-    refuse_unknown_keywords(options, CommitOptions)
+    check_keywords(options, CommitOptions)
     if dynamic and partition:
         raise InvalidRequest("An overwrite is either of a given partition or dynamic, not both.")
     if dynamic and not branch.schema.partition_keys:
@@ -248,7 +248,7 @@ def commit_changes(
         are_own: the files of the changes were written for this commit alone; see `CommitRequest.own`.
     """
     options = options or {}
-    refuse_unknown_keywords(options, CommitOptions)
+    check_keywords(options, CommitOptions)
     if overwrite is not None and overwrite.rows is not None:
         return _commit_overwritten_rows(branch, overwrite.rows, changes, options=options)
     derive = None

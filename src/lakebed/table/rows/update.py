@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from lakebed.arguments import check_keywords
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.discard import discard_changes
@@ -22,7 +23,7 @@ from lakebed.table.model.types import arrow_type
 from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.rows.rows import CHANGED_KINDS, TRIES_MAX, commit_or_discard, new_writer, without_matching
 from lakebed.table.schema.schema import require_column
-from lakebed.texts import format_count, format_value, refuse_unknown_keywords
+from lakebed.texts import format_count, format_value
 
 Columns = Mapping[str, object | Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
 """New values by column: one for all rows, or a function of the rows found."""
@@ -33,7 +34,7 @@ def update(branch: TableBranch, where: Predicate | str, columns: Columns, *, opt
 
     Cost: as a delete by predicate, and writing the rows found.
     """
-    refuse_unknown_keywords(options, CommitOptions)
+    check_keywords(options, CommitOptions)
     predicate = as_predicate(where)
     for tries_left in reversed(range(TRIES_MAX)):
         basis = Basis(branch.snapshots.latest())
