@@ -7,14 +7,21 @@ it takes nothing of a table that was made since, unless it sleeps between that l
 recognised, and dropping again or `Lake.collect` finishes the drop; a folder without the mark is taken for remains only
 when a caller forces that (`is_left`). The folder is listed again after the schemas are gone, because a commit looks for
 its schema once more after its put, and withdraws it. The mark lists the URLs of the table's own files outside its
-folder, which are deleted too; nothing else outside is. Does not know: pins; `Lake.drop_table` checks them first.
+folder, which are deleted too; nothing else outside is.
 
-Format of the mark: empty, or ``{"external": {<url>: <size in bytes>, ...}}``.
+A table that its maker takes back (`take_back_table`) is dropped unless others have put something there, and that is
+decided when the schemas are gone, so that nobody is told of a commit any more: if there is something of others, the
+schemas are put back. The mark has them and what is the maker's, so that whoever finishes such a drop decides alike.
+
+Does not know: pins; `Lake.drop_table` checks them first.
+
+Format of the mark: empty, or the JSON of `_Mark`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,7 +37,7 @@ from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
 from lakebed.table.branch.branches import every_branch
 from lakebed.table.files.external import roots_of
-from lakebed.table.model.layout import parse_bucket_folder
+from lakebed.table.model.layout import Layout, parse_bucket_folder
 from lakebed.table.table import Table
 
 _MARK: Final = "lakebed/dropped"
@@ -38,6 +45,29 @@ _SCHEMA_FOLDER: Final = "schema/"
 _TABLE_FOLDERS: Final = frozenset(
     ("branch", "changelog", "consumer", "index", "lakebed", "manifest", "snapshot", "statistics", "tag")
 )
+
+
+class Own(msgspec.Struct, frozen=True):
+    """All that the maker of a table has put there."""
+
+    schemas: dict[str, str]
+    """Bodies by path."""
+    snapshots: tuple[int, ...]
+    tags: tuple[str, ...]
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """What a mark says; nothing: an empty one. DO NOT CHANGE."""
+
+    external: dict[str, int] = {}
+    """The table's own files outside its folder: sizes in bytes by URL."""
+    own: Own | None = None
+    """The drop is one that takes back, and is to be decided; None: it is a drop."""
+
+    def encode(self) -> bytes:
+        """The mark's body. An older lakebed that cannot read it ends with an error."""
+        members = {"external": self.external} | ({} if self.own is None else {"own": self.own})
+        return msgspec.json.encode(members) if self.external or self.own else b""
 
 
 def is_dropped(store: ObjectStore, name: TableName) -> bool:
@@ -113,10 +143,12 @@ def drop_table(
     sweeper = Sweeper(folder, environment, progress, reaches_outside=True)
     if only_remains and marked is None:
         return sweeper.sweep(nothing, dry_run=dry_run)
+    if marked is not None and marked.own is not None and not dry_run and not list(folder.list(_SCHEMA_FOLDER[:-1])):
+        return _finish_taking_back(store, name, marked, environment=environment)
     external, warnings = _external_files(folder, name, environment)
-    external = {**(marked or {}), **external}  # schemas may have been deleted since the mark was written
-    if not dry_run and external != marked:
-        folder.put(_MARK, msgspec.json.encode({"external": external}) if external else b"")
+    external = {**({} if marked is None else marked.external), **external}  # schemas may be gone since the mark
+    if not dry_run and marked != _Mark(external):
+        folder.put(_MARK, _Mark(external).encode())
     plan = plan_drop(store, name, external=external)
     plan = replace(plan, warnings=warnings)
     if not dry_run and not is_dropped(store, name):  # finished since by another process: what was listed may be new
@@ -143,6 +175,53 @@ def drop_table(
     return report
 
 
+@freeing_space()
+def take_back_table(
+    store: ObjectStore, name: TableName, *, snapshots: Collection[int], tags: Collection[str], environment: Environment
+) -> bool:
+    """Drop a table that the caller has created, unless others have put something there; whether it is gone.
+
+    What others are told is committed is found: a commit looks for its schema after its put. While it is decided the
+    table is not there; who dies in the middle leaves a drop that `Lake.collect` finishes, or takes back.
+
+    Args:
+        store: the lake's root.
+        snapshots, tags: all that the caller has made.
+    Cost: as `drop_table`, 1 GET a schema and 1 LIST more.
+    """
+    folder = store.sub(name.folder)
+    external, _ = _external_files(folder, name, environment)
+    schemas = {meta.path: bytes(folder.get(meta.path)).decode() for meta in folder.list(_SCHEMA_FOLDER[:-1])}
+    mark = _Mark(external, Own(schemas, tuple(snapshots), tuple(tags)))
+    folder.put(_MARK, mark.encode())
+    folder.delete(list(schemas))
+    _finish_taking_back(store, name, mark, environment=environment)
+    return not list(folder.list(_SCHEMA_FOLDER[:-1]))
+
+
+def _finish_taking_back(
+    store: ObjectStore, name: TableName, mark: _Mark, *, environment: Environment
+) -> CollectionReport:
+    """Drop a table whose schemas are gone, or put them back if it has something that is not its maker's."""
+    folder, own = store.sub(name.folder), mark.own
+    assert own is not None
+    layout = Layout()
+    known = {*map(layout.snapshot, own.snapshots), *map(layout.tag, own.tags)}
+    folders = (_SCHEMA_FOLDER[:-1], layout.snapshot_folder, layout.tag_folder, "branch")
+    hints = (layout.latest_hint, layout.earliest_hint)
+    there = [meta.path for it in folders for meta in folder.list(it)]
+    others = [path for path in there if path not in known and path not in hints]
+    if not others:
+        folder.put(_MARK, _Mark(mark.external).encode())  # it is decided
+        return drop_table(store, name, environment=environment, dry_run=False)
+    for path, body in own.schemas.items():
+        with suppress(AlreadyExists):
+            folder.put(path, body.encode(), create_only=True)
+    folder.delete([_MARK])
+    kept = f"The table {name} is not dropped: it has {others[0]}, which others than its maker put there."
+    return CollectionReport(str(name), 0, 0, 0, {}, (kept,), dry_run=False)
+
+
 def _external_files(
     folder: ObjectStore, name: TableName, environment: Environment
 ) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -158,10 +237,10 @@ def _external_files(
         return {}, (f"The table cannot be read, so files that it may have outside its folder are left: {error}",)
 
 
-def _load_mark(folder: ObjectStore) -> dict[str, int] | None:
-    """Return the files outside that the mark of an earlier attempt lists; None without a mark. Cost: 1 GET."""
+def _load_mark(folder: ObjectStore) -> _Mark | None:
+    """What the mark of an earlier attempt says; None without a mark. Cost: 1 GET."""
     try:
         body = bytes(folder.get(_MARK))
     except NotFound:
         return None
-    return decode_json(body, dict[str, dict[str, int]])["external"] if body else {}
+    return decode_json(body, _Mark) if body else _Mark()

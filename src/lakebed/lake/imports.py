@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
+from lakebed.lake.drop import take_back_table
+from lakebed.lake.names import parse_table_name
 from lakebed.table.imports.history import VersionImport, VersionReport, evolve, schema_for
 from lakebed.table.imports.model import ImportOptions, ImportReport, Source, SourceVersion
 from lakebed.table.imports.sources import SourceOptions, open_source, versions_of
@@ -112,7 +114,8 @@ def _take_back(
     """Drop a table that an import has created, if it holds nothing but what that has put there; whether it is gone.
 
     Another import or another writer may have filled it, and been told so, while this one was waiting; or another table
-    has its name.
+    has its name. The error of the import is the one to tell: where the store does not answer now, the table stays, and
+    of a drop that has begun `Lake.collect` decides the rest.
 
     Args:
         first_schema: with which it was created.
@@ -125,12 +128,14 @@ def _take_back(
             and {snapshot.id for snapshot in table.snapshots()} <= {*snapshots}
             and {tag.name for tag in table.tags()} <= {*tags}
             and not table.branches()
+        )  # what is put there from now on is found when nothing can be put there any more
+        return is_ours and take_back_table(
+            lake.store, parse_table_name(name), snapshots=snapshots, tags=tags, environment=lake.environment
         )
     except NotFound:
         return True
-    if is_ours:
-        lake.drop_table(name, force=True)
-    return is_ours
+    except LakebedError:
+        return False
 
 
 def _dry_run(lake: Lake, name: str, source: Source, options: ImportOptions) -> ImportReport:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -20,11 +22,15 @@ from lakebed.fsck.check import check_lake
 from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
 from lakebed.table.exports import ExportOptions, export_table
 from lakebed.table.imports import ImportOptions, ImportReport
 from lakebed.table.imports.take_over import carry, copy_object
-from lakebed.table.model.model import BucketChange, DataFile
+from lakebed.table.model.model import BucketChange, DataFile, Snapshot
 from lakebed.table.table import Table
+from lakebed.testing.wrapper import Call, StoreWrapper
+
+R = TypeVar("R")
 
 IN_PLACE = ImportOptions(in_place=True)
 
@@ -391,3 +397,84 @@ def test_an_import_that_fails_leaves_a_table_made_anew(lake: Lake, hive: Path) -
     with pytest.raises(LakebedError):
         imported(lake, hive, progress=Interrupting(replace_table))
     assert lakebed.open(lake.url).table("t").arrow_schema == other
+
+
+class Died(BaseException):
+    """The process of the import is gone."""
+
+
+class Meeting(StoreWrapper):
+    """A store with which others act before one of the calls that follow a failure, and which may end at one.
+
+    Views of a part of the store share all of it.
+    """
+
+    def __init__(self, inner: ObjectStore, act: Callable[[], object], *, at: int, end: int | None = None) -> None:
+        super().__init__(inner)
+        self.act, self.at, self.end = act, at, end
+        self.error: list[BaseException] = [Died()]
+        self.has_failed: list[bool] = []
+        self.calls: list[Call] = []
+        self.outcomes: list[object] = []
+
+    def fail(self) -> None:
+        """The import fails here."""
+        self.has_failed.append(True)
+        raise KeyboardInterrupt
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        if not self.has_failed or threading.current_thread() is not threading.main_thread():  # files under way
+            return perform()
+        self.calls.append(call)
+        if self.end is not None and len(self.calls) > self.end:
+            raise self.error[0]
+        if len(self.calls) == self.at + 1:
+            try:
+                self.outcomes.append(self.act())
+            except LakebedError as refused:
+                self.outcomes.append(refused)
+        return perform()
+
+
+ROW = pa.table({"id": [7], "k": [1]})
+
+
+def take_back(hive: Path, *, at: int, end: int | None = None, error: BaseException | None = None) -> Meeting:
+    """A failing import, beside which another writer appends a row before a call of the take-back."""
+    url = f"memory://{uuid.uuid4()}"
+    lakebed.open(url).create_table("other", ROW.schema)
+    meeting = Meeting(open_store(url), lambda: lakebed.open(url).table("t").append(ROW), at=at, end=end)
+    meeting.error[0] = error or meeting.error[0]
+    raised = Died if end is not None and error is None else KeyboardInterrupt
+    with pytest.raises(raised):
+        imported(Lake.open(meeting), hive, progress=Interrupting(meeting.fail))
+    return meeting
+
+
+def check_told(meeting: Meeting) -> None:
+    """What the other writer was told is so: its row is there, or there is none of its rows."""
+    url = meeting.root_url
+    lakebed.open(url).collect()  # finishes what a killed import has begun
+    if isinstance(meeting.outcomes[0], Snapshot):
+        assert lakebed.open(url).table("t").read(columns=["id", "k"]).to_pylist() == ROW.to_pylist()
+    elif lakebed.open(url).has_table("t"):
+        assert lakebed.open(url).table("t").read().num_rows == 0, meeting.outcomes
+
+
+def test_rows_that_come_while_an_import_is_taken_back(hive: Path) -> None:
+    """At every call of it another writer appends, and the import is killed at every later one: no row is lost."""
+    count = len(take_back(hive, at=10_000).calls)
+    kept = 0
+    for at in range(count):
+        meeting = take_back(hive, at=at)
+        check_told(meeting)
+        kept += isinstance(meeting.outcomes[0], Snapshot)
+        for end in range(at + 1, len(meeting.calls)):
+            check_told(take_back(hive, at=at, end=end))
+    assert 0 < kept < count
+
+
+def test_a_take_back_without_a_store_tells_the_error_of_the_import(hive: Path) -> None:
+    """The store does not answer any more, at any call: the import's own error is raised."""
+    for end in range(len(take_back(hive, at=10_000).calls)):
+        take_back(hive, at=10_000, end=end, error=Unavailable("The store does not answer."))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.lake import imports
+from lakebed.lake import drop, imports
 from lakebed.table.commit.commit import CommitRequest
 from lakebed.table.exports.run import _check_partitions
 from lakebed.table.files import adopt
@@ -13,7 +13,7 @@ from lakebed.table.imports.take_over import (
     take_over,
     without_outside,
 )
-from mutations.defects import answer, pass_on, raise_nothing, replace, returns
+from mutations.defects import always, answer, never, pass_on, raise_nothing, replace, returns
 from mutations.guarantee import Guarantee
 
 PARQUET = "behaviour/lake/test_import_parquet.py"
@@ -74,6 +74,16 @@ GUARANTEES = [
             ),
         ),
         f"{PARQUET}::test_an_import_that_fails_leaves_the_rows_of_others",
+    ),
+    Guarantee(
+        "Rows that were acknowledged while a failed import is taken back stay.",
+        always(drop._finish_taking_back, lambda it: it.others),
+        f"{PARQUET}::test_rows_that_come_while_an_import_is_taken_back",
+    ),
+    Guarantee(
+        "A take-back that was cut short is decided by whoever finishes it.",
+        never(drop.drop_table, lambda it: it.own),
+        f"{PARQUET}::test_rows_that_come_while_an_import_is_taken_back",
     ),
     Guarantee(
         "Of two imports into one table without rows one fills it.",
