@@ -10,8 +10,8 @@ its schema once more after its put, and withdraws it. The mark lists the URLs of
 folder, which are deleted too; nothing else outside is.
 
 A table that its maker takes back (`take_back_table`) is dropped unless others have put something there, and that is
-decided when the schemas are gone, so that nobody is told of a commit any more: if there is something of others, the
-schemas are put back. The mark has them and what is the maker's, so that whoever finishes such a drop decides alike.
+decided when the schemas are gone, so that no commit of others is acknowledged any more: if there is one, the schemas
+are put back. The mark has them and what is the maker's, so every process that finishes such a drop decides alike.
 
 Does not know: pins; `Lake.drop_table` checks them first.
 
@@ -181,8 +181,8 @@ def take_back_table(
 ) -> bool:
     """Drop a table that the caller has created, unless others have put something there; whether it is gone.
 
-    What others are told is committed is found: a commit looks for its schema after its put. While it is decided the
-    table is not there; who dies in the middle leaves a drop that `Lake.collect` finishes, or takes back.
+    A commit that is acknowledged is found: it looks for its schema after its put. Meanwhile the table is not there. A
+    process that ends in the middle leaves a drop that `Lake.collect` finishes, or undoes.
 
     Args:
         store: the lake's root.
