@@ -17,9 +17,11 @@ from numbers import Integral, Real
 from typing import Any, Final, TypeVar
 
 from lakebed.errors import InvalidRequest
-from lakebed.texts import did_you_mean, format_value
+from lakebed.texts import LONG_MAX, did_you_mean, format_value
 
 C = TypeVar("C", bound=type)
+Long = int
+"""What is stored, and other clients read: a whole number of 64 bits."""
 
 
 def _are_texts(values: object) -> bool:
@@ -30,10 +32,30 @@ def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, Integral) and _is_whole(value) and -LONG_MAX - 1 <= int(value) <= LONG_MAX
+
+
+def _has_texts(value: object) -> bool:
+    return _is_mapping(value) and all(map(_is_utf_8, [*value, *value.values()]))  # type: ignore[misc, attr-defined]
+
+
+def _is_utf_8(value: object) -> bool:
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
 _KINDS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
     "None": ("None", lambda value: value is None),
     "str": ("a text", lambda value: isinstance(value, str)),
-    "int": ("a whole number", lambda value: isinstance(value, Integral)),
+    "int": ("a whole number", _is_whole),
+    "Long": ("a whole number of 64 bits", _is_long),
     "Collection[str]": ("several texts", _are_texts),
     "Name": (
         "the name of a column, or the names on the way to a nested one",
@@ -41,7 +63,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
     ),
     "Columns": ("a mapping of names", _is_mapping),
     "Mapping[str, object]": ("a mapping of names", _is_mapping),
-    "Mapping[str, str]": ("a mapping of names", _is_mapping),
+    "Mapping[str, str]": ("a mapping of names to texts", _has_texts),
 }
 """By the words of an annotation: what an argument is, and whether a value is one."""
 

@@ -124,6 +124,12 @@ def test_an_argument_of_a_wrong_type_is_one_sentence(lake: Lake) -> None:
         (lambda lake: lake.table("t").append(ROWS, commit_identifier="1d"), "commit_identifier"),
         (lambda lake: lake.table("t").append(ROWS, commit_user=4), "commit_user"),
         (lambda lake: lake.table("t").append(ROWS, properties={4: "x"}), "properties"),
+        (lambda lake: lake.table("t").append(ROWS, properties={"a": 4}), "properties"),
+        (lambda lake: lake.table("t").append(ROWS, properties={"a": "\ud800"}), "properties"),
+        # what the snapshot would hold then no other client could read
+        (lambda lake: lake.table("t").append(ROWS, commit_identifier=2**63, commit_user="a"), "commit_identifier"),
+        (lambda lake: lake.table("t").append(ROWS, watermark=-(2**63) - 1), "watermark"),
+        (lambda lake: lake.table("t").append(ROWS, watermark=True), "watermark"),
         (lambda lake: lake.table("t").expire(retain_max=1.5), "retain_max"),
         (lambda lake: lake.why(None), "where"),
         (lambda lake: lake.collect(grace_ms="1d"), "grace_ms"),
@@ -141,4 +147,6 @@ def test_numbers_of_numpy_and_times_with_fractions_are_numbers(lake: Lake) -> No
     table = lake.table("t")
     table.create_tag("a", snapshot_id=np.int64(1), lifetime_ms=86_400_000.5)  # type: ignore[arg-type]
     assert table.tag("a").snapshot.id == 1
+    snapshot = table.append(ROWS, commit_user="a", commit_identifier=np.int64(4), watermark=np.int32(5))
+    assert (snapshot.commit_identifier, snapshot.watermark) == (4, 5)
     assert table.expire(older_than_ms=1.5).deleted_count == 0  # type: ignore[typeddict-item]

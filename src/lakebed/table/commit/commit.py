@@ -28,6 +28,7 @@ from typing import Final, TypedDict
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.arguments import Long
 from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, Conflict, LakebedError, NotFound
 from lakebed.ids import new_uuid
@@ -126,11 +127,11 @@ class CommitOptions(TypedDict, total=False):
 
     commit_user: str | None
     """None: a fresh one."""
-    commit_identifier: int | None
+    commit_identifier: Long | None
     """With `commit_user`: the pair is committed once, however often it is tried. None: a batch, never recognised."""
     properties: Mapping[str, str] | None
     """Stored in the snapshot."""
-    watermark: int | None
+    watermark: Long | None
     """Unix ms, UTC: no older row is expected."""
 
 
@@ -177,7 +178,7 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
         request=request,
         schema=branch.schema,
         commit_user=request.options.get("commit_user") or "",
-        commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
+        commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else int(identifier),
         write_id=new_uuid(branch.environment.rng),
         began_s=branch.environment.clock.monotonic_s(),
         backoff=Backoff(branch.environment, Pauses(0.0, 0.0)),  # a lost race sets the pauses, and the limits
@@ -371,7 +372,7 @@ class _Commit:
             uuid=self.write_id,
             index_manifest=index_manifest,
             statistics=kept.statistics if kept else None,
-            watermark=max((mark for mark in marks if mark is not None), default=None),
+            watermark=max((int(mark) for mark in marks if mark is not None), default=None),
             properties={
                 **(self.request.options.get("properties") or {}),
                 **follows,
