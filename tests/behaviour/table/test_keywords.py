@@ -6,7 +6,7 @@ import inspect
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -144,9 +144,9 @@ def test_examples_of_wrong_types(lake: Lake, verb: Callable[[Lake], object], arg
 
 def test_numbers_of_numpy_and_times_with_fractions_are_numbers(lake: Lake) -> None:
     """An id from an array, and ``time.time() * 1000``."""
-    table = lake.table("t")
-    table.create_tag("a", snapshot_id=np.int64(1), lifetime_ms=86_400_000.5)  # type: ignore[arg-type]
+    table, four, later = lake.table("t"), cast("int", np.int64(4)), cast("int", 1.5)
+    table.create_tag("a", snapshot_id=cast("int", np.int64(1)), lifetime_ms=cast("int", 86_400_000.5))
     assert table.tag("a").snapshot.id == 1
-    snapshot = table.append(ROWS, commit_user="a", commit_identifier=np.int64(4), watermark=np.int32(5))
-    assert (snapshot.commit_identifier, snapshot.watermark) == (4, 5)
-    assert table.expire(older_than_ms=1.5).deleted_count == 0  # type: ignore[typeddict-item]
+    snapshot = table.append(ROWS, commit_user="a", commit_identifier=four, watermark=four)
+    assert (snapshot.commit_identifier, snapshot.watermark) == (4, 4)
+    assert table.expire(older_than_ms=later).deleted_count == 0

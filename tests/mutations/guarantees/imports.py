@@ -81,7 +81,7 @@ GUARANTEES = [
         f"{PARQUET}::test_rows_that_come_while_an_import_is_taken_back",
     ),
     Guarantee(
-        "A take-back that was cut short is decided by whoever finishes it.",
+        "A take-back that was cut short is decided by the process that finishes it.",
         never(drop.drop_table, lambda it: it.own),
         f"{PARQUET}::test_rows_that_come_while_an_import_is_taken_back",
     ),
