@@ -143,8 +143,11 @@ def drop_table(
     sweeper = Sweeper(folder, environment, progress, reaches_outside=True)
     if only_remains and marked is None:
         return sweeper.sweep(nothing, dry_run=dry_run)
-    if marked is not None and marked.own is not None and not dry_run and not list(folder.list(_SCHEMA_FOLDER[:-1])):
-        return _finish_taking_back(store, name, marked, environment=environment)
+    if marked is not None and marked.own is not None and not dry_run:
+        if not list(folder.list(_SCHEMA_FOLDER[:-1])):
+            return _finish_taking_back(store, name, marked, environment=environment)
+        if only_remains:  # the table has been put back
+            return sweeper.sweep(nothing)
     external, warnings = _external_files(folder, name, environment)
     external = {**({} if marked is None else marked.external), **external}  # schemas may be gone since the mark
     if not dry_run and marked != _Mark(external):
@@ -211,6 +214,8 @@ def _finish_taking_back(
     hints = (layout.latest_hint, layout.earliest_hint)
     there = [meta.path for it in folders for meta in folder.list(it)]
     others = [path for path in there if path not in known and path not in hints]
+    if not is_dropped(store, name):  # finished since by another process: what was listed may be another table's
+        return CollectionReport(str(name), 0, 0, 0, {}, (), dry_run=False)
     if not others:
         folder.put(_MARK, _Mark(mark.external).encode())  # it is decided
         return drop_table(store, name, environment=environment, dry_run=False)
