@@ -601,6 +601,23 @@ def test_a_branch_that_is_made_while_its_repository_is_deleted_goes_too(storage:
     refused(NotFound, "repository_not_found", repository.branch("dev").put, "a", b"1")
 
 
+def test_no_branch_is_made_in_a_repository_that_is_deleted_meanwhile(storage: Storage, home: Repositories) -> None:
+    """Between the look at the version and the write of the branch."""
+    home.create("shop")
+    looks: list[int] = []
+
+    class Between(MemoryKeyValue):
+        def write(self, *args: Any, **named: Any) -> None:
+            if not looks:
+                looks.append(1)
+                home.delete("shop")
+            super().write(*args, **named)
+
+    with storage.open(key_value=Between(storage.space)) as other:
+        refused(NotFound, "repository_not_found", other.repository("shop").create_branch, "dev", version="main")
+    assert looks
+
+
 def test_a_sweep_that_sleeps_takes_nothing_of_the_next_repository_there() -> None:
     """Another process sweeps, and the folder is used again, before each call of a sweep: what is new stays.
 

@@ -303,7 +303,7 @@ GUARANTEES = [
     Guarantee(
         "A handle of a deleted repository makes no branch in it.",
         answer(branches._create, branches.write_unique, create_in_deleted),
-        "behaviour/repo/test_repositories.py::test_a_deleted_repository_takes_no_write",
+        "behaviour/repo/test_repositories.py::test_no_branch_is_made_in_a_repository_that_is_deleted_meanwhile",
     ),
     Guarantee(
         "A branch that is made while its repository is deleted goes with it.",

@@ -265,11 +265,6 @@ GUARANTEES = [
         "behaviour/repo/test_outbound.py::test_loopback_is_refused_however_it_is_spelled",
     ),
     Guarantee(
-        "A webhook reaches no private address through an address that carries it.",
-        returns(outbound._ipv4_of, ()),
-        "behaviour/repo/test_outbound.py::test_what_is_not_public_is_refused",
-    ),
-    Guarantee(
         "A webhook connects to the address that was checked.",
         answer(
             outbound.post,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any, Final
@@ -36,12 +36,11 @@ _ADDRESSES_MAX: Final = 3
 _CLOCK: Final = SystemClock()
 """Whose time sockets have."""
 
-_NAT64: Final = ip_network("64:ff9b::/96")
-_COMPATIBLE: Final = ip_network("::/96")
 _NOT_PUBLIC: Final = tuple(
-    map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "64:ff9b:1::/48", "2001::/23"))
+    map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "64:ff9b::/47", "2001::/23", "2002::/16"))
 )
-"""What not every version of `ipaddress` knows: special purposes, and a service of Azure's machines."""
+"""What not every version of `ipaddress` knows: special purposes, also addresses from which a gateway may pass on to the
+IPv4 address in them, and a service of Azure's machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +248,11 @@ def _addresses(host: str, port: int, *, allowed: AllowedHosts) -> list[Address]:
 
 
 def _is_allowed(address: Address, port: int, *, allowed: AllowedHosts) -> bool:
-    """Whether an address is public or listed; of one that has another address in it, both."""
+    """Whether an address is public or listed; one of IPv4 written as one of IPv6 is the former."""
     meant = address.ipv4_mapped if isinstance(address, IPv6Address) and address.ipv4_mapped else address
     if allowed.has_address(meant, port) or allowed.has_address(address, port):
         return True
-    return _is_public(meant) and all(map(_is_public, _ipv4_of(meant)))
+    return _is_public(meant)
 
 
 def _is_public(address: Address) -> bool:
@@ -270,15 +269,3 @@ def _is_public(address: Address) -> bool:
             or (isinstance(address, IPv6Address) and address.is_site_local)
         )
     )
-
-
-def _ipv4_of(address: Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses to which a gateway may pass on what is sent to an IPv6 address."""
-    if isinstance(address, IPv4Address):
-        return
-    if address.sixtofour is not None:
-        yield address.sixtofour
-    if address.teredo is not None:
-        yield from address.teredo
-    if address in _NAT64 or address in _COMPATIBLE:
-        yield IPv4Address(int(address) & 0xFFFFFFFF)

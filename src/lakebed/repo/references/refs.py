@@ -105,9 +105,8 @@ def _resolve_name(
     if raw is not None:
         branch = decode_record(raw, Branch, key=key)
         return "branch", name, branch.commit_id, branch
-    if (
-        snapshot.get(context.keys.deleted) is not None
-    ):  # its branches went at once, its tags and commits are swept later
+    # Branches of a deleted repository went at once; its tags and commits are swept later.
+    if snapshot.get(context.keys.deleted) is not None:
         raise deletion_error(context.name)
     key = context.keys.tag(name)
     raw = snapshot.get(key)
