@@ -308,8 +308,8 @@ def a_restore_drops_what_was(patch: Patch) -> None:
     """R28: what a restored timeline was is not kept."""
     changed = attached.change_timelines
 
-    def dropping(timelines: Any, committed: Any, change: Any, *, now_ms: int) -> Any:
-        after = changed(timelines, committed, change, now_ms=now_ms)
+    def dropping(timelines: Any, committed: Any, change: Any, **times: Any) -> Any:
+        after = changed(timelines, committed, change, **times)
         return {id: item for id, item in after.items() if not change.kept_as or item.name != change.kept_as}
 
     patch.setattr(attached, "change_timelines", dropping)
