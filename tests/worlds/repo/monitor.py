@@ -404,6 +404,7 @@ class MonitoredKeyValue:
     """The records, which tell the monitor of every change; a handle of one process and one verb."""
 
     is_local = True
+    lost = None
 
     def __init__(self, monitor: RepositoryMonitor, verb: JudgedVerb | None = None) -> None:
         self.monitor = monitor
