@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +18,12 @@ _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 _ENCODER: Final = msgspec.json.Encoder()
 encode: Final = _ENCODER.encode
 """A value as JSON."""
+
+
+@lru_cache(maxsize=1_024)
+def format_date(seconds: int) -> str:
+    """Unix time as a header has it. Kept: objects that were put together have the same."""
+    return formatdate(seconds, usegmt=True)
 
 
 IS_GONE: Final = "lakebed.is_gone"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from email.utils import formatdate
 from typing import Final
 
 from lakebed.http.ranges import content_range, parse_range
-from lakebed.http.replies import printable
+from lakebed.http.replies import format_date, printable
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects.data import CONTENT_TYPE
 from lakebed.server.site import RepositoryCall
@@ -57,7 +56,7 @@ def _headers_of(entry: Entry) -> dict[str, str]:
     return {
         "content-type": entry.content_type or CONTENT_TYPE,
         "etag": f'"{entry.checksum}"',
-        "last-modified": formatdate(clamp_to_calendar(entry.modified_ms) // 1000, usegmt=True),
+        "last-modified": format_date(clamp_to_calendar(entry.modified_ms) // 1000),
         "accept-ranges": "bytes",
         "content-disposition": "inline" if entry.content_type in _INLINE_TYPES else "attachment",
         # The next user of the same browser or proxy may have another key.

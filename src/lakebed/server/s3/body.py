@@ -80,15 +80,16 @@ def plan_body(signature: Signature, key: bytes, headers: Mapping[str, str]) -> B
     md5 = headers.get("content-md5")
     if md5 is not None and len(_from_base64(md5)) != 16:
         raise s3_error("InvalidDigest", "The Content-MD5 you specified is not valid.")
+    stated = [name for name in headers if name.startswith(HEADER)]
     checksums = {}
-    for name, value in headers.items():
-        checksum = new_checksum(name.removeprefix(HEADER)) if name.startswith(HEADER) else None
+    for name in stated:
+        checksum, value = new_checksum(name.removeprefix(HEADER)), headers[name]
         if checksum is not None:
             if len(_from_base64(value)) != len(checksum.digest()):
                 raise s3_error("InvalidRequest", f"Value for {name} header is invalid.")
             checksums[name.removeprefix(HEADER)] = value
     trailers = frozenset(name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",") if name.strip())
-    for name in (*headers, *trailers):
+    for name in (*stated, *trailers):
         if is_checksum(name) and new_checksum(name.removeprefix(HEADER)) is None:
             raise s3_error("NotImplemented", f"The checksum {name} is not known here, and would not be compared.")
     return BodyPlan(signature, key, decoded, checksums, trailers, md5)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from email.errors import HeaderParseError
 from email.header import decode_header
-from email.utils import formatdate
 from typing import Final
 
+from lakebed.http.replies import format_date
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
 from lakebed.server.s3.call import S3Call
@@ -68,7 +68,7 @@ def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:
     headers = {
         "content-type": _header_value(entry.content_type or data.CONTENT_TYPE),
         "etag": _header_value(f'"{entry.checksum}"'),
-        "last-modified": formatdate(clamp_to_calendar(entry.modified_ms) // 1000, usegmt=True),
+        "last-modified": format_date(clamp_to_calendar(entry.modified_ms) // 1000),
         "accept-ranges": "bytes",
         # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
         "x-content-type-options": "nosniff",

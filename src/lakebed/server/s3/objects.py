@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from email.utils import formatdate, parsedate_to_datetime
+from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import unquote
 
@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.http.ranges import content_range, parse_range
-from lakebed.http.replies import StreamedResponse
+from lakebed.http.replies import StreamedResponse, format_date
 from lakebed.repo.heads.uploads import SmallUpload
 from lakebed.repo.heads.write import delete, delete_many
 from lakebed.repo.model.model import Entry
@@ -172,7 +172,7 @@ async def _directory(call: S3Call, context: RepositoryContext) -> Response:
         raise s3_error("NoSuchKey", "The specified key does not exist: it names a reference and no path.")
     await call.look(resolve, context, place.ref)
     headers = {"content-type": _DIRECTORY_TYPE, "etag": f'"{EMPTY_MD5}"', "content-length": "0"}
-    headers["last-modified"] = formatdate(context.record.created_at_ms // 1000, usegmt=True)
+    headers["last-modified"] = format_date(context.record.created_at_ms // 1000)
     return Response(status_code=200, headers=headers)
 
 

@@ -247,14 +247,13 @@ def _canonical_rest(signature: Signature, pairs: Pairs, headers: Headers) -> byt
         f"{name}={value}"
         for name, value in sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in pairs)
     )
-    values: dict[bytes, list[bytes]] = {}
-    for name, value in headers:
-        values.setdefault(name, []).append(_SPACES.sub(b" ", value.strip()))
-    lines = [
-        raw + b":" + b",".join(values.get(raw, ())) + b"\n"
-        for raw in (name.encode("latin-1", "replace") for name in signature.headers)
-    ]
     names = ";".join(signature.headers).encode("latin-1", "replace")
+    signed = names.split(b";")
+    values: dict[bytes, list[bytes]] = {name: [] for name in signed}
+    for name, value in headers:
+        if name in values:
+            values[name].append(_SPACES.sub(b" ", value.strip()))
+    lines = [name + b":" + b",".join(values[name]) + b"\n" for name in signed]
     payload = (signature.payload or UNSIGNED).encode("latin-1", "replace")
     return b"\n".join((query.encode(), b"".join(lines), names, payload))
 
