@@ -19,6 +19,8 @@ import lakefs
 import urllib3
 
 FLOW_S_MAX = 180
+ASKED_BY_TURNS = 16
+"""Requests of which each process of a server gets some, but once in tens of thousands of times."""
 UNTIL_S_MAX = 30
 
 
@@ -72,9 +74,9 @@ class Lake:
         return f"{self.outside_url}/{path}"
 
     def until(self, holds):
-        """Ask until it is so: another process of the server may know a little later."""
+        """Ask until it is so in all processes of the server, of which some may know a little later."""
         end_s = time.monotonic() + UNTIL_S_MAX
-        while not holds():
+        while not all(holds() for _ in range(ASKED_BY_TURNS if self.by_turns else 1)):
             assert time.monotonic() < end_s, "it never was so"
 
     def ask(self, method, place, body=None, client=None, **headers):
