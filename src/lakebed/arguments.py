@@ -75,7 +75,7 @@ def check_arguments(cls: C) -> C:
     """
     for name, method in list(vars(cls).items()):
         if inspect.isfunction(method) and not name.startswith("_"):
-            setattr(cls, name, _checked(method))
+            setattr(cls, name, _check_calls(method))
     return cls
 
 
@@ -92,7 +92,7 @@ def check_keywords(given: Mapping[str, object], known: type) -> None:
         _check(name, value, getattr(declared, "__forward_arg__", str(declared)))
 
 
-def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+def _check_calls(method: Callable[..., Any]) -> Callable[..., Any]:
     parameters = inspect.signature(method).parameters.values()
     declared = {it.name: str(it.annotation) for it in parameters if it.kind is not it.VAR_KEYWORD}
     named = {name: annotation for name, annotation in declared.items() if _choices(annotation)}

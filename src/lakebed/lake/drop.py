@@ -212,8 +212,8 @@ def _finish_taking_back(
     known = {*map(layout.snapshot, own.snapshots), *map(layout.tag, own.tags)}
     folders = (_SCHEMA_FOLDER[:-1], layout.snapshot_folder, layout.tag_folder, "branch")
     hints = (layout.latest_hint, layout.earliest_hint)
-    there = [meta.path for it in folders for meta in folder.list(it)]
-    others = [path for path in there if path not in known and path not in hints]
+    paths = [meta.path for it in folders for meta in folder.list(it)]
+    others = [path for path in paths if path not in known and path not in hints]
     if not is_dropped(store, name):  # finished since by another process: what was listed may be another table's
         return CollectionReport(str(name), 0, 0, 0, {}, (), dry_run=False)
     if not others:

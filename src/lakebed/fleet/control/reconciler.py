@@ -440,7 +440,10 @@ class Reconciler:
         self.look_at(record.tenant)
 
     def is_broken(self, tenant: str, generation: int, *, node: str) -> None:
-        """A node says that an attachment cannot commit any more: it is replaced, or was, and the node is told."""
+        """Replace an attachment of which its node reports that it cannot commit any more, and detach it there.
+
+        Cost: no request; the next round sends them.
+        """
         if self._broken.get(tenant) != generation:
             self._broken[tenant] = generation
             self.look_at(tenant)

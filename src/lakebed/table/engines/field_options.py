@@ -120,7 +120,7 @@ def function_of(schema: TableSchema, field: DataField, *, default: str | None) -
     settings = Settings(
         delimiter=options.get(f"{PREFIX}{name}.{DELIMITER}", ","),
         distinct=is_true(options, f"{PREFIX}{name}.{DISTINCT}"),
-        nested_key=_nested_key(options, name, kind) if function_name == "nested_update" else (),
+        nested_key=_parse_nested_key(options, name, kind) if function_name == "nested_update" else (),
     )
     if function_name == "listagg" and settings.distinct and not settings.delimiter:
         raise option_error(
@@ -136,7 +136,7 @@ def function_of(schema: TableSchema, field: DataField, *, default: str | None) -
     )
 
 
-def _nested_key(options: Mapping[str, str], column: str, kind: Type) -> tuple[str, ...]:
+def _parse_nested_key(options: Mapping[str, str], column: str, kind: Type) -> tuple[str, ...]:
     """The fields that are the key of rows in the arrays of a column; empty: these have no key.
 
     Raises `InvalidRequest`: a field that does not exist or whose type has no order, or an option of the function that
