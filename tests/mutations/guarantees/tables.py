@@ -269,7 +269,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A table whose options limit or order rows in arrays is refused, and not merged without them.",
-        raise_nothing(field_options._nested_key),
+        raise_nothing(field_options._parse_nested_key),
         "unit/table/test_engines.py::test_options_of_rows_in_arrays",
     ),
     Guarantee(
