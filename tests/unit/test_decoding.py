@@ -12,8 +12,10 @@ import pytest
 from lakebed.decoding import convert, decode_json, decode_msgpack, hold_type_lock, json_decoder, msgpack_decoder
 from worlds.waiting import pause
 
-MOMENT_S = 0.5
-"""In which a thread gets as far as it can."""
+STEPS = 50
+STEP_S = 0.01
+"""In so many steps of the clock a thread gets as far as it can: on a machine that stands still for a while they stand
+still too, where one long step would end before another thread had begun."""
 
 is_learning = threading.Event()
 is_other_here = threading.Event()
@@ -23,7 +25,8 @@ def learn() -> type[int]:
     """The type of a field, evaluated while msgspec learns the struct that it is in."""
     is_learning.set()
     assert is_other_here.wait(60)
-    pause(MOMENT_S)
+    for _ in range(STEPS):
+        pause(STEP_S)
     return int
 
 
@@ -71,7 +74,7 @@ def test_a_fork_waits_until_a_type_is_learned() -> None:
     def hold() -> None:
         with hold_type_lock():
             holds.set()
-            was_forked.append(forked.wait(MOMENT_S))
+            was_forked.append(any(forked.wait(STEP_S) for _ in range(STEPS)))
 
     holder = threading.Thread(target=hold)
     holder.start()
