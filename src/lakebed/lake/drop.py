@@ -11,7 +11,9 @@ folder, which are deleted too; nothing else outside is.
 
 A table that its maker takes back (`take_back_table`) is dropped unless others have put something there, and that is
 decided when the schemas are gone, so that no commit of others is acknowledged any more: if there is one, the schemas
-are put back. The mark has them and what is the maker's, so every process that finishes such a drop decides alike.
+are put back. The mark has them and what is the maker's, so every process can finish such a drop. A commit that is under
+way may be seen by one of them alone, so the first to create the decision, an object of the mark's nonce, decides for
+all. It goes after the mark has changed: a process that creates it anew sees that, and takes it away.
 
 Does not know: pins; `Lake.drop_table` checks them first.
 
@@ -29,6 +31,7 @@ import msgspec
 
 from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
+from lakebed.ids import new_uuid
 from lakebed.lake.names import TableName
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.reserve import freeing_space
@@ -63,10 +66,12 @@ class _Mark(msgspec.Struct, frozen=True):
     """The table's own files outside its folder: sizes in bytes by URL."""
     own: Own | None = None
     """The drop is one that takes back, and is to be decided; None: it is a drop."""
+    nonce: str = ""
+    """Names the decision; new for each take-back."""
 
     def encode(self) -> bytes:
         """The mark's body. An older lakebed that cannot read it ends with an error."""
-        members = {"external": self.external} | ({} if self.own is None else {"own": self.own})
+        members = {"external": self.external} | ({} if self.own is None else {"own": self.own, "nonce": self.nonce})
         return msgspec.json.encode(members) if self.external or self.own else b""
 
 
@@ -195,7 +200,7 @@ def take_back_table(
     folder = store.sub(name.folder)
     external, _ = _external_files(folder, name, environment)
     schemas = {meta.path: bytes(folder.get(meta.path)).decode() for meta in folder.list(_SCHEMA_FOLDER[:-1])}
-    mark = _Mark(external, Own(schemas, tuple(snapshots), tuple(tags)))
+    mark = _Mark(external, Own(schemas, tuple(snapshots), tuple(tags)), new_uuid(environment.rng))
     folder.put(_MARK, mark.encode())
     folder.delete(list(schemas))
     _finish_taking_back(store, name, mark, environment=environment)
@@ -214,17 +219,42 @@ def _finish_taking_back(
     hints = (layout.latest_hint, layout.earliest_hint)
     paths = [meta.path for it in folders for meta in folder.list(it)]
     others = [path for path in paths if path not in known and path not in hints]
-    if not is_dropped(store, name):  # finished since by another process: what was listed may be another table's
+    is_kept = _decide(folder, mark, keep=bool(others))
+    if is_kept is None:  # finished since by another process: what was listed may be another table's
         return CollectionReport(str(name), 0, 0, 0, {}, (), dry_run=False)
-    if not others:
+    if not is_kept:
         folder.put(_MARK, _Mark(mark.external).encode())  # it is decided
         return drop_table(store, name, environment=environment, dry_run=False)
     for path, body in own.schemas.items():
         with suppress(AlreadyExists):
             folder.put(path, body.encode(), create_only=True)
     folder.delete([_MARK])
-    kept = f"The table {name} is not dropped: it has {others[0]}, which others than its maker put there."
+    folder.delete([_decision_path(mark)])
+    thing = others[0] if others else "a version that was being committed"
+    kept = f"The table {name} is not dropped: it has {thing}, which others than its maker put there."
     return CollectionReport(str(name), 0, 0, 0, {}, (kept,), dry_run=False)
+
+
+def _decide(folder: ObjectStore, mark: _Mark, *, keep: bool) -> bool | None:
+    """Whether a table is kept: what the first process decided; None: its take-back is over. Cost: 1 PUT and 1 GET."""
+    path, is_first = _decision_path(mark), True
+    try:
+        folder.put(path, b"keep" if keep else b"drop", create_only=True)
+    except AlreadyExists:
+        is_first = False
+        try:
+            keep = bytes(folder.get(path)) == b"keep"
+        except NotFound:
+            return None
+    if _load_mark(folder) == mark:
+        return keep
+    if is_first:
+        folder.delete([path])
+    return None
+
+
+def _decision_path(mark: _Mark) -> str:
+    return f"lakebed/decision-{mark.nonce}"
 
 
 def _external_files(

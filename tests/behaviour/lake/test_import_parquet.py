@@ -7,6 +7,7 @@ import random
 import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -472,6 +473,70 @@ def test_rows_that_come_while_an_import_is_taken_back(hive: Path) -> None:
         for end in range(at + 1, len(meeting.calls)):
             check_told(take_back(hive, at=at, end=end))
     assert 0 < kept < count
+
+
+class UnderWay(StoreWrapper):
+    """A store in which a commit waits before its put, until it is let go, and behind it, until it is let go again."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.steps = [threading.Event() for _ in range(4)]
+        """It waits before its put; may put; has put; may go on."""
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        if call.kind != "put" or not call.path.endswith("snapshot/snapshot-1"):
+            return perform()
+        self.steps[0].set()
+        assert self.steps[1].wait(60)
+        result = perform()
+        self.steps[2].set()
+        assert self.steps[3].wait(60)
+        return result
+
+
+def collect_beside(hive: Path, *, at: int) -> tuple[int, bool]:
+    """A collection that finishes a take-back at one of its calls, when another writer's commit is half done.
+
+    Returns how many calls the take-back made, and whether the commit was acknowledged.
+    """
+    url = f"memory://{uuid.uuid4()}"
+    lakebed.open(url).create_table("other", ROW.schema)
+    half, futures = UnderWay(open_store(url)), list[Future[Any]]()
+
+    def meet() -> None:
+        half.steps[1].set()
+        assert half.steps[2].wait(60)
+        lakebed.open(url).collect()
+        half.steps[3].set()
+        futures[0].exception()
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def begin_then_fail() -> None:
+            futures.append(pool.submit(lambda: Lake.open(half).table("t").append(ROW)))
+            assert half.steps[0].wait(60)
+            meeting.fail()
+
+        meeting = Meeting(open_store(url), meet, at=at)
+        with pytest.raises(KeyboardInterrupt):
+            imported(Lake.open(meeting), hive, progress=Interrupting(begin_then_fail))
+        for step in half.steps:
+            step.set()
+        error = futures[0].exception()
+    lakebed.open(url).collect()
+    if error is None:
+        assert lakebed.open(url).table("t").read(columns=["id", "k"]).to_pylist() == ROW.to_pylist()
+    else:
+        assert isinstance(error, LakebedError)
+    assert not [meta.path for meta in open_store(url).list("") if "/lakebed/d" in meta.path]
+    return len(meeting.calls), error is None
+
+
+def test_a_collection_and_the_owner_of_a_take_back_decide_alike(hive: Path) -> None:
+    """At every call of a take-back another process finishes it, and sees a commit that the owner may not have seen."""
+    count, _ = collect_beside(hive, at=10_000)
+    outcomes = {collect_beside(hive, at=at)[1] for at in range(count)}
+    assert outcomes == {True, False}
 
 
 def test_a_take_back_without_a_store_tells_the_error_of_the_import(hive: Path) -> None:

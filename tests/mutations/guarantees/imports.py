@@ -13,7 +13,7 @@ from lakebed.table.imports.take_over import (
     take_over,
     without_outside,
 )
-from mutations.defects import always, answer, never, pass_on, raise_nothing, replace, returns
+from mutations.defects import answer, change_arguments, never, pass_on, raise_nothing, replace, returns
 from mutations.guarantee import Guarantee
 
 PARQUET = "behaviour/lake/test_import_parquet.py"
@@ -77,8 +77,13 @@ GUARANTEES = [
     ),
     Guarantee(
         "Rows that were acknowledged while a failed import is taken back stay.",
-        always(drop._finish_taking_back, lambda it: it.others),
+        change_arguments(drop._decide, keep=False),
         f"{PARQUET}::test_rows_that_come_while_an_import_is_taken_back",
+    ),
+    Guarantee(
+        "All processes that finish a take-back do what the first of them has decided.",
+        replace(drop._decide, lambda original, folder, mark, *, keep: keep),
+        f"{PARQUET}::test_a_collection_and_the_owner_of_a_take_back_decide_alike",
     ),
     Guarantee(
         "A take-back that was cut short is decided by the process that finishes it.",
