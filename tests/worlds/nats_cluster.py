@@ -6,6 +6,7 @@ stop, continue, wipe, start again. Does not know: streams.
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 import socket
@@ -13,9 +14,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
+
+import pytest
 
 from worlds.ports import free_port
 from worlds.waiting import wait_until
+
+DROPPED_SOCKETS: Final = [
+    pytest.mark.filterwarnings("ignore:unclosed <StreamWriter:ResourceWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <function StreamWriter:pytest.PytestUnraisableExceptionWarning"
+    ),
+]
+"""Marks of a module in which servers end or hang: nats-py drops their sockets without closing them."""
 
 
 def nats_program() -> str | None:
@@ -120,6 +132,7 @@ class NatsCluster:
             if process is not None:
                 process.send_signal(signal.SIGCONT)
                 self.kill(number)
+        gc.collect()  # so that dropped sockets are found here, and not in a test of another module
 
 
 def _answers(port: int) -> bool:

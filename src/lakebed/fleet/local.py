@@ -44,6 +44,8 @@ _NODE_RESTART_S: Final = 10.0
 """A node that died is started again after this time: its tenants are served elsewhere before."""
 _RESTART_S: Final = 0.5
 _RESTART_S_MAX: Final = 30.0
+_STEADY_S: Final = 60.0
+"""A process that lived for so long was started well: the next one waits as after the first death."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Part:
     process: subprocess.Popen[bytes] | None = None
     url: str = ""
     start_count: int = 0
+    """Since a process of it was steady."""
+    started_s: float = 0.0
     due_s: float | None = None
     """When it is started again."""
     log_from: int = 0
@@ -252,6 +256,7 @@ class LocalFleet:
             )
         part.log_file.with_suffix(".pid").write_text(f"{part.pid}\n")
         part.start_count += 1
+        part.started_s = self.environment.clock.monotonic_s()
         part.due_s = None
 
     def _await(self, part: Part) -> None:
@@ -320,6 +325,8 @@ class LocalFleet:
                     part.is_over = True
                     yield f"{part.name} was decommissioned, and is not started again."
                     continue
+                if now_s - part.started_s >= _STEADY_S:
+                    part.start_count = 1
                 wait_s = min(part.restart_s * max(1, part.start_count), _RESTART_S_MAX)
                 part.due_s = now_s + wait_s
                 yield f"{part.name} (process {part.pid}) {_exit_text(code)}; it is started again in {wait_s:g} s."

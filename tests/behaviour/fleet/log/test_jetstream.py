@@ -30,17 +30,12 @@ from worlds.fleet_in_process import FleetInProcess
 from worlds.fleet_log import TIMELINE, all_values, append, values_of, write_id
 from worlds.fleet_log_process import CheckedAppends
 from worlds.jetstream import opened, own
-from worlds.nats_cluster import NatsCluster
+from worlds.nats_cluster import DROPPED_SOCKETS, NatsCluster
 from worlds.waiting import HANG_S, pause, wait_until
 
 CLOCK = SystemClock()
 
-# nats-py drops the sockets of servers that are gone without closing them.
-DROPPED = "ignore:Exception ignored in. <function StreamWriter:pytest.PytestUnraisableExceptionWarning"
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed <StreamWriter:ResourceWarning"),
-    pytest.mark.filterwarnings(DROPPED),
-]
+pytestmark = DROPPED_SOCKETS
 
 
 @pytest.fixture(autouse=True)

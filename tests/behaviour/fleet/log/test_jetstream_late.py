@@ -18,16 +18,10 @@ from lakebed.fleet.log.jetstream_publish import ConnectionLost
 from lakebed.fleet.log.port import rows_of
 from worlds.fleet_log import TIMELINE, all_values, append, write_id
 from worlds.jetstream import opened, own
-from worlds.nats_cluster import NatsCluster
+from worlds.nats_cluster import DROPPED_SOCKETS, NatsCluster
 from worlds.waiting import HANG_S, wait_until
 
-# nats-py drops the sockets of servers that are gone without closing them.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed <StreamWriter:ResourceWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <function StreamWriter:pytest.PytestUnraisableExceptionWarning"
-    ),
-]
+pytestmark = DROPPED_SOCKETS
 
 
 @pytest.fixture(autouse=True)

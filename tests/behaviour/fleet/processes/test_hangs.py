@@ -19,9 +19,11 @@ from lakebed.fleet.log.port import rows_of
 from lakebed.ids import new_uuid
 from worlds.fleet_storm import Storm
 from worlds.fleet_twins import TwinFleet, twins
-from worlds.nats_cluster import NatsCluster
+from worlds.nats_cluster import DROPPED_SOCKETS, NatsCluster
 from worlds.postgresql import running_postgresql
 from worlds.waiting import pause, wait_until
+
+pytestmark = DROPPED_SOCKETS
 
 LONGEST_S = 10.0
 """Far more than a call takes on a busy machine while a part hangs: 1 to 3 s; it was 20 s and more, or no end."""

@@ -22,12 +22,15 @@ import pytest
 import lakebed
 from lakebed.errors import LakebedError
 from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE
+from lakebed.fleet.local import Part
 from lakebed.ids import new_uuid
 from worlds.fleet_storm import Storm, watched
 from worlds.fleet_twins import TwinFleet, twins
-from worlds.nats_cluster import NatsCluster
+from worlds.nats_cluster import DROPPED_SOCKETS, NatsCluster
 from worlds.postgresql import PostgreSQL, running_postgresql
 from worlds.waiting import pause, wait_until
+
+pytestmark = DROPPED_SOCKETS
 
 STORM_S = 600.0
 TENANT_COUNT = 8
@@ -35,7 +38,8 @@ QUIET_S = 120.0
 """In which every tenant must take writes and reads again once the faults are over."""
 
 START_S = 20.0
-"""In which log and control plane are not struck again: a client waits for 30 s until it calls both processes away."""
+"""In which log and control plane are not struck again, and nodes not while only one has run so long: a client waits
+for 30 s until it calls all processes away."""
 
 Fault = Callable[[], tuple[str, Callable[[], None] | None]]
 """Makes something fail; what it was, and what ends it: None when it needs nobody."""
@@ -44,6 +48,11 @@ Fault = Callable[[], tuple[str, Callable[[], None] | None]]
 def family_of(name: str) -> str:
     """Parts of one family take each other's place: ``control`` and ``control-2``."""
     return name.split("-")[0]
+
+
+def is_settled(part: Part) -> bool:
+    """Whether its process has run for a while."""
+    return part.process is not None and part.process.poll() is None and time.monotonic() >= part.started_s + START_S
 
 
 class Faults:
@@ -114,6 +123,9 @@ def make_part_faults(local: TwinFleet, storm: Storm, rng: random.Random) -> Faul
     def kill() -> tuple[str, None]:
         now_s = time.monotonic()
         away = {family_of(faults.struck), *(family for family, then_s in killed_s.items() if now_s < then_s + START_S)}
+        nodes = [part.name for part in local.parts if part.name.startswith("node") and is_settled(part)]
+        if len(nodes) < 2:
+            away.add("node")
         names = [name for name in local.names() if family_of(name) not in away]
         if not names:
             return "nothing", None

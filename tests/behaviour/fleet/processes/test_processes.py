@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 import lakebed
-from lakebed.fleet.local import FleetSettings, LocalFleet
+from lakebed.fleet.local import FleetSettings, LocalFleet, Part
+from lakebed.runtime import Environment
+from lakebed.testing import ManualClock
 from worlds.waiting import wait_until
 
 
@@ -41,3 +47,22 @@ def test_every_process_ends_when_it_is_asked_to(tmp_path: Path) -> None:
         assert len(list(fleet.tenant("orders").main.scan())) == 100
         assert messages[-1] == f"{idle} was decommissioned: node-3 is started in its place."
         assert sorted(item.name for item in local.parts) == sorted({"log", "control", *expected, "node-3"} - {idle})
+
+
+@pytest.mark.parametrize(("lived_s", "waits_s"), [(1, 4), (59, 4), (60, 0.5), (100_000, 0.5)])
+def test_only_deaths_soon_after_the_start_make_the_next_start_wait_longer(
+    tmp_path: Path, lived_s: int, waits_s: float
+) -> None:
+    """A part that died eight times in weeks is started again as soon as one that died for the first time."""
+    clock = ManualClock()
+    local = LocalFleet(FleetSettings(str(tmp_path / "lake"), tmp_path), environment=Environment(clock=clock))
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as process:
+        process.wait()
+    part = Part("control", (), tmp_path / "control.log", {}, process=process, start_count=8)
+    part.started_s = clock.monotonic_s()
+    part.log_file.touch()
+    local.parts.append(part)
+    clock.advance(lived_s)
+    (message,) = local.watch_once()
+    assert message.endswith(f"it is started again in {waits_s:g} s.")
+    assert list(local.watch_once()) == []
