@@ -194,7 +194,12 @@ lakebed.spark.write(session.createDataFrame([("milk", 9)], "item string, price i
 print("## " + json.dumps(run("SELECT * FROM lake.shop.copied ORDER BY item")), flush=True)
 """
 _BRANCH_OPTION = ("WITH (branch =",)
-_OLDER_SQL = ("CHANGES FROM VERSION", "INSERT WITH SCHEMA EVOLUTION", "SELECT id, shelf FROM")
+_OLDER_SQL = (
+    "CHANGES FROM VERSION",
+    "DESCRIBE EXTENDED lake.shop.visits PARTITION",
+    "INSERT WITH SCHEMA EVOLUTION",
+    "SELECT id, shelf FROM",
+)
 """The beginnings or parts of statements that an older Spark refuses; the last reads what the one before it adds."""
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from worlds.sql.columns import KINDS, STRUCT, WIDER, Both, Column, random_condition
+from worlds.sql.columns import KINDS, STRUCT, WIDER, Both, Column, Kind, random_condition
 from worlds.sql.state import Line, Rows
 from worlds.sql.world import NAME, PARTITIONS, SqlWorld, refused
 
@@ -312,6 +312,17 @@ def alter(world: SqlWorld) -> None:
     world.settle(branch, line.rows.newest, visible=line.rows.visible, most=0)
 
 
+def _kind_from(source: str, kind: Kind) -> Kind:
+    """The type that a query gives a column: a frame of Arrow's times without a zone has times with one, in Spark."""
+    return KINDS["TIMESTAMP"] if source == "src" and kind.spark == "TIMESTAMP_NTZ" else kind
+
+
+def _replaced_column(world: SqlWorld, line: Line, name: str, kind: Kind) -> Column:
+    """A column of a replaced table: the old one of the same name and type, else a new one."""
+    same = (item for item in line.columns if (item.name, item.kind) == (name, kind))
+    return next(same, None) or world.column(name, kind)
+
+
 def replace_table(world: SqlWorld) -> None:
     """CREATE OR REPLACE TABLE AS SELECT: other columns, and history stays."""
     line = world.main
@@ -326,9 +337,9 @@ def replace_table(world: SqlWorld) -> None:
     if any(item.name == "made" for item in kept):
         query = f"SELECT {names} FROM {source}"
     world.run(f"CREATE OR REPLACE TABLE {NAME} {partitioned}AS {query}")
-    columns = list(kept)
+    columns = [_replaced_column(world, line, item.name, _kind_from(source, item.kind)) for item in kept]
     if "AS made" in query:
-        columns.append(world.column("made", KINDS["INT"]))
+        columns.append(_replaced_column(world, line, "made", KINDS["INT"]))
     base = line.rows.newest if source == NAME else src
     made = world.judge.asked(line.columns, base, query.replace(source, "t").replace("STRING", "VARCHAR"), src)
     rows = pa.table(
