@@ -9,16 +9,19 @@ from lakebed.errors import OutcomeUnknown
 from lakebed.pipeline import carry, increments
 from lakebed.pipeline.table_branch import TableBranches
 from lakebed.spark import worker
-from lakebed.spark.catalog import scans, writes
+from lakebed.spark.catalog import replace, scans, writes
 from lakebed.spark.dataframe import writing
 from lakebed.spark.datasource.stream_source import StreamReader
 from lakebed.spark.plan import change_rows, found_rows
 from lakebed.spark.streams import stream_commits
 from lakebed.spark.tasks import native_writes, tasks
+from lakebed.table.schema import replace_columns
+from lakebed.table.write import write_settings
 from mutations.defects import answer, forget, never, pass_on, raise_nothing, returns, see, skip
 from mutations.guarantee import Guarantee
 
 NATIVE = "unit/spark/test_native_writes.py"
+REPLACEMENTS = "unit/spark/test_replace.py"
 REWRITES = "unit/spark/test_rewrites.py"
 STREAMS = "unit/spark/test_stream_source.py"
 BRANCHES = "behaviour/pipeline/test_table_branch.py"
@@ -44,6 +47,22 @@ GUARANTEES = [
         "A stream does not continue in silence into a table that was dropped and created again.",
         raise_nothing(writes.Batch.check_table),
         f"{STREAMS}::test_a_batch_is_not_committed_into_a_table_that_was_created_again",
+    ),
+    # ---- columns of a replaced table
+    Guarantee(
+        "No replacement makes a column NOT NULL, under which a rollback would bring null.",
+        raise_nothing(replace_columns._check_nullable),
+        f"{REPLACEMENTS}::test_no_column_becomes_not_null",
+    ),
+    Guarantee(
+        "A refused replacement brings no NOT NULL back above rows that were committed without the column.",
+        returns(replace._take_back_not_null, None),
+        f"{REPLACEMENTS}::test_a_refused_replacement_brings_no_rows_below_a_column_that_is_not_null",
+    ),
+    Guarantee(
+        "Rows that may be null are not committed below a column that is NOT NULL.",
+        answer(write_settings.writes_alike, write_settings.required_ids, lambda original, *args: set()),
+        f"{REPLACEMENTS}::test_rows_that_may_be_null_are_not_committed_below_a_column_that_is_not",
     ),
     # ---- rows that statements change
     Guarantee(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 import lakebed.spark
@@ -69,6 +69,32 @@ def test_files_of_older_schemas_are_read_as_today(sql: Run, lake: Lake) -> None:
     table.widen_column("id", "BIGINT")
     table.append(pa.table({"id": [2**40], "v": ["v"], "w": ["w"]}))
     assert sql("SELECT id, v, w FROM lake.db.t ORDER BY id") == [(1, None, "first"), (2**40, "v", "w")]
+
+
+def test_a_rollback_over_replacements_shows_the_columns_of_today(sql: Run) -> None:
+    """A column computed anew is the same one, one of another type is not; versions, and copies of them, hold all."""
+    day = dt.datetime(2024, 2, 29, 1, 2, 3)
+    held = {1: [(1, day, 7)], 2: [(2, day, 8)]}
+    sql("CREATE TABLE lake.db.t (k INT, at TIMESTAMP_NTZ, made INT)")
+    sql("INSERT INTO lake.db.t VALUES (1, TIMESTAMP_NTZ'2024-02-29 01:02:03', 7)")
+    replacing = "CREATE OR REPLACE TABLE lake.db.t AS SELECT"
+    sql(f"{replacing} k + 1 AS k, CAST(at AS TIMESTAMP) AS at, k + 7 AS made FROM lake.db.t")
+    with pytest.raises(AnalysisException, match="Column 'made' cannot become NOT NULL"):
+        sql("CREATE OR REPLACE TABLE lake.db.t (k INT, made INT NOT NULL)")
+
+    def check(*newest: tuple[Any, ...]) -> None:
+        assert sql("SELECT * FROM lake.db.t") == list(newest)
+        for version, rows in held.items():
+            assert sql(f"SELECT * FROM lake.db.t VERSION AS OF {version}") == rows
+
+    check((2, day, 8))
+    sql("CALL lake.sys.rollback_to_as_latest('db.t', '1')")
+    check((1, None, 7))
+    assert sql("SELECT count(*), count(at) FROM lake.db.t WHERE at IS NULL") == [(1, 0)]
+    sql(f"{replacing} * FROM lake.db.t VERSION AS OF 1")
+    check((1, day, 7))
+    sql("CALL lake.sys.rollback('db.t', '2')")
+    check((2, None, 8))
 
 
 def test_fields_of_structs_are_those_of_the_query(sql: Run, session: SparkSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,110 @@ def test_columns_and_rows_are_replaced_in_one_commit(ask: Ask, table: Table) -> 
     assert table.read().to_pylist() == [{"id": 9, "w": "new", "p": 1}]
     assert table.read(version=1).column_names == ["id", "v", "p"]
     assert sorted(table.read(version=1).column("v").to_pylist()) == ["a", "b", "c"]
+
+
+def replace_rows(ask: Ask, types: dict[str, str], rows: pa.Table) -> None:
+    """Replace columns and rows."""
+    schema = staged(ask, types)
+    body = {"replaced": EVERYTHING} if schema is None else {"replaced": EVERYTHING, "staged": schema}
+    assert "ok" in ask("commit", table="db.t", results=[written(ask, rows, types, **body)], **body)
+
+
+def test_every_version_holds_what_it_held_over_replacements_and_rollbacks(ask: Ask, lake: Lake, table: Table) -> None:
+    """A column of the same name and type is the same one, computed anew or not; one of another type is a new one."""
+    held = {1: [(1, "a", 1), (2, "b", 2), (3, "c", 3)]}
+    stale = lake.table("db.t")
+    table.create_tag("first")
+
+    def check(rows: list[tuple[Any, ...]]) -> None:
+        held[table.latest().id] = rows
+        for version, expected in held.items():
+            assert rows_in(stale, version=version) == rows_in(lake.table("db.t"), version=version) == expected
+        assert rows_in(stale, version="first") == held[1]
+        assert rows_in(stale) == rows
+
+    replace_rows(ask, {"id": "long", "made": "integer", "p": "integer"}, pa.table({"id": [4], "made": [40], "p": [1]}))
+    check([(4, 40, 1)])
+    types = {"id": "long", "v": "string", "made": "integer", "p": "integer"}
+    replace_rows(ask, types, pa.table({"id": [5], "v": ["new"], "made": [50], "p": [2]}))
+    check([(5, "new", 50, 2)])
+    table.rollback_to_as_latest(2)  # `made` was computed anew, and is the same column
+    check([(4, None, 40, 1)])
+    table.rollback_to_as_latest("first")  # `v` was gone in between: the one of today is another
+    check([(1, None, None, 1), (2, None, None, 2), (3, None, None, 3)])
+    types = {"id": "long", "v": "string", "made": "long", "p": "integer"}
+    replace_rows(ask, types, pa.table({"id": [6], "v": ["newer"], "made": [60], "p": [2]}))
+    check([(6, "newer", 60, 2)])
+    table.rollback_to_as_latest(3)  # `v` has stayed, and `made` has another type
+    check([(5, "new", None, 2)])
+    branch = table.create_branch("trial", snapshot_id=2)
+    assert rows_in(table, version="trial") == held[2]
+    assert rows_in(branch) == [(4, None, None, 1)]  # its newest version, under the columns of the table
+    table.compact(full=True)
+    check([(5, "new", None, 2)])
+    table.delete_branch("trial")
+    table.rollback_to(2)
+    held = {version: rows for version, rows in held.items() if version <= 2}
+    check([(4, None, None, 1)])
+
+
+def not_null(schema: str, name: str) -> str:
+    """The same columns, of which one is NOT NULL."""
+    fields = [{**field, "nullable": field["name"] != name} for field in json.loads(schema)["fields"]]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+@pytest.mark.parametrize("name", ["v", "w"])
+def test_no_column_becomes_not_null(ask: Ask, table: Table, name: str) -> None:
+    """A rollback would bring back rows without a value: no reader could read them, and Spark would make values up."""
+    body = {"schema": not_null(columns(id="long", v="string", w="string", p="integer"), name), "partition_keys": ["p"]}
+    error = ask("replace_table", table="db.t", **body)["error"]
+    assert error["message"].startswith(f"Column '{name}' cannot become NOT NULL: older versions have rows without")
+    assert (error["kind"], table.refresh().id) == ("invalid_replace", 0)
+
+
+@pytest.fixture
+def strict(lake: Lake) -> Table:
+    """A table with a column that is NOT NULL, of which a replacement is begun that has no such column."""
+    schema = pa.schema([("id", pa.int64()), pa.field("v", pa.string(), nullable=False), ("p", pa.int32())])
+    made = lake.create_table("db.t", schema, partition_keys="p")
+    made.append(pa.table({"id": [1], "v": ["a"], "p": [1]}).cast(schema))
+    return made
+
+
+def test_a_column_that_is_not_null_stays_so(ask: Ask, strict: Table) -> None:
+    """Where the statement says it, and after a refused replacement."""
+    body = {"schema": not_null(columns(id="long", v="string", w="string", p="integer"), "v"), "partition_keys": ["p"]}
+    reply = ask("replace_table", table="db.t", **body)["ok"]
+    assert [field["nullable"] for field in json.loads(reply["schema"])["fields"]] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_refused_replacement_brings_no_rows_below_a_column_that_is_not_null(
+    ask: Ask, lake: Lake, strict: Table, monkeypatch: pytest.MonkeyPatch, others: bool
+) -> None:
+    """Another writer committed rows without the column meanwhile: they are there, and it may be null."""
+    body = replacement(ask)
+
+    def refused(*args: Any, **more: Any) -> None:
+        if others:
+            lake.table("db.t").append(pa.table({"id": [2], "w": ["x"], "p": pa.array([1], pa.int32())}))
+        raise Conflict("Lost.", kind="commit_contention")
+
+    monkeypatch.setattr(writes, "commit_changes", refused)
+    assert ask("commit", table="db.t", replaced=EVERYTHING, **body)["error"]["kind"] == "commit_contention"
+    assert rows_in(strict) == [(1, "a", 1), *[(2, None, 1)] * others]
+    assert strict.schema.fields[1].nullable == others
+
+
+def test_rows_that_may_be_null_are_not_committed_below_a_column_that_is_not(ask: Ask, strict: Table) -> None:
+    """They were written while the table had no such column, by a job that commits after it has come back."""
+    old = strict.schema
+    strict.context.schemas.store_next(replace(old, id=1, fields=(old.fields[0], old.fields[2])))
+    late = written(ask, pa.table({"id": [2], "p": [1]}), {"id": "long", "p": "integer"})
+    strict.context.schemas.store_next(replace(old, id=2))
+    assert ask("commit", table="db.t", results=[late])["error"]["kind"] == "schema_changed"
+    assert rows_in(strict) == [(1, "a", 1)]
 
 
 def test_a_replacement_without_other_columns_stores_no_schema(ask: Ask, table: Table) -> None:
@@ -196,7 +301,7 @@ def test_rows_are_overwritten_by_a_condition_on_any_columns(ask: Ask, lake: Lake
     assert (table.latest().commit_kind, len(rows_in(table, version=before.id))) == ("OVERWRITE", 7)
 
 
-def rows_in(table: Table, *, version: int | None = None) -> list[tuple[Any, ...]]:
+def rows_in(table: Table, *, version: int | str | None = None) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in table.read(version=version).to_pylist()), key=str)
 
 

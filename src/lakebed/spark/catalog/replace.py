@@ -23,7 +23,7 @@ from lakebed.spark.catalog.verb import COLUMNS_CHANGED, Resolved, Session, Table
 from lakebed.spark.plan.types import arrow_schema_of
 from lakebed.table.model.model import TableSchema
 from lakebed.table.schema.replace_columns import replace_columns
-from lakebed.table.schema.schema import decode_schema, encode_schema
+from lakebed.table.schema.schema import decode_schema, encode_schema, required_ids
 from lakebed.table.table import Table
 
 
@@ -84,9 +84,21 @@ def next_schema(table: Table, staged: TableSchema) -> Iterator[None]:
             "the statement again.",
             kind=COLUMNS_CHANGED,
         ) from lost
+    newest = table.latest()
     try:
         yield
     except (InvalidRequest, Conflict):
         if table.refresh() == stored:
-            schemas.store_next(replace(old, id=stored.id + 1, highest_field_id=stored.highest_field_id, time_ms=now_ms))
+            highest = stored.highest_field_id
+            back = schemas.store_next(replace(old, id=stored.id + 1, highest_field_id=highest, time_ms=now_ms))
+            _take_back_not_null(table, stored, back, after_id=0 if newest is None else newest.id)
         raise
+
+
+def _take_back_not_null(table: Table, stored: TableSchema, back: TableSchema, *, after_id: int) -> None:
+    """Let columns be null that came back and that rows lack which others committed under the schema in between."""
+    required = required_ids(back) - required_ids(stored)
+    committed = (snapshot for snapshot in table.snapshots() if snapshot.id > after_id)
+    if required and any(snapshot.schema_id == stored.id for snapshot in committed):
+        fields = tuple(replace(field, nullable=field.nullable or field.id in required) for field in back.fields)
+        table.context.schemas.store_next(replace(back, id=back.id + 1, fields=fields))

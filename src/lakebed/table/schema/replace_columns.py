@@ -10,7 +10,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.table.model.model import DataField, TableSchema
 from lakebed.table.model.types import arrow_type, comment_of_arrow, parse_type, type_of_arrow, with_field_ids
-from lakebed.table.schema.schema import bucket_keys, new_schema, set_options
+from lakebed.table.schema.schema import bucket_keys, new_schema, required_ids, set_options
 
 
 def replace_columns(
@@ -24,7 +24,8 @@ def replace_columns(
     """Return the next schema, with other columns and the same keys. It is for a commit that replaces all rows.
 
     A column with the name and the type of an old one is the same column; every other one is new. So older versions,
-    which have their own schemas, stay as they are.
+    which have their own schemas, stay as they are. A rollback to one shows its rows under the columns of today, as
+    after any change of columns: values in a column that is the same one, null in a new one. So none becomes NOT NULL.
 
     Args:
         columns: all of them, in order.
@@ -34,8 +35,8 @@ def replace_columns(
 
     Returns: `schema` itself when nothing changes.
 
-    Raises `InvalidRequest`: other keys, a key column that is missing or has another type, or what `set_options` and
-    `new_schema` refuse.
+    Raises `InvalidRequest`: other keys, a key column that is missing or has another type, a column that is NOT NULL and
+    was not so before, or what `set_options` and `new_schema` refuse.
     """
     wanted = schema.primary_keys if primary_keys is None else tuple(primary_keys)
     for what, old, new in (
@@ -62,6 +63,7 @@ def replace_columns(
         comment=schema.comment,
         time_ms=schema.time_ms,
     )
+    _check_nullable(schema, checked)
     if checked.fields == schema.fields and checked.options == schema.options:
         return schema
     return replace(checked, id=schema.id + 1, highest_field_id=max(highest, schema.highest_field_id))
@@ -83,6 +85,18 @@ def _number_columns(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataF
         fields.append(DataField(next_id, column.name, parsed.text, nullable=column.nullable, description=comment))
         next_id = after
     return fields, next_id - 1
+
+
+def _check_nullable(old: TableSchema, new: TableSchema) -> None:
+    required = required_ids(old)
+    for field in new.fields:
+        if not field.nullable and field.id not in required:
+            raise InvalidRequest(
+                f"Column {field.name!r} cannot become NOT NULL: older versions have rows without a value for it, which "
+                "a rollback would show. Leave NOT NULL out, or drop the table first.",
+                kind="invalid_replace",
+                column=field.name,
+            )
 
 
 def _layout_error(sentence: str) -> InvalidRequest:

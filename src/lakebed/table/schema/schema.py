@@ -308,6 +308,11 @@ def unknown_column(name: str, known: Collection[str], *, what: str = "Column") -
     return InvalidRequest(f"{what} {name!r} does not exist: {hint}", kind="unknown_column", column=name)
 
 
+def required_ids(schema: TableSchema) -> set[int]:
+    """The ids of the columns that are NOT NULL."""
+    return {field.id for field in schema.fields if not field.nullable}
+
+
 def require_column(schema: TableSchema, name: str) -> DataField:
     """The column of that name. Raises `InvalidRequest` with the nearest name when there is none."""
     field = schema.field_by_name(name)

@@ -28,7 +28,7 @@ from lakebed.table.model.options import (
     TableOptions,
 )
 from lakebed.table.model.options import check_writable as check_options_writable
-from lakebed.table.schema.schema import bucket_function, bucket_keys
+from lakebed.table.schema.schema import bucket_function, bucket_keys, required_ids
 
 UNAWARE_BUCKET = -1
 """Option ``bucket`` of a table that places rows anywhere; its files are in bucket 0. DO NOT CHANGE: on disk."""
@@ -95,13 +95,14 @@ def file_settings(schema: TableSchema) -> FileSettings:
 def writes_alike(schema: TableSchema, newest: TableSchema, *, upserts: bool) -> bool:
     """Whether files and changelogs that were written by one schema are right in a table with another one.
 
-    Columns may differ: files are read by field id. But an upsert into a primary-key table needs each column that the
-    newest schema has more, as new rows do (`conform`): null would erase stored values.
+    Columns may differ: files are read by field id. But a column that is NOT NULL must have been so when they were
+    written, and an upsert into a primary-key table needs each column that the newest schema has more, as new rows do
+    (`conform`): null would erase stored values.
 
     Args:
         upserts: the files replace rows of the same keys.
     """
-    if _options_of_writes(schema) != _options_of_writes(newest):
+    if _options_of_writes(schema) != _options_of_writes(newest) or required_ids(newest) - required_ids(schema):
         return False
     if not (upserts and newest.primary_keys):
         return True
