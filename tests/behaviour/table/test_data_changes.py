@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.table.changes.incremental import diff_scans
+from lakebed.table.schema.schema import drop_not_null
 from lakebed.table.table import Table
 from lakebed.testing import seed_count
 
@@ -90,6 +91,21 @@ def test_a_column_with_the_name_of_the_kinds_is_said() -> None:
     table.rename_column("_row_kind", "kind")
     table.upsert(pa.table({"id": [1], "kind": ["x"]}))
     assert table.changes(None).to_pylist() == [{"id": 1, "kind": "x", "_row_kind": "+I"}]
+
+
+def test_a_difference_to_an_older_version_has_the_nulls_of_the_later_one() -> None:
+    """The older version's column is NOT NULL, and may be null since: both directions have the same rows."""
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string(), nullable=False)])
+    table = Table.create(open_store("memory://diff-nulls"), name="t", schema=schema)
+    table.append(pa.table({"id": [1], "v": ["a"]}).cast(schema))
+    table.context.schemas.store_next(drop_not_null(table.schema, "v"))
+    table.append(pa.table({"id": [2], "v": pa.array([None], pa.string())}))
+    back = table.diff(2, 1)
+    assert back.removed.to_pylist() == table.diff(1, 2).added.to_pylist() == [{"id": 2, "v": None}]
+    assert (back.counts, table.read(version=1).schema.field("v").nullable) == (
+        {"added": 0, "removed": 1, "changed": 0},
+        False,
+    )
 
 
 def test_a_difference_names_rows_added_removed_and_changed() -> None:

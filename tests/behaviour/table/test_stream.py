@@ -14,6 +14,7 @@ from lakebed.objects.open import open_store
 from lakebed.table.changes.stream import Bound, StreamBatch, StreamOffset, StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.read.read import read_split_table
+from lakebed.table.schema.schema import drop_not_null
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -176,6 +177,20 @@ def refused(kind: str, group: type[LakebedError], run: Any) -> None:
         run()
     assert raised.value.kind == kind, raised.value
     assert len(raised.value.message) < 400
+
+
+def test_a_stream_that_reads_a_column_as_not_null_says_that_it_may_be_null() -> None:
+    """It would give null to readers that rely on the column."""
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string(), nullable=False)])
+    table = Table.create(open_store("memory://stream-nulls"), name="t", schema=schema)
+    table.append(pa.table({"id": [1], "v": ["a"]}).cast(schema))
+    following, start = stream(table), stream(table, start="latest").first()
+    table.context.schemas.store_next(drop_not_null(table.schema, "v"))
+    table.append(pa.table({"id": [2], "v": pa.array([None], pa.string())}))
+    with pytest.raises(InvalidRequest, match="Column 'v' of t lost its NOT NULL before snapshot 2"):
+        following.advance(start, Limits())
+    again = stream(table)
+    assert read(table, again.plan(start, again.advance(start, Limits()))) == [{"id": 2, "v": None}]
 
 
 def test_a_stream_that_would_leave_out_rows_ends_with_a_sentence() -> None:

@@ -392,7 +392,7 @@ def publish(world: SqlWorld) -> None:
     line, made = world.main, world.lines["b"]
     statement = "CALL lake.sys.fast_forward('db.t', 'b')"
     if world.fork != (line.latest_id, line.schema_changes):
-        assert refused(world, statement, "Main has moved") is not None
+        assert refused(world, statement, "Main has moved", "columns or options of main were changed") is not None
         world.check("main")
         return
     world.run(statement)

@@ -23,7 +23,7 @@ from lakebed.spark.catalog.verb import COLUMNS_CHANGED, Resolved, Session, Table
 from lakebed.spark.plan.types import arrow_schema_of
 from lakebed.table.model.model import TableSchema
 from lakebed.table.schema.replace_columns import replace_columns
-from lakebed.table.schema.schema import decode_schema, encode_schema, required_ids
+from lakebed.table.schema.schema import decode_schema, encode_schema, with_nulls_of
 from lakebed.table.table import Table
 
 
@@ -97,8 +97,7 @@ def next_schema(table: Table, staged: TableSchema) -> Iterator[None]:
 
 def _take_back_not_null(table: Table, stored: TableSchema, back: TableSchema, *, after_id: int) -> None:
     """Let columns be null that came back and that rows lack which others committed under the schema in between."""
-    required = required_ids(back) - required_ids(stored)
+    relaxed = with_nulls_of(back, stored)
     committed = (snapshot for snapshot in table.snapshots() if snapshot.id > after_id)
-    if required and any(snapshot.schema_id == stored.id for snapshot in committed):
-        fields = tuple(replace(field, nullable=field.nullable or field.id in required) for field in back.fields)
-        table.context.schemas.store_next(replace(back, id=back.id + 1, fields=fields))
+    if relaxed != back and any(snapshot.schema_id == stored.id for snapshot in committed):
+        table.context.schemas.store_next(replace(relaxed, id=back.id + 1))

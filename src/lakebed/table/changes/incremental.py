@@ -37,7 +37,7 @@ from lakebed.table.read.read import ONE_SHOT_BYTES_MAX, ReadPlan, read_split_tab
 from lakebed.table.read.row_diff import Parts, diff_buckets, diff_splits, group_splits, refuse_nested
 from lakebed.table.read.scan import Scan, scan_snapshot
 from lakebed.table.read.vectors import has_option, with_vectors
-from lakebed.table.schema.schema import require_column
+from lakebed.table.schema.schema import require_column, with_nulls_of
 from lakebed.texts import html_table
 
 
@@ -80,13 +80,14 @@ def plan_diff(
 
 
 def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
-    """Scans of two versions with the columns of the second."""
+    """Scans of two versions with the columns of the second; null is in them where it may be in a later first one."""
     before, after = (resolve(branch, version=version).snapshot for version in (start, end))
     branch = branch.look()
-    return (
-        scan_snapshot(branch, before, schema_id=after.schema_id),
-        scan_snapshot(branch, after, schema_id=after.schema_id),
-    )
+    schema = branch.schemas.load(after.schema_id)
+    if before.schema_id > schema.id:
+        schema = with_nulls_of(schema, branch.schemas.load(before.schema_id))
+    was, now = (Scan(branch, snapshot=snapshot, schema=schema, rows={}) for snapshot in (before, after))
+    return was, now
 
 
 def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Snapshot) -> pa.Table:

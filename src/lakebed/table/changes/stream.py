@@ -53,7 +53,7 @@ from lakebed.table.codec.manifest import DELETE, NO_ENTRIES
 from lakebed.table.commit.vector_update import has_deleted
 from lakebed.table.files.splits import plan_splits
 from lakebed.table.model.changelog_options import Producer
-from lakebed.table.model.model import ROLLED_BACK_TO, Snapshot, Split, TableSchema, VectorPlace
+from lakebed.table.model.model import ROLLED_BACK_TO, DataField, Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.model.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.read.read import ReadPlan
 from lakebed.table.read.vectors import may_have_vectors, skips_level_0, vectors_of, with_vectors
@@ -482,9 +482,8 @@ class TableStream:
         schema = self._branch.schemas.load(snapshot.schema_id)
         by_id = {column.id: column for column in schema.fields}
         for column in self._schema.fields:
-            now = by_id.get(column.id)
-            if schema.id > self._schema.id and (now is None or now.type != column.type):
-                became = "was dropped" if now is None else f"became {now.type}"
+            became = _became(column, by_id.get(column.id))
+            if schema.id > self._schema.id and became is not None:
                 raise InvalidRequest(
                     f"Column {column.name!r} of {self._branch.name} {became} before snapshot {snapshot.id}, and the "
                     "stream still reads it as it was: start the query again, it continues where it is.",
@@ -605,3 +604,12 @@ def deletion_found(name: str) -> InvalidRequest:
         "deletions out (option removals=skip).",
         kind="rows_removed",
     )
+
+
+def _became(column: DataField, now: DataField | None) -> str | None:
+    """What became of a column that a stream reads as it was; None: it reads it still."""
+    if now is None:
+        return "was dropped"
+    if now.type != column.type:
+        return f"became {now.type}"
+    return "lost its NOT NULL" if now.nullable and not column.nullable else None

@@ -313,6 +313,13 @@ def required_ids(schema: TableSchema) -> set[int]:
     return {field.id for field in schema.fields if not field.nullable}
 
 
+def with_nulls_of(schema: TableSchema, other: TableSchema) -> TableSchema:
+    """The schema with columns that may be null where the other one has no such column, or lets it be null."""
+    required = required_ids(other)
+    fields = (replace(field, nullable=field.nullable or field.id not in required) for field in schema.fields)
+    return replace(schema, fields=tuple(fields))
+
+
 def require_column(schema: TableSchema, name: str) -> DataField:
     """The column of that name. Raises `InvalidRequest` with the nearest name when there is none."""
     field = schema.field_by_name(name)
