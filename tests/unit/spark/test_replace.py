@@ -275,6 +275,20 @@ def test_partitions_are_overwritten_by_a_condition(ask: Ask, table: Table) -> No
     assert ask("begin_write", table="db.t", **body)["error"]["kind"] == "inexact_overwrite"
 
 
+@pytest.mark.parametrize(("name", "stays"), [("ALWAYS_FALSE", [(1, "a")]), ("ALWAYS_TRUE", [])])
+def test_a_table_without_partitions_is_overwritten_by_a_constant(
+    ask: Ask, lake: Lake, name: str, stays: list[tuple[Any, ...]]
+) -> None:
+    """All of its rows go, or none."""
+    table = lake.create_table("db.w", pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    table.append(pa.table({"id": [1], "v": ["a"]}))
+    replaced = {"where": [{"name": name, "children": []}]}
+    types = {"id": "long", "v": "string"}
+    result = written(ask, pa.table({"id": [2], "v": ["new"]}), types, table="db.w", replaced=replaced)
+    assert ask("commit", table="db.w", results=[result], replaced=replaced)["ok"] == {"snapshot_id": 2}
+    assert rows_in(table) == [*stays, (2, "new")]
+
+
 ROWS = {"id": "long", "v": "string", "p": "integer"}
 
 

@@ -13,7 +13,9 @@ from worlds.sql.world import NAME, PARTITIONS, SqlWorld, refused
 
 EVER: Final = "2200-01-01 00:00:00"
 DYNAMIC: Final = "spark.sql.sources.partitionOverwriteMode"
-INEXACT: Final = ("can be overwritten only by comparisons", "cannot translate expression to source filter")
+INEXACT: Final = ("can be overwritten only by comparisons", "cannot translate expression to source filter",
+    "The overwrite is of the partition")  # fmt: skip
+"""How REPLACE WHERE is refused; the last is of a condition that is what PARTITION says, and of rows of another one."""
 
 
 def _line(world: SqlWorld) -> tuple[str, Line]:

@@ -67,7 +67,9 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
             decoded = decode_rows(partitions, [field.type for field in fields])
             columns = dict(zip((column.name for column in fields), decoded, strict=True))
             if where is not None:
-                return pc.fill_null(mask_of(where, pa.table(decoded, schema=arrow_schema(fields))), False)
+                # One column more, or a table without partition columns would have no rows to ask about.
+                rows = pa.table([*decoded, partitions], names=[*columns, ""])
+                return pc.fill_null(mask_of(where, rows), False)
             for name, value in wanted.items():
                 hit = pc.and_(hit, equal_value(columns[name], value))
         return hit
