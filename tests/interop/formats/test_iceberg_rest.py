@@ -21,8 +21,10 @@ from lakebed import Lake, Table
 from lakebed.lake.imports import import_table
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from lakebed.spark.catalog.replace import next_schema
 from lakebed.table.imports import ImportOptions
 from lakebed.table.model.types import arrow_field
+from lakebed.table.schema.replace_columns import replace_columns
 from worlds.table import nested_columns
 from worlds.table.nested_columns import canonical
 
@@ -120,6 +122,33 @@ def test_versions_tags_and_branches_of_an_append_table(lake: Lake, catalog: Any)
     compare(table, fresh)
     tagged = loaded.refs()["month-06"].snapshot_id  # older metadata still reads what a tag pins
     assert plain(loaded.scan(snapshot_id=tagged).to_arrow()) == plain(table.read(version="month-06"))
+
+
+def replace_table(table: Table, rows: pa.Table) -> None:
+    """Replace columns and rows, as REPLACE TABLE does."""
+    columns = replace_columns(table.refresh(), rows.schema, partition_keys=(), primary_keys=None, options={})
+    with next_schema(table, columns):
+        table.overwrite(rows)
+
+
+def test_versions_of_a_replaced_table(lake: Lake, catalog: Any) -> None:
+    """Columns that are computed anew, go, come back and change their type; rollbacks, a tag and a branch in between."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64()), ("v", pa.string()), ("made", pa.int32())]))
+    table.append(pa.table({"id": [1], "v": ["a"], "made": [10]}).cast(table.arrow_schema))
+    table.create_tag("first")
+    replace_table(table, pa.table({"id": [2], "made": pa.array([20], pa.int32())}))
+    replace_table(table, pa.table({"made": ["thirty"], "id": [3], "v": ["c"]}))
+    table.rollback_to_as_latest(1)
+    table.create_branch("trial", snapshot_id=2)
+    lake.table("db.t", branch="trial").append(pa.table({"made": ["forty"], "id": [4], "v": ["d"]}))
+    table.rollback_to_as_latest(2)
+    table.append(pa.table({"made": ["fifty"], "id": [5], "v": ["e"]}))
+    loaded = catalog.load_table("db.t")
+    assert set(loaded.refs()) == {"main", "first", "trial"}
+    held = [("id", "v", "made"), ("id", "made"), *[("made", "id", "v")] * 4]
+    shown = [loaded.scan(snapshot_id=number).to_arrow().column_names for number in range(1, 7)]
+    assert shown == [list(names) for names in held]
+    assert compare(table, loaded) == [(2, None, None), (5, "fifty", "e")]
 
 
 def test_filters_are_pruned_and_agree(lake: Lake, catalog: Any) -> None:
