@@ -14,7 +14,6 @@ import ctypes
 import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -604,23 +603,20 @@ class FileReader:
 
     def read_chunk(self, tail: Tail, pages: Pages, first: int, behind: int, *, sequence: int | None) -> Chunk:
         """The rows of the neighbouring pages [first, behind) of a mapped file up to a sequence; there may be none."""
-        parts = read_mapped_pages(tail, first, behind, path=self._path)
+        bodies = read_mapped_pages(tail, first, behind, path=self._path)
         flags = tail.flags[pages.blocks[first] : pages.blocks[behind - 1] + 1]
-        page = first
+        place = 0
         try:
             if sequence is None and all(map(PLAIN.__and__, flags)):
                 keys: list[bytes] = []
                 values: list[bytes] = []
-                for page, (content, bounds) in enumerate(parts, first):  # noqa: B007
-                    add_pairs(content, bounds, keys, values)
+                add_pairs(bodies, keys, values)
                 return Chunk(keys, values, ())
             rows: list[Row] = []
-            for content, bounds in parts:
-                for start, end in pairwise(bounds):
-                    rows += rows_of_page(bytes(content[start:end]))
-                    page += 1
+            for place, body in enumerate(bodies):  # noqa: B007
+                rows += rows_of_page(bytes(body))
         except BadPageError as error:
-            raise self._bad_page_error(tail, pages.blocks[page + error.place]) from error
+            raise self._bad_page_error(tail, pages.blocks[first + place + error.place]) from error
         return chunk_of_rows(rows if sequence is None else [row for row in rows if row.sequence <= sequence])
 
     def _load(self, tail: Tail, number: int) -> Block:

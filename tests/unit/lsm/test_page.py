@@ -123,7 +123,7 @@ def test_the_value_of_a_key_alone() -> None:
     for place in (0, 3, 4):
         for page in (contents[place], memoryview(contents[place])):
             pairs: tuple[list[bytes], list[bytes]] = ([], [])
-            add_pairs(page, (0, len(page)), *pairs)
+            add_pairs([page], *pairs)
             assert pairs == ([row.key for row in pages[place]], [row.value for row in pages[place]])
 
 
@@ -346,10 +346,11 @@ def offset_of_damage(reader: FileReader, row: Row) -> int | None:
     return None
 
 
-def test_damage_under_a_map(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", ["lz4", None])
+def test_damage_under_a_map(tmp_path: Path, compression: Compression | None) -> None:
     """A changed byte of a mapped file is `Corruption` with the place of its page; other pages answer."""
     store = open_store(str(tmp_path))
-    meta = written(store)
+    meta = written(store, compression=compression)
     body = (tmp_path / "x").read_bytes()
     for place in range(0, meta.size_bytes, meta.size_bytes // 40):
         (tmp_path / "x").unlink()
