@@ -207,7 +207,7 @@ class FileReader:
         page = bisect_right(pages.keys or pages.load_keys(tail), key) - 1
         if page < 0:
             return None
-        entry = start, _, length, _, number, _, flags = read_page_entry(pages.octets, PAGE_ENTRY_BYTES * page)
+        entry = start, _, length, raw_length, number, _, flags = read_page_entry(pages.octets, PAGE_ENTRY_BYTES * page)
         if flags & CONTINUES:
             return ROWS_DECIDE
         entries, name, cache = self._entries, self._name, self._cache
@@ -220,7 +220,9 @@ class FileReader:
             return ROWS_DECIDE  # what is read by a request is read once, also if the cache does not keep it
         if cache.has_space:
             return self._load(tail, number).find_value(key, sequence=sequence)
-        cached = entries.get((name, _PAGES - page))
+        # To check and copy a page that is mapped as it is takes less time than to keep it.
+        is_compressed = length != raw_length
+        cached = entries.get((name, _PAGES - page)) if is_compressed else None
         if cached is not None:
             cached.used = True
             body: bytes = cached.value
@@ -231,7 +233,7 @@ class FileReader:
         except BadPageError as error:
             raise self._bad_page_error(tail, number) from error
         # What a filter lets pass in vain would put out what is asked for.
-        if cached is None and value is not None and cache.wants(name, _PAGES - page):
+        if is_compressed and cached is None and value is not None and cache.wants(name, _PAGES - page):
             cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return value
 
@@ -629,14 +631,16 @@ class FileReader:
         return block
 
     def _page(self, tail: Tail, pages: Pages, page: int) -> bytes:
-        """One page, from the cache, or into it if that wants it."""
+        """One page, from the cache, or into it if that wants it, unless it is mapped and not compressed."""
+        start, end = pages.bounds[page], pages.bounds[page + 1]
+        if tail.mapped is not None and end - start == pages.raw_lengths[page]:
+            return decode_page(tail, page, tail.mapped[start:end], path=self._path)
         name, cached_as = self._name, _PAGES - page
         entry = self._entries.get((name, cached_as))
         if entry is not None:
             entry.used = True
             kept: bytes = entry.value
             return kept
-        start, end = pages.bounds[page], pages.bounds[page + 1]
         stored = self._read(start, end) if tail.mapped is None else tail.mapped[start:end]
         body = decode_page(tail, page, stored, path=self._path)
         if self._cache.wants(name, cached_as):

@@ -278,6 +278,19 @@ def test_a_page_that_does_not_have_the_key_is_not_kept(tmp_path: Path) -> None:
     assert len(cache) == count + 1
 
 
+def test_a_mapped_page_that_is_not_compressed_is_not_kept(tmp_path: Path) -> None:
+    """However often a full cache is asked for its keys, by either way to a single one; they are found."""
+    store = open_store(str(tmp_path))
+    cache = BlockCache(1 << 20)
+    cache.put("other", 0, b"", size_bytes=int(0.95 * (1 << 20)))
+    reader = FileReader(store, "x", meta=written(store, compression=None), cache=cache)
+    tail, count = reader.tail(), len(cache)
+    for row in 3 * ROWS[::500]:
+        assert reader.find_value(tail, row.key) == row.value
+        assert reader.get(row.key) == [row]
+    assert len(cache) == count
+
+
 @pytest.mark.parametrize("share", [0, 2, 8])
 def test_pages_that_compression_hardly_makes_smaller(tmp_path: Path, share: int) -> None:
     """They are stored as they are, and read like others, alone, together and in blocks, beside some that are not.
