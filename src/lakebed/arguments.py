@@ -1,8 +1,8 @@
 """Arguments of public verbs, checked by their declared types: a wrong one is one sentence, before anything is done.
 
-Owns: `check_arguments`, with which a class checks its verbs, and `check_keywords` for ``**options``. The check reads
-the words of annotations and knows those that are listed here; what has another annotation, such as rows, predicates
-and times, checks itself. Truth values are not checked, as in Python.
+Owns: `check_arguments`, with which a class checks its verbs, `check_function` for one of a module, and `check_keywords`
+for ``**options``. The check reads the words of annotations and knows those that are listed here; what has another
+annotation, such as rows, predicates and times, checks itself. Truth values are not checked, as in Python.
 
 Invariants: an argument of the declared type passes unchanged; numbers of numpy are numbers.
 """
@@ -12,14 +12,17 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from lakebed.errors import InvalidRequest
 from lakebed.texts import LONG_MAX, did_you_mean, format_value
 
 C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
+Check = Callable[[object], bool]
 Long = int
 """What is stored, and other clients read: a whole number of 64 bits."""
 
@@ -51,7 +54,32 @@ def _is_utf_8(value: object) -> bool:
         return False
 
 
-_KINDS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
+def _is_a(name: str) -> Check:
+    """Whether a value is of the class of this name, which may be one that is loaded on first use."""
+    return lambda value: any(it.__name__ == name for it in type(value).__mro__)
+
+
+def _are_several(name: str) -> Check:
+    fits = _is_a(name)
+    return lambda value: isinstance(value, Collection) and all(map(fits, value))
+
+
+def _is_iterable(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+
+
+_OPTIONS: Final = ("CollectionOptions", "CollectorOptions", "ReaderOptions", "RepositoryOptions")
+_FUNCTIONS: Final = (
+    "ProgressCall",
+    "Callable[[Any], None]",
+    "Callable[[CompactProgress], None]",
+    "Callable[[CopyProgress], None]",
+    "Callable[[Progress], None]",
+    "Callable[[int, int], None]",
+    "Callable[[int], None]",
+)
+
+_KINDS: Final[Mapping[str, tuple[str, Check]]] = {
     "None": ("None", lambda value: value is None),
     "str": ("a text", lambda value: isinstance(value, str)),
     "int": ("a whole number", _is_whole),
@@ -64,6 +92,26 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
     "Columns": ("a mapping of names", _is_mapping),
     "Mapping[str, object]": ("a mapping of names", _is_mapping),
     "Mapping[str, str]": ("a mapping of names to texts", _has_texts),
+    "Mapping[str, int]": (
+        "a mapping of names to whole numbers",
+        lambda value: _is_mapping(value) and all(map(_is_whole, value.values())),  # type: ignore[attr-defined]
+    ),
+    "Sequence[str]": ("several texts", _are_texts),
+    "Sequence[Blocked]": ("several texts", _are_texts),
+    "Sequence[ImportSource]": ("several ImportSource", _are_several("ImportSource")),
+    "Sequence[Webhook]": ("several Webhook", _are_several("Webhook")),
+    "Iterable[str]": ("several texts", _is_iterable),
+    "Iterable[tuple[str, Entry]]": ("pairs of a path and an entry", _is_iterable),
+    "pa.RecordBatch": ("a RecordBatch", _is_a("RecordBatch")),
+    "pa.Table": ("a Table of Arrow", _is_a("Table")),
+    "os.PathLike[str]": ("a path", lambda value: isinstance(value, os.PathLike)),
+    "Url": ("a URL", lambda value: isinstance(value, (str, os.PathLike))),
+    "ObjectStore": ("an object store", lambda value: hasattr(value, "list_with_delimiter")),
+    "Environment": ("an Environment", _is_a("Environment")),
+    "DuckDBPyConnection": ("a connection of DuckDB", lambda value: hasattr(value, "register")),
+    "RefsDump": ("a RefsDump", _is_a("RefsDump")),
+    **{name: (name, _is_a(name)) for name in _OPTIONS},
+    **dict.fromkeys(_FUNCTIONS, ("a function", callable)),
 }
 """By the words of an annotation: what an argument is, and whether a value is one."""
 
@@ -74,9 +122,18 @@ def check_arguments(cls: C) -> C:
     Cost: a few microseconds a call.
     """
     for name, method in list(vars(cls).items()):
-        if inspect.isfunction(method) and not name.startswith("_"):
+        if name.startswith("_"):
+            continue
+        if inspect.isfunction(method):
             setattr(cls, name, _check_calls(method))
+        elif isinstance(method, classmethod):
+            setattr(cls, name, classmethod(_check_calls(method.__func__)))
     return cls
+
+
+def check_function(function: F) -> F:
+    """As `check_arguments`, for a function of a module."""
+    return _check_calls(function, is_method=False)
 
 
 def check_keywords(given: Mapping[str, object], known: type) -> None:
@@ -92,31 +149,33 @@ def check_keywords(given: Mapping[str, object], known: type) -> None:
         _check(name, value, getattr(declared, "__forward_arg__", str(declared)))
 
 
-def _check_calls(method: Callable[..., Any]) -> Callable[..., Any]:
+def _check_calls(method: F, *, is_method: bool = True) -> F:
     parameters = inspect.signature(method).parameters.values()
     declared = {it.name: str(it.annotation) for it in parameters if it.kind is not it.VAR_KEYWORD}
     named = {name: annotation for name, annotation in declared.items() if _choices(annotation)}
     if not named:
         return method
-    names = [it.name for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)][1:]
+    names = [it.name for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
     rest = next((it.name for it in parameters if it.kind is it.VAR_POSITIONAL), None)
 
     @functools.wraps(method)
-    def call(self: object, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         for place, value in enumerate(args):
+            if is_method and not place:  # self, or the class
+                continue
             name = names[place] if place < len(names) else rest
             if name in named:
                 _check(name, value, named[name])
         for name, value in kwargs.items():
             if name in named:
                 _check(name, value, named[name])
-        return method(self, *args, **kwargs)
+        return method(*args, **kwargs)
 
-    return call
+    return cast("F", call)
 
 
 @functools.cache
-def _choices(annotation: str) -> tuple[tuple[str, Callable[[object], bool]], ...]:
+def _choices(annotation: str) -> tuple[tuple[str, Check], ...]:
     """What an argument may be; empty: anything."""
     words = annotation.split(" | ")
     return tuple(_KINDS[word] for word in words) if all(word in _KINDS for word in words) else ()

@@ -87,6 +87,7 @@ COMMANDS: list[tuple[str, int]] = [
     ("repo commit LAKE rep main -m first", 0),
     ("repo log LAKE rep main", 0),
     ("repo show LAKE rep main", 0),
+    ("repo why LAKE rep main", 0),
     ("repo ls LAKE rep main", 0),
     ("repo stat LAKE rep main a.csv", 0),
     ("repo get LAKE rep main a.csv", 0),

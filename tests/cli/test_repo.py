@@ -249,6 +249,31 @@ def test_staging_is_compacted(repo: Cli, file: Path) -> None:
 
 
 @pytest.mark.parametrize("home", ["folder", "beside", "http"], indirect=True)
+def test_why_a_commit_is_kept(repo: Cli, file: Path) -> None:
+    """Branches and tags that keep its objects, until when, or that none does."""
+    repo("put", "main", "a", file)
+    made = repo("commit", "main", "-m", "a", "--json").json["id"]
+    repo("tag", "v1")
+    answer = repo("why", "v1", "--json").json
+    assert (answer["version"], [pin["name"] for pin in answer["pins"]]) == (made, ["main", "v1"])
+    assert [pin["expires_ms"] is None for pin in answer["pins"]] == [True, True]
+    told = repo("why", made[:12]).out.splitlines()
+    assert told[0] == "Its objects are kept by branch main, tag v1."
+    assert told[1].strip() == f"branch main (version {made[:12]})"
+    assert told[2].strip() == f"tag v1 (version {made[:12]})"
+    repo("put", "main", "b", file)
+    repo("commit", "main", "-m", "b")
+    repo("drop-tag", "v1", "--yes")
+    repo("set-retention", "7")
+    assert ", until " in repo("why", made).out
+    repo("branch", "late")
+    repo("put", "late", "c", file)
+    lost = repo("commit", "late", "-m", "b", "--json").json["id"]
+    repo("drop-branch", "late", "--yes")
+    assert "No branch or tag keeps its objects" in repo("why", lost).out
+    assert "mian" in repo("why", "mian", code=exits.NOT_FOUND).err
+
+
 def test_branches_and_tags(repo: Cli, file: Path) -> None:
     """They are made, listed, protected, deleted and brought back."""
     repo("put", "main", "a", file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -341,3 +342,19 @@ def test_an_import_of_a_wrong_source_leaves_no_repository(cli: Cli, tmp_path: Pa
     assert not lake.exists()
     imported = cli(*command, GOLDEN / "namespace", *refs)
     assert imported.code == exits.OK, imported.err
+
+
+def test_an_import_that_a_server_refuses_goes_on(cli: Cli, tmp_path: Path, use: Callable[..., None]) -> None:
+    """The server looks at the source when the repository is made: the error says so, and the right source fills it."""
+    golden = tmp_path / "golden"
+    shutil.copytree(GOLDEN / "namespace", golden)
+    options = ServerOptions(durable=False, import_from=[str(tmp_path)])
+    with start_server(tmp_path / "lake", options=options) as running:
+        use(running.started.access_key, running.started.secret)
+        command = ("repo", "import-lakefs", running.started.endpoint, "analytics", "--refs", GOLDEN / "refs.json")
+        wrong = (*command, "--from", tmp_path / "wrong")
+        refused(cli(*wrong), exits.NOT_FOUND, "The repository analytics was made for it: import again, or drop it.")
+        assert "was made for it" not in cli(*wrong).err
+        answer = cli(*command, "--from", golden)
+        assert answer.code == exits.OK, answer.err
+        assert [row["branch"] for row in cli("repo", "branches", running.started.endpoint, "analytics", "--json").json]

@@ -81,8 +81,8 @@ _GROUPS: Final = (
             "repo_lakefs": ("import-lakefs", "export-lakefs"),
             "repo_objects": ("put", "get", "ls", "stat", "rm", "import"),
             "repo_versions": (
-                *("commit", "log", "show", "diff", "status", "merge", "revert", "cherry-pick", "reset", "rebase"),
-                *("compact", "blame"),
+                *("commit", "log", "show", "why", "diff", "status", "merge", "revert", "cherry-pick", "reset"),
+                *("rebase", "compact", "blame"),
             ),
         },
     ),

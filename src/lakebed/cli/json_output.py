@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import output
+from lakebed.texts import utc
 
 if TYPE_CHECKING:
     from lakebed.fsck.model import CheckReport
-    from lakebed.reclaim.model import CollectionReport, Pin, Version
+    from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
 
 _DELETIONS_SHOWN_MAX = 20
 
@@ -37,6 +38,24 @@ def of_pin(pin: Pin) -> dict[str, Any]:
         "expires_ms": pin.expires_ms,
         "bytes_alone": pin.bytes_alone,
     }
+
+
+def short_id(version: str) -> str:
+    """A commit by its beginning; other versions are numbers."""
+    return version[:12] if len(version) == 64 else version
+
+
+def print_explanation(explanation: Explanation, *, json: bool, is_version: bool = False) -> None:
+    """Print why an object is kept, or with `is_version` a version, which then has no path, and until when."""
+    if json:
+        subject = {"version" if is_version else "path": explanation.path}
+        pins = [of_pin(pin) for pin in explanation.pins]
+        output.document({**subject, "sentence": explanation.sentence, "pins": pins})
+        return
+    output.sentence(explanation.sentence)
+    for pin in explanation.pins:
+        until = "" if pin.expires_ms is None else f", until {utc(pin.expires_ms)}"
+        output.sentence(f"  {pin.kind} {pin.name} (version {short_id(pin.version)}{until})")
 
 
 def of_report(report: CollectionReport) -> dict[str, Any]:

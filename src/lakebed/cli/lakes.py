@@ -9,6 +9,7 @@ from lakebed.cli import arguments, exits, json_output, output
 from lakebed.cli.command import Deletion
 from lakebed.cli.context import LakeCommand
 from lakebed.cli.grammar import argument, option
+from lakebed.cli.json_output import short_id
 
 SomeStore = Annotated[
     str | None,
@@ -102,7 +103,12 @@ class History(LakeCommand, name="history"):
         output.grid(
             ("store", "version", "created", "what"),
             [
-                (version.store, _short_id(version.id), output.ago(version.created_ms), output.brief(version.summary))
+                (
+                    version.store,
+                    short_id(version.id),
+                    output.ago(version.created_ms),
+                    output.brief(version.summary),
+                )
                 for version in versions
             ],
             right=("version",),
@@ -128,7 +134,7 @@ class Pins(LakeCommand, name="pins"):
                     pin.store,
                     pin.kind,
                     pin.name,
-                    _short_id(pin.version),
+                    short_id(pin.version),
                     *([pin.owner or "-"] if owned else []),
                     output.ago(pin.created_ms),
                     "never" if pin.expires_ms is None else output.ago(pin.expires_ms),
@@ -142,11 +148,6 @@ class Pins(LakeCommand, name="pins"):
         )
 
 
-def _short_id(version: str) -> str:
-    """A commit by its beginning; other versions are numbers."""
-    return version[:12] if len(version) == 64 else version
-
-
 class Why(LakeCommand, name="why"):
     """Say which pins and versions need an object, or when it may be deleted."""
 
@@ -158,18 +159,7 @@ class Why(LakeCommand, name="why"):
         explanation = opened.why(
             here if os.path.exists(here) and f"file://{here}".startswith(f"{opened.url}/") else self.object
         )
-        if self.json:
-            output.document(
-                {
-                    "path": explanation.path,
-                    "sentence": explanation.sentence,
-                    "pins": [json_output.of_pin(pin) for pin in explanation.pins],
-                }
-            )
-            return
-        output.sentence(explanation.sentence)
-        for pin in explanation.pins:
-            output.sentence(f"  {pin.kind} {pin.name} (version {_short_id(pin.version)})")
+        json_output.print_explanation(explanation, json=self.json)
 
 
 class Collect(Deletion, LakeCommand, name="collect"):

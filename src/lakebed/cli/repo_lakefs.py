@@ -10,7 +10,7 @@ import msgspec
 from lakebed.cli import output, standard
 from lakebed.cli.grammar import option
 from lakebed.cli.repo_context import RepositoryCommand
-from lakebed.errors import NotFound
+from lakebed.errors import LakebedError, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.path import local_path, parse_url
 from lakebed.repo.lakefs.metaranges import LakefsNamespace, RefsDump, parse_refs_dump
@@ -41,11 +41,17 @@ class ImportLakefs(RepositoryCommand, name="import-lakefs"):
         if not is_server(self.lake):
             self._check_source(dump)
         with self.writing_all(create=True) as repositories, output.progress("importing"):
-            if repositories.exists(self.repository):
-                repository = repositories.repository(self.repository)  # perhaps a bare one that an earlier try left
-            else:
+            is_new = not repositories.exists(self.repository)
+            if is_new:
                 repository = repositories.create(self.repository, default_branch=self.default_branch, bare=True)
-            report = repository.restore_refs(dump, url=self.source, storage_options=self.storage_options)
+            else:
+                repository = repositories.repository(self.repository)  # perhaps a bare one that an earlier try left
+            try:
+                report = repository.restore_refs(dump, url=self.source, storage_options=self.storage_options)
+            except LakebedError as error:
+                if is_new:  # another import may be filling it: it is not dropped
+                    error.add_note(f"The repository {self.repository} was made for it: import again, or drop it.")
+                raise
         facts = {
             "repository": self.repository,
             "commits": report.commit_count,

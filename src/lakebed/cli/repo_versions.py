@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from lakebed.cli import output
+from lakebed.cli import json_output, output
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.repo_checks import check_change, check_clean
@@ -126,6 +126,17 @@ class Show(RepositoryCommand, name="show"):
             ("metadata", output.options_text(facts["metadata"])),
         ]
         output.facts(rows)
+
+
+class Why(RepositoryCommand, name="why"):
+    """Say which branches and tags keep the objects of a commit, and until when."""
+
+    reference: Reference
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            explanation = repository.why_version(self.reference)
+        json_output.print_explanation(explanation, json=self.json, is_version=True)
 
 
 class Diff(RepositoryCommand, name="diff"):

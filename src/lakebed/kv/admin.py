@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TypedDict, Unpack
 
+from lakebed.arguments import check_arguments
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.kv.database import Database
 from lakebed.kv.database_location import DatabaseLocation
@@ -26,6 +27,7 @@ from lakebed.runtime import Environment
 Url = str | os.PathLike[str]
 
 
+@check_arguments
 class DatabaseAdmin(DatabaseVerbs):
     """A database by its location: open it, or use the verbs that need no open one. Thread-safe.
 

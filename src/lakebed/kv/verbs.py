@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Self
 
+from lakebed.arguments import check_arguments
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
 from lakebed.kv.checkpoint import (
     create_checkpoint,
@@ -49,6 +50,7 @@ _PASSING_LIFETIME: Final = timedelta(hours=1)
 """Of a checkpoint that holds a version while it is cloned or restored; after a crash it stays for so long."""
 
 
+@check_arguments
 class DatabaseVerbs:
     """A database by its location, open or not. Thread-safe.
 
@@ -186,7 +188,13 @@ class DatabaseVerbs:
             InvalidRequest: an invalid name or lifetime; a destroyed or unfinished database.
         Cost: as `create_checkpoint`, and 1 GET; with a version 1 LIST + 1 GET more.
         """
-        lifetime = None if lifetime_ms is None else timedelta(milliseconds=lifetime_ms)
+        try:
+            lifetime = None if lifetime_ms is None else timedelta(milliseconds=lifetime_ms)
+        except OverflowError as error:
+            raise InvalidRequest(
+                f"A pin's lifetime is at most {timedelta.max.days:,} days, and {lifetime_ms} ms were given.",
+                kind="invalid_lifetime",
+            ) from error
         options = CheckpointOptions(name=name, lifetime=lifetime)
         number = None
         if version is not None:

@@ -16,6 +16,7 @@ Does not know: how a store keeps its versions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import lakebed.lake
-from lakebed.arguments import check_arguments
+from lakebed.arguments import check_arguments, check_function
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake import operations
@@ -48,8 +49,9 @@ if TYPE_CHECKING:  # loaded when a lake has tenants
 __all__ = ["Lake", "StoreSummary", "open_lake"]
 
 
+@check_function
 def open_lake(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     create: bool = True,
     storage_options: Mapping[str, str] | None = None,

@@ -106,6 +106,10 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
         InvalidRequest: the text is empty, its scheme is unknown, what follows the scheme is missing, or the URL
             carries credentials.
     """
+    if not isinstance(url, (str, os.PathLike)):
+        raise InvalidRequest(
+            f"A URL or a path is a text, and {type(url).__name__} was given.", kind="wrong_type", argument="url"
+        )
     text = os.fspath(url)
     if text.startswith("file:/") and not text.startswith("file://"):
         text = f"file://{text.removeprefix('file:')}"

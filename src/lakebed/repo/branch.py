@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final, Unpack, cast
 import pyarrow as pa
 from typing_extensions import Buffer
 
+from lakebed.arguments import check_arguments
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.merge import Strategy
@@ -42,6 +43,7 @@ Content = Buffer | BinaryIO | Iterable[Buffer]
 _FILE_CHUNK_BYTES: Final = 1 << 20
 
 
+@check_arguments
 class Branch(Reference):
     """A branch; made by `Repository.branch`. Thread-safe. Whether it is there shows at each call.
 

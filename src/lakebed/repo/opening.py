@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from lakebed.arguments import check_function
 from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.key_value.open import open_key_value
@@ -41,6 +42,7 @@ def is_server(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
+@check_function
 def open_repositories(
     url: str | os.PathLike[str],
     *,
@@ -142,6 +144,7 @@ def _after_owner(opening: Callable[[], KeyValue], *, wait_ms: int, environment: 
     raise backoff.reason
 
 
+@check_function
 def open_repository(
     url: str | os.PathLike[str],
     *,

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+from lakebed.arguments import check_arguments
 from lakebed.errors import NotFound
 from lakebed.objects.port import ByteRange, ObjectStore
 from lakebed.repo.directories import CopyProgress, CopyReport, download_directory
@@ -28,6 +29,7 @@ from lakebed.repo.verbs.message import texts_of
 from lakebed.repo.verbs.reading import BlameMany, Exists, Head, ListObjects, SignedUrl, Stat, StatMany
 
 
+@check_arguments
 class Reference(OverTransport):
     """Reading at a reference; made by `Repository.ref`. Thread-safe.
 

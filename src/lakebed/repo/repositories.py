@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from lakebed.arguments import check_arguments
 from lakebed.closing import Closing
 from lakebed.errors import LakebedError
 from lakebed.repo.model.model import DeletedRepository
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from lakebed.repo.transport.http_keys import RemoteAccessKeys
 
 
+@check_arguments
 class Repositories(Closing):
     """The repositories of a storage, made by `lakebed.repo.open_all`. Thread-safe. Close them, or use a ``with``."""
 

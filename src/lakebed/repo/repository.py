@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
+from lakebed.arguments import check_arguments
 from lakebed.closing import Closing
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
@@ -66,6 +67,7 @@ from lakebed.repo.verbs.versions import (
 __all__ = ["NamedCommit", "Repository"]
 
 
+@check_arguments
 class Repository(OverTransport, Closing):
     r"""One repository. Thread-safe. Close it, or use it in a ``with``, when `lakebed.repo.open` gave it.
 

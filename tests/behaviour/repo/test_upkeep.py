@@ -13,6 +13,7 @@ from lakebed.objects import open_store
 from lakebed.repo.collect.upkeep import Upkeep
 from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.heads import multipart
+from lakebed.repo.model.layout import CLOCK_PATH
 from lakebed.repo.model.options import DAY_MS, RepositoryOptions
 from lakebed.repo.records.runs import ActionRun, list_runs, new_run_id, store_run, trim_runs
 from lakebed.repo.records.superseded import list_superseded
@@ -150,3 +151,17 @@ def test_a_clock_that_is_set_forward_gives_nothing_up(home: Repositories) -> Non
     other.step_once()
     assert multipart.list_uploads(context, branch=None, prefix="") == []
     assert [report.store for report in sweep_deleted(Repositories(other))] == ["old"]
+
+
+def test_a_dry_run_shows_what_the_sweep_deletes(home: Repositories, environment: Environment) -> None:
+    """Also where another one has asked for the store's time and died; its folder is empty then."""
+    home.create("old").branch().put("b", b"3")
+    home.delete("old")
+    environment.clock.sleep(9 * 86_400)
+    store = open_store(home.url + "/old.repo", environment=environment)
+    (first,) = sweep_deleted(home, dry_run=True)
+    store.put(CLOCK_PATH, b"")
+    (planned,), (swept,) = sweep_deleted(home, dry_run=True), sweep_deleted(home)
+    assert planned.deleted_count == first.deleted_count == swept.deleted_count > 0
+    assert planned.plan == swept.plan
+    assert not list(store.list(""))

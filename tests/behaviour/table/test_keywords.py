@@ -6,6 +6,7 @@ import inspect
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -13,9 +14,12 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed import kv, repo
 from lakebed.errors import InvalidRequest
+from lakebed.kv import DatabaseAdmin
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
+from lakebed.repo import Branch, Reference, Repositories, Repository
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 
@@ -48,28 +52,33 @@ def test_a_mistyped_keyword_is_an_error(verb: Callable[[Any], object], meant: st
 
 UNCHECKED = {
     "bool",
-    "Callable[[CompactProgress], None] | None",
-    "Callable[[Any], None] | None",
-    "DuckDBPyConnection | None",
+    "ByteRange | None",
+    "Content",
+    "DiffScope",
+    "DiffScope | None",
     "Predicate | str",
     "Predicate | str | None",
-    "ProgressCall | None",
-    "RepositoryOptions | None",
     "Rows",
     "Rows | None",
     "Time | None",
+    "Strategy | None",
+    "CheckpointOptions | None",
+    "DatabaseOptions | None",
     "pa.Schema | Sequence[DataField]",
+    "str | Reference",
+    "str | Reference | None",
     "str | Sequence[str]",
     "str | Sequence[str] | None",
     "str | pa.DataType",
     "timedelta",
+    "timedelta | None",
 }
 """Annotations of arguments that the verbs check themselves, with more than a type."""
 
 
 def public_arguments() -> Iterator[tuple[type, str, str]]:
-    """Each argument of a verb of a lake or a table with an annotation that is checked."""
-    for cls in (Table, Lake):
+    """Each argument of a verb of a store with an annotation that is checked."""
+    for cls in (Table, Lake, Repositories, Repository, Branch, Reference, DatabaseAdmin):
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             if name.startswith("_"):
                 continue
@@ -92,21 +101,31 @@ def lake() -> Lake:
     return lake
 
 
-def test_an_argument_of_a_wrong_type_is_one_sentence(lake: Lake) -> None:
+@pytest.fixture
+def repositories(tmp_path: Path) -> Iterator[Repositories]:
+    """The repositories of another lake, with ``models``."""
+    with lakebed.open(tmp_path).open_repositories() as opened:
+        opened.create("models")
+        yield opened
+
+
+def test_an_argument_of_a_wrong_type_is_one_sentence(lake: Lake, repositories: Repositories) -> None:
     """Every argument of every verb, by its name: nothing is asked of the store."""
-    table = lake.table("t")
+    models = repositories.repository("models")
+    of = {Table: lake.table("t"), Lake: lake, Repositories: repositories, Repository: models}
+    of |= {Branch: models.branch(), Reference: models.ref("main"), DatabaseAdmin: lake.database("d")}
     before = sorted(meta.path for meta in lake.store.list(""))
     found = list(public_arguments())
     for cls, verb, argument in found:
-        method, of = getattr(cls, verb), table if cls is Table else lake
+        method = getattr(cls, verb)
         wrong = (
             [object()]
             if inspect.signature(method).parameters[argument].kind is inspect.Parameter.VAR_POSITIONAL
             else []
         )
         named = {} if wrong else {argument: object()}
-        refused(partial(method, of, *wrong, **named), argument)
-    assert len(found) > 60
+        refused(partial(method, of[cls], *wrong, **named), argument)
+    assert len(found) > 250
     assert sorted(meta.path for meta in lake.store.list("")) == before
 
 
@@ -133,6 +152,13 @@ def test_an_argument_of_a_wrong_type_is_one_sentence(lake: Lake) -> None:
         (lambda lake: lake.table("t").expire(retain_max=1.5), "retain_max"),
         (lambda lake: lake.why(None), "where"),
         (lambda lake: lake.collect(grace_ms="1d"), "grace_ms"),
+        (lambda lake: lake.collect(progress=4), "progress"),
+        (lambda lake: Table.create(lake.store, name="u", schema=ROWS.schema, options={4: "1"}), "options"),
+        (lambda lake: Table.create(lake.url, name="u", schema=ROWS.schema), "store"),
+        (lambda lake: Table.open(lake.store, name=4), "name"),
+        (lambda lake: lake.table("t").to_duckdb("v", connection=4), "connection"),
+        (lambda lake: lakebed.open(lake.url, storage_options=4), "storage_options"),
+        (lambda lake: lakebed.open(4), "url"),
     ],
 )
 def test_examples_of_wrong_types(lake: Lake, verb: Callable[[Lake], object], argument: str) -> None:
@@ -150,3 +176,31 @@ def test_numbers_of_numpy_and_times_with_fractions_are_numbers(lake: Lake) -> No
     snapshot = table.append(ROWS, commit_user="a", commit_identifier=four, watermark=four)
     assert (snapshot.commit_identifier, snapshot.watermark) == (4, 4)
     assert table.expire(older_than_ms=later).deleted_count == 0
+
+
+@pytest.mark.parametrize("opened", [kv.open, kv.open_reader, repo.open, repo.open_all], ids=str)
+def test_what_is_no_url_is_one_sentence(opened: Callable[[Any], object]) -> None:
+    """A number, and bytes, where a URL or a path is to be given."""
+    for wrong in (4, b"/folder"):
+        with pytest.raises(InvalidRequest, match=r"a text.* was given") as raised:
+            opened(wrong)
+        assert raised.value.kind == "wrong_type"
+
+
+def test_a_view_in_duckdb_has_a_name_and_a_column(lake: Lake) -> None:
+    """DuckDB refuses others, with errors of its own."""
+    with pytest.raises(InvalidRequest, match="needs a column") as raised:
+        lake.table("t").to_duckdb("v", columns=[])
+    assert raised.value.kind == "invalid_view"
+    with pytest.raises(InvalidRequest, match="needs a name"):
+        lake.table("t").to_duckdb("")
+
+
+def test_what_fits_the_type_and_not_the_store_is_one_sentence(lake: Lake, repositories: Repositories) -> None:
+    """Half a character in the beginning of names; a lifetime of more years than a date has."""
+    models = repositories.repository("models")
+    for names in (models.branches, models.tags):
+        with pytest.raises(InvalidRequest, match="not valid Unicode"):
+            list(names(prefix="\ud800"))
+    with pytest.raises(InvalidRequest, match="lifetime is at most"):
+        lake.database("d").pin("a", lifetime_ms=2**70)

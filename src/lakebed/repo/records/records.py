@@ -97,10 +97,14 @@ def read_records(
 
     Raises:
         Corruption: a record is damaged.
+        InvalidRequest: kind ``invalid_text``.
     """
-    start, end = prefix_range(prefix + begins_with.encode())
-    if after is not None:
-        start = max(start, prefix + after.encode() + b"\x00")
+    try:
+        start, end = prefix_range(prefix + begins_with.encode())
+        if after is not None:
+            start = max(start, prefix + after.encode() + b"\x00")
+    except UnicodeEncodeError as error:
+        raise not_unicode("A listing's prefix or after", error) from error
     if end is not None and start >= end:
         return
     for key, raw in snapshot.scan(start, end):

@@ -87,7 +87,7 @@ def into_polars(rows: pa.Table) -> pl.DataFrame:
 def into_duckdb(rows: pa.Table, name: str, connection: DuckDBPyConnection | None) -> DuckDBPyConnection:
     """As a view of this name in a DuckDB connection, by default a new one in memory; returns the connection.
 
-    Raises `InvalidRequest` when DuckDB is not installed.
+    Raises `InvalidRequest`: DuckDB is not installed, or it has no such view (``invalid_view``).
     """
     if connection is None:
         try:
@@ -95,6 +95,9 @@ def into_duckdb(rows: pa.Table, name: str, connection: DuckDBPyConnection | None
         except ModuleNotFoundError as missing:
             raise _not_installed("duckdb") from missing
         connection = duckdb.connect()
+    if not rows.num_columns or not name:
+        what = "name" if rows.num_columns else "column"
+        raise InvalidRequest(f"A view in DuckDB needs a {what}, and this one has none: give one.", kind="invalid_view")
     connection.register(name, rows)
     return connection
 
