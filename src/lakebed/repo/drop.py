@@ -70,7 +70,7 @@ def _sweep(
         return sweeper.sweep(_plan(store, deleted), dry_run=True)
     keys, note = Keys(deleted.record.uid), deletion_key(deleted.record.uid)
     _delete_records(catalog.key_value, keys)
-    store.delete([CLOCK_PATH])
+    sweeper.delete_all([Deletable(CLOCK_PATH, 0, "it told the time")])
     plan = _plan(store, deleted)
     # The folder is another repository's only when the note is gone. So what was listed before a look that finds the
     # note is the old one's; names with an id are not given again, but others are, such as the marker's.
