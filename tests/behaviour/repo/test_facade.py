@@ -139,7 +139,7 @@ def test_wrong_objects_are_refused(repo: Repository, tmp_path: Path) -> None:
         refused(InvalidRequest, "invalid_body", main.put, "b", opened)
     for wrong in (5, "text", None, ["text"], [1, 2]):
         refused(InvalidRequest, "invalid_body", main.put, "b", wrong)
-    refused(InvalidRequest, "invalid_metadata", main.put, "b", b"", metadata={"k": 5})
+    refused(InvalidRequest, "wrong_type", main.put, "b", b"", metadata={"k": 5})
     assert [listed.path for listed in main.list()] == ["a"]
 
 

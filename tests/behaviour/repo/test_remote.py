@@ -321,8 +321,8 @@ def test_errors_have_their_class_and_facts(repo: Repository) -> None:
     with pytest.raises(Conflict) as caught:
         main.merge(dev)
     assert (caught.value.kind, caught.value.facts["paths"]) == ("merge_conflict", ["a"])
-    assert kind_of(lambda: main.commit("x", created_at_ms="soon")) == "invalid_body"  # type: ignore[arg-type]
-    assert kind_of(lambda: main.commit("x", metadata={"k": object()})) == "invalid_argument"  # type: ignore[dict-item]
+    assert kind_of(lambda: main.commit("x", created_at_ms="soon")) == "wrong_type"  # type: ignore[arg-type]
+    assert kind_of(lambda: main.commit("x", metadata={"k": object()})) == "wrong_type"  # type: ignore[dict-item]
     assert kind_of(lambda: main.commit("\ud800")) == "invalid_argument"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fsck.check import check_lake
-from lakebed.lake.imports import import_table
+from lakebed.lake.imports import import_history, import_table
 from lakebed.lake.lake import Lake
 from lakebed.table.imports import ImportOptions, ImportReport, SourceOptions
 
@@ -129,6 +129,34 @@ def test_snapshots_and_catalogs(lake: Lake, catalog: Any, rows: Rows, plain: Pla
         imported(lake, table, "tuesday", version="tuesday")
     with pytest.raises(NotFound, match="no Iceberg table"):
         import_table(lake, "gone", str(tmp_path / "gone"), format="iceberg")
+
+
+@pytest.mark.parametrize("damage", [None, b""], ids=["gone", "empty"])
+def test_metadata_that_is_gone_or_damaged(lake: Lake, catalog: Any, damage: bytes | None) -> None:
+    """Such as while another program expires snapshots: one sentence, and no table is left; a history has the rest."""
+    table = catalog.create_table("db.t", schema=pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1]}))
+    first = table.current_snapshot()
+    table.append(pa.table({"id": [2]}))
+    newest = table.current_snapshot()
+    places = [newest.manifest_list, *(it.manifest_path for it in newest.manifests(table.io))]
+    first_places = [] if damage is None else [table.metadata_location]  # read once a process: before the others
+    for number, place in enumerate([*first_places, *places]):
+        path = Path(place.removeprefix("file://"))
+        kept = path.read_bytes()
+        path.unlink()
+        if damage is not None:
+            path.write_bytes(damage)
+        for run in (import_table, import_history):
+            with pytest.raises(InvalidRequest, match=r"cannot be read: .* is gone, damaged or being written") as raised:
+                run(lake, f"t{number}", table.location(), format="iceberg")
+            assert raised.value.kind == "unreadable_source"
+        path.write_bytes(kept)
+    assert lake.ls() == []
+    Path(first.manifest_list.removeprefix("file://")).unlink()
+    report = import_history(lake, "rest", table.location(), format="iceberg")
+    assert [version.version for version in report.versions] == [str(newest.snapshot_id)]
+    assert sorted(lake.table("rest").read()["id"].to_pylist()) == [1, 2]
 
 
 def test_types_without_a_counterpart(lake: Lake, catalog: Any) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -30,7 +31,7 @@ from lakebed.table.model.types import FIELD_ID_KEY, fields_of_arrow
 
 try:
     from pyiceberg.catalog import Catalog, load_catalog
-    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.exceptions import NoSuchTableError, ValidationError
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
     from pyiceberg.table import StaticTable
@@ -76,11 +77,31 @@ class IcebergReader:
 
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
         """The rows by the library."""
-        table = _static(self.metadata_url, tuple(sorted(self.properties.items())))
-        projected = table.scan(snapshot_id=self.snapshot_id).projection()
-        scan = ArrowScan(table.metadata, table.io, projected, AlwaysTrue())
-        for batch in scan.to_record_batches([self.task]):
+        with _readable(self.metadata_url):
+            table = _static(self.metadata_url, tuple(sorted(self.properties.items())))
+            projected = table.scan(snapshot_id=self.snapshot_id).projection()
+            batches = ArrowScan(table.metadata, table.io, projected, AlwaysTrue()).to_record_batches([self.task])
+        while True:
+            with _readable(self.task.file.file_path):
+                batch = next(batches, None)
+            if batch is None:
+                return
             yield pa.Table.from_batches([batch])
+
+
+@contextmanager
+def _readable(url: str) -> Iterator[None]:
+    """Raise `InvalidRequest` (``unreadable_source``) where the library meets a file that is gone or damaged."""
+    try:
+        yield
+    except (OSError, EOFError, ValidationError) as problem:
+        said = str(problem).partition("\n")[0].rstrip(".") or type(problem).__name__
+        raise InvalidRequest(
+            f"The Iceberg table {url} cannot be read: {said}. A file of it is gone, damaged or being written: try "
+            "again, or import another snapshot.",
+            kind="unreadable_source",
+            url=url,
+        ) from problem
 
 
 @lru_cache(maxsize=4)
@@ -115,15 +136,16 @@ def open_iceberg(
     table, properties = _open_table(url, catalog=catalog, storage_options=storage_options, like=like)
     snapshot_id = _snapshot_id(table, version, url)
     scan = table.scan(snapshot_id=snapshot_id)
-    try:
-        tasks = list(scan.plan_files())
-    except ValueError as problem:
-        raise InvalidRequest(
-            f"The Iceberg table {url} cannot be imported: {str(problem).partition(chr(10))[0].rstrip('.')}. Read it "
-            "through Spark, and write the rows with lakebed.spark.write.",
-            kind="unsupported_source",
-            url=url,
-        ) from problem
+    with _readable(url):
+        try:
+            tasks = list(scan.plan_files())
+        except ValueError as problem:
+            raise InvalidRequest(
+                f"The Iceberg table {url} cannot be imported: {str(problem).partition(chr(10))[0].rstrip('.')}. Read "
+                "it through Spark, and write the rows with lakebed.spark.write.",
+                kind="unsupported_source",
+                url=url,
+            ) from problem
     return _source(table, scan, tasks, url=url, properties=properties, snapshot_id=snapshot_id)
 
 
@@ -136,7 +158,9 @@ def _open_table(
         if catalog is not None:
             table: Table = catalog_named(catalog).load_table(url)
             return table, {name: str(value) for name, value in table.io.properties.items()}
-        return _static(newest_metadata(url, like=like), tuple(sorted(properties.items()))), properties
+        metadata_url = newest_metadata(url, like=like)
+        with _readable(url):
+            return _static(metadata_url, tuple(sorted(properties.items()))), properties
     except (NoSuchTableError, FileNotFoundError) as absent:
         raise NotFound(f"There is no Iceberg table {url}.", kind="source_not_found", url=url) from absent
 
