@@ -56,7 +56,7 @@ RESTORABLE_FOR: Final = timedelta(days=7)
 class Restored:
     """What a restore did."""
 
-    manifest_id: int
+    manifest: Manifest
     """The newest version, which has the restored state."""
     present: CheckpointCreateResult
     """A checkpoint of the state before, until `lifetime` is over."""
@@ -98,7 +98,7 @@ def restore(
         sequence = max(sequence, wanted.last_sequence, last_sequence)
         restored = _publish(location, claim, wanted, files, sequence=sequence, hold_id=hold_id)
     present = next(checkpoint for checkpoint in pinned.checkpoints if checkpoint.id == present_id)
-    return Restored(restored.manifest_id, CheckpointCreateResult(present.id, present.manifest_id))
+    return Restored(restored, CheckpointCreateResult(present.id, present.manifest_id))
 
 
 @contextmanager

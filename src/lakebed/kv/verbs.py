@@ -314,7 +314,7 @@ class DatabaseVerbs:
         """
         with self._pin_version(version) as checkpoint:
             restored = restore(self.location, checkpoint, lifetime=lifetime, take_over=take_over)
-        return version_of(ManifestLog(self.location).load(restored.manifest_id), store=self.name)
+        return version_of(restored.manifest, store=self.name)
 
     def plan_collection(self) -> CollectionPlan:
         """What a collection would delete now, with `CollectorOptions` as they are by default. Deletes nothing."""

@@ -329,7 +329,10 @@ class Storm:
                 continue
             present = DatabaseAdmin(place).show_manifest(restored.present.manifest_id)
             self.say(
-                "restored.all", epoch=present.writer_epoch, manifest_id=restored.manifest_id, numbers=choice["numbers"]
+                "restored.all",
+                epoch=present.writer_epoch,
+                manifest_id=restored.manifest.manifest_id,
+                numbers=choice["numbers"],
             )
             contents = self.contents(self.main, restored.present.id)
             self.say("present.all", id=restored.present.id, manifest_id=restored.present.manifest_id, numbers=contents,

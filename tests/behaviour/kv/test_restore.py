@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from lakebed.errors import Closed, Conflict, Fenced, InvalidRequest, LakebedError, NotFound
+from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint, list_checkpoints
 from lakebed.kv.claim import claim_writer
 from lakebed.kv.clone import create_clone
@@ -18,9 +21,12 @@ from lakebed.kv.database import Database
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import manifest_path
 from lakebed.kv.lease import read_lease, this_process
-from lakebed.kv.options import CheckpointOptions, DatabaseOptions
+from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions
 from lakebed.kv.restore import RESTORABLE_FOR, restore
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
+from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 
 
@@ -89,7 +95,7 @@ def test_sequences_and_numbers_go_on_from_the_larger_state(databases: FaultyData
         last = db.snapshot().sequence
     done = restore(databases.place("db"), "good")
     newest = databases.newest("db")
-    assert newest.manifest_id == done.manifest_id
+    assert newest.manifest_id == done.manifest.manifest_id
     assert newest.last_sequence >= last > present.last_sequence
     assert newest.replay_after_wal_id > present.wal_id_last_seen
     assert newest.newest_l0_id > present.newest_l0_id
@@ -304,3 +310,53 @@ def test_a_crashed_restore_holds_nothing_for_ever(databases: FaultyDatabases) ->
         assert kinds.count("writer") == 1
         assert set(kinds) == {"user", "writer"}
     assert pin == {0, 1}
+
+
+class Meeting(StoreWrapper):
+    """A store with which another process acts before one of the calls."""
+
+    def __init__(self, inner: ObjectStore, act: Callable[[], object], *, at: int) -> None:
+        super().__init__(inner)
+        self.act, self.at = act, at
+        self.count = 0
+
+    def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
+        self.count += 1
+        if self.count == self.at:
+            self.act()
+        return perform()
+
+
+def test_a_restore_whose_version_is_collected_at_once_says_that_it_is_done() -> None:
+    """Another process writes and collects while the restore gives its lease up: the restored version is passed."""
+
+    def restore_beside(at: int) -> tuple[int, str]:
+        url = f"memory://{uuid.uuid4()}"
+        admin = DatabaseAdmin(DatabaseLocation.at(url))
+        for value in (b"1", b"2"):
+            with admin.open() as db:
+                db.put(b"a", value)
+            if value == b"1":
+                admin.pin("good")
+
+        def write_and_collect() -> None:
+            with admin.open(take_over=True) as db:
+                db.put(b"b", b"3")
+            admin.collect(CollectorOptions(grace=timedelta(0)))
+
+        meeting = Meeting(open_store(url), write_and_collect, at=at)
+        outcome = "done"
+        try:
+            DatabaseAdmin(DatabaseLocation.at(meeting)).restore("good")
+        except (Conflict, Fenced) as refused:
+            outcome = refused.kind
+        with admin.reader() as reader:
+            rows = dict(reader.scan())
+        if outcome == "done":
+            assert rows in ({b"a": b"1"}, {b"a": b"1", b"b": b"3"})
+        return meeting.count, outcome
+
+    count, _ = restore_beside(0)
+    outcomes = [restore_beside(at)[1] for at in range(1, count + 1)]
+    assert outcomes[-1] == "done"
+    assert set(outcomes) > {"done"}
