@@ -1,10 +1,11 @@
-"""Whether a store honours create-only puts: tested once, before the first object that depends on it.
+"""What a store is asked by an object that is put for it: whether it honours create-only puts, and what time it has.
 
-Owns: the probe object's name. A create-only put decides every commit, so a store that ignores the condition (some
-S3-compatible servers do) would let two writers overwrite each other; it is refused before anything else is stored.
+Owns: the probe object's name. The puts are tested once, before the first object that depends on them: a create-only
+put decides every commit, so a store that ignores the condition (some S3-compatible servers do) would let two writers
+overwrite each other; it is refused before anything else is stored.
 
-A lake probes its own root, so that no probe is in a table's or database's folder. A process that dies between the
-probe's put and its delete leaves the probe behind: every reader of a folder ignores such objects (`is_probe`), and
+A lake probes its own root; a table's collection asks in the table's folder for the time. A process that dies between
+the probe's put and its delete leaves the probe behind: every reader of a folder ignores such objects (`is_probe`), and
 cleaning a lake deletes those that are older than an hour (`leftover_probes`).
 """
 
@@ -57,3 +58,13 @@ def probe_create_only(store: ObjectStore, *, environment: Environment | None = N
         kind="create_only_ignored",
         url=store.root_url,
     )
+
+
+def store_time_ms(store: ObjectStore, *, environment: Environment) -> int:
+    """The time of the store, which dates what lies in it, in Unix milliseconds. Cost: 1 PUT + 1 HEAD + 1 DELETE."""
+    path = f"{_PREFIX}{new_uuid(environment.rng)}"
+    try:
+        store.put(path, b"", create_only=True, durable=False)
+        return store.head(path).modified_ms
+    finally:
+        store.delete([path])

@@ -132,3 +132,19 @@ def test_automatic_tags_go_on() -> None:
     made = {tag.name: tag.snapshot.id for tag in table.tags()}
     assert made[str(today - dt.timedelta(days=1))] == 6
     assert made[str(today - dt.timedelta(days=2))] == 5
+
+
+def test_a_process_whose_clock_is_ahead_ends_no_tag() -> None:
+    """A lifetime is over when it is by the store's clock too; a clock that is right then ends it."""
+    clock = JumpingClock()
+    table = new_table(clock)
+    commit(table, clock, 1)
+    table.create_tag("week", lifetime_ms=int(7 * DAY_S * 1000))
+    commit(table, clock, 2)
+    ahead = Table.open(table.store, name="t", environment=Environment(clock=ManualClock(start_ms=clock.now_ms() * 2)))
+    assert ahead.expire_tags().deleted_count == 0
+    assert table.context.tags.names() == ["week"]
+    assert table.read(tag="week").num_rows == 1
+    clock.advance(6 * DAY_S)
+    ahead.expire_tags()
+    assert table.context.tags.names() == []

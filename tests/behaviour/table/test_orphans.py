@@ -12,6 +12,7 @@ import pytest
 
 from lakebed.errors import Closed, Conflict
 from lakebed.objects import open_store
+from lakebed.runtime import Environment
 from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.manifest_reader import ManifestReader
 from lakebed.table.branch.unfinished import load_deletions
@@ -20,6 +21,7 @@ from lakebed.table.collect.orphans import remove_orphan_files
 from lakebed.table.model.model import BucketChange
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
+from lakebed.testing import ManualClock
 from worlds.table.world import TableWorld
 
 if TYPE_CHECKING:
@@ -183,3 +185,19 @@ def test_a_writer_of_an_hour_pays_nothing_for_it(bench: Bench) -> None:
     with bench.store.count() as requests:
         commit_changes(bench.table.context, changes)
     assert requests.head <= 2
+
+
+def test_a_collection_whose_clock_is_ahead_takes_no_file_of_a_writer(bench: Bench) -> None:
+    """A day by a wrong clock is not a day: what a writer is about to commit stays, and what is old by both goes."""
+    writer = new_writer(bench.table.context)
+    writer.write(pa.table({"id": [1]}))
+    changes = writer.finish()
+    ahead = Environment(clock=ManualClock(start_ms=bench.clock.now_ms() + 400 * 86_400_000))
+    collector = Table.open(bench.store, name="t", environment=ahead)
+    assert collector.collect().deleted_count == collector.collect(grace_ms=3_600_000).deleted_count == 0
+    commit_changes(bench.table.context, changes)
+    assert bench.table.read().num_rows == 1
+    bench.store.put(STRAYS[2], b"x")
+    bench.clock.advance(DAY_S + 1)
+    assert collector.collect().deleted_count == 1
+    assert not any("probe" in meta.path for meta in bench.store.list(""))

@@ -139,7 +139,17 @@ GUARANTEES = [
         see(deletion.carry_out, lambda it: it.complete, True),
         "behaviour/table/test_deletion_rules.py::test_a_deletion_that_could_not_delete_everything_is_finished_later",
     ),
+    Guarantee(
+        "A tag whose lifetime is over by one clock that is ahead, and not by the store's, stays.",
+        returns(expire.ms_ahead, 0),
+        "behaviour/table/test_clock_jumps.py::test_a_process_whose_clock_is_ahead_ends_no_tag",
+    ),
     # ---- orphans
+    Guarantee(
+        "A collection of a table whose clock is ahead takes no file of a writer that has not committed yet.",
+        returns(expire.ms_ahead, 0),
+        "behaviour/table/test_orphans.py::test_a_collection_whose_clock_is_ahead_takes_no_file_of_a_writer",
+    ),
     Guarantee(
         "Orphan cleaning lists files before it asks what is used.",
         replace(orphans.find_unused, find_used_first),

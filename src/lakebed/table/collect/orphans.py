@@ -7,7 +7,8 @@ Invariants:
 - Candidates are listed **before** the used set is computed: what is committed in between is in the used set, what is
   written in between is not a candidate.
 - A file younger than the limit is never touched: a writer that has not committed yet may own it. A writer that takes
-  longer than that before its commit needs a larger limit.
+  longer than that before its commit needs a larger limit. A clock that is ahead of the store's, which dates the files,
+  makes none of them older.
 - Only the format's own folders are looked at (data, manifest, index, statistics), what was made of them for Iceberg
   clients, and lakebed's unfinished work by age;
   snapshots, tags, schemas, branches, consumers and all other files are never candidates.
@@ -43,7 +44,7 @@ from lakebed.table.codec.ragged import one_array
 from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.collect.deletion import ProgressCall, forget, merge_reports
 from lakebed.table.collect.derived_files import derived_orphans
-from lakebed.table.collect.expire import release
+from lakebed.table.collect.expire import ms_ahead, release
 from lakebed.table.collect.live_versions import read_live_versions
 from lakebed.table.collect.reachability import names_in_use
 from lakebed.table.collect.recovery import recover
@@ -310,7 +311,7 @@ def remove_orphan_files(
 
     Args:
         branch: any branch; the files of all branches of the table are searched.
-        older_than_ms: Unix ms, UTC, exclusive; default a day ago.
+        older_than_ms: Unix ms, UTC, exclusive, by our clock; default a day ago.
         dry_run: delete nothing; the report's `plan` says what would be deleted.
         progress: called after each batch of deletions.
         find: how orphans are found; an engine with many workers passes its own.
@@ -324,6 +325,8 @@ def remove_orphan_files(
         older_than_ms = branch.now_ms() - ORPHAN_AGE_MS
     branches = every_branch(branch)
     main = branches[0]
+    if not dry_run and older_than_ms < LONG_MAX:  # a dry run writes nothing, so it does not ask
+        older_than_ms -= ms_ahead(main)
     reports: list[CollectionReport] = []
     if not dry_run:
         for table_branch in map(_with_fork_point, branches):
