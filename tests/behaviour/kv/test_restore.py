@@ -318,11 +318,11 @@ class Meeting(StoreWrapper):
     def __init__(self, inner: ObjectStore, act: Callable[[], object], *, at: int) -> None:
         super().__init__(inner)
         self.act, self.at = act, at
-        self.count = 0
+        self.call_count = 0
 
     def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
-        self.count += 1
-        if self.count == self.at:
+        self.call_count += 1
+        if self.call_count == self.at:
             self.act()
         return perform()
 
@@ -354,7 +354,7 @@ def test_a_restore_whose_version_is_collected_at_once_says_that_it_is_done() -> 
             rows = dict(reader.scan())
         if outcome == "done":
             assert rows in ({b"a": b"1"}, {b"a": b"1", b"b": b"3"})
-        return meeting.count, outcome
+        return meeting.call_count, outcome
 
     count, _ = restore_beside(0)
     outcomes = [restore_beside(at)[1] for at in range(1, count + 1)]
