@@ -13,6 +13,7 @@ from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
+from lakebed.table.collect.expire import expire_by_options
 from lakebed.table.table import Table
 from lakebed.testing import ManualClock
 
@@ -143,6 +144,7 @@ def test_a_process_whose_clock_is_ahead_ends_no_tag() -> None:
     commit(table, clock, 2)
     ahead = Table.open(table.store, name="t", environment=Environment(clock=ManualClock(start_ms=clock.now_ms() * 2)))
     assert ahead.expire_tags().deleted_count == 0
+    assert expire_by_options(ahead.context)[0].deleted_count == 0
     assert table.context.tags.names() == ["week"]
     assert table.read(tag="week").num_rows == 1
     clock.advance(6 * DAY_S)

@@ -285,7 +285,7 @@ def expire_by_options(
 
 def _expire_by_options(branch: TableBranch, *, dry_run: bool, progress: ProgressCall | None) -> list[CollectionReport]:
     reports = [] if dry_run else recover(branch)
-    outlived = _tags_to_expire(branch, older_than_ms=None)
+    outlived = _tags_to_expire(branch, older_than_ms=None, dry_run=dry_run)
     reports.append(release(branch, outlived, dry_run=dry_run, progress=progress))
     snapshots = _expire(branch, retention_of(branch, {}), dry_run=dry_run, progress=progress, without_tags=outlived)
     return [merge_reports(reports, store=branch.name), snapshots]
@@ -336,9 +336,7 @@ def expire_tags(
     """
     branch = open_for_deletion(branch)
     reports = [] if dry_run else recover(branch)
-    outlived = _tags_to_expire(branch, older_than_ms=older_than_ms)
-    if outlived and not dry_run:
-        outlived = _tags_to_expire(branch, older_than_ms=older_than_ms, ahead_ms=ms_ahead(branch))
+    outlived = _tags_to_expire(branch, older_than_ms=older_than_ms, dry_run=dry_run)
     reports.append(release(branch, outlived, dry_run=dry_run, progress=progress))
     return merge_reports(reports, store=branch.name)
 
@@ -353,9 +351,13 @@ def ms_ahead(branch: TableBranch) -> int:
     return max(0, branch.now_ms() - store_time_ms(branch.store, environment=branch.environment))
 
 
-def _tags_to_expire(branch: TableBranch, *, older_than_ms: int | None, ahead_ms: int = 0) -> list[str]:
-    now_ms = branch.now_ms() - ahead_ms if branch.options.get(TAG_TIME_EXPIRE_ENABLED) else None
-    return [tag.name for tag in branch.tags.list() if _is_outlived(branch, tag, now_ms, older_than_ms)]
+def _tags_to_expire(branch: TableBranch, *, older_than_ms: int | None, dry_run: bool) -> list[str]:
+    now_ms = branch.now_ms() if branch.options.get(TAG_TIME_EXPIRE_ENABLED) else None
+    tags = [tag for tag in branch.tags.list() if _is_outlived(branch, tag, now_ms, older_than_ms)]
+    if tags and now_ms is not None and not dry_run:  # by the store's clock too
+        now_ms -= ms_ahead(branch)
+        tags = [tag for tag in tags if _is_outlived(branch, tag, now_ms, older_than_ms)]
+    return [tag.name for tag in tags]
 
 
 def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_ms: int | None) -> bool:
