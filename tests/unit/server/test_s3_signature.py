@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from unittest import mock
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -35,13 +35,14 @@ NOW = datetime(2013, 5, 24, tzinfo=UTC)
 """AWS's documents sign everything with these."""
 
 
-def verify(method: str, url: str, headers: dict[str, str]) -> Signature:
-    """Check the signature of a request as it goes over the wire."""
+def verify(method: str, url: str, headers: dict[str, str], more: Sequence[tuple[str, str]] = ()) -> Signature:
+    """Check the signature of a request as it goes over the wire, where `more` may repeat headers."""
     parts = urlsplit(url)
-    wire = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    sent = [(name.lower(), value) for name, value in (*headers.items(), *more)]
+    wire, texts = [(name.encode(), value.encode()) for name, value in sent], dict(sent)
     pairs = parse_qsl(parts.query, keep_blank_values=True)
-    signature = parse_signature(wire, pairs)
-    check_headers(signature, wire)
+    signature = parse_signature(texts, pairs)
+    check_headers(signature, texts)
     check_signature(
         signature,
         derive_key(SECRET, signature.scope),
@@ -68,6 +69,9 @@ def test_the_example_of_awss_documents_is_verified() -> None:
         "x-amz-date": "20130524T000000Z",
     }
     verify("GET", f"http://{HOST}/test.txt", headers)
+    algorithm, _, rest = authorization.partition(" ")
+    turned = f"{algorithm} {', '.join(reversed(rest.split(',')))}"
+    verify("GET", f"http://{HOST}/test.txt", headers | {"Authorization": turned, "Range": "  bytes=0-9 "})
     for changed in (
         {"Range": "bytes=0-8"},
         {"Authorization": authorization[:-1] + "2"},
@@ -79,6 +83,19 @@ def test_the_example_of_awss_documents_is_verified() -> None:
     for method, path in (("PUT", "/test.txt"), ("GET", "/test.txs"), ("GET", "/test.txt?acl")):
         with pytest.raises(InvalidRequest):
             verify(method, f"http://{HOST}{path}", headers)
+
+
+def test_a_header_that_repeats_is_signed_with_all_its_values() -> None:
+    """What was signed as one value with a comma comes as two headers; with another order of them it is refused."""
+    request = AWSRequest("PUT", f"http://{HOST}/a", headers={"x-amz-meta-a": "one  two,three", "Host": HOST})
+    with mock.patch("botocore.auth.get_current_datetime", return_value=NOW.replace(tzinfo=None)):
+        S3SigV4Auth(Credentials(KEY_ID, SECRET), "s3", "eu-central-1").add_auth(request)
+    sent = dict(request.headers.items())
+    del sent["x-amz-meta-a"]
+    values = [("x-amz-meta-a", " one two "), ("x-amz-meta-a", "three")]
+    verify("PUT", request.url, sent, values)
+    with pytest.raises(InvalidRequest):
+        verify("PUT", request.url, sent, values[::-1])
 
 
 texts = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=12)
@@ -157,7 +174,7 @@ def test_a_presigned_url_lives_a_week_at_most(expires: str) -> None:
         "X-Amz-Signature": "0" * 64,
     }
     with pytest.raises(InvalidRequest) as refused:
-        parse_signature([(b"host", HOST.encode())], list(query.items()))
+        parse_signature({"host": HOST}, list(query.items()))
     assert refused.value.kind == "AccessDenied"
 
 

@@ -32,6 +32,7 @@ from lakebed.server.s3.objects import OBJECTS
 from lakebed.server.s3.operations import Level, Operation
 from lakebed.server.s3.signature import (
     Headers,
+    HeaderTexts,
     Signature,
     check_headers,
     check_signature,
@@ -90,7 +91,8 @@ class S3Application:
         """Answer one request."""
         trace: RequestTrace = scope[TRACE]
         trace.route = "s3"
-        waits = any(name == b"expect" for name, _ in scope["headers"])
+        texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        waits = "expect" in texts
 
         async def receive_first() -> Message:
             nonlocal waits
@@ -98,7 +100,7 @@ class S3Application:
             return await receive()
 
         try:
-            reply = await self._answer(scope, receive_first if waits else receive, trace)
+            reply = await self._answer(scope, receive_first if waits else receive, trace, texts)
         except ClientGone:
             trace.status, trace.error = 499, "client_gone"
             return
@@ -110,22 +112,21 @@ class S3Application:
         reply.raw_headers += [(b"x-amz-request-id", request_id), (b"x-request-id", request_id)]
         trace.sent(reply.status_code, await send_reply(reply, scope, receive, send))
 
-    async def _answer(self, scope: Scope, receive: Receive, trace: RequestTrace) -> Response:
+    async def _answer(self, scope: Scope, receive: Receive, trace: RequestTrace, texts: HeaderTexts) -> Response:
         headers: Headers = scope["headers"]
         raw_path = _raw_path(scope)
         pairs = parse_query(scope)
         path = decode_path(raw_path)
-        values = {header.decode("latin-1"): value.decode("latin-1") for header, value in headers}
         bucket, name = split_path(path, host=_host(headers), domains=self._domains)
         target = Target(bucket, name, path, raw_path, pairs)
-        signature, key, principal = await self._authenticate(scope["method"], target, headers)
+        signature, key, principal = await self._authenticate(scope["method"], target, headers, texts)
         trace.access_key = principal.id
-        operation = _find(scope["method"], target, values)
+        operation = _find(scope["method"], target, texts)
         endpoint = operation.endpoint
         trace.route = f"s3/{endpoint.name}"
-        plan = plan_body(signature, key, values)
-        # The plan has it: it is the checksum of the object, and a body may come in chunks with more around it.
-        scope["headers"] = [pair for pair in headers if pair[0] != b"content-md5"]
+        plan = plan_body(signature, key, texts)
+        if plan.md5 is not None:  # it is the checksum of the object, and a body may come in chunks with more around it
+            scope["headers"] = [pair for pair in headers if pair[0] != b"content-md5"]
         call = S3Call(
             self._site,
             scope,
@@ -133,7 +134,7 @@ class S3Application:
             principal=principal,
             request_id=trace.request_id,
             target=target,
-            headers=values,
+            headers=texts,
             body_plan=plan,
         )
         assert endpoint.needs is not None
@@ -146,16 +147,18 @@ class S3Application:
             await self._audit(call, operation, principal, reply.status_code)
         return reply
 
-    async def _authenticate(self, method: str, target: Target, headers: Headers) -> tuple[Signature, bytes, Principal]:
+    async def _authenticate(
+        self, method: str, target: Target, headers: Headers, texts: HeaderTexts
+    ) -> tuple[Signature, bytes, Principal]:
         """The signature of a request, which is right, what it was made with, and who made it."""
         path, raw_path, pairs = target.path, target.raw_path, target.pairs
-        if not is_version_2(headers, pairs):
-            signature = parse_signature(headers, pairs)
+        if not is_version_2(texts, pairs):
+            signature = parse_signature(texts, pairs)
             principal, key = await self._verify(signature)
-            check_headers(signature, headers)
+            check_headers(signature, texts)
             check_signature(signature, key, method=method, path=path, raw_path=raw_path, pairs=pairs, headers=headers)
             return signature, key, principal
-        signature = parse_version_2(headers, pairs)
+        signature = parse_version_2(texts, pairs)
         principal, key = await self._verify(signature)
         check_lifetime(signature, now_ms=self._site.serving.environment.clock.now_ms())
         host = host_bucket(_host(headers), domains=self._domains)
@@ -213,7 +216,7 @@ def _host(headers: Headers) -> str:
     return next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
 
 
-def _find(method: str, target: Target, headers: dict[str, str]) -> Operation:
+def _find(method: str, target: Target, headers: HeaderTexts) -> Operation:
     """The operation that a request asks for. Raises ``NotImplemented``, ``MethodNotAllowed``."""
     level: Level = "object" if target.key else "bucket" if target.bucket else "service"
     names = {name for name, _ in target.pairs}
@@ -229,7 +232,7 @@ def _find(method: str, target: Target, headers: dict[str, str]) -> Operation:
     raise s3_error("MethodNotAllowed", _METHOD_NOT_ALLOWED)
 
 
-def _check_headers_served(headers: dict[str, str]) -> None:
+def _check_headers_served(headers: HeaderTexts) -> None:
     for name in headers:
         if name.startswith(_UNSERVED_HEADERS) and name not in _SERVED_HEADERS:
             raise s3_error("NotImplemented", f"What the header {name} asks for is not served.")

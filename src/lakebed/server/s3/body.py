@@ -15,9 +15,9 @@ import hashlib
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final, cast
 
+import msgspec
 from typing_extensions import Buffer
 
 from lakebed.server.s3.checksums import HEADER, Checksum, is_checksum, new_checksum
@@ -35,8 +35,7 @@ _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,16})(?:;chunk-signature=([0-9a-f]{6
 _TRAILER_SIGNATURE: Final = "x-amz-trailer-signature"
 
 
-@dataclass(frozen=True, slots=True)
-class BodyPlan:
+class BodyPlan(msgspec.Struct, frozen=True):
     """What a body is, and must agree with.
 
     Attributes:
@@ -51,7 +50,7 @@ class BodyPlan:
     signature: Signature
     key: bytes
     decoded_bytes: int | None = None
-    checksums: Mapping[str, str] = field(default_factory=dict)
+    checksums: Mapping[str, str] = msgspec.field(default_factory=dict)
     trailers: frozenset[str] = frozenset()
     md5: str | None = None
 
@@ -81,14 +80,15 @@ def plan_body(signature: Signature, key: bytes, headers: Mapping[str, str]) -> B
     if md5 is not None and len(_from_base64(md5)) != 16:
         raise s3_error("InvalidDigest", "The Content-MD5 you specified is not valid.")
     stated = [name for name in headers if name.startswith(HEADER)]
-    checksums = {}
+    checksums: dict[str, str] = {}
     for name in stated:
         checksum, value = new_checksum(name.removeprefix(HEADER)), headers[name]
         if checksum is not None:
             if len(_from_base64(value)) != len(checksum.digest()):
                 raise s3_error("InvalidRequest", f"Value for {name} header is invalid.")
             checksums[name.removeprefix(HEADER)] = value
-    trailers = frozenset(name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",") if name.strip())
+    announced = headers.get("x-amz-trailer", "")
+    trailers = frozenset([name.strip().lower() for name in announced.split(",") if name.strip()])
     for name in (*stated, *trailers):
         if is_checksum(name) and new_checksum(name.removeprefix(HEADER)) is None:
             raise s3_error("NotImplemented", f"The checksum {name} is not known here, and would not be compared.")
@@ -109,8 +109,11 @@ def decode(pieces: Iterable[Buffer], plan: BodyPlan) -> Iterator[Buffer]:
         InvalidRequest: kind ``IncompleteBody``, ``SignatureDoesNotMatch``, ``XAmzContentSHA256Mismatch``,
             ``BadDigest``: at the latest behind the last piece.
     """
-    running = RunningChecksums(plan.checksums, [name.removeprefix(HEADER) for name in plan.trailers])
-    updates: list[Callable[[Buffer], None]] = [running.update] if running.names else []
+    updates: list[Callable[[Buffer], None]] = []
+    running = None
+    if plan.checksums or plan.trailers:
+        running = RunningChecksums(plan.checksums, [name.removeprefix(HEADER) for name in plan.trailers])
+        updates.append(running.update)
     whole = hashlib.sha256() if is_sha256(plan.signature.payload) else None
     if whole is not None:
         updates.append(whole.update)
@@ -134,8 +137,9 @@ def decode(pieces: Iterable[Buffer], plan: BodyPlan) -> Iterator[Buffer]:
         )
     if md5 is not None and md5.digest() != _from_base64(plan.md5 or ""):
         raise s3_error("BadDigest", "The Content-MD5 you specified did not match what we received.")
-    _check_trailers(plan, trailers)
-    running.check(trailers)
+    if running is not None:
+        _check_trailers(plan, trailers)
+        running.check(trailers)
 
 
 def _check_trailers(plan: BodyPlan, trailers: Mapping[str, str]) -> None:

@@ -7,10 +7,10 @@ and a key is a path. Invariant: a path is decoded once, and never normalised.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
+import msgspec
 from starlette.types import Receive, Scope
 from typing_extensions import Buffer, override
 
@@ -23,7 +23,7 @@ from lakebed.server.keys import Principal
 from lakebed.server.needs import S3, WHOLE_ROLE
 from lakebed.server.s3.body import BodyPlan, decode
 from lakebed.server.s3.errors import s3_error
-from lakebed.server.s3.signature import Pairs
+from lakebed.server.s3.signature import HeaderTexts, Pairs
 from lakebed.server.s3.xml import XML_BYTES_MAX, Element, XmlError, parse
 from lakebed.server.site import RepositoryCall, RepositorySite
 
@@ -33,8 +33,7 @@ KEY_BYTES_MAX: Final = 1_024
 """Longest path, as `lakebed.repo.model.names.PATH_BYTES_MAX`; the reference in front does not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """What a bucket and a key name.
 
     Attributes:
@@ -62,8 +61,7 @@ def place_of(bucket: str, key: str) -> Place:
     return Place(repository, ref, path, is_branch_bucket=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """What the line of a request names.
 
     Attributes:
@@ -129,7 +127,7 @@ class S3Call(RepositoryCall):
         principal: Principal,
         request_id: str,
         target: Target,
-        headers: dict[str, str],
+        headers: HeaderTexts,
         body_plan: BodyPlan,
     ) -> None:
         self.target = target

@@ -28,6 +28,8 @@ round. Stored: DO NOT CHANGE. Metadata that came over REST has keys of any form.
 _SYSTEM_KEY: Final = "::s3::"
 """Begins the metadata key of a header that S3 keeps with an object. Stored: DO NOT CHANGE."""
 _SYSTEM_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
+_META_RAW: Final = META.encode()
+_SYSTEM_HEADERS_RAW: Final = frozenset(name.encode() for name in _SYSTEM_HEADERS)
 _OVERRIDES: Final = {f"response-{name}": name for name in ("content-type", *_SYSTEM_HEADERS)}
 """Headers of a reply that a query may choose."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
@@ -40,20 +42,24 @@ def describe(call: S3Call) -> tuple[str, dict[str, str]]:
     """Content type and metadata that the headers of an upload state."""
     metadata: dict[str, str] = {}
     for name, value in call.scope["headers"]:
-        text = _text(value)
-        label = _text(name)
-        if label.startswith(META):
-            key, text = _META_KEY + label[len(META) :], decode_words(text)
+        if name.startswith(_META_RAW):
+            key, text = _META_KEY + _text(name)[len(META) :], decode_words(_text(value))
             metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
-        elif label in _SYSTEM_HEADERS:
+        elif name in _SYSTEM_HEADERS_RAW:
+            label, text = _text(name), _text(value)
             if label == "content-encoding":  # how it was sent is no matter of the object
                 text = ", ".join(word for word in map(str.strip, text.split(",")) if word and word != "aws-chunked")
             if text:
                 metadata[_SYSTEM_KEY + label] = text
-    pairs = [(key[len(_META_KEY) :], value) for key, value in metadata.items() if key.startswith(_META_KEY)]
-    if sum(len(key) + len(value.encode()) for key, value in pairs) > _SYSTEM_META_MAX:
+    if metadata and _user_bytes(metadata) > _SYSTEM_META_MAX:
         raise s3_error("MetadataTooLarge", f"Your metadata headers exceed {_SYSTEM_META_MAX} bytes.")
     return call.headers.get("content-type") or "binary/octet-stream", metadata
+
+
+def _user_bytes(metadata: dict[str, str]) -> int:
+    """The size of the user's own metadata, as S3 counts it."""
+    pairs = [(key[len(_META_KEY) :], value) for key, value in metadata.items() if key.startswith(_META_KEY)]
+    return sum(len(key) + len(value.encode()) for key, value in pairs)
 
 
 def _text(raw: bytes) -> str:

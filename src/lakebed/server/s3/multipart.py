@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Final
 
+import msgspec
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound
@@ -178,7 +178,7 @@ async def upload_part(call: S3Call) -> Response:
 async def complete_upload(call: S3Call) -> Response:
     """Make an object of the parts."""
     whole = call.body_plan.checksums  # of the object, not of the XML
-    call.body_plan = replace(call.body_plan, checksums={})
+    call.body_plan = msgspec.structs.replace(call.body_plan, checksums={})
     body = await call.read_xml("CompleteMultipartUpload")
     wanted = [_wanted_part(element) for element in body.all("Part")]
     if not wanted:

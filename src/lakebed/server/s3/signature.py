@@ -13,13 +13,14 @@ import hashlib
 import hmac
 import re
 from calendar import timegm
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from time import strptime
 from typing import Final
 from urllib.parse import quote
+
+import msgspec
 
 from lakebed.server.s3.errors import s3_error
 
@@ -32,15 +33,15 @@ LIFETIME_S_MAX: Final = 7 * 86_400
 """Longest life of a presigned URL."""
 
 _SIGNATURE_QUERY: Final = "X-Amz-Signature"
-_SPACES: Final = re.compile(rb"\s+")
 _PARTS: Final = re.compile(r"\s*(Credential|SignedHeaders|Signature)=([^,\s]+)\s*")
+_USUAL_PARTS: Final = re.compile(r"Credential=([^,\s]+),\s*SignedHeaders=([^,\s]+),\s*Signature=([^,\s]+)")
+"""The three parts as clients write them: found in a third of the time."""
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
-_NEED_NO_SIGNATURE: Final = b"x-amz-content-sha256"
+_NEED_NO_SIGNATURE: Final = "x-amz-content-sha256"
 """A header that is in the canonical request anyway."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """The signature of a request, as it states it.
 
     Attributes:
@@ -63,6 +64,8 @@ class Signature:
 
 Pairs = Sequence[tuple[str, str]]
 Headers = Iterable[tuple[bytes, bytes]]
+HeaderTexts = Mapping[str, str]
+"""Headers by their lower-case names, as Latin-1; of one that repeats the last."""
 
 
 def is_signed(headers: Headers, query: bytes) -> bool:
@@ -73,22 +76,21 @@ def is_signed(headers: Headers, query: bytes) -> bool:
     return b"X-Amz-Algorithm=" in query or (b"AWSAccessKeyId=" in query and b"Signature=" in query)
 
 
-def parse_signature(headers: Headers, pairs: Pairs) -> Signature:
+def parse_signature(headers: HeaderTexts, pairs: Pairs) -> Signature:
     """The signature that a request states.
 
     Raises:
         InvalidRequest: kind ``AccessDenied``: it has none; ``AuthorizationHeaderMalformed``,
             ``AuthorizationQueryParametersError``; ``InvalidRequest``: it is of another version.
     """
-    values = {name: value.decode("latin-1") for name, value in headers}
     query = dict(pairs)
-    authorization = values.get(b"authorization")
+    authorization = headers.get("authorization")
     if authorization is not None:
         if "X-Amz-Algorithm" in query:
             raise s3_error("InvalidArgument", "The request is signed in its header and in its query: choose one.")
-        return _parse_header(authorization, values)
+        return _parse_header(authorization, headers)
     if "X-Amz-Algorithm" in query:
-        return _parse_query(query, values)
+        return _parse_query(query, headers)
     raise s3_error("AccessDenied", "The request is not signed: sign it with an access key of this server.")
 
 
@@ -96,23 +98,30 @@ def _wrong_version() -> Exception:
     return s3_error("InvalidRequest", f"The signature is of another version: please use {ALGORITHM}.")
 
 
-def _parse_header(authorization: str, values: dict[bytes, str]) -> Signature:
+def _parse_header(authorization: str, headers: HeaderTexts) -> Signature:
     algorithm, _, rest = authorization.partition(" ")
     if algorithm != ALGORITHM:
         raise _wrong_version()
-    matches = (_PARTS.fullmatch(part) for part in rest.split(","))
-    parts = {match[1]: match[2] for match in matches if match is not None}
-    if len(parts) != 3:
-        raise _malformed_header("it needs Credential, SignedHeaders and Signature")
-    access_key, scope = _split_credential(parts["Credential"], _malformed_header)
+    usual = _USUAL_PARTS.fullmatch(rest)
+    credential, names, signature = _find_parts(rest) if usual is None else usual.groups()
+    access_key, scope = _split_credential(credential, _malformed_header)
     return Signature(
         access_key=access_key,
         scope=scope,
-        timestamp=values.get(b"x-amz-date") or _basic_form(values.get(b"date", "")),
-        headers=tuple(parts["SignedHeaders"].split(";")),
-        signature=parts["Signature"],
-        payload=values.get(b"x-amz-content-sha256", ""),
+        timestamp=headers.get("x-amz-date") or _basic_form(headers.get("date", "")),
+        headers=tuple(names.split(";")),
+        signature=signature,
+        payload=headers.get("x-amz-content-sha256", ""),
     )
+
+
+def _find_parts(text: str) -> tuple[str, str, str]:
+    """Credential, names of the signed headers, and signature, in whatever order they are."""
+    matches = (_PARTS.fullmatch(part) for part in text.split(","))
+    parts = {match[1]: match[2] for match in matches if match is not None}
+    if len(parts) != 3:
+        raise _malformed_header("it needs Credential, SignedHeaders and Signature")
+    return parts["Credential"], parts["SignedHeaders"], parts["Signature"]
 
 
 def _malformed_header(what: str) -> Exception:
@@ -139,7 +148,7 @@ def _basic_form(date: str) -> str:
         return ""
 
 
-def _parse_query(query: dict[str, str], values: dict[bytes, str]) -> Signature:
+def _parse_query(query: dict[str, str], headers: HeaderTexts) -> Signature:
     if query["X-Amz-Algorithm"] != ALGORITHM:
         raise _wrong_version()
     names = ("X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", _SIGNATURE_QUERY)
@@ -150,7 +159,7 @@ def _parse_query(query: dict[str, str], values: dict[bytes, str]) -> Signature:
     expires = query["X-Amz-Expires"]
     if not (expires.isascii() and expires.isdigit() and len(expires) <= 9 and int(expires) <= LIFETIME_S_MAX):
         raise s3_error("AccessDenied", f"X-Amz-Expires is a number of seconds up to {LIFETIME_S_MAX}.")
-    payload = values.get(b"x-amz-content-sha256") or query.get("X-Amz-Content-Sha256") or UNSIGNED
+    payload = headers.get("x-amz-content-sha256") or query.get("X-Amz-Content-Sha256") or UNSIGNED
     return Signature(
         access_key=access_key,
         scope=scope,
@@ -201,18 +210,12 @@ def derive_key(secret: str, scope: str) -> bytes:
     return key
 
 
-def check_headers(signature: Signature, headers: Headers) -> None:
+def check_headers(signature: Signature, headers: HeaderTexts) -> None:
     """Refuse a request whose host or ``x-amz-`` headers are not signed. Raises `InvalidRequest` (``AccessDenied``)."""
-    signed = {name.encode("latin-1", "replace") for name in signature.headers}
-    unsigned = [
-        name
-        for name, _ in headers
-        if (name == b"host" or name.startswith(b"x-amz-")) and name not in signed and name != _NEED_NO_SIGNATURE
-    ]
-    if unsigned:
-        raise s3_error(
-            "AccessDenied", f"There were headers present in the request which were not signed: {unsigned[0].decode()}."
-        )
+    signed = signature.headers
+    for name in headers:
+        if (name.startswith("x-amz-") or name == "host") and name not in signed and name != _NEED_NO_SIGNATURE:
+            raise s3_error("AccessDenied", f"There were headers present in the request which were not signed: {name}.")
 
 
 def check_signature(
@@ -228,15 +231,18 @@ def check_signature(
     Raises:
         InvalidRequest: kind ``SignatureDoesNotMatch``.
     """
-    canonical_path = quote(path, safe="/-_.~").encode()
-    rest = _canonical_rest(signature, pairs, headers)
-    for candidate in dict.fromkeys((canonical_path, raw_path)):
-        request = b"\n".join((method.encode(), candidate, rest))
-        digest = hashlib.sha256(request).hexdigest()
+    begin, rest = method.encode(), _canonical_rest(signature, pairs, headers)
+
+    def signs(candidate: bytes) -> bool:
+        digest = hashlib.sha256(b"\n".join((begin, candidate, rest))).hexdigest()
         text = f"{ALGORITHM}\n{signature.timestamp}\n{signature.scope}\n{digest}"
-        if is_signature(signature.signature, sign(key, text)):
-            return
-    raise mismatch()
+        return is_signature(signature.signature, sign(key, text))
+
+    if signs(raw_path):
+        return
+    canonical_path = quote(path, safe="/-_.~").encode()
+    if canonical_path == raw_path or not signs(canonical_path):
+        raise mismatch()
 
 
 def _canonical_rest(signature: Signature, pairs: Pairs, headers: Headers) -> bytes:
@@ -244,16 +250,19 @@ def _canonical_rest(signature: Signature, pairs: Pairs, headers: Headers) -> byt
     if signature.expires_s is not None:
         pairs = [pair for pair in pairs if pair[0] != _SIGNATURE_QUERY]
     query = "&".join(
-        f"{name}={value}"
-        for name, value in sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in pairs)
+        [
+            f"{name}={value}"
+            for name, value in sorted([(quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in pairs])
+        ]
     )
     names = ";".join(signature.headers).encode("latin-1", "replace")
     signed = names.split(b";")
-    values: dict[bytes, list[bytes]] = {name: [] for name in signed}
+    values: dict[bytes, bytes | None] = dict.fromkeys(signed)
     for name, value in headers:
         if name in values:
-            values[name].append(_SPACES.sub(b" ", value.strip()))
-    lines = [name + b":" + b",".join(values[name]) + b"\n" for name in signed]
+            before, text = values[name], b" ".join(value.split())
+            values[name] = text if before is None else b"%b,%b" % (before, text)
+    lines = [b"%b:%b\n" % (name, values[name] or b"") for name in signed]
     payload = (signature.payload or UNSIGNED).encode("latin-1", "replace")
     return b"\n".join((query.encode(), b"".join(lines), names, payload))
 

@@ -24,6 +24,7 @@ from lakebed.server.s3.signature import (
     LIFETIME_S_MAX,
     UNSIGNED,
     Headers,
+    HeaderTexts,
     Pairs,
     Signature,
     is_sha256,
@@ -32,7 +33,7 @@ from lakebed.server.s3.signature import (
 )
 
 UNSIGNED_CHUNKS_TRAILER: Final = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-_MARK: Final = b"AWS "
+_MARK: Final = "AWS "
 _KEY_QUERY: Final = "AWSAccessKeyId"
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 _EPOCH: Final = "19700101T000000Z"
@@ -49,25 +50,23 @@ _SUBRESOURCES: Final = frozenset((
 """Names of a query that are signed."""
 
 
-def is_version_2(headers: Headers, pairs: Pairs) -> bool:
+def is_version_2(headers: HeaderTexts, pairs: Pairs) -> bool:
     """Whether a request states a signature of this version."""
-    for name, value in headers:
-        if name == b"authorization":
-            return value.startswith(_MARK)
+    if (authorization := headers.get("authorization")) is not None:
+        return authorization.startswith(_MARK)
     names = {name for name, _ in pairs}
     return _KEY_QUERY in names and "X-Amz-Algorithm" not in names
 
 
-def parse_version_2(headers: Headers, pairs: Pairs) -> Signature:
+def parse_version_2(headers: HeaderTexts, pairs: Pairs) -> Signature:
     """The signature that a request states. One in a query is valid to a moment, which is kept as a life since 1970.
 
     Raises:
         InvalidRequest: kind ``AccessDenied``, ``InvalidArgument``: it is malformed, or has no time.
     """
-    values = {name: value.decode("latin-1") for name, value in headers}
     query = dict(pairs)
-    authorization = values.get(b"authorization")
-    payload = values.get(b"x-amz-content-sha256") or UNSIGNED
+    authorization = headers.get("authorization")
+    payload = headers.get("x-amz-content-sha256") or UNSIGNED
     if not (payload in (UNSIGNED, UNSIGNED_CHUNKS_TRAILER) or is_sha256(payload)):
         raise s3_error("InvalidArgument", "Chunks of a body are signed by AWS4-HMAC-SHA256 only.")
     if authorization is None:
@@ -78,7 +77,7 @@ def parse_version_2(headers: Headers, pairs: Pairs) -> Signature:
     access_key, mark, signature = authorization[len(_MARK) :].strip().rpartition(":")
     if not (access_key and mark and signature):
         raise s3_error("InvalidArgument", "The Authorization header is malformed: it is AWS KEY:SIGNATURE.")
-    date = values.get(b"x-amz-date") or values.get(b"date", "")
+    date = headers.get("x-amz-date") or headers.get("date", "")
     return Signature(access_key, "", _basic_form(date), (), signature, payload)
 
 
