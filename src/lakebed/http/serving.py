@@ -43,6 +43,7 @@ class Serving:
         instance: a few random letters, in front of every request's id.
         running: requests at this moment.
         arrivals: of its requests.
+        release: returns memory that is not in use to the system; called every few seconds in a thread.
         lost: why the process can serve no more, because another one owns what it served; returns None while it can.
     """
 
@@ -56,6 +57,7 @@ class Serving:
     access_log: AccessLog | None
     running: int = 0
     arrivals: Arrivals = field(default_factory=Arrivals)
+    release: Callable[[], None] = release_unused
     lost: Callable[[], LakebedError | None] = _nothing
     _tasks: tuple[asyncio.Task[None], ...] = field(default=(), repr=False)
 
@@ -110,4 +112,4 @@ class Serving:
     async def _release_forever(self) -> None:
         while True:
             await asyncio.sleep(_RELEASE_INTERVAL_S)
-            await run_in(self.pools.heavy, release_unused)
+            await run_in(self.pools.heavy, self.release)

@@ -829,6 +829,19 @@ class _RowsOfPages(Source):
         self._left = chunk if behind < count else None
 
 
+def unload_mapped(cache: BlockCache) -> None:
+    """Take the files that are open in a cache, and mapped, out of the memory of the process; they stay open.
+
+    A map keeps every page that was touched since the file was opened, however long ago, and a cache counts only what it
+    holds itself. Who reads there again loads it again, mostly from the system's memory: about 0.1 us a KiB.
+    Cost: about 5 us a file.
+    """
+    for entry in list(cache.entries.values()):
+        tail = entry.value
+        if isinstance(tail, Tail) and tail.mapped is not None:
+            _unload(tail.mapped, 0, len(tail.mapped) + mmap.PAGESIZE - 1)  # with the page that the file ends in
+
+
 def _unload(mapped: memoryview, start: int, end: int) -> None:
     """Take the range [start, end) of a map out of the memory of the process, and what was loaded in front of it.
 

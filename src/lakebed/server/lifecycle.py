@@ -13,12 +13,14 @@ from functools import partial
 from typing import Final
 
 from lakebed.errors import Fenced
-from lakebed.http.memory import save_memory
+from lakebed.http.memory import release_unused, save_memory
 from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
 from lakebed.key_value.port import KeyValue
 from lakebed.lake.lake import Lake
+from lakebed.lsm.cache import block_cache
+from lakebed.lsm.file_reader import unload_mapped
 from lakebed.objects.open import open_store
 from lakebed.objects.reserve import freeing_space
 from lakebed.repo.model.options import Access
@@ -86,6 +88,7 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
         reads_inline=is_on_disk(repositories.url) and records.is_local,
         access_log=settings.access_log,
     )
+    serving.release = _release
     serving.lost = partial(_lost, records, url=repositories.url)
     imports = ImportRunner(
         environment=environment, storage_options=options.storage_options, log_problem=serving.log_problem
@@ -119,6 +122,11 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Repositor
         description=description,
         encoded_rows=EncodedRows(options.listing_cache_bytes_max),
     )
+
+
+def _release() -> None:
+    unload_mapped(block_cache())
+    release_unused()
 
 
 def _lost(records: KeyValue, *, url: str) -> Fenced | None:

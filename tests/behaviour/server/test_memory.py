@@ -32,6 +32,9 @@ CLIENT_COUNT = 64
 WARM_REQUEST_COUNT = 40_000
 """Until the small memtables, caches of rows and histories of `SERVER` are full. With those that a server has by itself
 it takes three times as many: from 40,000 on 223 MiB became 280 in ten minutes."""
+PATH_COUNT = 100
+"""Of each client: all are there soon, so the repository is as large at the end as when the caches are full. A merge
+takes more memory the larger the branches are, up to that of some ranges of 16,000 objects."""
 PLATEAU_S = 600
 GROWTH_MAX = 1.1
 
@@ -92,6 +95,30 @@ print(before - resident_mib())
 """
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     assert float(done.stdout) > 80
+
+
+def test_large_blocks_between_small_ones_return_when_they_are_freed() -> None:
+    """The C library lets them lie between small blocks by itself, as soon as a larger one was freed."""
+    code = """
+from pathlib import Path
+from lakebed.http.memory import save_memory
+
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4 / 1024
+
+save_memory()
+larger = b"x" * (20 << 20)
+del larger
+large, small = [], []
+for _ in range(200):
+    large.append(b"x" * 400_000)
+    small.append(b"x" * 2_000)
+before = resident_mib()
+del large
+print(before - resident_mib())
+"""
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert float(done.stdout) > 70
 
 
 def test_threads_of_a_serving_process_share_what_the_c_library_frees(tmp_path: Path) -> None:
@@ -188,7 +215,8 @@ class Client:
         await self.ask("POST", "/branches", json.dumps({"name": branch, "source": "main"}).encode())
         while not stop.is_set():
             for _ in range(10):
-                path = f"d{rng.randrange(50)}/f{self._number}-{rng.randrange(2000)}"
+                number = rng.randrange(PATH_COUNT)
+                path = f"d{number % 50}/f{self._number}-{number}"
                 await self.ask(
                     "POST", f"/branches/{branch}/objects?path={path}", rng.randbytes(rng.randrange(10, 5000))
                 )

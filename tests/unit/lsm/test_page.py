@@ -14,7 +14,7 @@ import pytest
 from lakebed.errors import Corruption
 from lakebed.lsm.block import Compression
 from lakebed.lsm.cache import BlockCache
-from lakebed.lsm.file_reader import FileReader
+from lakebed.lsm.file_reader import FileReader, unload_mapped
 from lakebed.lsm.file_writer import FileOptions, FileWriter
 from lakebed.lsm.filter import hash_keys
 from lakebed.lsm.key_batch import KeyBatch
@@ -419,6 +419,19 @@ def test_a_scan_takes_what_it_has_passed_of_a_map_out_of_memory(tmp_path: Path, 
     assert row_count == len(rows)
     assert 0 < max(loaded) < 6 << 20
     assert reader.get(rows[1500].key) == [rows[1500]]
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells what is loaded of a map")
+def test_open_files_leave_memory_and_stay_open(tmp_path: Path) -> None:
+    """Of what was touched of a map nothing is in memory afterwards, and rows are found in it as before."""
+    store, cache = open_store(str(tmp_path)), BlockCache(1 << 24)
+    reader = FileReader(store, "x", meta=written(store), cache=cache)
+    assert all(reader.get(row.key) == [row] for row in ROWS[::50])
+    assert loaded_bytes(tmp_path / "x") > 0
+    unload_mapped(cache)
+    assert loaded_bytes(tmp_path / "x") == 0
+    cache.resize(20_000)  # so that blocks go, and are read again
+    assert all(reader.get(row.key) == [row] for row in ROWS[::61])
 
 
 def test_few_cached_blocks_do_not_part_what_a_scan_decodes(tmp_path: Path) -> None:
