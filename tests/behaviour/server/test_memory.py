@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
-import os
 import random
 import socket
 import subprocess
@@ -15,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from threading import Barrier, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +20,6 @@ import pytest
 import urllib3
 
 from lakebed.errors import LakebedError
-from lakebed.http.memory import save_memory
 from lakebed.server.lifecycle import serve_one
 from lakebed.server.options import ServerOptions
 from lakebed.server.settings import ServerSettings
@@ -122,36 +118,37 @@ print(before - resident_mib())
 
 
 def test_threads_of_a_serving_process_share_what_the_c_library_frees(tmp_path: Path) -> None:
-    """What one thread has freed, another takes: none gets an area of its own, which serves it alone."""
-    pool, before = pa.default_memory_pool(), count_areas(tmp_path)
-    save_memory()
-    try:
-        threads_meet = Barrier(24)
+    """What one thread has freed, another takes: none gets an area of its own, which serves it alone.
 
-        def allocate() -> None:
-            threads_meet.wait()
-            blocks = [bytes(2_000) for _ in range(100)]
-            threads_meet.wait()
-            assert blocks
+    In a process of its own: the C library takes a limit only until threads have allocated.
+    """
+    code = """
+import ctypes, os, sys
+from threading import Barrier, Thread
+from lakebed.http.memory import save_memory
 
-        threads = [Thread(target=allocate) for _ in range(24)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        pa.set_memory_pool(pool)
-    assert count_areas(tmp_path) <= max(before, 2)
+def allocate():
+    threads_meet.wait()
+    blocks = [bytes(2_000) for _ in range(100)]
+    threads_meet.wait()
+    assert blocks
 
-
-def count_areas(folder: Path) -> int:
-    """In how many areas the C library allocates in this process, by its own report."""
-    library = ctypes.CDLL(None)
-    library.fopen.restype = ctypes.c_void_p
-    file = ctypes.c_void_p(library.fopen(os.fsencode(folder / "report.xml"), b"w"))
-    library.malloc_info(0, file)
-    library.fclose(file)
-    return (folder / "report.xml").read_text().count("<heap nr=")
+save_memory()
+threads_meet = Barrier(24)
+threads = [Thread(target=allocate) for _ in range(24)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+library = ctypes.CDLL(None)
+library.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(library.fopen(os.fsencode(sys.argv[1]), b"w"))
+library.malloc_info(0, file)
+library.fclose(file)
+"""
+    report = tmp_path / "report.xml"
+    subprocess.run([sys.executable, "-c", code, str(report)], check=True)
+    assert 0 < report.read_text().count("<heap nr=") <= 2
 
 
 @dataclass(frozen=True)
