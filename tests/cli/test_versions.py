@@ -84,6 +84,14 @@ def test_branches(cli: Cli, lake: str, tmp_path: Path) -> None:
     assert cli("table", "read", lake, "flights", "--where", "id = 50", "--count").out == "0\n"
     assert [row["branch"] for row in cli("table", "branches", lake, "flights", "--json").json] == ["dev"]
     assert cli("table", "branch", lake, "flights", "dev").code == exits.CONFLICT
+    assert cli("table", "rename-branch", lake, "flights", "dev", "dev").code == exits.CONFLICT
+    assert cli("table", "rename-branch", lake, "flights", "main", "other").code == exits.USAGE
+    assert cli("table", "rename-branch", lake, "flights", "absent", "other").code == exits.NOT_FOUND
+    renamed = cli("table", "rename-branch", lake, "flights", "dev", "other", "--json").json
+    assert renamed == {"branch": "other", "renamed_from": "dev"}
+    assert cli("table", "read", lake, "flights", "--branch", "other", "--count").out == "4\n"
+    assert cli("table", "read", lake, "flights", "--branch", "dev").code == exits.NOT_FOUND
+    assert "is called dev now" in cli("table", "rename-branch", lake, "flights", "other", "dev").out
     assert cli("table", "drop", lake, "flights").code == exits.USAGE
     assert cli("fsck", lake, "--deep").code == exits.OK
     assert cli("table", "drop-branch", lake, "flights", "dev").code == exits.OK

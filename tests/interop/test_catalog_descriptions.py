@@ -24,7 +24,8 @@ ICEBERG = os.environ.get("LAKEBED_ICEBERG_OPENAPI", "")
 PAIMON = os.environ.get("LAKEBED_PAIMON_OPENAPI", "")
 """Path of the OpenAPI document of Paimon's REST catalog, which is part of Paimon's sources."""
 NOT_SERVED = re.compile(
-    r"/(views|functions|register|auth|token|consumers|consumers/reset|permissions|rollback-schema|rename|mark)$|/tables/id/"
+    r"/(views|functions|register|auth|token|consumers|consumers/reset|permissions|rollback-schema|mark)$"
+    r"|/(tables|views)/rename$|/tables/id/"
 )
 """Paths of Paimon's protocol that are answered with 501."""
 ST = HERE.parents[1] / ".venv-clients" / "bin" / "st"

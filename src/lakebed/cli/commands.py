@@ -49,8 +49,8 @@ _GROUPS: Final = (
             "table_rows": ("read", "append", "upsert", "write", "overwrite", "delete", "diff", "changes", "system"),
             "table_tags": ("tags", "tag", "replace-tag", "rename-tag", "drop-tag", "expire-tags"),
             "table_versions": (
-                *("history", "branches", "branch", "drop-branch", "fast-forward", "rollback", "expire"),
-                *("compact", "collect"),
+                *("history", "branches", "branch", "rename-branch", "drop-branch", "fast-forward", "rollback"),
+                *("expire", "compact", "collect"),
             ),
             "table_exchange": ("import", "export"),
             "table_fsck": ("fsck",),

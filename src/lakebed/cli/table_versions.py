@@ -10,7 +10,8 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.context import BranchTableCommand, TableCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
-from lakebed.table.branch.branches import branch_exists, branch_not_found, check_branch_name
+from lakebed.table.branch.branch_folder import branch_exists, branch_not_found
+from lakebed.table.branch.branches import check_branch_name
 from lakebed.table.branch.inherited import rollback_target
 from lakebed.table.branch.travel import parse_time_ms
 from lakebed.table.model.model import Snapshot
@@ -90,6 +91,20 @@ class CreateBranch(TableCommand, name="branch"):
         self.result(
             {"branch": self.name, "snapshot": start},
             f"The branch {self.name} of {self.table} starts from snapshot {start}.",
+        )
+
+
+class RenameBranch(TableCommand, name="rename-branch"):
+    """Give a branch another name, with its snapshots and tags."""
+
+    name: BranchName
+    to: Annotated[str, argument("NEW", help="Its new name.")]
+
+    def run(self) -> None:
+        self.open_table().rename_branch(self.name, self.to)
+        self.result(
+            {"branch": self.to, "renamed_from": self.name},
+            f"The branch {self.name} of {self.table} is called {self.to} now.",
         )
 
 

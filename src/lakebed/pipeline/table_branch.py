@@ -22,7 +22,7 @@ from lakebed.errors import Conflict
 from lakebed.pipeline.measure import BRANCH_ID
 from lakebed.pipeline.model import StepRecord
 from lakebed.pipeline.nodes import SourceLocation
-from lakebed.table.branch.branches import branch_exists, fork_pin
+from lakebed.table.branch.branch_folder import branch_exists, fork_pin
 from lakebed.table.branch.earlier_commits import find_commit
 from lakebed.table.branch.tags import TAG_ID
 from lakebed.table.commit.commit import CommitOptions, CommitRequest, commit

@@ -199,9 +199,19 @@ def test_snapshots_tags_branches_partitions(paimon: Paimon) -> None:
     branch_of(table, "dev").append(pa.table({"id": pa.array([9], pa.int64()), "day": ["z"]}, schema=table.arrow_schema))
     paimon.done("POST", ":/branches/dev/forward", {})
     assert table.scan().count() == 4
-    refused = paimon.refuse(501, "POST", ":/branches/dev/rename", {"toBranch": "other"})
-    assert "publish it (forward)" in refused["message"]
-    assert paimon.refuse(404, "POST", ":/branches/none/rename", {"toBranch": "other"})["resourceType"] == "BRANCH"
+    paimon.done("POST", ":/branches", {"branch": "taken"})
+    refused = paimon.refuse(409, "POST", ":/branches/dev/rename", {"toBranch": "taken"})
+    assert (refused["resourceType"], refused["resourceName"]) == ("BRANCH", "taken")
+    refused = paimon.refuse(404, "POST", ":/branches/none/rename", {"toBranch": "other"})
+    assert (refused["resourceType"], refused["resourceName"]) == ("BRANCH", "none")
+    for old, new in (("main", "other"), ("dev", "main"), ("dev", "7"), ("dev", "a/b"), ("dev", "")):
+        paimon.refuse(400, "POST", f":/branches/{old}/rename", {"toBranch": new})
+    paimon.done("POST", ":/branches/dev/rename", {"toBranch": "other"})
+    assert paimon.done("GET", ":/branches")["branches"] == ["other", "taken"]
+    assert paimon.done("GET", ":$branch_other")["schema"]["options"]["branch"] == "other"
+    assert paimon.refuse(404, "GET", ":$branch_dev/snapshot")["code"] == 404
+    paimon.done("POST", ":/branches/other/rename", {"toBranch": "dev"})
+    paimon.done("DELETE", ":/branches/taken")
     assert paimon.done("GET", ":/branches")["branches"] == ["dev"]
     partitions = paimon.done("GET", ":/partitions")["partitions"]
     assert [(row["spec"], row["recordCount"]) for row in partitions] == [

@@ -11,7 +11,7 @@ import pytest
 from lakebed.errors import NotFound
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
-from lakebed.table.branch.branches import fork_pin
+from lakebed.table.branch.branch_folder import fork_pin
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing.between import Between

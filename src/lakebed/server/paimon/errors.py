@@ -17,6 +17,8 @@ from lakebed.http.declaration import ErrorForm
 from lakebed.http.replies import json
 
 _STATUSES: Final = {
+    "branch_busy": 503,
+    "branch_deleting": 404,  # while it was renamed; a 409 would read as "the new name exists"
     "insufficient_permissions": 403,  # 401 is for wrong keys: clients fetch another token
     "not_served": 501,
     "protected_branch": 403,
@@ -27,6 +29,7 @@ _STATUSES: Final = {
 }
 
 _RESOURCES: Final = {
+    "branch_deleting": ("BRANCH", "branch"),
     "branch_exists": ("BRANCH", "branch"),
     "branch_not_found": ("BRANCH", "branch"),
     "catalog_database_exists": ("DATABASE", "database"),

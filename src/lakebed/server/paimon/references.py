@@ -12,10 +12,9 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.paimon.calls import PAGE, TABLE, name_of, table_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
-from lakebed.server.paimon.errors import ERRORS, not_served
+from lakebed.server.paimon.errors import ERRORS
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
-from lakebed.table.branch.branches import branch_names, branch_not_found
 from lakebed.table.codec.snapshot_json import encode_snapshot
 
 ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
@@ -178,21 +177,25 @@ async def forward_branch(call: RepositoryCall) -> Response:
     return empty(200)
 
 
-@ROUTES.add("POST", f"{_BRANCH}/rename", "paimonRenameBranch", needs="write", takes=BranchRename, gives={})
+@ROUTES.add(
+    "POST",
+    f"{_BRANCH}/rename",
+    "paimonRenameBranch",
+    needs="write",
+    takes=BranchRename,
+    gives={200: None},
+    audited=True,
+)
 async def rename_branch(call: RepositoryCall) -> Response:
-    """Refuse to rename a branch, with what to do in place of it."""
+    """Give a branch another name, with its snapshots and tags."""
     (catalog, database, name), branch = table_of(call), name_of(call, "branch")
     body = await call.read(BranchRename)
+    call.subject += f" branch {branch} to {body.to_branch}"
 
-    def refuse() -> Response:
+    def rename() -> None:
         table, _ = catalog.look(database, name)
-        if branch not in branch_names(table.context.store):
-            raise branch_not_found(table.context.store, branch)
-        raise not_served(
-            f"The branch {branch!r} cannot be renamed to {body.to_branch!r}: the pin that keeps its files, and what "
-            "its writers have open, carry its name. If its rows may become main's, publish it (forward), then create "
-            "the other branch. Otherwise create the other one where this one began, write the rows of this one to "
-            "it, and delete this one."
-        )
+        table.rename_branch(branch, body.to_branch)
+        catalog.forget(database, name)
 
-    return await call.quick(refuse)
+    await call.transfer(rename)
+    return empty(200)

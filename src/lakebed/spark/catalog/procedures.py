@@ -195,6 +195,11 @@ def _delete_branch(table: Table, given: Arguments) -> Rows:
     return [{"branch_name": given["branch"]}]
 
 
+def _rename_branch(table: Table, given: Arguments) -> Rows:
+    table.rename_branch(given["from_branch"], given["to_branch"])
+    return [{"branch_name": given["to_branch"]}]
+
+
 def _import_table(lake: Lake, given: Arguments) -> Rows:
     options = ImportOptions(
         in_place=bool(given["in_place"]),
@@ -322,6 +327,16 @@ PROCEDURES: Final[dict[str, Procedure]] = {
         _create_branch,
     ),
     "delete_branch": Procedure("Delete a branch.", (_TABLE, _BRANCH), _BRANCHES, _delete_branch),
+    "rename_branch": Procedure(
+        "Rename a branch.",
+        (
+            _TABLE,
+            Parameter("from_branch", "string", is_optional=False),
+            Parameter("to_branch", "string", is_optional=False),
+        ),
+        _BRANCHES,
+        _rename_branch,
+    ),
     "fast_forward": Procedure(
         "Make a branch's newest version main's, in one commit.",
         (_TABLE, _BRANCH),

@@ -16,31 +16,38 @@ Invariants:
   the other, so no commit is acknowledged to a branch that is gone.
 - A deletion removes only the pin that it found when it began: one that was delayed does not remove the pin of a new
   branch of the same name.
+- A rename gives the branch another folder and another pin (`renames`). One that was cut short is finished by whoever
+  opens or lists branches, creates, deletes or renames one, or collects.
 - A branch that was published (`fast_forward`) has a mark in main until it is deleted.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, Unavailable
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import CollectionPlan, Deletable
+from lakebed.objects.reserve import freeing_space
+from lakebed.reclaim.model import Deletable
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
+from lakebed.table.branch.branch_folder import (
+    branch_exists,
+    branch_names,
+    branch_not_found,
+    clear_branch,
+    fork_pin,
+    mark_path,
+)
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.tags import HIDDEN_PREFIX, TAG_ID, Source, check_tag_name
+from lakebed.table.branch.renames import claim, finish_rename, finish_renames, release_name, take_name, was_renamed
+from lakebed.table.branch.tags import Source, check_tag_name
 from lakebed.table.codec.snapshot_json import decode_snapshot
-from lakebed.table.model.layout import MAIN_BRANCH, Layout, parse_branch, parse_schema
-from lakebed.table.model.model import TableSchema, Tag
+from lakebed.table.model.layout import MAIN_BRANCH, Layout, parse_schema
+from lakebed.table.model.model import TableSchema
 from lakebed.table.schema.schema_log import SchemaLog
 from lakebed.texts import did_you_mean
-
-PUBLISHED_FOLDER = "lakebed/published"
-"""Of the marks of branches that were published. DO NOT CHANGE: on disk."""
-
-_CLEAR_TRIES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +61,15 @@ class Branch:
     """Unix ms, UTC, by the store's clock."""
 
 
-def fork_pin(name: str) -> str:
-    """The full name of the hidden tag in main that holds a branch's fork snapshot."""
-    return f"{HIDDEN_PREFIX}branch.{name}"
-
-
-def mark_path(name: str, pin: Tag) -> str:
-    """Where main notes that it has files of a branch, so that its collectors read the branch's versions.
-
-    Each branch has a mark of its own, named after its pin: a delayed deletion leaves the mark of a later branch alone.
-    """
-    return f"{PUBLISHED_FOLDER}/{name}/{pin.snapshot.properties.get(TAG_ID, '0')}"
-
-
 def open_branch(store: ObjectStore, *, name: str, branch: str | None, environment: Environment) -> TableBranch:
     """The context of a branch (None is main) with its newest schema. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
     schemas = SchemaLog(store, Layout(branch=None if branch == MAIN_BRANCH else branch))
     if schemas.latest() is None:
         what, hint = f"table {name!r}", ""
         if branch:
-            open_branch(store, name=name, branch=None, environment=environment)
+            main = open_branch(store, name=name, branch=None, environment=environment)
+            if finish_renames(main) and schemas.latest() is not None:
+                return TableBranch.of(store, name=name, schemas=schemas, branch=branch, environment=environment)
             what, hint = f"branch {branch!r} of table {name!r}", did_you_mean(branch, branch_names(store))
         raise NotFound(
             f"There is no {what} at {store.root_url}.{hint}",
@@ -112,19 +108,6 @@ def create_main(store: ObjectStore, *, name: str, schema: TableSchema, environme
     return TableBranch.of(store, name=name, schemas=log, environment=environment)
 
 
-def branch_names(store: ObjectStore) -> list[str]:
-    """Names of all branches but main, sorted. Cost: 1 LIST, and 1 LIST a branch."""
-    folders = store.list_with_delimiter(Layout().branch_folder).folders
-    names = (name for folder in folders if (name := parse_branch(folder)) is not None)
-    return sorted(name for name in names if branch_exists(store, name))
-
-
-def branch_exists(store: ObjectStore, name: str) -> bool:
-    """Whether the branch exists. Cost: 1 LIST."""
-    listed = store.list_with_delimiter(Layout(branch=name).schema_folder).objects
-    return any(parse_schema(meta.path) is not None for meta in listed)
-
-
 def every_branch(branch: TableBranch) -> list[TableBranch]:
     """Main and every branch of the table, each with its own newest schema; fork snapshots are not looked up.
 
@@ -142,29 +125,9 @@ def every_branch(branch: TableBranch) -> list[TableBranch]:
     return branches
 
 
-def with_fork_point(branch: TableBranch) -> TableBranch:
-    """A branch with its fork snapshot, which every deletion in it must know; main as it is.
-
-    Raises `NotFound`: the branch is gone; `InvalidRequest`: another client made the branch and left no pin in main, so
-    which files are shared is unknown. Cost: 1 GET and that of `TableBranch.main`; on main no request.
-    """
-    if branch.branch is None:
-        return branch
-    pin = branch.main.tags.find(fork_pin(branch.branch))
-    if pin is None:
-        if not branch_exists(branch.store, branch.branch):
-            raise branch_not_found(branch.store, branch.branch)
-        raise InvalidRequest(
-            f"The branch {branch.branch!r} was made by another client, so which of its files are main's is unknown: "
-            "nothing can be deleted in it.",
-            kind="foreign_branch",
-            branch=branch.branch,
-        )
-    return replace(branch, fork_point=pin.snapshot, made_by=branch.main)
-
-
 def list_branches(main: TableBranch) -> list[Branch]:
-    """All branches but main, sorted by name. Cost: 2 LISTs + 1 LIST and 1 GET a branch."""
+    """All branches but main, sorted by name. Cost: 3 LISTs + 1 LIST and 1 GET a branch."""
+    finish_renames(main)
     branches = []
     for name in branch_names(main.store):
         pin = main.tags.find(fork_pin(name))
@@ -184,6 +147,8 @@ def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
     check_branch_name(name)
     if branch_exists(main.store, name):
         raise _exists_error(name)
+    if finish_renames(main) and branch_exists(main.store, name):
+        raise _exists_error(name)
     snapshot = decode_snapshot(source.body, path=source.path)
     try:
         main.tags.pin_hidden(f"branch.{name}", source=source)  # create-only: of two creators one gets past here
@@ -196,7 +161,7 @@ def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
         ) from taken
     layout = Layout(branch=name)
     # Late writers may have left files of an earlier branch of this name.
-    _clear(main, name, pin=main.tags.find(fork_pin(name)))
+    clear_branch(main, name, pin=main.tags.find(fork_pin(name)))
     main.store.put(layout.snapshot(snapshot.id), source.body)
     for meta in main.store.list(Layout().schema_folder):
         schema_id = parse_schema(meta.path)
@@ -205,47 +170,79 @@ def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
     return Branch(name=name, fork_snapshot_id=snapshot.id, created_ms=main.now_ms())
 
 
+@freeing_space()
 def delete_branch(main: TableBranch, name: str) -> None:
     """Delete a branch: first its schemas, so that it cannot be opened, then its snapshots, the rest, and its pin.
 
     Data files that only the branch used become orphans of the table, for `remove_orphan_files`.
-    Raises `NotFound`.
+    Raises `NotFound`; `Conflict`: the name was just made by a rename that had been cut short.
     """
     check_branch_name(name)
+    if any(rename.new == name for rename in finish_renames(main)):
+        raise Conflict(
+            f"The branch {name!r} was not deleted: it has just got that name, by a rename that had not been finished. "
+            "Delete it again if it is to go.",
+            kind="branch_renamed",
+            branch=name,
+        )
     pin = main.tags.find(fork_pin(name))
-    if not _clear(main, name, pin=pin) and pin is None:
+    decided = None if pin is None else claim(main, name, pin, to=None)
+    if decided is not None and decided.new is not None:
+        finish_rename(main, decided)
         raise branch_not_found(main.store, name)
-    if pin is not None and main.tags.find(fork_pin(name)) == pin:
+    if not clear_branch(main, name, pin=pin) and pin is None:
+        raise branch_not_found(main.store, name)
+    if decided is not None and main.tags.find(fork_pin(name)) == pin:
+        assert pin is not None
         mark = Deletable(mark_path(name, pin), 0, f"of the deleted branch {name}")
         Sweeper(main.store, main.environment).delete_all([mark])
-        main.tags.unpin_hidden(f"branch.{name}")
+        main.store.delete([main.layout.tag(fork_pin(name)), decided.mark])
 
 
-def _clear(main: TableBranch, name: str, *, pin: Tag | None) -> bool:
-    """Delete everything in a branch's folder, until a listing finds nothing; whether there was anything.
+@freeing_space()
+def rename_branch(main: TableBranch, old: str, new: str) -> Branch:
+    """Rename a branch; see `Table.rename_branch`."""
+    if old == MAIN_BRANCH:
+        raise InvalidRequest("The main branch cannot be renamed: name another branch.", kind="invalid_branch_name")
+    check_branch_name(old)
+    check_branch_name(new)
+    finish_renames(main)
+    pin = main.tags.find(fork_pin(old))
+    if not branch_exists(main.store, old):
+        earlier = main.tags.find(fork_pin(new)) if pin is None else None
+        if earlier is None or not was_renamed(earlier, old):  # else it is repeated, after a lost reply
+            raise branch_not_found(main.store, old)
+        return _named(main, new)
+    if pin is None:
+        raise InvalidRequest(
+            f"The branch {old!r} was made by another client, so which of its files are main's is unknown: it cannot be "
+            "renamed here.",
+            kind="foreign_branch",
+            branch=old,
+        )
+    if branch_exists(main.store, new):
+        raise _exists_error(new)
+    take_name(main, old, pin, new)
+    decided = claim(main, old, pin, to=new)
+    if decided.new != new:
+        release_name(main, old, pin, new)
+    if decided.new is None and branch_exists(main.store, old):
+        raise Conflict(
+            f"The branch {old!r} is being deleted, or its deletion was cut short, so it was not renamed: in the latter "
+            "case delete it again.",
+            kind="branch_deleting",
+            branch=old,
+        )
+    if decided.new is not None:
+        finish_rename(main, decided)
+    if decided.new != new or not branch_exists(main.store, new):
+        raise branch_not_found(main.store, old)
+    return _named(main, new)
 
-    It ends when the pin is another: the branch was deleted and created again meanwhile.
 
-    Raises `Unavailable` when something cannot be deleted: the pin then stays.
-    """
-    layout = Layout(branch=name)
-    had_files = False
-    for _ in range(_CLEAR_TRIES_MAX):
-        paths = [meta.path for meta in main.store.list(layout.root.removesuffix("/"))]
-        if not paths:
-            return had_files
-        if had_files and main.tags.find(fork_pin(name)) != pin:
-            return had_files
-        had_files = True
-        hide = tuple(path for path in paths if parse_schema(path) is not None)
-        rest = tuple(Deletable(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
-        report = Sweeper(main.store, main.environment).sweep(CollectionPlan(store="", hide=hide, doomed=rest))
-        if report.warnings:
-            raise Unavailable(f"The branch {name!r} is not deleted yet, try again: {report.warnings[0]}")
-    raise Unavailable(
-        f"The branch {name!r} is not deleted yet: its folder was cleared {_CLEAR_TRIES_MAX} times, and something "
-        "was written into it each time. Stop its writers and delete it again."
-    )
+def _named(main: TableBranch, name: str) -> Branch:
+    pin = main.tags.find(fork_pin(name))
+    return Branch(name=name, fork_snapshot_id=pin.snapshot.id if pin else None, created_ms=main.now_ms())
 
 
 def branch_of_branch(name: str) -> InvalidRequest:
@@ -253,13 +250,6 @@ def branch_of_branch(name: str) -> InvalidRequest:
     return InvalidRequest(
         f"A branch cannot be forked again ({name!r} is one): fork from main.", kind="branch_of_branch", branch=name
     )
-
-
-def branch_not_found(store: ObjectStore, name: str) -> NotFound:
-    """The error for a missing branch, with the names of those that exist."""
-    names = branch_names(store)
-    choices = f"it has {', '.join(names)}" if names else "it has none but main"
-    return NotFound(f"The table has no branch {name!r}: {choices}.", kind="branch_not_found", branch=name)
 
 
 def check_branch_name(name: str) -> None:

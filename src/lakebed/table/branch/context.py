@@ -63,6 +63,7 @@ class TableBranch:
             snapshots=snapshots,
             environment=environment,
             default_retained_ms=lambda: TableOptions(schemas.refresh().options).get(TAG_DEFAULT_TIME_RETAINED),
+            confirm=schemas.confirm_branch,
         )
         return cls(
             store=store,

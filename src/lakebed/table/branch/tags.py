@@ -15,6 +15,8 @@ Invariants:
 - A source that is a tag may be one whose own creator has not checked yet, or died before its check: then the version
   may be partly deleted. So `create` also checks that no deletion of that version is under way, and then that its lists
   exist: a deletion is stored before it hides anything and until its last file, a list, is deleted.
+- In a branch, what is put is confirmed by a look for the branch: a rename takes no tag along that is put after its
+  schemas are gone.
 - Names that start with ``snapshot.``, ``tag.``, ``branch.`` or ``lakebed.`` are reserved. ``lakebed.pin.*`` are hidden
   pins that lakebed creates for itself (forks, rollbacks): no user verb shows or changes them, every deleting verb
   respects them.
@@ -111,6 +113,7 @@ class Tags:
 
     Args:
         default_retained_ms: ``tag.default-time-retained``, called at each create; None: kept until deleted.
+        confirm: called after each put; raises `NotFound` when the branch is gone.
     """
 
     def __init__(
@@ -121,12 +124,14 @@ class Tags:
         snapshots: SnapshotLog,
         environment: Environment,
         default_retained_ms: Callable[[], int | None] = lambda: None,
+        confirm: Callable[[], object] = lambda: None,
     ) -> None:
         self._store = store
         self._layout = layout
         self._snapshots = snapshots
         self._environment = environment
         self._default_retained_ms = default_retained_ms
+        self._confirm = confirm
 
     # ---- looking
 
@@ -284,6 +289,22 @@ class Tags:
         body = self._body(source, lifetime_ms=None)
         return self._put_new(HIDDEN_PREFIX + name, body, source=source, if_not_exists=False)
 
+    def copy_hidden(self, old: str, new: str, *, marks: Mapping[str, str]) -> Tag:
+        """Pin what another hidden pin holds, which is there until this returns; no lifetime.
+
+        Raises `AlreadyExists`; `NotFound`: the other pin is gone, and this one was withdrawn. Cost: 2 GETs + 1 PUT.
+        """
+        source = self._tag_source(HIDDEN_PREFIX + old)
+        body = self._body(source, lifetime_ms=None, marks=marks)
+        self._create(HIDDEN_PREFIX + new, body)
+        try:
+            if self._tag_source(HIDDEN_PREFIX + old).body != source.body:
+                raise self._absent(HIDDEN_PREFIX + old)
+        except NotFound:
+            self._withdraw(HIDDEN_PREFIX + new, body)
+            raise
+        return decode_tag(body, name=HIDDEN_PREFIX + new, path=self._layout.tag(HIDDEN_PREFIX + new))
+
     def unpin_hidden(self, name: str) -> None:
         """Remove a hidden pin; removing a missing one is a no-op. Cost: 1 DELETE."""
         self._store.delete([self._layout.tag(HIDDEN_PREFIX + name)])
@@ -310,6 +331,7 @@ class Tags:
             # Both versions may be losing their files now; the old pin is at least what the caller had before.
             self._store.put(self._layout.tag(name), before.body)
             raise self._source_expired(name)
+        self._confirm()
         return decode_tag(body, name=name, path=self._layout.tag(name))
 
     def rename(self, old: str, new: str) -> Tag:
@@ -337,13 +359,7 @@ class Tags:
 
     def _put_new(self, name: str, body: bytes, *, source: Source, if_not_exists: bool) -> Tag:
         try:
-            create_once(
-                self._store,
-                self._layout.tag(name),
-                body,
-                environment=self._environment,
-                is_ours=lambda found: _document_id(bytes(found)) == _document_id(body),
-            )
+            self._create(name, body)
         except AlreadyExists as taken:
             existing = self.find(name)
             if if_not_exists and existing is not None:
@@ -356,7 +372,21 @@ class Tags:
         if not self._is_there(source):
             self._withdraw(name, body)
             raise self._source_expired(name)
+        try:
+            self._confirm()
+        except NotFound:
+            self._withdraw(name, body)
+            raise
         return decode_tag(body, name=name, path=self._layout.tag(name))
+
+    def _create(self, name: str, body: bytes) -> None:
+        create_once(
+            self._store,
+            self._layout.tag(name),
+            body,
+            environment=self._environment,
+            is_ours=lambda other: _document_id(bytes(other)) == _document_id(body),
+        )
 
     def _withdraw(self, name: str, body: bytes) -> None:
         path = self._layout.tag(name)

@@ -19,7 +19,7 @@ from typing import TypedDict
 
 from lakebed.arguments import check_keywords
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.table.branch.branches import branch_exists
+from lakebed.table.branch.branch_folder import branch_exists
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import Source, is_hidden, is_utf8
 from lakebed.table.model.model import Snapshot, Tag

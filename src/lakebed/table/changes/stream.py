@@ -228,10 +228,14 @@ class TableStream:
         return offset
 
     def hold(self, consumer: str, offset: StreamOffset) -> None:
-        """Keep from expiry the snapshots that come after an offset, as a consumer of the table. Cost: 1 PUT."""
+        """Keep from expiry the snapshots that come after an offset, as a consumer of the table.
+
+        Raises `NotFound`: the branch is gone. Cost: 1 PUT, in a branch 1 LIST.
+        """
         is_read = offset.units is None
         next_id = offset.snapshot + 1 if is_read else max(1, offset.snapshot)
         store_consumer(self._branch.store, self._branch.layout, consumer, next_snapshot_id=next_id)
+        self._branch.schemas.confirm_branch()  # a rename takes no progress along that is written after it
 
     # ---- rows
 

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.runtime import map_in_pool
-from lakebed.table.branch.branches import with_fork_point
+from lakebed.table.branch.branch_folder import with_fork_point
 from lakebed.table.branch.candidates import UNKNOWN, BoolArray, IntArray, Role, candidates_of, concat
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.manifest_reader import Unreadable

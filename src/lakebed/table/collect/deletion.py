@@ -7,7 +7,8 @@ Owns: `carry_out`. The order of every deletion:
 3. Hide: delete snapshot and tag files. From here on no reader finds the versions. When another client rolled the branch
    back meanwhile, no snapshot is hidden (`lineage`). When only tags were hidden, of versions whose snapshots are live,
    the deletion ends here.
-4. Read the live versions again, and judge. Of two racing collectors at least one sees that the other has hidden, and a
+4. Read the live versions again, look whether the branch is still there (one that was renamed has versions elsewhere),
+   and judge. Of two racing collectors at least one sees that the other has hidden, and a
    tag that was created meanwhile keeps its files.
 5. Delete what was made of them for Iceberg clients, then data, then manifests, then lists.
 6. Withdraw tags that were put on the hidden versions since step 4: their creators may have died before their check.
@@ -27,11 +28,11 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import lakebed.compute as pc
-from lakebed.errors import Corruption, InvalidRequest, NotFound, Unavailable
+from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
-from lakebed.table.branch.branches import with_fork_point
+from lakebed.table.branch.branch_folder import confirm_branch, with_fork_point
 from lakebed.table.branch.candidates import CANDIDATES, STAGES, UNKNOWN, concat
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.manifest_reader import Unreadable
@@ -84,6 +85,11 @@ def carry_out(
         return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
     try:
         versions = read_live_versions(branch)
+        confirm_branch(branch)
+    except (NotFound, Conflict) as gone:
+        if gone.kind in ("branch_not_found", "branch_replaced"):
+            forget(branch, deletion)
+        raise
     except Corruption as error:
         warnings = (*warnings, f"nothing was deleted, because what a tag holds is unknown: {error}")
         plan = CollectionPlan(branch.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)

@@ -27,7 +27,7 @@ from lakebed.ids import new_uuid
 from lakebed.objects.probe import store_time_ms
 from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Sweep, notes_on, report_of
-from lakebed.table.branch.branches import with_fork_point
+from lakebed.table.branch.branch_folder import with_fork_point
 from lakebed.table.branch.candidates import Retention, plan_expiry
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.manifest_reader import Unreadable

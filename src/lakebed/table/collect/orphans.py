@@ -29,15 +29,17 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.path import URL_PATTERN, is_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
-from lakebed.table.branch.branches import every_branch, with_fork_point
+from lakebed.table.branch.branch_folder import branch_exists, with_fork_point
+from lakebed.table.branch.branches import every_branch
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.manifest_reader import Unreadable
+from lakebed.table.branch.renames import branch_ids, finish_renames, load_renames
 from lakebed.table.branch.tags import HIDDEN_PREFIX
 from lakebed.table.branch.unfinished import Deletion, load_deletions, path_of
 from lakebed.table.codec.ragged import one_array
@@ -67,6 +69,7 @@ ORPHAN_AGE_MS: Final = 86_400_000
 """Files younger than this may belong to a writer that has not committed yet."""
 
 _TRANSIENT_PINS: Final = (f"{HIDDEN_PREFIX}rollback.", f"{HIDDEN_PREFIX}replace.", f"{HIDDEN_PREFIX}branch.")
+_SEARCHES_MAX: Final = 10
 _DATA_PATH: Final = r"(^|/)bucket-(-?[0-9]+|postpone)/[^/]+$"
 FILES: Final = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("is_old", pa.bool_())])
 """Files in the folders that hold only referenced files; an old one may be deleted when nothing references it."""
@@ -239,6 +242,28 @@ def find_unused(branches: Sequence[TableBranch], older_than_ms: int) -> Search:
     return search_of(list_files(branches[0], older_than_ms=older_than_ms), paths_in_use(branches))
 
 
+def _search_all(main: TableBranch, older_than_ms: int, find: FindUnused, *, finishes: bool) -> Search:
+    """As `_search`, of all branches; again while one is renamed: part of it may have been read under neither name.
+
+    Args:
+        finishes: renames that were begun are finished.
+
+    Raises `Conflict`: a rename is not finished, or branches are renamed faster than they can be searched.
+    """
+    for _ in range(_SEARCHES_MAX):
+        if finishes:
+            finish_renames(main)
+        before = branch_ids(main)
+        search = _search(every_branch(main), older_than_ms, find)
+        if not load_renames(main) and branch_ids(main) <= before:
+            return search
+    raise Conflict(
+        f"{main.name}: no orphan was deleted, because a branch is being renamed, or its rename was cut short: collect "
+        "again, or list the branches, which finishes it.",
+        kind="branch_renaming",
+    )
+
+
 def _search(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnused) -> Search:
     """A search during which no live data file was missing.
 
@@ -323,17 +348,23 @@ def remove_orphan_files(
     check_placement(branch.schema)
     if older_than_ms is None:
         older_than_ms = branch.now_ms() - ORPHAN_AGE_MS
+    main = branch.main
+    if not dry_run:
+        finish_renames(main)
     branches = every_branch(branch)
-    main = branches[0]
     if not dry_run and older_than_ms < LONG_MAX:  # a dry run writes nothing, so it does not ask
         older_than_ms -= ms_ahead(main)
     reports: list[CollectionReport] = []
     if not dry_run:
         for table_branch in map(_with_fork_point, branches):
-            reports += recover(table_branch)
-            reports += _forget_abandoned(table_branch, branches, older_than_ms=older_than_ms, progress=progress)
+            try:
+                reports += recover(table_branch)
+                reports += _forget_abandoned(table_branch, branches, older_than_ms=older_than_ms, progress=progress)
+            except NotFound:  # deleted or renamed since the listing
+                if table_branch.branch is None or branch_exists(main.store, table_branch.branch):
+                    raise
     try:
-        search = _search(branches, older_than_ms, find)
+        search = _search_all(main, older_than_ms, find, finishes=not dry_run)
     except Unreadable as error:
         if error.kind == "live_files_missing":
             raise

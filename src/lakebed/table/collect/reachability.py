@@ -22,14 +22,14 @@ for a candidate that lived in [born, dead):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.table.branch.branches import PUBLISHED_FOLDER, fork_pin
+from lakebed.table.branch.branch_folder import PUBLISHED_FOLDER, fork_pin
 from lakebed.table.branch.candidates import (
     ROLES,
     UNKNOWN,
@@ -212,12 +212,24 @@ def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
     """Keep what branches without a fork pin reference, and branches that were published."""
     pins = {tag.name for tag in case.versions.tags}
     folders = case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders
-    marks = case.branch.store.list(PUBLISHED_FOLDER) if folders else ()
-    published = {meta.path.removeprefix(f"{PUBLISHED_FOLDER}/").partition("/")[0] for meta in marks}
-    for folder in folders:
-        name = parse_branch(folder)
-        if name is None or (fork_pin(name) in pins and name not in published):
-            continue
+    marks = _published_marks(case.branch) if folders else frozenset()
+    while folders:
+        published = {path.removeprefix(f"{PUBLISHED_FOLDER}/").partition("/")[0] for path in marks}
+        names = [name for folder in folders if (name := parse_branch(folder)) is not None]
+        _keep_of_branches(case, everything, [n for n in names if n in published or fork_pin(n) not in pins])
+        # A published branch that was renamed while it was read has a mark of its new name by now.
+        before, marks = marks, _published_marks(case.branch)
+        if marks <= before:
+            return
+        folders = case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders
+
+
+def _published_marks(branch: TableBranch) -> frozenset[str]:
+    return frozenset(meta.path for meta in branch.store.list(PUBLISHED_FOLDER))
+
+
+def _keep_of_branches(case: _Case, everything: BoolArray, names: Sequence[str]) -> None:
+    for name in names:
         branch = case.branch.of_branch(name)
         try:
             versions = read_live_versions(branch)

@@ -38,6 +38,7 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.discard import discard, discard_changes
 from lakebed.table.branch.earlier_commits import find_earlier, newest_first
 from lakebed.table.branch.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
+from lakebed.table.branch.renames import confirm_commit
 from lakebed.table.codec.manifest import ADD, encode_manifest, encode_manifest_list, entries_of_changes, manifest_meta
 from lakebed.table.codec.manifest_merge import MergePlan, fold_run, plan_merge
 from lakebed.table.commit.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
@@ -271,7 +272,9 @@ class _Commit:
                 self._discard(keep=frozenset())
                 raise
             try:
-                self.branch.snapshots.append(snapshot, confirm=partial(self.branch.schemas.confirm, *self.looked))
+                self.branch.snapshots.append(
+                    snapshot, confirm=partial(confirm_commit, self.branch, snapshot, *self.looked)
+                )
             except NotFound:
                 self._discard(keep=frozenset())
                 raise

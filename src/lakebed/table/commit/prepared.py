@@ -43,6 +43,7 @@ from lakebed.errors import (
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.earlier_commits import newest_first
 from lakebed.table.branch.inherited import encode_inherited, load_inherited
+from lakebed.table.branch.renames import confirm_commit
 from lakebed.table.codec.index_manifest import HASH, IndexEntry
 from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES
 from lakebed.table.codec.row_codes import row_codes
@@ -127,7 +128,7 @@ def commit_prepared(
                 raise _invalid(f"a part of it cannot be read: {error.message.removesuffix('.')}") from error
             raise
         try:
-            branch.snapshots.append(whole, confirm=partial(branch.schemas.confirm, schema, listed), hints=False)
+            branch.snapshots.append(whole, confirm=partial(confirm_commit, branch, whole, schema, listed), hints=False)
         except Conflict as lost:
             if lost.kind == "schema_changed":  # the table was created again
                 raise

@@ -23,7 +23,7 @@ import msgspec
 
 from lakebed.errors import Corruption, NotFound, Unavailable, UnsupportedFormat
 from lakebed.objects.port import ObjectMeta
-from lakebed.table.branch.branches import fork_pin
+from lakebed.table.branch.branch_folder import fork_pin
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.inherited import follows
 from lakebed.table.codec.snapshot_json import decode_snapshot

@@ -84,10 +84,15 @@ class SchemaLog:
         return NotFound(
             f"There is no table at {url} any more: it was dropped."
             if branch is None
-            else f"The branch {branch!r} was deleted: the table at {url} has no schema of it any more.",
+            else f"The branch {branch!r} was deleted or renamed: the table at {url} has no schema of it any more.",
             kind="table_not_found" if branch is None else "branch_not_found",
             branch=branch,
         )
+
+    def confirm_branch(self) -> None:
+        """Raise `NotFound` if this branch of the table is gone; main is not looked for. Cost: in a branch 1 LIST."""
+        if self._layout.branch is not None and not self._objects():
+            raise self._missing_error()
 
     def confirm(self, seen: TableSchema, listed: ObjectMeta | None) -> None:
         """Raise unless a schema is still the object that it was: the table was not dropped since, nor created again.

@@ -28,7 +28,9 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
-from lakebed.table.branch.branches import PUBLISHED_FOLDER, branch_exists, branch_not_found, fork_pin, mark_path
+from lakebed.reclaim.model import Deletable
+from lakebed.reclaim.sweep import Sweeper
+from lakebed.table.branch.branch_folder import PUBLISHED_FOLDER, branch_exists, branch_not_found, fork_pin, mark_path
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import HIDDEN_PREFIX
 from lakebed.table.codec.manifest import IDENTITY, as_deletes
@@ -58,7 +60,8 @@ class Forward:
     @property
     def is_done(self) -> bool:
         """Whether main has the branch's newest version already."""
-        return _is_same(self.head, self.target) or self.head.properties.get(FAST_FORWARDED) == self.name
+        published = self.head.properties.get(FAST_FORWARDED, "").partition("/")[2]  # the branch may have been renamed
+        return _is_same(self.head, self.target) or published == self.name.partition("/")[2]
 
     @property
     def name(self) -> str:
@@ -83,7 +86,7 @@ def plan_fast_forward(main: TableBranch, branch: str) -> Forward:
             kind="foreign_branch",
             branch=branch,
         )
-    if head is None or not (_is_same(head, pin.snapshot) or _was_published(source, branch, head)):
+    if head is None or not (_is_same(head, pin.snapshot) or _was_published(source, head)):
         raise Conflict(
             f"Main has moved since the branch {branch!r} started from snapshot {pin.snapshot.id}"
             f"{'' if head is None else f': its newest snapshot is {head.id}'}. Make a branch from main as it is and "
@@ -155,12 +158,21 @@ def _publish(main: TableBranch, forward: Forward, identity: CommitOptions) -> Sn
     _pin(source, forward.target)
     returned = _may_return(main, source, forward)
     main.store.put(mark_path(forward.branch, forward.pin), b"")
+    _confirm(main, forward)
     request = CommitRequest(
         kind="OVERWRITE",
         derive=_derive(main, source, forward, returned=returned),
         options={**identity, "properties": {FAST_FORWARDED: forward.name}},
     )
     return commit(main, request)
+
+
+def _confirm(main: TableBranch, forward: Forward) -> None:
+    """Look for the branch behind pin and mark: a rename takes along what it finds when the schemas are gone."""
+    if main.tags.find(fork_pin(forward.branch)) != forward.pin or not branch_exists(main.store, forward.branch):
+        mark = Deletable(mark_path(forward.branch, forward.pin), 0, "its branch was deleted or renamed meanwhile")
+        Sweeper(main.store, main.environment).delete_all([mark])
+        raise branch_not_found(main.store, forward.branch)
 
 
 def _may_return(main: TableBranch, source: TableBranch, forward: Forward) -> bool:
@@ -226,10 +238,10 @@ def _pin(source: TableBranch, target: Snapshot) -> None:
         ) from gone
 
 
-def _was_published(source: TableBranch, branch: str, head: Snapshot) -> bool:
-    """Whether main's newest snapshot is a version of this very branch."""
-    name, _, rest = head.properties.get(FAST_FORWARDED, "").rpartition("/")[0].partition("/")
-    if name != branch or not rest.isdecimal():
+def _was_published(source: TableBranch, head: Snapshot) -> bool:
+    """Whether main's newest snapshot is a version of this very branch, whatever it was called then."""
+    rest = head.properties.get(FAST_FORWARDED, "").rpartition("/")[0].partition("/")[2]
+    if not rest.isdecimal():
         return False
     pin = source.tags.find(f"{HIDDEN_PREFIX}given.{rest}")
     return pin is not None and head.properties[FAST_FORWARDED].endswith(f"/{pin.snapshot.delta_manifest_list}")

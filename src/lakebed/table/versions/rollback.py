@@ -25,7 +25,7 @@ from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionPlan
-from lakebed.table.branch.branches import with_fork_point
+from lakebed.table.branch.branch_folder import with_fork_point
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import HIDDEN_PREFIX, is_hidden
 from lakebed.table.branch.travel import Resolved, Time, resolve

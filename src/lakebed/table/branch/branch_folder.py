@@ -1,0 +1,132 @@
+"""The parts of a branch on the store: its folder, its pin in main, its mark of a publication.
+
+Owns: whether a branch exists, which one it is, and clearing its folder.
+
+Invariants:
+- A branch exists while it has a schema.
+- The random id of its pin distinguishes a branch from an earlier or later one of its name (`branch_id`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import CollectionPlan, Deletable
+from lakebed.reclaim.sweep import Sweeper
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.tags import HIDDEN_PREFIX, TAG_ID
+from lakebed.table.model.layout import Layout, parse_branch, parse_schema
+from lakebed.table.model.model import Tag
+
+PUBLISHED_FOLDER = "lakebed/published"
+"""Of the marks of branches that were published. DO NOT CHANGE: on disk."""
+
+_CLEAR_TRIES_MAX = 100
+
+
+def fork_pin(name: str) -> str:
+    """The full name of the hidden tag in main that holds a branch's fork snapshot."""
+    return f"{HIDDEN_PREFIX}branch.{name}"
+
+
+def branch_id(pin: Tag) -> str:
+    """The id of the branch of a pin: another one of the same name has another."""
+    return pin.snapshot.properties.get(TAG_ID, "0")
+
+
+def mark_path(name: str, pin: Tag) -> str:
+    """Where main notes that it has files of a branch, so that its collectors read the branch's versions.
+
+    Each branch has a mark of its own, named after its pin: a delayed deletion leaves the mark of a later branch alone.
+    """
+    return f"{PUBLISHED_FOLDER}/{name}/{branch_id(pin)}"
+
+
+def branch_names(store: ObjectStore) -> list[str]:
+    """Names of all branches but main, sorted. Cost: 1 LIST, and 1 LIST a branch."""
+    folders = store.list_with_delimiter(Layout().branch_folder).folders
+    names = (name for folder in folders if (name := parse_branch(folder)) is not None)
+    return sorted(name for name in names if branch_exists(store, name))
+
+
+def branch_exists(store: ObjectStore, name: str) -> bool:
+    """Whether the branch exists. Cost: 1 LIST."""
+    listed = store.list_with_delimiter(Layout(branch=name).schema_folder).objects
+    return any(parse_schema(meta.path) is not None for meta in listed)
+
+
+def with_fork_point(branch: TableBranch) -> TableBranch:
+    """A branch with its fork snapshot, which every deletion in it must know; main as it is.
+
+    Raises `NotFound`: the branch is gone; `InvalidRequest`: another client made the branch and left no pin in main, so
+    which files are shared is unknown. Cost: 1 GET and that of `TableBranch.main`; on main no request.
+    """
+    if branch.branch is None:
+        return branch
+    pin = branch.main.tags.find(fork_pin(branch.branch))
+    if pin is None:
+        if not branch_exists(branch.store, branch.branch):
+            raise branch_not_found(branch.store, branch.branch)
+        raise InvalidRequest(
+            f"The branch {branch.branch!r} was made by another client, so which of its files are main's is unknown: "
+            "nothing can be deleted in it.",
+            kind="foreign_branch",
+            branch=branch.branch,
+        )
+    return replace(branch, fork_point=pin.snapshot, made_by=branch.main)
+
+
+def confirm_branch(branch: TableBranch) -> None:
+    """Raise unless a branch that was opened for a deletion is there, and the same; main always is.
+
+    A verb that deletes files asks this after it has read the live versions: those of a branch that was renamed or
+    deleted meanwhile may be incomplete. Raises `NotFound`, `Conflict`. Cost: in a branch 1 GET and 1 LIST.
+    """
+    if branch.branch is None or branch.fork_point is None:
+        return
+    pin = branch.main.tags.find(fork_pin(branch.branch))
+    if pin is None or not branch_exists(branch.store, branch.branch):
+        raise branch_not_found(branch.store, branch.branch)
+    if pin.snapshot != branch.fork_point:
+        raise Conflict(
+            f"The branch {branch.branch!r} was deleted or renamed, and another one of the name was created: open it "
+            "again and redo the change.",
+            kind="branch_replaced",
+            branch=branch.branch,
+        )
+
+
+def branch_not_found(store: ObjectStore, name: str) -> NotFound:
+    """The error for a missing branch, with the names of those that exist."""
+    names = branch_names(store)
+    choices = f"it has {', '.join(names)}" if names else "it has none but main"
+    return NotFound(f"The table has no branch {name!r}: {choices}.", kind="branch_not_found", branch=name)
+
+
+def clear_branch(main: TableBranch, name: str, *, pin: Tag | None) -> bool:
+    """Delete everything in a branch's folder, until a listing finds nothing; whether there was anything.
+
+    It ends when the pin is another: the branch was deleted and created again meanwhile.
+
+    Raises `Unavailable` when something cannot be deleted: the pin then stays.
+    """
+    layout = Layout(branch=name)
+    had_files = False
+    for _ in range(_CLEAR_TRIES_MAX):
+        paths = [meta.path for meta in main.store.list(layout.root.removesuffix("/"))]
+        if not paths:
+            return had_files
+        if main.tags.find(fork_pin(name)) != pin:
+            return had_files
+        had_files = True
+        hide = tuple(path for path in paths if parse_schema(path) is not None)
+        rest = tuple(Deletable(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
+        report = Sweeper(main.store, main.environment).sweep(CollectionPlan(store="", hide=hide, doomed=rest))
+        if report.warnings:
+            raise Unavailable(f"The branch {name!r} is not deleted yet, try again: {report.warnings[0]}")
+    raise Unavailable(
+        f"The branch {name!r} is not deleted yet: its folder was cleared {_CLEAR_TRIES_MAX} times, and something "
+        "was written into it each time. Stop its writers and delete it again."
+    )

@@ -1,0 +1,377 @@
+"""Renaming a branch: its small files are copied to the new name, and every process that looks can finish it.
+
+Owns: the folder ``lakebed/renamed/<old name>/<id of the old pin>/`` in main, and the steps behind it
+(docs/design/0057):
+
+    mark        {"to": new name}: created once, so it decides between two renames, or {"to": null}: and a deletion
+    schema-<n>  each schema of the old name, saved before it is deleted
+    state       all files that the new name gets, with their bytes: created once, when no schema is left. It decides
+                which snapshots and tags move
+
+DO NOT CHANGE: on disk.
+
+Invariants:
+- The new name's pin is put first, create-only, and says which branches it was renamed from. Both pins hold the fork
+  snapshot until the old folder is empty.
+- From the mark on a rename is only ever finished, never undone. The old pin is its lease: who finds another one there,
+  or none, has nothing more to do. A process that sleeps between that look and its request may repeat that one request.
+- Nothing is acknowledged to the old name from the moment that its schemas are gone. A writer whose snapshot is there
+  finishes the rename and looks whether it moved (`confirm_commit`): so state and writer agree.
+- The new name's schemas are put last, the newest first: then the branch is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from lakebed.decoding import decode_json
+from lakebed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
+from lakebed.objects.create_once import create_once
+from lakebed.objects.port import ObjectMeta
+from lakebed.table.branch.branch_folder import (
+    branch_exists,
+    branch_id,
+    branch_not_found,
+    clear_branch,
+    fork_pin,
+    mark_path,
+)
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.tags import HIDDEN_PREFIX
+from lakebed.table.model.layout import Layout, parse_schema
+from lakebed.table.model.model import Snapshot, TableSchema, Tag
+
+RENAMED_FOLDER: Final = "lakebed/renamed"
+RENAMED_FROM: Final = "lakebed.renamed-from"
+"""Property of a pin: ``<name>/<id>`` of each earlier branch that this one was, oldest first, in lines. On disk."""
+
+_LOOKS_MAX: Final = 100
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    to: str | None
+    """The new name; None: the branch is being deleted."""
+
+
+class _State(msgspec.Struct, frozen=True):
+    files: dict[str, bytes]
+    """By path in the branch's folder, schemas included."""
+
+
+class _Finished(Exception):
+    """Another process has finished the rename."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """A rename that was begun, or with `new` None a deletion."""
+
+    old: str
+    old_id: str
+    new: str | None
+
+    @property
+    def folder(self) -> str:
+        """Of its mark, the saved schemas and the state."""
+        return f"{RENAMED_FOLDER}/{self.old}/{self.old_id}"
+
+    @property
+    def mark(self) -> str:
+        """The path of its mark."""
+        return f"{self.folder}/mark"
+
+
+def load_renames(main: TableBranch) -> list[Rename]:
+    """Renames that are not finished; deletions are left out. Cost: 1 LIST, and 1 GET each."""
+    renames: list[Rename] = []
+    for meta in list(main.store.list(RENAMED_FOLDER)):
+        name, _, rest = meta.path.removeprefix(f"{RENAMED_FOLDER}/").partition("/")
+        identity, _, file = rest.partition("/")
+        rename = Rename(name, identity, None)
+        if file == "mark" and (to := _load_mark(main, rename)) is not None:
+            renames.append(Rename(name, identity, to))
+    return renames
+
+
+def _load_mark(main: TableBranch, rename: Rename) -> str | None:
+    try:
+        return decode_json(bytes(main.store.get(rename.mark)), _Mark).to
+    except NotFound:
+        return None  # it was finished since the listing
+
+
+def finish_renames(main: TableBranch) -> list[Rename]:
+    """Finish every rename that was begun, and return them.
+
+    Raises `AlreadyExists`: another branch has taken the new name. Cost: 1 LIST when there is none.
+    """
+    renames = load_renames(main)
+    for rename in renames:
+        finish_rename(main, rename)
+    return renames
+
+
+def claim(main: TableBranch, name: str, pin: Tag, *, to: str | None) -> Rename:
+    """Decide what becomes of a branch: a rename or, with `to` None, its deletion. Returns what was decided.
+
+    Cost: 1 PUT; where another was first also 2 GETs.
+    """
+    rename = Rename(name, branch_id(pin), to)
+    body = msgspec.json.encode(_Mark(to))
+    try:
+        create_once(main.store, rename.mark, body, environment=main.environment)
+    except AlreadyExists:
+        return Rename(name, rename.old_id, _load_mark(main, rename))
+    return rename
+
+
+def take_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
+    """Put the pin of the new name, if it is not there.
+
+    Raises `AlreadyExists`: the name belongs to another branch; `NotFound`: the old branch is gone.
+    """
+    lines = [*_lines(pin), f"{old}/{branch_id(pin)}"]
+    try:
+        main.tags.copy_hidden(f"branch.{old}", f"branch.{new}", marks={RENAMED_FROM: "\n".join(lines)})
+    except NotFound as gone:
+        raise branch_not_found(main.store, old) from gone
+    except AlreadyExists as taken:
+        other = main.tags.find(fork_pin(new))
+        if other is not None and _lines(other) == lines:
+            return
+        raise AlreadyExists(
+            f"The branch {old!r} cannot be called {new!r}: a branch of that name exists or is being created. Choose "
+            "another name, or rename or delete that branch.",
+            kind="branch_exists",
+            branch=new,
+        ) from taken
+
+
+def release_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
+    """Remove the pin of a new name that the branch did not get."""
+    other = main.tags.find(fork_pin(new))
+    if other is not None and _lines(other) == [*_lines(pin), f"{old}/{branch_id(pin)}"]:
+        main.tags.unpin_hidden(f"branch.{new}")
+
+
+def was_renamed(pin: Tag, old: str) -> bool:
+    """Whether the branch of a pin had another name before."""
+    return any(line.rpartition("/")[0] == old for line in _lines(pin))
+
+
+def _lines(pin: Tag) -> list[str]:
+    return pin.snapshot.properties.get(RENAMED_FROM, "").split("\n") if RENAMED_FROM in pin.snapshot.properties else []
+
+
+# ---- the steps
+
+
+def finish_rename(main: TableBranch, rename: Rename) -> None:
+    """Finish a rename from whatever state it is in; a no-op when it is finished.
+
+    Raises `AlreadyExists`: another branch has taken the new name. Cost: 1 GET and 2 PUTs a file of the branch's folder,
+    about 20 requests more.
+    """
+    assert rename.new is not None
+    try:
+        pin = _look(main, rename)
+        try:
+            take_name(main, rename.old, pin, rename.new)
+        except NotFound as gone:
+            raise _Finished from gone
+        state = _load_state(main, rename)
+        if state is None:
+            _hide(main, rename)
+            state = _decide(main, rename)
+        if any(parse_schema(path) is not None for path in state.files):
+            _put_branch(main, rename, pin, state)
+        else:  # another client has deleted the branch meanwhile
+            release_name(main, rename.old, pin, rename.new)
+        _look(main, rename)
+        clear_branch(main, rename.old, pin=pin)
+        _look(main, rename)
+        main.store.delete([mark_path(rename.old, pin)])
+        main.tags.unpin_hidden(f"branch.{rename.old}")
+    except _Finished:
+        pass
+    paths = [meta.path for meta in main.store.list(rename.folder)]
+    main.store.delete([path for path in paths if path != rename.mark])
+    main.store.delete([rename.mark])
+
+
+def _look(main: TableBranch, rename: Rename) -> Tag:
+    """The old pin. Raises `_Finished`. Cost: 1 GET."""
+    pin = main.tags.find(fork_pin(rename.old))
+    if pin is None or branch_id(pin) != rename.old_id:
+        raise _Finished
+    return pin
+
+
+def _hide(main: TableBranch, rename: Rename) -> None:
+    """Delete the schemas of the old name, each after it was saved, until none is left.
+
+    One that is put meanwhile was confirmed by an older one that was there, or is withdrawn.
+    """
+    folder = Layout(branch=rename.old).schema_folder
+    for _ in range(_LOOKS_MAX):
+        paths = [meta.path for meta in main.store.list(folder) if parse_schema(meta.path) is not None]
+        if not paths:
+            return
+        for path in paths:
+            with suppress(NotFound):  # another process has saved and deleted it
+                main.store.put(f"{rename.folder}/{path.rpartition('/')[2]}", main.store.get(path))
+        _look(main, rename)
+        main.store.delete(paths)
+    raise _busy(rename)
+
+
+def _load_state(main: TableBranch, rename: Rename) -> _State | None:
+    try:
+        return decode_json(bytes(main.store.get(f"{rename.folder}/state")), _State)
+    except NotFound:
+        return None
+
+
+def _decide(main: TableBranch, rename: Rename) -> _State:
+    """Decide, once, which files move: those of the old name whose schemas are gone, and the saved schemas."""
+    root = Layout(branch=rename.old).root
+    for _ in range(_LOOKS_MAX):
+        listed = _list_files(main, root)
+        files = {meta.path.removeprefix(root): body for meta, body in _read(main, listed)}
+        if _list_files(main, root) == listed:
+            break
+    else:
+        raise _busy(rename)
+    saved = [meta for meta in main.store.list(rename.folder) if "/schema-" in meta.path]
+    files |= {f"schema/{meta.path.rpartition('/')[2]}": body for meta, body in _read(main, saved)}
+    _look(main, rename)
+    path, body = f"{rename.folder}/state", msgspec.json.encode(_State(files))
+    with suppress(AlreadyExists):
+        create_once(main.store, path, body, environment=main.environment)
+    state = _load_state(main, rename)
+    if state is None:
+        raise _Finished
+    return state
+
+
+def _list_files(main: TableBranch, root: str) -> list[ObjectMeta]:
+    """The files to move: snapshots first, and what a deletion stores before it hides them last."""
+    left_out = Layout(branch=root.removeprefix("branch/branch-").removesuffix("/")).tag_index
+    metas = [
+        meta
+        for meta in main.store.list(root.removesuffix("/"))
+        if parse_schema(meta.path) is None and meta.path != left_out
+    ]
+    return sorted(metas, key=lambda meta: (meta.path.startswith(f"{root}lakebed/"), meta.path))
+
+
+def _read(main: TableBranch, metas: list[ObjectMeta]) -> Iterator[tuple[ObjectMeta, bytes]]:
+    for meta in metas:
+        with suppress(NotFound):  # withdrawn, or hidden by a deletion that began before
+            yield meta, bytes(main.store.get(meta.path))
+
+
+def _put_branch(main: TableBranch, rename: Rename, pin: Tag, state: _State) -> None:
+    """Put the new name's files, its schemas last."""
+    assert rename.new is not None
+    root = Layout(branch=rename.new).root
+    schemas = {path: number for path in state.files if (number := parse_schema(path)) is not None}
+    if not branch_exists(main.store, rename.new):
+        for path, body in state.files.items():
+            if path not in schemas:
+                _put(main, rename, root + path, body)
+        late = [meta.path for meta in main.store.list(root.removesuffix("/"))]  # of an earlier branch of the name
+        late = [path for path in late if path.removeprefix(root) not in state.files]
+        if late and not branch_exists(main.store, rename.new):
+            _look(main, rename)
+            main.store.delete(late)
+    if list(main.store.list(mark_path(rename.old, pin))):
+        own = main.tags.find(fork_pin(rename.new))
+        assert own is not None
+        _look(main, rename)
+        main.store.put(mark_path(rename.new, own), b"")
+    for path in sorted(schemas, key=lambda path: -schemas[path]):
+        _put(main, rename, root + path, state.files[path])
+
+
+def _put(main: TableBranch, rename: Rename, path: str, body: bytes) -> None:
+    _look(main, rename)
+    try:
+        main.store.put(path, body, create_only=True)
+    except AlreadyExists:
+        # Ours, of an earlier try; or what a late writer of an earlier branch of the name left.
+        if bytes(main.store.get(path)) != body and not branch_exists(main.store, str(rename.new)):
+            main.store.put(path, body)
+
+
+def _busy(rename: Rename) -> Conflict:
+    return Conflict(
+        f"The branch {rename.old!r} is being renamed to {rename.new!r}, and its files changed {_LOOKS_MAX} times "
+        "while they were listed: stop its writers, and rename it again.",
+        kind="branch_busy",
+        branch=rename.old,
+    )
+
+
+# ---- writers of the old name
+
+
+def confirm_commit(branch: TableBranch, snapshot: Snapshot, schema: TableSchema, listed: ObjectMeta | None) -> None:
+    """As `SchemaLog.confirm`, for a snapshot that was just put: one that a rename took to the new name is committed.
+
+    Raises also `OutcomeUnknown`: the rename cannot be finished, or the new name has forgotten the snapshot.
+    """
+    try:
+        branch.schemas.confirm(schema, listed)
+    except (NotFound, Conflict):
+        if branch.branch is None or not _has_moved(branch.main, branch.branch, snapshot):
+            raise
+        if not branch.store.is_versioned:
+            branch.store.delete([branch.layout.latest_hint])  # which was put into the empty folder
+
+
+def _has_moved(main: TableBranch, old: str, snapshot: Snapshot) -> bool:
+    try:
+        finish_renames(main)
+    except (AlreadyExists, Conflict) as error:
+        raise _unclear(old, snapshot) from error
+    for _ in range(_LOOKS_MAX):
+        pins = _pins(main)
+        for pin in (pin for pin in pins if was_renamed(pin, old)):
+            log = main.of_branch(pin.name.removeprefix(f"{HIDDEN_PREFIX}branch.")).snapshots
+            match = log.find(snapshot.id)
+            if match is not None and match.uuid == snapshot.uuid:
+                return True
+            outcome = log.log.create_outcome(snapshot.id, snapshot.uuid)
+            if outcome == "forgotten":
+                raise _unclear(old, snapshot)
+            if outcome == "won":
+                return True
+        if _pins(main) == pins:
+            return False
+    raise _unclear(old, snapshot)
+
+
+def _pins(main: TableBranch) -> list[Tag]:
+    """The pins of all branches, by name. Cost: 1 LIST, and 1 GET each."""
+    names = [name for name in main.tags.all_names() if name.startswith(f"{HIDDEN_PREFIX}branch.")]
+    return [pin for name in names if (pin := main.tags.find(name)) is not None]
+
+
+def branch_ids(main: TableBranch) -> frozenset[str]:
+    """An id of each branch that lakebed made: a rename gives another. Cost: 1 LIST, and 1 GET each."""
+    return frozenset(f"{pin.name}/{branch_id(pin)}" for pin in _pins(main))
+
+
+def _unclear(old: str, snapshot: Snapshot) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"Snapshot {snapshot.id} was put into the branch {old!r} while it was renamed, and whether it is in the new "
+        "one is not known: look before you retry.",
+        kind="branch_renamed",
+        branch=old,
+    )

@@ -1,0 +1,415 @@
+"""Renaming a branch while others write, delete, collect and die: it has one name, and loses nothing that was confirmed.
+
+A table has a branch ``old`` with snapshots, tags, a consumer and an expired version. Each race runs once for every call
+to the store: something else happens right after that call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.branch.branch_folder import fork_pin
+from lakebed.table.branch.consumers import load_consumers, store_consumer
+from lakebed.table.branch.renames import RENAMED_FOLDER
+from lakebed.table.codec.manifest import files_of
+from lakebed.table.collect.live_versions import read_live_versions
+from lakebed.table.collect.referenced_files import ReferencedFiles
+from lakebed.table.rows.rows import commit_changes
+from lakebed.table.table import Table, _unpickle
+from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper
+
+R = TypeVar("R")
+
+
+class After(StoreWrapper):
+    """Lets something happen once, right after the call of an index."""
+
+    def __init__(self, inner: ObjectStore, index: int, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.calls: list[str] = []
+        self._index = index
+        self._happens = happens
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        result = perform()
+        self.calls.append(f"{call.kind} {call.path}")
+        if len(self.calls) == self._index + 1:
+            self._happens()
+        return result
+
+
+def commit(bench: Any, name: str, table: Table | None = None, *, deleted: tuple[str, ...] = ()) -> Any:
+    """Commit one file, which is there; what it deletes has the birth that it has in the table."""
+    bench.store.put(f"bucket-0/{name}", b"x")
+    context = (table or bench.table).context
+    newest = context.snapshots.latest()
+    live = [] if newest is None else files_of(context.manifests.live_entries(newest))
+    gone = tuple(file for file in live if file.file_name in deleted)
+    assert len(gone) == len(deleted)
+    bench.clock.advance(1)
+    return commit_changes(context, [replace(bench.change(name), deleted=gone)], kind="APPEND")
+
+
+def fill(bench: Any) -> Table:
+    """Main, and the branch ``old`` with versions that only a tag or the fork has."""
+    commit(bench, "m1")
+    commit(bench, "m2", deleted=("m1",))
+    fork = bench.table.create_branch("old")
+    commit(bench, "b1", fork)
+    fork.create_tag("first")
+    commit(bench, "b2", fork, deleted=("b1",))
+    commit(bench, "b3", fork)
+    fork.create_tag("third")
+    fork.expire(retain_max=2, retain_min=1, older_than_ms=bench.clock.now_ms() + 1)
+    store_consumer(bench.store, fork.context.layout, "reader", next_snapshot_id=5)
+    commit(bench, "m3", deleted=("m2",))
+    return fork
+
+
+def new_environment(bench: Any, who: str) -> Environment:
+    return Environment(clock=bench.clock, rng=random.Random(who))
+
+
+def through(bench: Any, store: ObjectStore, *, branch: str | None = None) -> Table:
+    return Table.open(store, name="t", branch=branch, environment=new_environment(bench, "racer"))
+
+
+def check_whole(bench: Any) -> dict[str, list[str]]:
+    """Every version of every branch has all its files, and nothing is left of a rename. The live files of branches."""
+    table = bench.reopen()
+    names = [branch.name for branch in table.branches()]
+    for branch in (None, *names):
+        line = bench.reopen(branch=branch).context
+        versions = read_live_versions(line)
+        stored = {meta.path for meta in bench.store.list("")}
+        for snapshot_id in versions.ids.tolist():
+            needed = set(ReferencedFiles(line).of(versions.load(line, snapshot_id)).to_pylist())
+            assert needed <= stored, f"version {snapshot_id} of {branch} misses {sorted(needed - stored)}"
+    assert not [meta.path for meta in bench.store.list(RENAMED_FOLDER) if not meta.path.endswith("/mark")]
+    return {name: bench.live(bench.reopen(branch=name)) for name in names}
+
+
+def check_moved(bench: Any, *, extra: tuple[str, ...] = ()) -> None:
+    """The branch is called ``new``, with all that it had; a collection finds its files in use."""
+    assert check_whole(bench) == {"new": sorted(["b2", "b3", "m2", *extra])}
+    fork = bench.reopen(branch="new")
+    assert {tag.name for tag in fork.tags()} >= {"first", "third"}
+    assert fork.tag("first").snapshot.id == 3
+    assert bench.table.branches()[0].fork_snapshot_id == 2
+    assert [consumer.next_snapshot_id for consumer in load_consumers(bench.store, fork.context.layout)] == [5]
+    assert not list(bench.store.list("branch/branch-old"))
+    assert bench.table.context.tags.find(fork_pin("old")) is None
+    with pytest.raises(NotFound, match="'old'"):
+        bench.reopen(branch="old")
+    bench.table.expire(retain_max=1, retain_min=1, older_than_ms=bench.clock.now_ms() + 1)
+    assert not bench.reopen().collect(grace_ms=0).warnings
+    assert list(check_whole(bench)) == ["new"]
+
+
+def test_a_renamed_branch_has_all_that_it_had(bench: Any) -> None:
+    """Snapshots, tags, consumers, schemas and the pin of the fork go along; then it works as before."""
+    fill(bench)
+    before = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("branch/branch-old")}
+    fork = bench.table.rename_branch("old", "new")
+    after = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("branch/branch-new")}
+    moved = {path.replace("branch-old", "branch-new"): body for path, body in before.items()}
+    assert {path: body for path, body in after.items() if "tag-index" not in path} == {
+        path: body for path, body in moved.items() if "tag-index" not in path
+    }
+    assert not list(bench.store.list(RENAMED_FOLDER))
+    check_moved(bench)
+    commit(bench, "b4", fork)
+    fork.expire(retain_max=1, retain_min=1, older_than_ms=bench.clock.now_ms() + 1)
+    fork.delete_tag("first")
+    assert check_whole(bench) == {"new": ["b2", "b3", "b4", "m2"]}
+    bench.table.rename_branch("new", "old")
+    assert check_whole(bench) == {"old": ["b2", "b3", "b4", "m2"]}
+    bench.table.delete_branch("old")
+    assert not list(bench.store.list("branch"))
+    assert not list(bench.store.list(RENAMED_FOLDER))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "kind"),
+    [
+        ("main", "new", InvalidRequest, "invalid_branch_name"),
+        ("old", "main", InvalidRequest, "invalid_branch_name"),
+        ("old", "7", InvalidRequest, "invalid_branch_name"),
+        ("old", "", InvalidRequest, "invalid_branch_name"),
+        ("old", "a/b", InvalidRequest, "invalid_branch_name"),
+        ("../old", "new", InvalidRequest, "invalid_branch_name"),
+        ("absent", "new", NotFound, "branch_not_found"),
+        ("old", "other", AlreadyExists, "branch_exists"),
+        ("old", "old", AlreadyExists, "branch_exists"),
+        ("foreign", "new", InvalidRequest, "foreign_branch"),
+    ],
+)
+def test_what_cannot_be_renamed_is_refused(bench: Any, old: str, new: str, error: type, kind: str) -> None:
+    """Each refusal is one sentence with its kind, and changes nothing."""
+    fill(bench)
+    bench.table.create_branch("other")
+    for path in ("schema/schema-0", "snapshot/snapshot-1"):
+        bench.store.put(f"branch/branch-foreign/{path}", bench.store.get(path))
+    before = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    with pytest.raises(error) as refusal:
+        bench.table.rename_branch(old, new)
+    assert refusal.value.kind == kind
+    assert {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")} == before
+
+
+def test_what_was_opened_by_the_old_name_says_that_it_is_gone(bench: Any) -> None:
+    """Handles and pickled handles read, write, tag and stream nothing silently, also when the name is used again."""
+    fork = fill(bench)
+    stale = _unpickle(bench.store, "t", fork.context.schema, "old")  # as in another process
+    bench.table.rename_branch("old", "new")
+    for handle in (fork, stale):
+        for verb in (
+            lambda handle=handle: commit(bench, "late", handle),
+            lambda handle=handle: handle.create_tag("late", snapshot_id=4),
+            lambda handle=handle: handle.expire(retain_max=1),
+            lambda handle=handle: handle.rollback_to(4),
+            lambda handle=handle: handle.add_column("late", pa.int32()),
+        ):
+            with pytest.raises(NotFound):
+                verb()
+    check_moved(bench)
+
+
+def test_a_publication_goes_on_under_the_new_name(bench: Any) -> None:
+    """Main keeps the files that it has of a branch, and takes the next version of it, whatever it is called."""
+    commit(bench, "m1")
+    fork = bench.table.create_branch("old")
+    commit(bench, "b1", fork)
+    bench.table.fast_forward("old")
+    fork = bench.table.rename_branch("old", "new")
+    assert bench.table.fast_forward("new", dry_run=True).id == bench.table.latest().id
+    commit(bench, "b2", fork, deleted=("b1",))
+    bench.table.fast_forward("new")
+    assert bench.live() == ["b2", "m1"]
+    bench.table.expire(retain_max=1, retain_min=1, older_than_ms=bench.clock.now_ms() + 1)
+    bench.table.collect(grace_ms=0)
+    assert check_whole(bench) == {"new": ["b2", "m1"]}
+
+
+# ---- a rename that is cut short
+
+
+def record(bench: Any) -> list[Call]:
+    """The calls of an undisturbed rename, which is then undone by another."""
+    recorded = RecordingStore(bench.store)
+    table = through(bench, recorded)
+    start = len(recorded.trace)
+    table.rename_branch("old", "new")
+    bench.table.rename_branch("new", "old")
+    return [call.call for call in recorded.trace[start:]]
+
+
+LOOKS: dict[str, Callable[[Any], object]] = {
+    "rename": lambda bench: bench.reopen().rename_branch("old", "new"),
+    "list": lambda bench: bench.reopen().branches(),
+    "open": lambda bench: bench.reopen(branch="new"),
+    "collect": lambda bench: bench.reopen().collect(grace_ms=0),
+    "delete": lambda bench: bench.reopen().delete_branch("new"),
+    "create": lambda bench: bench.reopen().create_branch("new"),
+}
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.LOST_REPLY])
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_next_process_finishes_a_rename_that_was_cut_short(new_bench: Any, look: str, fault: Fault) -> None:
+    """After a crash or a lost reply at any change the branch is whole under one name, for the first that looks."""
+    bench = new_bench({})
+    fill(bench)
+    calls = record(bench)
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    names = set()
+    changes = [index for index, call in enumerate(calls) if call.changes]
+    assert len(changes) > 15
+    for index in changes:
+        reset(bench, objects)
+        armed: dict[int, Fault] = {}
+        store = FaultyStore(bench.store, faults=lambda at, call, armed=armed: armed.get(at))
+        table = through(bench, store)
+        armed[store.call_count + index] = fault
+        with suppress(Crashed, LakebedError):
+            table.rename_branch("old", "new")
+        is_done = not list(bench.store.list("branch/branch-old/")) and not list(bench.store.list(RENAMED_FOLDER))
+        with suppress(NotFound, AlreadyExists, Conflict):
+            LOOKS[look](bench)
+        if look == "delete" and is_done:
+            assert check_whole(bench) == {}  # as was asked
+            continue
+        name, live = next(iter(check_whole(bench).items()), ("", []))
+        assert live == ["b2", "b3", "m2"], f"call {index}: {name or 'no branch'} has {live}"
+        names.add(name)
+        bench.reopen().rename_branch("old", "new")
+        check_moved(bench)
+    assert "new" in names
+
+
+# ---- others meanwhile
+
+
+def reset(bench: Any, objects: dict[str, bytes]) -> None:
+    bench.store.delete([meta.path for meta in bench.store.list("")])
+    for path, body in objects.items():
+        bench.store.put(path, body)
+
+
+WRITES: dict[str, Callable[[Any, Table], object]] = {
+    "commit": lambda bench, fork: commit(bench, "w", fork),
+    "tag": lambda bench, fork: fork.create_tag("w", snapshot_id=4),
+    "rename tag": lambda bench, fork: fork.rename_tag("third", "w"),
+    "replace tag": lambda bench, fork: fork.replace_tag("third", snapshot_id=4),
+    "delete tag": lambda bench, fork: fork.delete_tag("third"),
+    "expire": lambda bench, fork: fork.expire(retain_max=1, retain_min=1, older_than_ms=bench.clock.now_ms() + 1),
+    "rollback": lambda bench, fork: fork.rollback_to(4),
+    "alter": lambda bench, fork: fork.add_column("w", pa.int32()),
+}
+
+
+def check_after(bench: Any, verb: str, outcome: object) -> None:
+    """What was confirmed is there; a commit that was refused is not."""
+    branches = check_whole(bench)
+    assert len(branches) == 1, branches
+    [(name, live)] = branches.items()
+    fork = bench.reopen(branch=name)
+    tags = {tag.name: tag.snapshot.id for tag in fork.tags()}
+    is_done = not isinstance(outcome, LakebedError)
+    if verb == "commit":
+        assert ("w" in live) == is_done, (live, outcome)
+        assert {"b2", "b3", "m2"} <= set(live)
+    if is_done:
+        assert verb not in ("tag", "rename tag") or "w" in tags
+        assert verb != "alter" or "w" in fork.schema.names
+        assert verb != "rollback" or live == ["b2", "m2"]
+        assert verb != "replace tag" or tags["third"] == 4
+    assert "first" in tags
+    assert "third" in tags or "w" in tags or verb in ("delete tag", "rollback")
+    assert not bench.reopen().collect(grace_ms=0).warnings
+    check_whole(bench)
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_a_branch_is_renamed_at_any_call_of_a_writer(new_bench: Any, verb: str) -> None:
+    """A writer of the old name is told the truth wherever it stands when the branch is renamed."""
+    bench = new_bench({})
+    fill(bench)
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    outcomes = []
+    for index in range(500):
+        reset(bench, objects)
+        store = After(bench.store, -1, lambda: bench.reopen().rename_branch("old", "new"))
+        fork = through(bench, store, branch="old")
+        store._index = len(store.calls) + index
+        try:
+            outcome: object = WRITES[verb](bench, fork)
+        except (NotFound, Conflict) as error:
+            outcome = error
+        if len(store.calls) <= store._index:
+            break
+        outcomes.append(isinstance(outcome, LakebedError))
+        check_after(bench, verb, outcome)
+        assert [branch.name for branch in bench.table.branches()] == ["new"]
+    assert outcomes.count(True) > 2
+    assert outcomes.count(False) > 0
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_a_writer_writes_at_any_call_of_a_rename(new_bench: Any, verb: str) -> None:
+    """Of a rename and a whole verb of a writer that comes between, each is told the truth."""
+    bench = new_bench({})
+    fill(bench)
+    total = len(record(bench))
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    outcomes = []
+    for index in range(total):
+        reset(bench, objects)
+        fork, outcome = bench.reopen(branch="old"), []
+
+        def write() -> None:
+            try:
+                outcome.append(WRITES[verb](bench, fork))  # noqa: B023 (of this round)
+            except LakebedError as error:
+                outcome.append(error)  # noqa: B023
+
+        store = After(bench.store, -1, write)
+        table = through(bench, store)
+        store._index = len(store.calls) + index
+        table.rename_branch("old", "new")
+        if outcome:
+            check_after(bench, verb, outcome[0])
+            outcomes.append(isinstance(outcome[0], LakebedError))
+        assert [branch.name for branch in bench.table.branches()] == ["new"]
+    assert {True, False} == set(outcomes)
+
+
+MEANWHILE: dict[str, Callable[[Any], object]] = {
+    "rename": lambda bench: bench.reopen().rename_branch("old", "new"),
+    "rename elsewhere": lambda bench: bench.reopen().rename_branch("old", "third"),
+    "delete old": lambda bench: bench.reopen().delete_branch("old"),
+    "delete new": lambda bench: bench.reopen().delete_branch("new"),
+    "create new": lambda bench: bench.reopen().create_branch("new"),
+    "create old": lambda bench: bench.reopen().create_branch("old"),
+    "collect": lambda bench: bench.reopen().collect(grace_ms=86_400_000),
+    "expire main": lambda bench: bench.reopen().expire(retain_max=1, retain_min=1, older_than_ms=2**60),
+}
+
+
+@pytest.mark.parametrize("verb", MEANWHILE)
+def test_another_verb_of_branches_comes_between(new_bench: Any, verb: str) -> None:
+    """At any call of a rename another rename, a deletion, a creation or a collection: the rows have one name, whole.
+
+    Only who deletes the branch by the name that it has at that time ends it.
+    """
+    bench = new_bench({})
+    fill(bench)
+    total = len(record(bench))
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    for index in range(total):
+        reset(bench, objects)
+        errors: list[LakebedError] = []
+
+        def act() -> None:
+            bench.clock.advance(200_000.0)
+            try:
+                MEANWHILE[verb](bench)
+            except LakebedError as error:
+                errors.append(error)  # noqa: B023 (of this round)
+
+        store = After(bench.store, -1, act)
+        table = through(bench, store)
+        store._index = len(store.calls) + index
+        refused = None
+        try:
+            table.rename_branch("old", "new")
+        except LakebedError as error:
+            refused = error
+        where = f"call {index}, {refused!r}, {errors}"
+        live = check_whole(bench)
+        whole = [name for name, files in live.items() if files == ["b2", "b3", "m2"]]
+        if verb.startswith("delete") and not errors:
+            assert len(whole) <= 1, where
+        else:
+            assert len(whole) == 1, f"{where}: {live}"
+        assert (
+            refused is not None
+            or errors
+            or verb.startswith(("delete", "create", "expire", "collect"))
+            or (whole == ["new"] if verb == "rename" else whole == ["third"])
+        ), where
+        assert not bench.reopen().collect(grace_ms=0).warnings
+        assert check_whole(bench) == live
+        if whole:
+            fork = bench.reopen(branch=whole[0])
+            assert [tag.name for tag in fork.tags()] == ["first", "third"]
