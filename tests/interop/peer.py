@@ -154,6 +154,15 @@ def create_branch(request):
     catalog(request).create_branch(request["table"], request["name"], request["tag"])
 
 
+def rename_branch(request):
+    """Rename a branch; the error when that is refused."""
+    try:
+        catalog(request).rename_branch(request["table"], request["name"], request["to"])
+    except Exception as error:  # the test decides what it means
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
 VERBS = {
     verb.__name__: verb
     for verb in (
@@ -170,6 +179,7 @@ VERBS = {
         rename_column,
         race,
         create_branch,
+        rename_branch,
     )
 }
 

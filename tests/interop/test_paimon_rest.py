@@ -325,6 +325,12 @@ def test_every_kind_of_table_by_turns(served: Peers, lake: Lake, kind: str) -> N
     served.call("create_branch", table="db.t", name="dev", tag="one")
     served.write("db.t$branch_dev", in_days([30], 6.0))
     assert pairs(branch_of(table, "dev").read()) == sorted([*tagged, (30, 6.0)])
+    assert "BranchNotExist" in served.call("rename_branch", table="db.t", name="none", to="other")
+    assert "BranchAlreadyExist" in served.call("rename_branch", table="db.t", name="dev", to="dev")
+    assert served.call("rename_branch", table="db.t", name="dev", to="other") is None
+    served.write("db.t$branch_other", in_days([32], 7.0))
+    assert pairs(branch_of(table, "other").read()) == sorted([*tagged, (30, 6.0), (32, 7.0)])
+    assert [branch.name for branch in table.branches()] == ["other"]
     assert pairs(table.read()) == expected
 
 

@@ -44,6 +44,7 @@ final class Upkeep {
         verbs.put("compact_manifests", Upkeep::compactManifests);
         verbs.put("create_branch", Upkeep::createBranch);
         verbs.put("delete_branch", Upkeep::deleteBranch);
+        verbs.put("rename_branch", Upkeep::renameBranch);
         verbs.put("fast_forward", Upkeep::fastForward);
         verbs.put("list_branches", Upkeep::listBranches);
     }
@@ -261,6 +262,11 @@ final class Upkeep {
 
     private static Object deleteBranch(JsonNode request) throws Exception {
         Tables.store(request).deleteBranch(Tables.text(request, "name"));
+        return null;
+    }
+
+    private static Object renameBranch(JsonNode request) throws Exception {
+        Tables.store(request).renameBranch(Tables.text(request, "name"), Tables.text(request, "to"));
         return null;
     }
 

@@ -102,3 +102,24 @@ def test_every_type_survives_the_bridge(java: Java) -> None:
     got = java.read("default.t")
     assert java.exact(got) == java.exact(rows)
     assert got.schema.types == rows.schema.types
+
+
+def test_a_branch_is_renamed_through_the_catalog(served: Java, lake: Lake) -> None:
+    """Java's own verb renames a branch of the server, reads and writes it by the new name, and knows the refusals."""
+    served.create("default.t", SCHEMA, primary_keys=[], partition_keys=[], options={})
+    served.write("default.t", rows(0, 10))
+    served.call("create_branch", name="dev")
+    served.call("create_branch", name="taken")
+    served.write("default.t$branch_dev", rows(10, 5))
+    with pytest.raises(Exception, match="[Bb]ranch.*taken"):
+        served.call("rename_branch", name="dev", to="taken")
+    with pytest.raises(Exception, match="[Bb]ranch.*none"):
+        served.call("rename_branch", name="none", to="other")
+    served.call("rename_branch", name="dev", to="other")
+    assert sorted(served.call("list_branches")) == ["other", "taken"]
+    served.write("default.t$branch_other", rows(15, 5))
+    branch = lake.table("t", branch="other")
+    assert ids(served.read("default.t$branch_other")) == ids(branch.read()) == list(range(20))
+    with pytest.raises(Exception, match="dev"):
+        served.write("default.t$branch_dev", rows(20, 5))
+    assert ids(served.read("default.t")) == list(range(10))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakebed.lake import drop as lake_drop
 from lakebed.server.iceberg.reference_objects import ReferenceObjects
-from lakebed.table.branch import branches, tags
+from lakebed.table.branch import branches, renames, tags
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental
 from lakebed.table.collect import deletion, expire, lineage, live_versions, orphans, reachability, recovery
@@ -12,9 +12,12 @@ from lakebed.table.iceberg import file_ids
 from lakebed.table.iceberg.file_ids import FileIds
 from lakebed.table.iceberg.lines import Line
 from lakebed.table.iceberg.published import PublishedTable
+from lakebed.table.schema.schema_log import SchemaLog
 from lakebed.table.versions import fast_forward, rollback
 from mutations.defects import answer, change_arguments, never, pass_on, raise_nothing, replace, returns, see, skip
 from mutations.guarantee import Guarantee
+
+RENAMES = "behaviour/table/test_branch_renames.py"
 
 _listings = []
 
@@ -178,8 +181,44 @@ GUARANTEES = [
     ),
     Guarantee(
         "A branch is pinned until it is cleared.",
-        answer(branches.delete_branch, branches._clear, clear_without_pin),
+        answer(branches.delete_branch, branches.clear_branch, clear_without_pin),
         "behaviour/table/test_deletion_rules.py::test_a_branch_keeps_its_pin_until_it_is_cleared",
+    ),
+    # ---- renaming a branch
+    Guarantee(
+        "A commit that a rename of its branch took along is not called lost.",
+        returns(renames._has_moved, False),
+        f"{RENAMES}::test_a_branch_is_renamed_at_any_call_of_a_writer[commit]",
+    ),
+    Guarantee(
+        "A commit to the old name that a rename left behind is not called committed.",
+        returns(renames._has_moved, True),
+        f"{RENAMES}::test_a_branch_is_renamed_at_any_call_of_a_writer[commit]",
+    ),
+    Guarantee(
+        "A tag that is confirmed while its branch is renamed is in the renamed branch.",
+        raise_nothing(SchemaLog.confirm_branch),
+        f"{RENAMES}::test_a_writer_writes_at_any_call_of_a_rename[tag]",
+    ),
+    Guarantee(
+        "An expiry that has read the emptied folder of a renamed branch deletes no file.",
+        skip(deletion.carry_out, deletion.confirm_branch),
+        f"{RENAMES}::test_a_branch_is_renamed_at_any_call_of_a_writer[expire]",
+    ),
+    Guarantee(
+        "A search of orphans that has read a branch under neither of its names is made again.",
+        answer(orphans._search_all, orphans.branch_ids, lambda original, main: frozenset()),
+        f"{RENAMES}::test_a_branch_is_renamed_at_any_call_of_a_collector_of_the_table[orphans-False]",
+    ),
+    Guarantee(
+        "Main keeps the files of a published branch that is renamed while main expires.",
+        answer(reachability._keep_unpinned, reachability._published_marks, lambda original, branch: frozenset()),
+        f"{RENAMES}::test_a_branch_is_renamed_at_any_call_of_a_collector_of_the_table[expiry of main-True]",
+    ),
+    Guarantee(
+        "A branch that is created while another is renamed to its name is not overwritten.",
+        returns(branches.take_name, None),
+        f"{RENAMES}::test_another_verb_of_branches_comes_between[create new]",
     ),
     Guarantee(
         "Changes that lack the first snapshot after their start are refused.",

@@ -364,3 +364,19 @@ def test_procedures_change_the_branch_that_is_named(ask: Ask, lake: Lake) -> Non
     imported = {"table": "db.n", "source": "nowhere", "format": "parquet"}
     refused = ask("call", procedure="import_table", arguments=imported, branch="dev")["error"]
     assert refused["kind"] == "unsupported_branch"
+
+
+def test_a_branch_is_renamed_by_a_procedure(ask: Ask, lake: Lake) -> None:
+    """Its arguments have the names of Paimon's procedure; a missing branch and a missing name are sentences."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1]}))
+    table.create_branch("dev")
+    arguments = {"table": "db.t", "from_branch": "dev", "to_branch": "other"}
+    for _ in range(2):  # a repetition after a lost reply finds it done
+        renamed = ask("call", procedure="rename_branch", arguments=arguments)["ok"]
+        assert rows_of(renamed["rows"]).to_pylist() == [{"branch_name": "other"}]
+        assert [branch.name for branch in table.branches()] == ["other"]
+    missing = ask("call", procedure="rename_branch", arguments={**arguments, "to_branch": "third"})["error"]
+    assert missing["message"] == "The table has no branch 'dev': it has other."
+    unnamed = ask("call", procedure="rename_branch", arguments={"table": "db.t", "from_branch": "other"})["error"]
+    assert unnamed["message"] == "The argument to_branch of rename_branch is null: give a value."

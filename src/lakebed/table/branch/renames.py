@@ -290,13 +290,21 @@ def _put_branch(main: TableBranch, rename: Rename, pin: Tag, state: _State) -> N
         if late and not branch_exists(main.store, rename.new):
             _look(main, rename)
             main.store.delete(late)
-    if list(main.store.list(mark_path(rename.old, pin))):
-        own = main.tags.find(fork_pin(rename.new))
-        assert own is not None
+    take_name(main, rename.old, pin, rename.new)  # a search of orphans without a grace may have taken it
+    own = main.tags.find(fork_pin(rename.new))
+    if own is not None and _is_published(main, rename.old, pin):
         _look(main, rename)
         main.store.put(mark_path(rename.new, own), b"")
     for path in sorted(schemas, key=lambda path: -schemas[path]):
         _put(main, rename, root + path, state.files[path])
+
+
+def _is_published(main: TableBranch, name: str, pin: Tag) -> bool:
+    try:
+        main.store.head(mark_path(name, pin))
+    except NotFound:
+        return False
+    return True
 
 
 def _put(main: TableBranch, rename: Rename, path: str, body: bytes) -> None:

@@ -211,9 +211,11 @@ def _keep_forks(case: _Case, born: IntArray, fork: Snapshot) -> None:
 def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
     """Keep what branches without a fork pin reference, and branches that were published."""
     pins = {tag.name for tag in case.versions.tags}
-    folders = case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders
-    marks = _published_marks(case.branch) if folders else frozenset()
-    while folders:
+    if not case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders:
+        return
+    marks = _published_marks(case.branch)
+    while True:
+        folders = case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders
         published = {path.removeprefix(f"{PUBLISHED_FOLDER}/").partition("/")[0] for path in marks}
         names = [name for folder in folders if (name := parse_branch(folder)) is not None]
         _keep_of_branches(case, everything, [n for n in names if n in published or fork_pin(n) not in pins])
@@ -221,7 +223,6 @@ def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
         before, marks = marks, _published_marks(case.branch)
         if marks <= before:
             return
-        folders = case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders
 
 
 def _published_marks(branch: TableBranch) -> frozenset[str]:
