@@ -321,16 +321,27 @@ class Table:
     # ---- versions
 
     def latest(self) -> Snapshot | None:
-        """The newest snapshot; None when nothing was ever written. Cost: 1 probe + 1 GET."""
-        return self.context.snapshots.latest()
+        """The newest snapshot; None when nothing was ever written. Cost: 1 probe + 1 GET.
+
+        Raises `NotFound`: this is a branch that was deleted or renamed.
+        """
+        newest = self.context.snapshots.latest()
+        if newest is None:
+            self.context.schemas.confirm_branch()
+        return newest
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """One snapshot by id. Raises `NotFound` with the ids that exist. Cost: 1 GET."""
         return self.context.snapshots.snapshot(snapshot_id)
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """All snapshots that have not expired, oldest first, lazily. Cost: 1 LIST + 1 GET each."""
-        return self.context.snapshots.walk()
+        """All snapshots that have not expired, oldest first, lazily. Raises as `latest`. Cost: 1 LIST + 1 GET each."""
+        is_empty = True
+        for snapshot in self.context.snapshots.walk():
+            is_empty = False
+            yield snapshot
+        if is_empty:
+            self.context.schemas.confirm_branch()
 
     def resolve(self, *, version: int | str | None = None, timestamp_ms: Time | None = None) -> Snapshot:
         """The snapshot of a version or a time; neither: the newest. See `travel` for the rules and errors."""
@@ -398,8 +409,11 @@ class Table:
         return expire.expire_tags(self.context, older_than_ms=older_than_ms, dry_run=dry_run)
 
     def tags(self) -> list[Tag]:
-        """All tags, oldest snapshot first, then by name. Cost: 1 LIST + 1 GET a tag not read before."""
-        return self.context.tags.list()
+        """All tags, oldest snapshot first, then by name. Raises as `latest`. Cost: 1 LIST + 1 GET a tag not read before."""
+        tags = self.context.tags.list()
+        if not tags:
+            self.context.schemas.confirm_branch()
+        return tags
 
     def tag(self, name: str) -> Tag:
         """One tag. Raises `NotFound` with the names that exist. Cost: 1 GET."""

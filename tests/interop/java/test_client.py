@@ -111,9 +111,9 @@ def test_a_branch_is_renamed_through_the_catalog(served: Java, lake: Lake) -> No
     served.call("create_branch", name="dev")
     served.call("create_branch", name="taken")
     served.write("default.t$branch_dev", rows(10, 5))
-    with pytest.raises(Exception, match="[Bb]ranch.*taken"):
+    with pytest.raises(Exception, match=r"[Bb]ranch.*taken"):
         served.call("rename_branch", name="dev", to="taken")
-    with pytest.raises(Exception, match="[Bb]ranch.*none"):
+    with pytest.raises(Exception, match=r"[Bb]ranch.*none"):
         served.call("rename_branch", name="none", to="other")
     served.call("rename_branch", name="dev", to="other")
     assert sorted(served.call("list_branches")) == ["other", "taken"]

@@ -196,13 +196,18 @@ GUARANTEES = [
         f"{RENAMES}::test_a_branch_is_renamed_at_any_call_of_a_writer[commit]",
     ),
     Guarantee(
+        "A commit that began in another branch of the name is not committed to the new one.",
+        returns(renames.find_branch_id, None),
+        f"{RENAMES}::test_another_branch_of_the_old_name_gets_no_commit_of_the_first[True]",
+    ),
+    Guarantee(
         "A tag that is confirmed while its branch is renamed is in the renamed branch.",
         raise_nothing(SchemaLog.confirm_branch),
         f"{RENAMES}::test_a_writer_writes_at_any_call_of_a_rename[tag]",
     ),
     Guarantee(
         "An expiry that has read the emptied folder of a renamed branch deletes no file.",
-        skip(deletion.carry_out, deletion.confirm_branch),
+        skip(deletion.carry_out, deletion._confirm_branch),
         f"{RENAMES}::test_a_branch_is_renamed_at_any_call_of_a_writer[expire]",
     ),
     Guarantee(

@@ -17,6 +17,7 @@ from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import HIDDEN_PREFIX, TAG_ID
+from lakebed.table.codec.snapshot_json import decode_tag
 from lakebed.table.model.layout import Layout, parse_branch, parse_schema
 from lakebed.table.model.model import Tag
 
@@ -34,6 +35,30 @@ def fork_pin(name: str) -> str:
 def branch_id(pin: Tag) -> str:
     """The id of the branch of a pin: another one of the same name has another."""
     return pin.snapshot.properties.get(TAG_ID, "0")
+
+
+def find_branch_id(branch: TableBranch) -> str | None:
+    """The id of the branch that has this name now; None for main, and for a branch without a pin.
+
+    Cost: in a branch 1 GET.
+    """
+    if branch.branch is None:
+        return None
+    path = Layout().tag(fork_pin(branch.branch))
+    try:
+        return branch_id(decode_tag(branch.store.get(path), name=fork_pin(branch.branch), path=path))
+    except NotFound:
+        return None
+
+
+def branch_replaced(name: str | None) -> Conflict:
+    """The error for a branch that is not the one that a verb began in."""
+    return Conflict(
+        f"The branch {name!r} was deleted or renamed, and another one of the name was created, while a change of it "
+        "was made. Nothing was changed: open it again and redo the change.",
+        kind="branch_replaced",
+        branch=name,
+    )
 
 
 def mark_path(name: str, pin: Tag) -> str:
@@ -90,12 +115,7 @@ def confirm_branch(branch: TableBranch) -> None:
     if pin is None or not branch_exists(branch.store, branch.branch):
         raise branch_not_found(branch.store, branch.branch)
     if pin.snapshot != branch.fork_point:
-        raise Conflict(
-            f"The branch {branch.branch!r} was deleted or renamed, and another one of the name was created: open it "
-            "again and redo the change.",
-            kind="branch_replaced",
-            branch=branch.branch,
-        )
+        raise branch_replaced(branch.branch)
 
 
 def branch_not_found(store: ObjectStore, name: str) -> NotFound:

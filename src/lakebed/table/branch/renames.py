@@ -37,7 +37,9 @@ from lakebed.table.branch.branch_folder import (
     branch_exists,
     branch_id,
     branch_not_found,
+    branch_replaced,
     clear_branch,
+    find_branch_id,
     fork_pin,
     mark_path,
 )
@@ -180,10 +182,7 @@ def finish_rename(main: TableBranch, rename: Rename) -> None:
     assert rename.new is not None
     try:
         pin = _look(main, rename)
-        try:
-            take_name(main, rename.old, pin, rename.new)
-        except NotFound as gone:
-            raise _Finished from gone
+        _take_name(main, rename, pin)
         state = _load_state(main, rename)
         if state is None:
             _hide(main, rename)
@@ -202,6 +201,14 @@ def finish_rename(main: TableBranch, rename: Rename) -> None:
     paths = [meta.path for meta in main.store.list(rename.folder)]
     main.store.delete([path for path in paths if path != rename.mark])
     main.store.delete([rename.mark])
+
+
+def _take_name(main: TableBranch, rename: Rename, pin: Tag) -> None:
+    assert rename.new is not None
+    try:
+        take_name(main, rename.old, pin, rename.new)
+    except NotFound as gone:
+        raise _Finished from gone
 
 
 def _look(main: TableBranch, rename: Rename) -> Tag:
@@ -290,7 +297,7 @@ def _put_branch(main: TableBranch, rename: Rename, pin: Tag, state: _State) -> N
         if late and not branch_exists(main.store, rename.new):
             _look(main, rename)
             main.store.delete(late)
-    take_name(main, rename.old, pin, rename.new)  # a search of orphans without a grace may have taken it
+    _take_name(main, rename, pin)  # a search of orphans without a grace may have taken it
     own = main.tags.find(fork_pin(rename.new))
     if own is not None and _is_published(main, rename.old, pin):
         _look(main, rename)
@@ -329,13 +336,22 @@ def _busy(rename: Rename) -> Conflict:
 # ---- writers of the old name
 
 
-def confirm_commit(branch: TableBranch, snapshot: Snapshot, schema: TableSchema, listed: ObjectMeta | None) -> None:
+def confirm_commit(
+    branch: TableBranch, snapshot: Snapshot, began_in: str | None, schema: TableSchema, listed: ObjectMeta | None
+) -> None:
     """As `SchemaLog.confirm`, for a snapshot that was just put: one that a rename took to the new name is committed.
 
-    Raises also `OutcomeUnknown`: the rename cannot be finished, or the new name has forgotten the snapshot.
+    Args:
+        began_in: the id of the branch, by `find_branch_id`, before the snapshot was found that this one is based on. A
+            branch that was created since may have the same schemas.
+
+    Raises also `OutcomeUnknown`: the rename cannot be finished, or the new name has forgotten the snapshot. Cost: as
+    `confirm`, in a branch 1 GET more.
     """
     try:
         branch.schemas.confirm(schema, listed)
+        if find_branch_id(branch) != began_in:
+            raise branch_replaced(branch.branch)
     except (NotFound, Conflict):
         if branch.branch is None or not _has_moved(branch.main, branch.branch, snapshot):
             raise

@@ -78,18 +78,18 @@ def carry_out(
     """
     referenced = referenced or ReferencedFiles(branch)
     store_deletion(branch.store, branch.layout, deletion)
-    hidden, warnings = _hide(branch, deletion)
+    try:
+        hidden, warnings = _hide(branch, deletion)
+    except InvalidRequest:  # the boundary is gone, perhaps with the branch
+        _confirm_branch(branch, deletion)
+        raise
     if _releases_nothing(branch, deletion):
         forget(branch, deletion)
         plan = CollectionPlan(branch.name, hidden, (), {}, warnings)
         return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
     try:
         versions = read_live_versions(branch)
-        confirm_branch(branch)
-    except (NotFound, Conflict) as gone:
-        if gone.kind in ("branch_not_found", "branch_replaced"):
-            forget(branch, deletion)
-        raise
+        _confirm_branch(branch, deletion)
     except Corruption as error:
         warnings = (*warnings, f"nothing was deleted, because what a tag holds is unknown: {error}")
         plan = CollectionPlan(branch.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)
@@ -132,6 +132,15 @@ def carry_out(
     if judgement.complete and sweep.complete:
         forget(branch, deletion)
     return report_of(plan, sweep, hidden_count=len(hidden), dry_run=False)
+
+
+def _confirm_branch(branch: TableBranch, deletion: Deletion) -> None:
+    """As `confirm_branch`; a deletion in a branch that is gone is forgotten: a rename has taken it along, or not."""
+    try:
+        confirm_branch(branch)
+    except (NotFound, Conflict):
+        forget(branch, deletion)
+        raise
 
 
 def _releases_nothing(branch: TableBranch, deletion: Deletion) -> bool:

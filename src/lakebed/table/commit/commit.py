@@ -34,6 +34,7 @@ from lakebed.errors import AlreadyExists, Conflict, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.log import logger
 from lakebed.objects.port import ObjectMeta
+from lakebed.table.branch.branch_folder import find_branch_id
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.discard import discard, discard_changes
 from lakebed.table.branch.earlier_commits import find_earlier, newest_first
@@ -248,6 +249,7 @@ class _Commit:
     """The changelog of the change, written once: no lost race changes it."""
 
     def run(self) -> Snapshot:
+        began_in = find_branch_id(self.branch)
         for _ in self.backoff:
             self.try_started_s = self.branch.environment.clock.monotonic_s()
             head: Snapshot | None = None
@@ -272,13 +274,15 @@ class _Commit:
                 self._discard(keep=frozenset())
                 raise
             try:
-                self.branch.snapshots.append(
-                    snapshot, confirm=partial(confirm_commit, self.branch, snapshot, *self.looked)
-                )
+                confirm = partial(confirm_commit, self.branch, snapshot, began_in, *self.looked)
+                self.branch.snapshots.append(snapshot, confirm=confirm)
             except NotFound:
                 self._discard(keep=frozenset())
                 raise
             except Conflict as lost:
+                if lost.kind == "branch_replaced":
+                    self._discard(keep=frozenset())
+                    raise
                 self.stuck = self.stuck + 1 if snapshot.id == self.lost_id else 0
                 self.lost_id = snapshot.id
                 self._note_race(lost)

@@ -40,6 +40,7 @@ from lakebed.errors import (
     OutcomeUnknown,
     UnsupportedFormat,
 )
+from lakebed.table.branch.branch_folder import find_branch_id
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.earlier_commits import newest_first
 from lakebed.table.branch.inherited import encode_inherited, load_inherited
@@ -110,6 +111,7 @@ def commit_prepared(
         raise _invalid(f"its id is {snapshot.id}, and the first one is 1")
     snapshot = replace(snapshot, uuid=_write_id(snapshot))
     with branch.commit_turn:
+        began_in = find_branch_id(branch)
         head = _find_base(branch, snapshot)
         schema = branch.refresh()
         listed = branch.schemas.listed
@@ -127,10 +129,11 @@ def commit_prepared(
             if isinstance(error, _UNREADABLE):
                 raise _invalid(f"a part of it cannot be read: {error.message.removesuffix('.')}") from error
             raise
+        confirm = partial(confirm_commit, branch, whole, began_in, schema, listed)
         try:
-            branch.snapshots.append(whole, confirm=partial(confirm_commit, branch, whole, schema, listed), hints=False)
+            branch.snapshots.append(whole, confirm=confirm, hints=False)
         except Conflict as lost:
-            if lost.kind == "schema_changed":  # the table was created again
+            if lost.kind in ("schema_changed", "branch_replaced"):  # the table was created again
                 raise
             return _find_committed(branch, snapshot, branch.snapshots.latest())
         return whole

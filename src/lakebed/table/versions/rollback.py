@@ -25,7 +25,7 @@ from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionPlan
-from lakebed.table.branch.branch_folder import with_fork_point
+from lakebed.table.branch.branch_folder import confirm_branch, with_fork_point
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import HIDDEN_PREFIX, is_hidden
 from lakebed.table.branch.travel import Resolved, Time, resolve
@@ -94,6 +94,8 @@ def _roll_back(
     newest = branch.snapshots.latest()
     if newest is not None and only_from is not None and newest.id != only_from:
         raise _moved_on(newest, only_from)
+    if newest is None:
+        confirm_branch(branch)  # it may have been renamed, and its folder emptied
     if newest is None or newest.id == target.id:
         return target
     if not keeps_history:
