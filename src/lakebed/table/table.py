@@ -409,7 +409,7 @@ class Table:
         return expire.expire_tags(self.context, older_than_ms=older_than_ms, dry_run=dry_run)
 
     def tags(self) -> list[Tag]:
-        """All tags, oldest snapshot first, then by name. Raises as `latest`. Cost: 1 LIST + 1 GET a tag not read before."""
+        """All tags, oldest snapshot first, then by name. Raises as `latest`. Cost: 1 LIST + 1 GET a tag not read."""
         tags = self.context.tags.list()
         if not tags:
             self.context.schemas.confirm_branch()

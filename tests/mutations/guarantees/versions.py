@@ -216,11 +216,6 @@ GUARANTEES = [
         f"{RENAMES}::test_a_branch_is_renamed_at_any_call_of_a_collector_of_the_table[orphans-False]",
     ),
     Guarantee(
-        "Main keeps the files of a published branch that is renamed while main expires.",
-        answer(reachability._keep_unpinned, reachability._published_marks, lambda original, branch: frozenset()),
-        f"{RENAMES}::test_a_branch_is_renamed_at_any_call_of_a_collector_of_the_table[expiry of main-True]",
-    ),
-    Guarantee(
         "A branch that is created while another is renamed to its name is not overwritten.",
         returns(branches.take_name, None),
         f"{RENAMES}::test_another_verb_of_branches_comes_between[create new]",
@@ -258,7 +253,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Main does not delete what a published branch still has.",
-        answer(reachability._keep_unpinned, lambda it: it.list, lambda original, *args: ()),
+        answer(reachability._keep_unpinned, reachability._published_marks, lambda original, branch: frozenset()),
         "behaviour/table/test_fast_forward.py::test_neither_line_deletes_what_the_other_has[main]",
     ),
     Guarantee(

@@ -16,8 +16,8 @@ Invariants:
   the other, so no commit is acknowledged to a branch that is gone.
 - A deletion removes only the pin that it found when it began: one that was delayed does not remove the pin of a new
   branch of the same name.
-- A rename gives the branch another folder and another pin (`renames`). One that was cut short is finished by whoever
-  opens or lists branches, creates, deletes or renames one, or collects.
+- A rename gives the branch another folder and another pin (`renames`). One that was cut short is finished by the
+  next process that opens or lists branches, creates, deletes or renames one, or collects.
 - A branch that was published (`fast_forward`) has a mark in main until it is deleted.
 """
 
@@ -37,6 +37,7 @@ from lakebed.table.branch.branch_folder import (
     branch_names,
     branch_not_found,
     clear_branch,
+    delete_files,
     fork_pin,
     mark_path,
 )
@@ -196,7 +197,8 @@ def delete_branch(main: TableBranch, name: str) -> None:
         assert pin is not None
         mark = Deletable(mark_path(name, pin), 0, f"of the deleted branch {name}")
         Sweeper(main.store, main.environment).delete_all([mark])
-        main.store.delete([main.layout.tag(fork_pin(name)), decided.mark])
+        paths = [main.layout.tag(fork_pin(name)), decided.mark]
+        delete_files(main.store, paths, reason=f"of the deleted branch {name}")
 
 
 @freeing_space()

@@ -39,6 +39,7 @@ from lakebed.table.branch.branch_folder import (
     branch_not_found,
     branch_replaced,
     clear_branch,
+    delete_files,
     find_branch_id,
     fork_pin,
     mark_path,
@@ -53,6 +54,7 @@ RENAMED_FROM: Final = "lakebed.renamed-from"
 """Property of a pin: ``<name>/<id>`` of each earlier branch that this one was, oldest first, in lines. On disk."""
 
 _LOOKS_MAX: Final = 100
+_REASON: Final = "its branch has another name"
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -194,13 +196,13 @@ def finish_rename(main: TableBranch, rename: Rename) -> None:
         _look(main, rename)
         clear_branch(main, rename.old, pin=pin)
         _look(main, rename)
-        main.store.delete([mark_path(rename.old, pin)])
+        delete_files(main.store, [mark_path(rename.old, pin)], reason=_REASON)
         main.tags.unpin_hidden(f"branch.{rename.old}")
     except _Finished:
         pass
     paths = [meta.path for meta in main.store.list(rename.folder)]
-    main.store.delete([path for path in paths if path != rename.mark])
-    main.store.delete([rename.mark])
+    delete_files(main.store, [path for path in paths if path != rename.mark], reason=_REASON)
+    delete_files(main.store, [rename.mark], reason=_REASON)
 
 
 def _take_name(main: TableBranch, rename: Rename, pin: Tag) -> None:
@@ -233,7 +235,7 @@ def _hide(main: TableBranch, rename: Rename) -> None:
             with suppress(NotFound):  # another process has saved and deleted it
                 main.store.put(f"{rename.folder}/{path.rpartition('/')[2]}", main.store.get(path))
         _look(main, rename)
-        main.store.delete(paths)
+        delete_files(main.store, paths, reason=_REASON)
     raise _busy(rename)
 
 
@@ -296,7 +298,7 @@ def _put_branch(main: TableBranch, rename: Rename, pin: Tag, state: _State) -> N
         late = [path for path in late if path.removeprefix(root) not in state.files]
         if late and not branch_exists(main.store, rename.new):
             _look(main, rename)
-            main.store.delete(late)
+            delete_files(main.store, late, reason="of an earlier branch of the name")
     _take_name(main, rename, pin)  # a search of orphans without a grace may have taken it
     own = main.tags.find(fork_pin(rename.new))
     if own is not None and _is_published(main, rename.old, pin):
@@ -356,7 +358,8 @@ def confirm_commit(
         if branch.branch is None or not _has_moved(branch.main, branch.branch, snapshot):
             raise
         if not branch.store.is_versioned:
-            branch.store.delete([branch.layout.latest_hint])  # which was put into the empty folder
+            hint = [branch.layout.latest_hint]  # which was put into the empty folder
+            delete_files(branch.store, hint, reason=_REASON)
 
 
 def _has_moved(main: TableBranch, old: str, snapshot: Snapshot) -> bool:
