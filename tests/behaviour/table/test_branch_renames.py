@@ -26,7 +26,7 @@ from lakebed.table.collect.live_versions import read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table, _unpickle
-from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper, seed_count
+from lakebed.testing import Between, Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper, seed_count
 
 R = TypeVar("R")
 
@@ -333,6 +333,40 @@ def test_a_branch_is_renamed_at_any_call_of_a_writer(new_bench: Any, verb: str) 
         assert [branch.name for branch in bench.table.branches()] == ["new"]
     assert any(outcomes)
     assert verb != "commit" or outcomes.count(False) > 2
+
+
+def test_a_tag_that_is_put_while_a_rename_is_under_way_is_confirmed_only_if_it_goes_along(new_bench: Any) -> None:
+    """A tagger looked for its schema, the rename came as far as each change, and the tag is put then."""
+    bench = new_bench({})
+    fill(bench)
+    changes = [index for index, call in enumerate(record(bench)) if call.changes]
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    outcomes = set()
+    for index in changes:
+        reset(bench, objects)
+        armed: dict[int, Fault] = {}
+
+        def begin(armed: dict[int, Fault] = armed, index: int = index) -> None:
+            store = FaultyStore(bench.store, faults=lambda at, call: armed.get(at))
+            table = through(bench, store)
+            armed[store.call_count + index] = Fault.CRASH_AFTER
+            with suppress(Crashed, LakebedError):
+                table.rename_branch("old", "new")
+
+        between = Between(bench.store, kind="get", prefix="branch/branch-old/snapshot/snapshot-5", happens=begin)
+        fork = through(bench, between, branch="old")
+        source = fork.context.tags.source(snapshot_id=5)
+        assert between.happened
+        try:
+            fork.context.tags.pin_hidden("w", source=source)
+            is_done = True
+        except (NotFound, Conflict):
+            is_done = False
+        outcomes.add(is_done)
+        bench.reopen().branches()
+        [name] = check_whole(bench)
+        assert not is_done or bench.reopen(branch=name).context.tags.find("lakebed.pin.w") is not None, f"call {index}"
+    assert outcomes == {True, False}
 
 
 @pytest.mark.parametrize("is_renamed", [True, False])

@@ -12,6 +12,7 @@ from lakebed.table.iceberg import file_ids
 from lakebed.table.iceberg.file_ids import FileIds
 from lakebed.table.iceberg.lines import Line
 from lakebed.table.iceberg.published import PublishedTable
+from lakebed.table.schema.schema_log import SchemaLog
 from lakebed.table.versions import fast_forward, rollback
 from mutations.defects import answer, change_arguments, never, pass_on, raise_nothing, replace, returns, see, skip
 from mutations.guarantee import Guarantee
@@ -198,6 +199,11 @@ GUARANTEES = [
         "A commit that began in another branch of the name is not committed to the new one.",
         returns(renames.find_branch_id, None),
         f"{RENAMES}::test_another_branch_of_the_old_name_gets_no_commit_of_the_first[True]",
+    ),
+    Guarantee(
+        "A tag that is confirmed while its branch is renamed is in the renamed branch.",
+        raise_nothing(SchemaLog.confirm_branch),
+        f"{RENAMES}::test_a_tag_that_is_put_while_a_rename_is_under_way_is_confirmed_only_if_it_goes_along",
     ),
     Guarantee(
         "An expiry that has read the emptied folder of a renamed branch deletes no file.",
