@@ -178,7 +178,7 @@ def test_numbers_of_numpy_and_times_with_fractions_are_numbers(lake: Lake) -> No
     assert table.expire(older_than_ms=later).deleted_count == 0
 
 
-@pytest.mark.parametrize("opened", [kv.open, kv.open_reader, repo.open, repo.open_all], ids=str)
+@pytest.mark.parametrize("opened", [kv.open, kv.open_reader, repo.open, repo.open_all])
 def test_what_is_no_url_is_one_sentence(opened: Callable[[Any], object]) -> None:
     """A number, and bytes, where a URL or a path is to be given."""
     for wrong in (4, b"/folder"):
