@@ -25,6 +25,7 @@ from lakebed.table.codec.manifest import files_of
 from lakebed.table.collect.live_versions import read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.rows.rows import commit_changes
+from lakebed.table.schema.schema import encode_schema
 from lakebed.table.table import Table, _unpickle
 from lakebed.testing import Between, Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper, seed_count
 
@@ -366,6 +367,40 @@ def test_a_tag_that_is_put_while_a_rename_is_under_way_is_confirmed_only_if_it_g
         bench.reopen().branches()
         [name] = check_whole(bench)
         assert not is_done or bench.reopen(branch=name).context.tags.find("lakebed.pin.w") is not None, f"call {index}"
+    assert outcomes == {True, False}
+
+
+def test_a_schema_that_is_put_late_lets_nobody_write_to_the_old_name(new_bench: Any) -> None:
+    """A change of columns slept until the rename came as far as each change: it lands, and a writer opens the branch.
+
+    The writer finds no schema of the newest snapshot any more.
+    """
+    bench = new_bench({})
+    fork = fill(bench)
+    changes = [index for index, call in enumerate(record(bench)) if call.changes]
+    newest = fork.context.schemas.latest()
+    assert newest is not None
+    late = replace(newest, id=newest.id + 1)
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    outcomes = set()
+    for index in changes:
+        reset(bench, objects)
+        armed: dict[int, Fault] = {}
+        store = FaultyStore(bench.store, faults=lambda at, call, armed=armed: armed.get(at))
+        table = through(bench, store)
+        armed[store.call_count + index] = Fault.CRASH_AFTER
+        with suppress(Crashed):
+            table.rename_branch("old", "new")
+        bench.store.put(fork.context.layout.schema(late.id), encode_schema(late))
+        try:
+            commit(bench, "w", through(bench, bench.store, branch="old"))
+            is_done = True
+        except (NotFound, Conflict):
+            is_done = False
+        outcomes.add(is_done)
+        if is_done:
+            bench.reopen().branches()
+            assert any("w" in files for files in check_whole(bench).values()), f"call {index}"
     assert outcomes == {True, False}
 
 
