@@ -6,9 +6,10 @@ Owns: the decoder of each type. Every other module decodes into a type, or conve
 Invariants: a decoder is made under one lock of the process, with those of all types inside its type, and nothing is
 decoded into a type before. A fork waits until none is being made.
 
-Why: msgspec learns the fields of a struct when it meets it for the first time, and shows what it has learned so far to
-all threads. A thread that decodes the same struct meanwhile reads types that are not there yet, and the process ends
-with a segmentation fault. A real lock is right under a simulated runtime too: its holder calls nothing of lakebed's.
+Why: msgspec learns the fields of a struct when it meets it for the first time, and up to 0.22 shows what it has learned
+so far to all threads. A thread that decodes the same struct meanwhile reads types that are not there yet, and the
+process ends with a segmentation fault. A real lock is right under a simulated runtime too: its holder calls nothing of
+lakebed's.
 """
 
 from __future__ import annotations

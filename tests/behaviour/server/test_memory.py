@@ -20,6 +20,7 @@ import pytest
 import urllib3
 
 from lakebed.errors import LakebedError
+from lakebed.http import memory
 from lakebed.server.lifecycle import serve_one
 from lakebed.server.options import ServerOptions
 from lakebed.server.settings import ServerSettings
@@ -125,7 +126,7 @@ def test_threads_of_a_serving_process_share_what_the_c_library_frees(tmp_path: P
     code = """
 import ctypes, os, sys
 from threading import Barrier, Thread
-from lakebed.http.memory import save_memory
+from lakebed.http import memory
 
 def allocate():
     threads_meet.wait()
@@ -133,7 +134,8 @@ def allocate():
     threads_meet.wait()
     assert blocks
 
-save_memory()
+memory._ARENAS_MAX = int(sys.argv[2])
+memory.save_memory()
 threads_meet = Barrier(24)
 threads = [Thread(target=allocate) for _ in range(24)]
 for thread in threads:
@@ -147,7 +149,7 @@ library.malloc_info(0, file)
 library.fclose(file)
 """
     report = tmp_path / "report.xml"
-    subprocess.run([sys.executable, "-c", code, str(report)], check=True)
+    subprocess.run([sys.executable, "-c", code, str(report), str(memory._ARENAS_MAX)], check=True)
     assert 0 < report.read_text().count("<heap nr=") <= 2
 
 
