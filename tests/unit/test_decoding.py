@@ -48,10 +48,14 @@ def test_a_thread_waits_while_another_learns_a_type() -> None:
     def decode(kind: Any) -> None:
         numbers.append(decode_json(b'{"number": 7}', kind).number)
 
+    def come_and_decode() -> None:
+        is_other_here.set()
+        decode(make_kind("learn_other()"))
+
     first = threading.Thread(target=decode, args=(make_kind("learn()"),))
     first.start()
     assert is_learning.wait(60)
-    second = threading.Thread(target=lambda: (is_other_here.set(), decode(make_kind("learn_other()"))))
+    second = threading.Thread(target=come_and_decode)
     second.start()
     for thread in (first, second):
         thread.join(60)

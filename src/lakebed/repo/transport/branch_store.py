@@ -133,6 +133,10 @@ class ReferenceObjects(Protocol):
         """A URL that anyone may read for a while."""
         ...
 
+    def storage_ms(self) -> int:
+        """The time of the repository's storage, behind a server that of the server, in Unix milliseconds."""
+        ...
+
     def task_bytes(self, folder: str, *, writes: bool) -> ObjectBytes:
         """What tasks of a job read and upload with."""
         ...
@@ -173,6 +177,10 @@ class BranchStore(ObjectStore, EntryStore):
     @property
     def is_versioned(self) -> bool:
         return True
+
+    def storage_ms(self) -> int:
+        """See `StorageClock`: a file has the time of the process that wrote it. Cost: at most 2 requests."""
+        return self._objects.storage_ms()
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         full = self._full(path)

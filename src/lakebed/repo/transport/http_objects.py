@@ -193,6 +193,10 @@ class HttpObjects(ReferenceObjects):
     def signed_url(self, path: str, *, expires_in_s: int) -> str:
         return self.transport.call(SignedUrl(ref=self.ref, path=path, expires_in_s=expires_in_s))
 
+    def storage_ms(self) -> int:
+        """See `ReferenceObjects.storage_ms`. Cost: 1 upload of no bytes, which a collection takes."""
+        return self.transport.upload(self.ref, b"", content_type=CONTENT_TYPE, metadata=None).modified_ms
+
     def task_bytes(self, folder: str, *, writes: bool) -> ObjectBytes:
         """See `ReferenceObjects.task_bytes`. Cost: with `writes` 1 request."""
         if writes:

@@ -18,7 +18,7 @@ from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path
 from lakebed.repo.objects import data
 from lakebed.repo.objects.task_store import ObjectBytes, StorageBytes
-from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.context import RepositoryContext, storage_ms
 from lakebed.repo.records.protection import check_writable
 from lakebed.repo.references.branches import load_branch
 from lakebed.repo.references.refs import resolve
@@ -188,6 +188,9 @@ class LocalObjects(ReferenceObjects):
 
     def signed_url(self, path: str, *, expires_in_s: int) -> str:
         return data.sign_get(self._context, self.stat(path), expires_in_s=expires_in_s)
+
+    def storage_ms(self) -> int:
+        return storage_ms(self._context.store)
 
     def task_bytes(self, folder: str, *, writes: bool) -> ObjectBytes:
         return StorageBytes(self._context.store, self._context.foreign)

@@ -342,12 +342,7 @@ def expire_tags(
 
 
 def ms_ahead(branch: TableBranch) -> int:
-    """By how much our clock is ahead of the store's. In a branch of a repository, whose clock is ours, nothing.
-
-    Cost: 1 PUT + 1 HEAD + 1 DELETE.
-    """
-    if branch.store.is_versioned:
-        return 0
+    """By how much our clock is ahead of the store's, in a branch of its repository's storage's. Cost: 3 requests."""
     return max(0, branch.now_ms() - store_time_ms(branch.store, environment=branch.environment))
 
 
