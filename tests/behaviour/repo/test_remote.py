@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed.repo
+from lakebed.clock import SystemClock
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.repo import CollectionOptions, Entry, RepositoryOptions
 from lakebed.repo.branch import Branch
@@ -30,9 +31,13 @@ from lakebed.repo.transport.http_transport import HttpTransport
 from lakebed.repo.transport.transport import context_of, transport_of
 from lakebed.repo.verbs import CATALOG_VERBS, PAGE_COUNT_MAX, VERBS
 from lakebed.repo.verbs.message import RepositoryFacts
+from lakebed.runtime import Environment
 from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from lakebed.table.rows.rows import commit_changes, new_writer
+from lakebed.table.table import Table
+from lakebed.testing import ManualClock
 
 MEGABYTE = 1 << 20
 
@@ -195,6 +200,20 @@ def test_pages_make_the_whole(repo: Repository) -> None:
     main.commit("many")
     assert [difference.path for difference in repo.diff("main~1", "main", prefix="p/")] == paths
     assert main.delete_many(paths) == count
+
+
+def test_a_client_whose_clock_is_ahead_takes_no_file_of_a_table_in_a_branch(repo: Repository) -> None:
+    """Its collection is told the server's time, and leaves what a writer is about to commit."""
+    store = repo.branch("main").store("stock")
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    table = Table.create(store, name="stock", schema=schema)
+    writer = new_writer(table.context)
+    writer.write(pa.table({"id": [1]}, schema=schema))
+    changes = writer.finish()
+    ahead = Environment(clock=ManualClock(start_ms=SystemClock().now_ms() + 400 * 86_400_000))
+    assert Table.open(store, name="stock", environment=ahead).collect().deleted_count == 0
+    commit_changes(table.context, changes)
+    assert table.read().num_rows == 1
 
 
 def test_a_log_is_of_the_commit_at_which_it_began(repo: Repository) -> None:
