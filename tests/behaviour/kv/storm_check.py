@@ -14,6 +14,7 @@ from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import BOUNDARY_FOLDER, LEASE_PATH, parse_manifest, parse_wal
 from lakebed.kv.wal_record import FENCE_BYTES
+from lakebed.objects.probe import is_probe
 
 Numbers = dict[str, int]
 
@@ -180,6 +181,9 @@ class _Check:
 
     @staticmethod
     def is_tombstone(meta: Any) -> bool:
-        """Whether it stays when a database is destroyed, the newest manifest not counted."""
+        """Whether it stays when a database is destroyed, the newest manifest not counted.
+
+        A probe of a process that was killed is like one of a process that runs, until it is an hour old.
+        """
         is_fence = parse_wal(meta.path) is not None and meta.size_bytes == FENCE_BYTES
-        return is_fence or meta.path == LEASE_PATH or meta.path.startswith(BOUNDARY_FOLDER)
+        return is_fence or meta.path == LEASE_PATH or meta.path.startswith(BOUNDARY_FOLDER) or is_probe(meta.path)
