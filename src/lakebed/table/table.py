@@ -508,8 +508,8 @@ class Table:
         """Give a branch another name, with its snapshots, tags and consumers; returns the branch, opened.
 
         Its files are copied to the new name, and then the old name is gone: what was opened by it raises `NotFound`. A
-        commit to the old name is in the new one, or its writer is told that nothing was committed. A rename that was
-        cut short is finished by the next process that renames again, opens or lists branches, or collects.
+        commit to the old name is in the new one, or raises an error and is nowhere. A rename that was cut short is
+        finished by the next process that renames again, opens or lists branches, or collects.
 
         Raises `NotFound`: there is no branch `old`; `AlreadyExists`: there is one called `new`; `InvalidRequest`: a
         name breaks the rules, or is ``main``, or another client made the branch. Cost: 2 GETs and 2 PUTs a snapshot and

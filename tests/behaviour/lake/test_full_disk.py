@@ -123,6 +123,19 @@ def test_a_full_disk_is_freed(disk: Path, name: str) -> None:
         lake.table("t").upsert(rows(100, 10))
 
 
+def test_files_that_nothing_references_are_deleted_on_a_full_disk(disk: Path) -> None:
+    """A collection of one table asks its store for the time, with an object that finds space too."""
+    lake = Lake.open(open_store(str(disk / "lake"), create=True))
+    table = lake.create_table("t", SCHEMA, options=KEPT)
+    table.append(rows(1))
+    (live,) = (disk / "lake").rglob("bucket-0/*.parquet")
+    live.with_name("data-of-a-writer-that-died-0.parquet").write_bytes(bytes(1 << 20))
+    fill(disk)
+    assert table.collect(grace_ms=0).deleted_count == 1
+    assert free_bytes(disk) > 500_000
+    assert table.read().num_rows == 20_000
+
+
 def test_an_expiry_whose_plan_is_too_large_goes_in_steps(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With space for the plan of some snapshots only, those expire; calling again frees the rest."""
     lake = Lake.open(open_store(str(disk / "lake"), create=True))

@@ -61,7 +61,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Rows that may be null are not committed below a column that is NOT NULL.",
-        answer(write_settings.writes_alike, write_settings.required_ids, lambda original, *args: set()),
+        answer(write_settings.writes_alike, write_settings.list_required_ids, lambda original, *args: set()),
         f"{REPLACEMENTS}::test_rows_that_may_be_null_are_not_committed_below_a_column_that_is_not",
     ),
     # ---- rows that statements change

@@ -253,7 +253,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Main does not delete what a published branch still has.",
-        answer(reachability._keep_unpinned, reachability._published_marks, lambda original, branch: frozenset()),
+        answer(reachability._keep_unpinned, reachability._list_published_marks, lambda original, branch: frozenset()),
         "behaviour/table/test_fast_forward.py::test_neither_line_deletes_what_the_other_has[main]",
     ),
     Guarantee(

@@ -214,7 +214,7 @@ def rename_branch(main: TableBranch, old: str, new: str) -> Branch:
         earlier = main.tags.find(fork_pin(new)) if pin is None else None
         if earlier is None or not was_renamed(earlier, old):  # else it is repeated, after a lost reply
             raise branch_not_found(main.store, old)
-        return _named(main, new)
+        return _load_branch(main, new)
     if pin is None:
         raise InvalidRequest(
             f"The branch {old!r} was made by another client, so which of its files are main's is unknown: it cannot be "
@@ -239,10 +239,10 @@ def rename_branch(main: TableBranch, old: str, new: str) -> Branch:
         finish_rename(main, decided)
     if decided.new != new or not branch_exists(main.store, new):
         raise branch_not_found(main.store, old)
-    return _named(main, new)
+    return _load_branch(main, new)
 
 
-def _named(main: TableBranch, name: str) -> Branch:
+def _load_branch(main: TableBranch, name: str) -> Branch:
     pin = main.tags.find(fork_pin(name))
     return Branch(name=name, fork_snapshot_id=pin.snapshot.id if pin else None, created_ms=main.now_ms())
 

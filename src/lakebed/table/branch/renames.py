@@ -300,10 +300,10 @@ def _put_branch(main: TableBranch, rename: Rename, pin: Tag, state: _State) -> N
             _look(main, rename)
             delete_files(main.store, late, reason="of an earlier branch of the name")
     _take_name(main, rename, pin)  # a search of orphans without a grace may have taken it
-    own = main.tags.find(fork_pin(rename.new))
-    if own is not None and _is_published(main, rename.old, pin):
+    new_pin = main.tags.find(fork_pin(rename.new))
+    if new_pin is not None and _is_published(main, rename.old, pin):
         _look(main, rename)
-        main.store.put(mark_path(rename.new, own), b"")
+        main.store.put(mark_path(rename.new, new_pin), b"")
     for path in sorted(schemas, key=lambda path: -schemas[path]):
         _put(main, rename, root + path, state.files[path])
 

@@ -213,19 +213,19 @@ def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
     pins = {tag.name for tag in case.versions.tags}
     if not case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders:
         return
-    marks = _published_marks(case.branch)
+    marks = _list_published_marks(case.branch)
     while True:
         folders = case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders
         published = {path.removeprefix(f"{PUBLISHED_FOLDER}/").partition("/")[0] for path in marks}
         names = [name for folder in folders if (name := parse_branch(folder)) is not None]
         _keep_of_branches(case, everything, [n for n in names if n in published or fork_pin(n) not in pins])
         # A published branch that was renamed while it was read has a mark of its new name by now.
-        before, marks = marks, _published_marks(case.branch)
+        before, marks = marks, _list_published_marks(case.branch)
         if marks <= before:
             return
 
 
-def _published_marks(branch: TableBranch) -> frozenset[str]:
+def _list_published_marks(branch: TableBranch) -> frozenset[str]:
     return frozenset(meta.path for meta in branch.store.list(PUBLISHED_FOLDER))
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.table.model.model import DataField, TableSchema
 from lakebed.table.model.types import arrow_type, comment_of_arrow, parse_type, type_of_arrow, with_field_ids
-from lakebed.table.schema.schema import bucket_keys, new_schema, required_ids, set_options
+from lakebed.table.schema.schema import bucket_keys, list_required_ids, new_schema, set_options
 
 
 def replace_columns(
@@ -88,7 +88,7 @@ def _number_columns(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataF
 
 
 def _check_nullable(old: TableSchema, new: TableSchema) -> None:
-    required = required_ids(old)
+    required = list_required_ids(old)
     for field in new.fields:
         if not field.nullable and field.id not in required:
             raise InvalidRequest(

@@ -308,14 +308,14 @@ def unknown_column(name: str, known: Collection[str], *, what: str = "Column") -
     return InvalidRequest(f"{what} {name!r} does not exist: {hint}", kind="unknown_column", column=name)
 
 
-def required_ids(schema: TableSchema) -> set[int]:
+def list_required_ids(schema: TableSchema) -> set[int]:
     """The ids of the columns that are NOT NULL."""
     return {field.id for field in schema.fields if not field.nullable}
 
 
 def with_nulls_of(schema: TableSchema, other: TableSchema) -> TableSchema:
     """The schema with columns that may be null where the other one has no such column, or lets it be null."""
-    required = required_ids(other)
+    required = list_required_ids(other)
     fields = (replace(field, nullable=field.nullable or field.id not in required) for field in schema.fields)
     return replace(schema, fields=tuple(fields))
 

@@ -28,7 +28,7 @@ from lakebed.table.model.options import (
     TableOptions,
 )
 from lakebed.table.model.options import check_writable as check_options_writable
-from lakebed.table.schema.schema import bucket_function, bucket_keys, required_ids
+from lakebed.table.schema.schema import bucket_function, bucket_keys, list_required_ids
 
 UNAWARE_BUCKET = -1
 """Option ``bucket`` of a table that places rows anywhere; its files are in bucket 0. DO NOT CHANGE: on disk."""
@@ -102,7 +102,9 @@ def writes_alike(schema: TableSchema, newest: TableSchema, *, upserts: bool) -> 
     Args:
         upserts: the files replace rows of the same keys.
     """
-    if _options_of_writes(schema) != _options_of_writes(newest) or required_ids(newest) - required_ids(schema):
+    if _options_of_writes(schema) != _options_of_writes(newest):
+        return False
+    if list_required_ids(newest) - list_required_ids(schema):
         return False
     if not (upserts and newest.primary_keys):
         return True
