@@ -4,7 +4,8 @@
 
 A room is an entry of ``tests/mutations/rooms.toml``. The mutations are Cosmic Ray's; of all of them a sample is drawn,
 the same for the same seed. What stands in annotations is left out: nothing runs it. The code is mutated in a copy of
-the checkout, in a temporary folder. Each mutation costs one run of the room's tests, up to the first that fails; a run
+the checkout, in a temporary folder. Each mutation costs one run of those of the room's tests that ran its line, the
+quickest first, up to the first that fails; one that none of them notices, all of the room's tests. A run
 that takes five times as long as without a mutation counts as noticed. Prints the mutations that survived, and the
 score: the share that was noticed. Standard error counts those that were tried.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import multiprocessing
 import os
 import random
 import re
@@ -21,11 +23,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import coverage
+import pytest
 from cosmic_ray.commands.init import init
 from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.work_db import use_db
@@ -49,15 +54,14 @@ def main() -> None:
         copy_checkout(Path(folder))
         os.chdir(folder)
         os.environ["PYTHONPATH"] = os.path.join(folder, "src")
-        command = test_command(room["tests"])
-        limit_s = SECONDS_MIN + 5 * seconds_of(command)
+        record = record_tests([f"tests/{path}" for path in room["tests"]])
         modules = sorted(path for pattern in room["code"] for path in modules_of(Path("src/lakebed") / pattern))
         every = mutations_of(modules)
         every.sort(key=lambda one: (one.module_path, one.start_pos, one.operator_name, one.occurrence))
         chosen = random.Random(arguments.seed).sample(every, min(arguments.sample, len(every)))
         survived = []
         for number, mutation in enumerate(chosen, 1):
-            if survives(mutation, command, limit_s):
+            if survives(mutation, record):
                 survived.append(mutation)
             print(f"{arguments.room}: {number} of {len(chosen)} tried", end="\r", file=sys.stderr, flush=True)
     noticed = len(chosen) - len(survived)
@@ -79,19 +83,81 @@ def copy_checkout(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def test_command(tests: Sequence[str]) -> str:
-    """The command that runs the room's tests up to the first failure."""
-    options = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not spark")
-    return shlex.join([sys.executable, "-m", "pytest", *options, *(f"tests/{one}" for one in tests)])
+@dataclass
+class TestRecord:
+    """What the room's tests do without a mutation: their paths, seconds, and which of them run each line."""
+
+    paths: list[str]
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    ids: dict[tuple[Path, int], set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def list_covering(self, mutation: MutationSpec) -> list[str]:
+        """The tests that run a mutation's statement, the quickest first."""
+        path = Path(mutation.module_path)
+        lines = statement_lines(path.read_text(), mutation.start_pos[0])
+        ids = set().union(*(self.ids.get((path, line), ()) for line in lines))
+        return sorted(ids, key=lambda test: (self.seconds[test], test))
 
 
-def seconds_of(command: str) -> float:
-    """How long the tests take as the code is, where they have to pass."""
-    start_s = time.monotonic()
-    run = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False)
-    if run.returncode:
-        sys.exit(f"Without a mutation the tests do not pass:\n{run.stdout[-3000:]}{run.stderr[-1000:]}")
-    return time.monotonic() - start_s
+class Recorder:
+    """A plug-in of pytest that tells a coverage measurement which test runs."""
+
+    def __init__(self, measurement: coverage.Coverage) -> None:
+        self.measurement = measurement
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.measurement.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+
+
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not spark")
+
+
+def record_tests(paths: list[str]) -> TestRecord:
+    """Run the tests once as the code is, where they have to pass, and record which lines each runs."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        record = pool.apply(measure_tests, (paths,))
+    if isinstance(record, int):
+        sys.exit(f"Without a mutation the tests do not pass (pytest ended with {record}).")
+    return record
+
+
+def measure_tests(paths: list[str]) -> TestRecord | int:
+    """The record of the tests, or pytest's exit code when it is not 0; for a process of its own."""
+    sys.path.insert(0, os.path.abspath("src"))  # before the checkout that the parent's path names
+    measurement = coverage.Coverage(data_file="tests.coverage", source=["src/lakebed"])
+    recorder = Recorder(measurement)
+    measurement.start()
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout, kept = nowhere, sys.stdout
+        code = pytest.main([*OPTIONS, *paths], plugins=[recorder])
+        sys.stdout = kept
+    measurement.stop()
+    if code:
+        return int(code)
+    record = TestRecord(paths)
+    record.seconds.update(recorder.seconds)
+    data = measurement.get_data()
+    for name in data.measured_files():
+        path = Path(name).relative_to(Path.cwd())
+        for line, contexts in data.contexts_by_lineno(name).items():
+            record.ids[path, line] |= set(filter(None, contexts))
+    return record
+
+
+def statement_lines(text: str, line: int) -> range:
+    """The lines of the innermost statement at a line; of one with a body, those before the body."""
+    lines = range(line, line + 1)
+    for node in ast.walk(ast.parse(text)):  # outer ones come first
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            end = body[0].lineno if body else (node.end_lineno or node.lineno) + 1
+            if node.lineno <= line < max(end, node.lineno + 1):
+                lines = range(node.lineno, max(end, node.lineno + 1))
+    return lines
 
 
 def modules_of(pattern: Path) -> Iterator[Path]:
@@ -123,11 +189,16 @@ def idle_positions(module: Path) -> Iterator[tuple[int, int]]:
             yield from ((line, column) for column in range(first, last))
 
 
-def survives(mutation: MutationSpec, command: str, limit_s: float) -> bool:
+def survives(mutation: MutationSpec, record: TestRecord) -> bool:
     """Whether every test passes with a mutation; says which one it was."""
-    result = mutate_and_test([mutation], command, limit_s)
-    if result.test_outcome is not TestOutcome.SURVIVED:
-        return False
+    covering = record.list_covering(mutation)
+    for tests in [covering, []] if covering else [[]]:
+        limit_s = SECONDS_MIN + 5 * sum(record.seconds[test] for test in tests or record.seconds)
+        Path("tests.txt").write_text("\n".join(tests or record.paths))
+        command = shlex.join([sys.executable, "-m", "pytest", *OPTIONS, "@tests.txt"])
+        result = mutate_and_test([mutation], command, limit_s)
+        if result.test_outcome is not TestOutcome.SURVIVED:
+            return False
     lines = (result.diff or "").splitlines()
     changed = [line for line in lines if line.startswith(("-", "+")) and not line.startswith(("---", "+++"))]
     print(f"survived: {mutation.module_path}:{mutation.start_pos[0]}", *changed, sep="\n    ", flush=True)
