@@ -103,6 +103,11 @@ def numbers_of(rows: Iterable[tuple[bytes, bytes]]) -> Numbers:
     return numbers
 
 
+def complete_lines(path: Path) -> list[str]:
+    """The lines of a file but for one that its writer's death cut: a kill can end a write between two pages."""
+    return path.read_text().rpartition("\n")[0].splitlines()
+
+
 class Storm:
     """The folder, and what is said in it."""
 
@@ -123,13 +128,11 @@ class Storm:
 
     def heard(self, kind: str) -> list[Any]:
         """All lines of a kind, of all processes."""
-        return [
-            json.loads(line) for path in sorted(self.said.glob(f"{kind}.*")) for line in path.read_text().splitlines()
-        ]
+        return [json.loads(line) for path in sorted(self.said.glob(f"{kind}.*")) for line in complete_lines(path)]
 
     def acknowledged(self) -> Numbers:
         """The last write of each stream that was acknowledged by now."""
-        said = {path.name.removeprefix("stream."): path.read_text().splitlines() for path in self.said.glob("stream.*")}
+        said = {path.name.removeprefix("stream."): complete_lines(path) for path in self.said.glob("stream.*")}
         return {stream: int(numbers[-1]) for stream, numbers in said.items() if numbers}
 
     def has_everything(self) -> bool:

@@ -83,7 +83,11 @@ class Workload:
         self._load()
 
     def _load(self) -> None:
-        for line in self._file.read_text().splitlines() if self._file.exists() else ():
+        lines = self._file.read_bytes() if self._file.exists() else b""
+        end = lines.rfind(b"\n") + 1
+        if end < len(lines):
+            os.truncate(self._file, end)  # a kill can end a write between two pages; what it announced was not begun
+        for line in lines[:end].splitlines():
             said = json.loads(line)
             self.number = said["n"]
             if "want" in said:
