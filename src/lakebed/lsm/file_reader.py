@@ -14,7 +14,7 @@ import ctypes
 import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ from lakebed.lsm.format import (
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Row, RowsDecide
 from lakebed.lsm.page import BadPageError, add_pairs, find_among_all, find_rows, find_value, rows_of_page
-from lakebed.lsm.short_scan import Chunk, Source, chunk_of_rows
+from lakebed.lsm.short_scan import Newest, Source, put_rows
 from lakebed.objects.port import ObjectStore
 
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
@@ -319,8 +319,9 @@ class FileReader:
         flags = tail.flags[pages.blocks[first] : pages.blocks[behind - 1] + 1]
         if not all(map(PLAIN.__and__, flags)) or sum(pages.raw_lengths[first:behind]) > AHEAD_BYTES_DEFAULT:
             return False
-        chunk = self.read_chunk(tail, pages, first, behind, sequence=None)
-        rows = dict(zip(chunk.keys, chunk.values or (), strict=True))
+        pairs: tuple[list[bytes], list[bytes]] = ([], [])
+        self.add_rows(tail, pages, first, behind, *pairs, sequence=None)
+        rows = dict(zip(*pairs, strict=True))
         values.update([(key, rows[key]) for key in keys if key in rows])
         return True
 
@@ -603,23 +604,44 @@ class FileReader:
             sequence = None
         return _RowsOfPages(self, tail, tail.pages, start, sequence=sequence)
 
-    def read_chunk(self, tail: Tail, pages: Pages, first: int, behind: int, *, sequence: int | None) -> Chunk:
-        """The rows of the neighbouring pages [first, behind) of a mapped file up to a sequence; there may be none."""
-        bodies = read_mapped_pages(tail, first, behind, path=self._path)
-        flags = tail.flags[pages.blocks[first] : pages.blocks[behind - 1] + 1]
+    def add_rows(
+        self,
+        tail: Tail,
+        pages: Pages,
+        first: int,
+        behind: int,
+        keys: list[bytes],
+        values: list[Any],
+        *,
+        sequence: int | None,
+    ) -> bool:
+        """Add keys of the neighbouring pages [first, behind) of a mapped file, and of each what `Newest` has.
+
+        Args:
+            keys, values: of the pages before, if there were some.
+            sequence: only rows up to it; None: all.
+
+        Returns:
+            False where all that was added are values.
+        """
+        bodies, flags = read_mapped_pages(tail, first, behind, path=self._path)
         place = 0
         try:
-            if sequence is None and all(map(PLAIN.__and__, flags)):
-                keys: list[bytes] = []
-                values: list[bytes] = []
+            if sequence is None and flags & PLAIN:
                 add_pairs(bodies, keys, values)
-                return Chunk(keys, values, ())
-            rows: list[Row] = []
+                return False
             for place, body in enumerate(bodies):  # noqa: B007
-                rows += rows_of_page(bytes(body))
+                for row in rows_of_page(bytes(body)):
+                    if sequence is not None and row.sequence > sequence:
+                        continue
+                    if keys and keys[-1] == row.key:
+                        values[-1].append(row)
+                    else:
+                        keys.append(row.key)
+                        values.append([row])
         except BadPageError as error:
             raise self._bad_page_error(tail, pages.blocks[first + place + error.place]) from error
-        return chunk_of_rows(rows if sequence is None else [row for row in rows if row.sequence <= sequence])
+        return True
 
     def _load(self, tail: Tail, number: int) -> Block:
         """Read one block for one key, into the cache if that wants it."""
@@ -759,74 +781,69 @@ class _RowsOfPages(Source):
     """
 
     __slots__ = (
-        "_at",
         "_keys",
-        "_left",
         "_low",
         "_page",
         "_page_count",
+        "_page_max",
         "_pages",
         "_reader",
+        "_rows_decide",
         "_rows_per_page",
+        "_separators",
         "_sequence",
         "_tail",
+        "_values",
     )
 
     def __init__(self, reader: FileReader, tail: Tail, pages: Pages, start: bytes, *, sequence: int | None) -> None:
         self._reader = reader
         self._tail = tail
         self._pages = pages
-        self._keys = keys = pages.keys or pages.load_keys(tail)
-        page = max(bisect_right(keys, start) - 1, 0)
-        if keys[page] == start:  # its rows may begin in the block before
+        self._separators = separators = pages.keys or pages.load_keys(tail)
+        page = max(bisect_right(separators, start) - 1, 0)
+        if separators[page] == start:  # its rows may begin in the block before
             page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
         self._page = page
         """The next one."""
-        self._page_count = len(keys)
+        self._page_count = self._page_max = len(separators)
+        """No bound is above the key from which the page `_page_max` begins."""
         self._rows_per_page = reader.meta.row_count / self._page_count
         self._low = start
-        self._left: Chunk | None = None
-        """Rows of the pages before, of which those from `_at` on are left: at least one."""
-        self._at = 0
+        self._keys: list[bytes] = []
+        """Keys of pages that were read, and their `_values`, that were not taken."""
+        self._values: list[Any] = []
+        self._rows_decide = False
         self._sequence = sequence
 
     def bound(self, row_count: int) -> bytes | None:
-        if self._left is not None:
-            row_count -= len(self._left.keys) - self._at
-        page = self._page + max(0, int(row_count / self._rows_per_page))
-        if page >= self._page_count:
-            return None
-        if self._keys[page] <= self._low:  # rows of one key go on in several blocks
-            page = bisect_right(self._keys, self._low, page)
-        return self._keys[page] if page < self._page_count else None
+        page = self._page + max(0, int((row_count - len(self._keys)) / self._rows_per_page))
+        if page < self._page_count and self._separators[page] <= self._low:  # rows of one key go on in several blocks
+            page = bisect_right(self._separators, self._low, page)
+        self._page_max = page = min(page, self._page_count)
+        return self._separators[page] if page < self._page_count else None
 
-    def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
-        if self._left is not None:
-            self._take_left(self._left, bound, chunks)
-        page, keys = self._page, self._keys
-        if bound is None:
-            self._page = behind = self._page_count
-        elif page < self._page_count and keys[page] < bound:
-            self._page = behind = bisect_left(keys, bound, page)
-        else:
-            behind = page
+    def take(self, bound: bytes | None, newest: Newest) -> bool:
+        page, keys, values = self._page, self._keys, self._values
+        behind = self._page_count if bound is None else bisect_left(self._separators, bound, page, self._page_max)
         if page < behind:
-            chunk = self._reader.read_chunk(self._tail, self._pages, page, behind, sequence=self._sequence)
-            rows, low = chunk.keys, self._low
-            self._at = bisect_left(rows, low) if rows and rows[0] < low else 0
-            if self._at < len(rows):
-                self._take_left(chunk, bound, chunks)
+            self._page = behind
+            if self._reader.add_rows(self._tail, self._pages, page, behind, keys, values, sequence=self._sequence):
+                self._rows_decide = True
+            if keys and keys[0] < self._low:
+                at = bisect_left(keys, self._low)
+                del keys[:at], values[:at]
         if bound is not None:
             self._low = bound
-
-    def _take_left(self, chunk: Chunk, bound: bytes | None, chunks: list[Chunk]) -> None:
-        """Add the rows of a chunk from `_at` on and below the bound, if there are some, and keep the others."""
-        at, count = self._at, len(chunk.keys)
-        behind = count if bound is None or chunk.keys[-1] < bound else bisect_left(chunk.keys, bound, at)
-        if at < behind:
-            chunks.append(chunk if behind - at == count else chunk.slice(at, behind))
-            self._at = behind
-        self._left = chunk if behind < count else None
+        if not keys:
+            return False
+        at = len(keys) if bound is None or keys[-1] < bound else bisect_left(keys, bound)
+        if self._rows_decide:
+            put_rows(newest, keys[:at], values[:at])
+        else:
+            newest.update(zip(keys[:at], values[:at], strict=True))
+        del keys[:at], values[:at]
+        return self._rows_decide
 
 
 def unload_mapped(cache: BlockCache) -> None:

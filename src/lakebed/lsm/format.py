@@ -629,28 +629,30 @@ def unpack_page(entry: PageEntry, piece: memoryview, *, path: str) -> bytes:
     return body
 
 
-def read_mapped_pages(tail: Tail, first: int, last: int, *, path: str) -> list[bytes | memoryview]:
-    """As `decode_page` of each of the neighbouring pages [first, last) of a file that is mapped.
+def read_mapped_pages(tail: Tail, first: int, last: int, *, path: str) -> tuple[list[bytes | memoryview], int]:
+    """As `decode_page` of each of the neighbouring pages [first, last) of a file that is mapped, with their flags.
 
     Those that are not compressed are not copied. Cost: about 1 us a page, 2 us more with LZ4.
+
+    Returns:
+        The pages, and the flags that the blocks of all of them have.
     """
     pages, mapped = tail.pages, tail.mapped
     assert pages is not None, "a file without pages has none"
     assert mapped is not None, "a file that is not mapped is read by requests"
-    bounds = pages.bounds[first : last + 1].tolist()
-    sizes, checksums = pages.raw_lengths[first:last].tolist(), pages.checksums[first:last].tolist()
     bodies: list[bytes | memoryview] = []
-    start = bounds[0]
-    for page, end in enumerate(bounds[1:]):
-        body = mapped[start:end]
-        if end - start != sizes[page]:
-            bodies.append(decode_page(tail, first + page, body, path=path))
-        elif xxh3_64_intdigest(body, start) == checksums[page]:
+    shared_flags = 0xFF
+    for entry in _PAGE_ENTRY.iter_unpack(pages.octets[PAGE_ENTRY_BYTES * first : PAGE_ENTRY_BYTES * last]):
+        start, checksum, length, raw_length, _, _, flags = entry
+        body = mapped[start : start + length]
+        if length != raw_length:
+            bodies.append(unpack_page(entry, body, path=path))
+        elif xxh3_64_intdigest(body, start) == checksum:
             bodies.append(body)
         else:
             raise damage_error(path, start, "the checksum of a page is wrong")
-        start = end
-    return bodies
+        shared_flags &= flags
+    return bodies, shared_flags
 
 
 def decode_pages(

@@ -4,18 +4,16 @@ Owns: taking rows below one key after another from all sources, and merging them
 costs as much as a hundred rows, so the first rows are taken some pages of each file at a time, and some keys of each
 memtable. Where the next step ends is known before anything is read: files know the keys from which their pages begin.
 
-Invariants: a source gives each of its rows once, in the order of keys, and all that it has of a key in one step;
-sources are given from the newest to the oldest, and of two sources the first has the newer rows of every key. It says
-the same as `lakebed.lsm.merge`, and `lakebed.lsm.resolve` gives both their meaning.
+Invariants: a source gives each of its rows once, and all that it has of a key in one step; sources are given from the
+newest to the oldest, and of two sources the first has the newer rows of every key. It says the same as
+`lakebed.lsm.merge`, and `lakebed.lsm.resolve` gives both their meaning.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Sequence
-from itertools import groupby
-from operator import itemgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind, Row
@@ -31,23 +29,10 @@ NO_ROWS: Final = b""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
-_key_of: Final = itemgetter(0)
 
-
-class Chunk(NamedTuple):
-    """Sorted rows of one source that follow one another, at least one."""
-
-    keys: Sequence[bytes]
-    """Ascending; as often as there are rows."""
-    values: Sequence[bytes] | None
-    """Of each key, where every row is the newest of its key and a PUT that does not end; None: the rows decide."""
-    rows: Sequence[Row]
-    """Of each key, newest first; nothing where there are values."""
-
-    def slice(self, start: int, end: int) -> Chunk:
-        """Rows [start, end)."""
-        values = None if self.values is None else self.values[start:end]
-        return Chunk(self.keys[start:end], values, self.rows[start:end])
+Newest = dict[bytes, Any]
+"""Of keys the value (bytes), where the newest row is a PUT that does not end, else the rows that decide (list[Row]),
+newest first."""
 
 
 class Source(Protocol):
@@ -60,14 +45,25 @@ class Source(Protocol):
         """
         ...
 
-    def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
-        """Add the rows with keys below the bound that were not taken yet; None: all. Bounds ascend."""
+    def take(self, bound: bytes | None, newest: Newest) -> bool:
+        """Put the rows with keys below the bound that were not taken yet over those of older sources; None: all.
+
+        Bounds ascend, and none is above what `bound` said last.
+
+        Returns:
+            False where all are values.
+        """
         ...
 
 
-def chunk_of_rows(rows: Sequence[Row]) -> Chunk:
-    """Rows of which some do not settle the value of their key."""
-    return Chunk(list(map(_key_of, rows)), None, rows)
+def put_rows(newest: Newest, keys: Iterable[bytes], values: Iterable[bytes | list[Row]]) -> None:
+    """Put values, and rows that decide, over those of older sources, which count below operands alone."""
+    for key, value in zip(keys, values, strict=True):
+        older = newest.get(key)
+        if older is not None and isinstance(value, list) and all(row.kind == _MERGE for row in value):
+            # Older than every row above, and what is below it does not count: any sequence will do.
+            value = value + (older if isinstance(older, list) else [Row(key, 0, _PUT, older, None)])
+        newest[key] = value
 
 
 class KeysOfMemtable(Source):
@@ -79,30 +75,29 @@ class KeysOfMemtable(Source):
         sequence: newest that counts, inclusive; None: all.
     """
 
-    __slots__ = ("_at", "_keys", "_memtable", "_sequence")
+    __slots__ = ("_at", "_behind", "_keys", "_memtable", "_sequence")
 
     def __init__(self, memtable: Memtable, keys: Sequence[bytes], start: bytes, *, sequence: int | None) -> None:
         self._memtable = memtable
         self._keys = keys
         self._at = bisect_left(keys, start)
+        self._behind = len(keys)
+        """No bound is above the key there."""
         self._sequence = sequence
 
     def bound(self, row_count: int) -> bytes | None:
-        behind = self._at + row_count
+        self._behind = behind = min(self._at + row_count, len(self._keys))
         return self._keys[behind] if behind < len(self._keys) else None
 
-    def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
-        at, all_keys = self._at, self._keys
-        self._at = behind = len(all_keys) if bound is None else bisect_left(all_keys, bound, at)
+    def take(self, bound: bytes | None, newest: Newest) -> bool:
+        at, keys = self._at, self._keys
+        self._at = behind = len(keys) if bound is None else bisect_left(keys, bound, at, self._behind)
         if at == behind:
-            return
-        keys = all_keys[at:behind]
-        values: dict[bytes, bytes] = {}
-        if self._memtable.find_values(keys, values, sequence=self._sequence):
-            rows = self._memtable.find_values(keys, None, sequence=self._sequence)
-            chunks.append(chunk_of_rows([row for versions in rows.values() for row in versions]))
-        elif values:
-            chunks.append(Chunk(list(values), list(values.values()), ()))
+            return False
+        rows = self._memtable.find_values(keys[at:behind], newest, sequence=self._sequence)
+        if rows:
+            put_rows(newest, rows.keys(), rows.values())
+        return bool(rows)
 
 
 def merge_sources(
@@ -134,13 +129,16 @@ def merge_sources(
         is_last = bound is None or (end is not None and bound >= end)
         if is_last:
             bound = end
-        chunks: list[Chunk] = []
-        for source in sources:
-            source.take(bound, chunks)
-        if chunks:
-            keys, values = _merge(chunks, resolve)
-            if keys:
-                yield zip(keys, values, strict=True)
+        newest: Newest = {}
+        rows_decide = False
+        for source in reversed(sources):
+            if source.take(bound, newest):
+                rows_decide = True
+        if rows_decide:
+            _resolve_rows(newest, resolve)
+        if newest:
+            keys = sorted(newest)
+            yield zip(keys, map(newest.__getitem__, keys), strict=True)
         if is_last or bound is None:
             return None
         taken_count += row_count
@@ -150,42 +148,11 @@ def merge_sources(
         row_count = _ROW_COUNT
 
 
-def _merge(
-    chunks: Sequence[Chunk], resolve: Callable[[list[Row]], Row | None]
-) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    """Keys and values of chunks, newest first, all of whose rows are there of the keys that they have."""
-    newest: dict[bytes, bytes] = {}
-    for chunk in reversed(chunks):
-        if chunk.values is None:
-            return _merge_rows(chunks, resolve)
-        if len(chunks) == 1:
-            return chunk.keys, chunk.values
-        newest.update(zip(chunk.keys, chunk.values, strict=True))
-    if len(newest) == len(chunks[-1].keys):  # the oldest has all keys, in their order
-        return list(newest), list(newest.values())
-    keys = sorted(newest)
-    return keys, list(map(newest.__getitem__, keys))
-
-
-def _merge_rows(
-    chunks: Sequence[Chunk], resolve: Callable[[list[Row]], Row | None]
-) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    """As `_merge`, where rows decide."""
-    versions: dict[bytes, list[Row]] = {}
-    for chunk in chunks:
-        rows = chunk.rows
-        if chunk.values is not None:
-            # Older than every row of its key so far, and what is below it does not count: any sequence will do.
-            rows = [Row(key, 0, _PUT, value, None) for key, value in zip(chunk.keys, chunk.values, strict=True)]
-        for key, group in groupby(rows, _key_of):
-            known = versions.setdefault(key, [])
-            if all(row.kind == _MERGE for row in known):
-                known += group
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    for key in sorted(versions):
-        row = resolve(versions[key])
-        if row is not None:
-            keys.append(key)
-            values.append(row.value)
-    return keys, values
+def _resolve_rows(newest: Newest, resolve: Callable[[list[Row]], Row | None]) -> None:
+    """Put values in the place of rows that decide; keys that have none go."""
+    for key in [key for key, value in newest.items() if isinstance(value, list)]:
+        row = resolve(newest[key])
+        if row is None:
+            del newest[key]
+        else:
+            newest[key] = row.value

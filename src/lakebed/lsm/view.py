@@ -34,7 +34,7 @@ from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, FileMeta, FileSet, Kind, 
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import resolve_row, visible
 from lakebed.lsm.row_merge import merge_rows, newest_first
-from lakebed.lsm.short_scan import NO_ROWS, Chunk, KeysOfMemtable, Source, merge_sources
+from lakebed.lsm.short_scan import NO_ROWS, KeysOfMemtable, Newest, Source, merge_sources
 from lakebed.runtime import Environment
 
 FEW_ROWS: Final = 128
@@ -616,10 +616,11 @@ class _RowsOfRun(Source):
         bound = self._rows.bound(row_count)
         return files[self._next].first_key if bound is None and self._next < len(files) else bound
 
-    def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
-        self._rows.take(bound, chunks)
+    def take(self, bound: bytes | None, newest: Newest) -> bool:
+        rows_decide = self._rows.take(bound, newest)
         if self._next < len(self._files) and bound is not None and bound >= self._files[self._next].first_key:
             self._is_passed = True
+        return rows_decide
 
 
 def _still_wanted(

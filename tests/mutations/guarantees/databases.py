@@ -208,7 +208,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Pages that a short scan reads are checked before they are used.",
-        always(format.read_mapped_pages, lambda it: it.checksums),
+        always(format.read_mapped_pages, lambda it: it.checksum),
         "unit/lsm/test_page.py::test_damage_under_a_map",
     ),
     Guarantee(
@@ -228,7 +228,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A scan that ends soon shows of a key in several places the newest row.",
-        answer(short_scan._merge, reversed, lambda _, parts: parts),
+        answer(short_scan.merge_sources, reversed, lambda _, parts: parts),
         "unit/lsm/test_short_scans.py::test_the_newest_place_of_a_key_counts",
     ),
     Guarantee(

@@ -30,7 +30,7 @@ from lakebed.lsm.page import (
     find_value,
 )
 from lakebed.lsm.row_merge import rows_of_batch
-from lakebed.lsm.short_scan import Chunk
+from lakebed.lsm.short_scan import Newest
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 
@@ -317,12 +317,11 @@ def test_pages_that_compression_hardly_makes_smaller(tmp_path: Path, share: int)
     for start in range(0, 900, 70):
         source = reader.rows_from(rows[start].key)
         assert source is not None
-        chunks: list[Chunk] = []
+        newest: Newest = {}
         bounds = [rows[place].key for place in (start + 1, start + 90, start + 91) if place < 900]
         for bound in (*bounds, None):
-            source.take(bound, chunks)
-        pairs = [pair for chunk in chunks for pair in zip(chunk.keys, chunk.values or (), strict=True)]
-        assert pairs == [(row.key, row.value) for row in rows[start:]]
+            source.take(bound, newest)
+        assert list(newest.items()) == [(row.key, row.value) for row in rows[start:]]
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", None])
@@ -385,7 +384,7 @@ def test_damage_under_a_map(tmp_path: Path, compression: Compression | None) -> 
             rows = reader.rows_from(ROWS[0].key)
             assert rows is not None
             with pytest.raises(Corruption) as caught:
-                rows.take(None, [])
+                rows.take(None, {})
             assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
 
 

@@ -17,7 +17,7 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.memtable import Memtable, batch_of
 from lakebed.lsm.model import FileMeta, FileSet, Kind, Row, Run
 from lakebed.lsm.operators import find_operator
-from lakebed.lsm.short_scan import Chunk, Source, chunk_of_rows, merge_sources
+from lakebed.lsm.short_scan import Newest, Source, merge_sources
 from lakebed.lsm.view import FEW_ROWS, SHORT_SCAN_ROWS, View
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
@@ -132,11 +132,12 @@ class Deletions(Source):
     def bound(self, row_count: int) -> bytes | None:
         return b"%08d" % (self.taken + row_count)
 
-    def take(self, bound: bytes | None, chunks: list[Chunk]) -> None:
+    def take(self, bound: bytes | None, newest: Newest) -> bool:
         assert bound is not None
-        rows = [Row(b"%08d" % number, 1, int(Kind.DELETE), b"", None) for number in range(self.taken, int(bound))]
-        self.taken += len(rows)
-        chunks.append(chunk_of_rows(rows))
+        keys = [b"%08d" % number for number in range(self.taken, int(bound))]
+        newest.update({key: [Row(key, 1, int(Kind.DELETE), b"", None)] for key in keys})
+        self.taken += len(keys)
+        return True
 
 
 def test_rows_that_give_nothing_are_soon_left_to_batches() -> None:
