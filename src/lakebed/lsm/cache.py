@@ -201,15 +201,17 @@ class BlockCache:
 class RowCache:
     """A bounded map from key to the newest value found in files. Thread-safe.
 
-    Two generations of plain dictionaries: a read from the older moves the row to the younger; when the younger holds
-    half of the budget it becomes the older, and what was the older goes. So a hit costs one lookup. While half of
-    it is taken, a row is kept when it is read from files a second time: most are read once, and would put out others.
+    Two generations of plain dictionaries: a read from the older moves the row to the younger. Where room is needed the
+    oldest row of the older one goes; when it has none left, the younger takes its place. So a hit costs one lookup, and
+    a row that is read again stays. While half of the budget is taken, a row is kept when it is read from files a second
+    time: most are read once, and would put out others.
 
     Args:
         bytes_max: bound of the sum of sizes; 0 keeps nothing.
     """
 
     def __init__(self, bytes_max: int, *, runtime: Runtime | None = None) -> None:
+        self._bytes_max = bytes_max
         self._half_bytes_max = bytes_max // 2
         self.young: dict[bytes, bytes] = {}
         """For a reader that looks a key up without a call, as `get` does; only the cache changes it."""
@@ -217,6 +219,8 @@ class RowCache:
         """As `young`; a key that is read from here is read by `get`, which moves it."""
         self._young_bytes = 0
         self._old_bytes = 0
+        self._doomed: list[bytes] = []
+        """The keys of `old`, of which some may have left it, the oldest last."""
         self._marks = bytearray(max(1, bytes_max // _BYTES_PER_MARK))
         """Of keys that were read and not kept, a byte of the hash, at the place that the others say."""
         self._generation = 0
@@ -285,7 +289,7 @@ class RowCache:
         """Drop everything."""
         with self._lock:
             self._generation += 1
-            self.young, self.old = {}, {}
+            self.young, self.old, self._doomed = {}, {}, []
             self._young_bytes = self._old_bytes = 0
 
     def _promote(self, key: bytes) -> bytes | None:
@@ -302,13 +306,23 @@ class RowCache:
         if (former := self.old.pop(key, None)) is not None:
             self._old_bytes -= _row_bytes(key, former)
         size_bytes = len(key) + len(value) + _ROW_BYTES
-        if self._young_bytes + size_bytes > self._half_bytes_max:
-            if size_bytes > self._half_bytes_max:
-                return
-            self.old, self._old_bytes = self.young, self._young_bytes
-            self.young, self._young_bytes = {}, 0
+        if size_bytes > self._half_bytes_max:
+            return
+        while self._young_bytes + self._old_bytes + size_bytes > self._bytes_max:
+            self._evict()
         self.young[key] = value
         self._young_bytes += size_bytes
+
+    def _evict(self) -> None:
+        """Drop the oldest row of `old`; where it has none, the rows of `young` take their place."""
+        while self._doomed:
+            key = self._doomed.pop()
+            if (value := self.old.pop(key, None)) is not None:
+                self._old_bytes -= _row_bytes(key, value)
+                return
+        self.old, self._old_bytes = self.young, self._young_bytes
+        self.young, self._young_bytes = {}, 0
+        self._doomed = list(reversed(self.old))
 
 
 def _row_bytes(key: bytes, value: bytes) -> int:

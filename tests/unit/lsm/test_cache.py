@@ -170,6 +170,19 @@ def test_rows_that_are_read_once_put_out_no_others() -> None:
     assert cache.get(b"once 999") == b"second"
 
 
+def test_rows_go_one_by_one_where_room_is_needed() -> None:
+    """A cache of rows that was full stays so, whatever is read next, and of what is not read again the oldest goes."""
+    cache = RowCache(20 * KIB)
+    keys = [b"key %03d" % number for number in range(300)]
+    row_bytes = 307
+    for number, key in enumerate(keys):
+        for _ in range(2):
+            cache.put(key, b"v" * 100, generation=0)
+        assert number < 66 or 20 * KIB - row_bytes < cache.size_bytes <= 20 * KIB
+    kept = cache.get_many(keys)
+    assert sorted(kept) == keys[-len(kept) :]
+
+
 def test_rows_are_kept_at_once_where_there_is_room() -> None:
     """Rows that were written to leave room in the cache: the next ones that are read stay at their first reading."""
     cache = RowCache(20 * KIB)
