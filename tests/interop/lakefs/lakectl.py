@@ -106,6 +106,8 @@ class Shell:
         text = re.sub(r"(?m)^(Physical Address: ).*$", r"\1<address>", text)
         for pattern, word in _LEFT_OUT:
             text = pattern.sub(word, text)
+        # Several files are moved at once, and each is told when it ends.
+        text = re.sub(r"(?m)(^.* \.\.\. done!\n)+", lambda lines: "".join(sorted(lines[0].splitlines(True))), text)
         # Tables are as wide as what is in them.
         return re.sub(r"[ \t]+", " ", re.sub(r"[-─]{4,}", "----", text))
 
