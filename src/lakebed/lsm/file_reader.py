@@ -162,7 +162,7 @@ class FileReader:
             Nothing when the key is not here.
         Raises: as `tail`.
         Cost: nothing when the filter says no, or from the cache; 1 GET otherwise: of the block while the cache has
-            space, else of the page.
+            space, else of the page. Of a mapped file that does not fit in half of the cache always of the page.
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
@@ -174,7 +174,7 @@ class FileReader:
     def _rows_in_file(self, tail: Tail, key: bytes, *, sequence: int | None) -> list[Row]:
         """As `get`, of a key that the filter lets pass."""
         pages = tail.pages
-        if pages is None or self._cache.has_space:
+        if pages is None or self._wants_block(tail):
             return self._get_by_block(tail, key, sequence=sequence)
         page = pages.find(tail, key)
         if page < 0:
@@ -218,7 +218,7 @@ class FileReader:
             return value
         if mapped is None:
             return ROWS_DECIDE  # what is read by a request is read once, also if the cache does not keep it
-        if cache.has_space:
+        if cache.has_space and self._wants_block(tail):
             return self._load(tail, number).find_value(key, sequence=sequence)
         # To check and copy a page that is mapped as it is takes less time than to keep it.
         is_compressed = length != raw_length
@@ -247,6 +247,14 @@ class FileReader:
             self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
         return rows
 
+    def _wants_block(self, tail: Tail) -> bool:
+        """Whether to read and keep a whole block for a key: if that saves requests, or all of a mapped file fits in.
+
+        To decode one takes as long as 20 pages, which a few blocks of a large file in a small cache do not give back.
+        """
+        cache = self._cache
+        return cache.has_space and (tail.mapped is None or 2 * self.meta.size_bytes <= cache.bytes_max)
+
     def _rows_of(self, tail: Tail, number: int, key: bytes, *, sequence: int | None) -> tuple[list[Row], bool]:
         """The rows of a key in one block, and whether more may be in the next one."""
         entry = self._entries.get((self._name, number))
@@ -255,7 +263,7 @@ class FileReader:
             block: Block = entry.value
             return block.rows_of(key, sequence=sequence)
         pages = tail.pages
-        if pages is None or self._cache.has_space:
+        if pages is None or self._wants_block(tail):
             return self._load(tail, number).rows_of(key, sequence=sequence)
         try:
             return find_rows(self._page(tail, pages, pages.find_within(tail, number, key)), key, sequence=sequence)
@@ -434,7 +442,7 @@ class FileReader:
             if not len(batch):
                 return
         cached = self._cache.numbers_of(self._name)
-        if self._cache.has_space or not cached.isdisjoint(blocks.tolist()):
+        if self._wants_block(tail) or not cached.isdisjoint(blocks.tolist()):
             by_block, left = self._choose_blocks(tail, blocks, cached=cached)
             batches = {number: batch.select(places) for number, places in by_block.items()}
             self._find_in_blocks(tail, batches, sequence=sequence, rows_by_key=rows_by_key, values=values)
@@ -467,7 +475,8 @@ class FileReader:
         if tail.mapped is not None and not np.count_nonzero(is_many):
             return {}, np.arange(len(blocks))
         numbers = ordered.take(starts).tolist()
-        is_whole, space_bytes = np.zeros(len(numbers), bool), self._cache.space_bytes
+        is_whole = np.zeros(len(numbers), bool)
+        space_bytes = self._cache.space_bytes if self._wants_block(tail) else 0
         # A few keys are found sooner in their pages, where these cost no request.
         for place in range(len(numbers)) if tail.mapped is None else is_many.nonzero()[0].tolist():
             if numbers[place] not in cached:

@@ -278,6 +278,25 @@ def test_a_page_that_does_not_have_the_key_is_not_kept(tmp_path: Path) -> None:
     assert len(cache) == count + 1
 
 
+@pytest.mark.parametrize("compression", ["lz4", None])
+def test_a_get_of_a_large_mapped_file_reads_a_page(tmp_path: Path, compression: Compression | None) -> None:
+    """Also while the cache has space: the page is kept if it is compressed. Of one that fits in, the block is kept."""
+    store = open_store(str(tmp_path))
+    meta, row = written(store, compression=compression), ROWS[500]
+    for bytes_max, is_by_block in ((2 * meta.size_bytes - 1, False), (2 * meta.size_bytes, True)):
+        cache = BlockCache(bytes_max)
+        reader = FileReader(store, "x", meta=meta, cache=cache)
+        tail = reader.tail()
+        assert cache.has_space
+        for _ in range(2):
+            assert reader.find_value(tail, row.key) == row.value
+            assert reader.get(row.key) == [row]
+            assert reader.get_many([row.key] * 20, hashes=hash_keys([row.key] * 20)) == {row.key: [row]}
+        numbers = cache.numbers_of(f"{store.root_url}/x")
+        assert any(number >= 0 for number in numbers) == is_by_block
+        assert len(numbers) == (2 if is_by_block or compression else 1)
+
+
 def test_a_mapped_page_that_is_not_compressed_is_not_kept(tmp_path: Path) -> None:
     """However often a full cache is asked for its keys, by either way to a single one; they are found."""
     store = open_store(str(tmp_path))
