@@ -44,11 +44,12 @@ from lakebed.lsm.block import (
     BlockEntry,
     damage_error,
     decode_block,
-    keys_of,
+    numbers_of,
+    offsets_of,
     unknown_codec_error,
 )
 from lakebed.lsm.filter import FILTER_BLOCK_BYTES, Filter
-from lakebed.lsm.key_batch import KeyBatch, count_common, words_of
+from lakebed.lsm.key_batch import KeyBatch, count_common, cut, words_of
 from lakebed.lsm.model import FileMeta
 from lakebed.lsm.page import PAGE_HEADER_BYTES, BadPageError, batch_of_run, unpack_each, unpack_pages
 
@@ -452,7 +453,7 @@ class _Index:
         index = self._read(body)
         # Copies, for what is read stands at any address, and views of numbers want theirs to be even.
         self._columns = {
-            name: index.column(position).to_numpy().copy()
+            name: numbers_of(index.column(position)).copy()
             for position, name in enumerate(index.schema.names)
             if position
         }
@@ -462,7 +463,8 @@ class _Index:
             self._fail("its blocks do not follow each other up to its tail")
         if int(row_counts.sum()) != meta.row_count or int(row_counts.min()) < 1:
             self._fail(f"its blocks have {int(row_counts.sum()):,} rows, and the file {meta.row_count:,}")
-        self._first_keys = keys_of(index.column(0))
+        offsets = offsets_of(index.column(0)).astype(np.int64)
+        self._first_keys = cut(index.column(0).buffers()[2], offsets[:-1], offsets[1:])
         if self._first_keys[0] != meta.first_key or any(left > right for left, right in pairwise(self._first_keys)):
             self._fail("its blocks are not in the order of their keys")
 

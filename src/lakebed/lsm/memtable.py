@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import InternalError
+from lakebed.lsm.block import indices_of, mask_of, numbers_of
 from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
 from lakebed.lsm.sort import KeyColumn, sort_rows
 
@@ -428,8 +429,8 @@ class Memtable:
 
     def _rows_before(self, rows: pa.RecordBatch, count: int) -> pa.RecordBatch:
         """Those of the rows that are among the first `count` of the log."""
-        early = rows.column("sequence").to_numpy() < self.first_sequence + count
-        return rows.filter(pa.array(early))
+        early = numbers_of(rows.column("sequence")) < self.first_sequence + count
+        return rows.filter(mask_of(early))
 
     def _tail(self, covered: int, count: int, start: bytes | None, end: bytes | None) -> pa.RecordBatch:
         """Rows [covered, count) of the log that lie in [start, end), sorted."""
@@ -449,7 +450,7 @@ class Memtable:
 def _sort(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Sort rows as `sort_rows` says."""
     order = sort_rows(rows)
-    return rows if order is None else rows.take(pa.array(order))
+    return rows if order is None else rows.take(indices_of(order))
 
 
 def _interleave(

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from lakebed.lsm.block import indices_of
 from lakebed.lsm.model import ROW_SCHEMA
 from lakebed.lsm.sort import KeyColumn, sort_rows
 
@@ -88,7 +89,7 @@ class Window:
             return _in_order_without_copy(batches)
         rows = pa.concat_batches(batches)
         order = sort_rows(rows)
-        return pa.Table.from_batches([rows if order is None else rows.take(pa.array(order))], schema=ROW_SCHEMA)
+        return pa.Table.from_batches([rows if order is None else rows.take(indices_of(order))], schema=ROW_SCHEMA)
 
 
 def _in_order_without_copy(batches: list[pa.RecordBatch]) -> pa.Table:

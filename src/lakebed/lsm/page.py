@@ -127,8 +127,8 @@ def encode_pages(
     rows["value"] = value_offsets[:-1] - np.repeat(value_offsets[starts], sizes)
     rows["sequence"] = sequences - np.repeat(bases, sizes)
     texts = _contents(batch)
-    head_text, flags = memoryview(heads.tobytes()), heads["flags"].tolist()
-    narrow_text = memoryview(rows.astype(_NARROW, copy=False).tobytes())
+    head_text, flags = heads.tobytes(), heads["flags"].tolist()
+    narrow_text = rows.astype(_NARROW, copy=False).tobytes()
     keys_at, values_at = (
         key_offsets[np.append(starts, count)].tolist(),
         value_offsets[np.append(starts, count)].tolist(),
@@ -137,10 +137,10 @@ def encode_pages(
     pages: list[tuple[bytes, int]] = []
     for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         flag = flags[number]
-        fixed: Buffer = narrow_text[8 * start : 8 * end]
+        fixed = narrow_text[8 * start : 8 * end]
         if flag:
             fixed = rows[start:end].tobytes() if flag & _IS_WIDE else fixed
-            fixed = bytes(fixed) + (kinds[start:end].tobytes() if flag & _HAS_KINDS else b"")
+            fixed += kinds[start:end].tobytes() if flag & _HAS_KINDS else b""
             if flag & _HAS_ENDS:
                 fixed += ends_ms[start:end].tobytes() + is_valid[start:end].tobytes()
         page = b"".join(
@@ -524,7 +524,7 @@ def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:
     sequences += rows["sequence"]
     columns = [
         _binary(rows["key"], np.cumsum(key_bytes) - key_bytes, counts, keys),
-        pa.array(sequences),
+        pa.Array.from_buffers(_UINT64, len(sequences), [None, pa.py_buffer(sequences)], 0),
         _kinds(pages, flags, counts.tolist(), tops) if flags else _zeros(len(rows)),
         _binary(rows["value"], np.cumsum(value_bytes) - value_bytes, counts, values),
         _ends(pages, flags, counts.tolist(), key_starts) if flags else pa.nulls(len(rows), pa.int64()),

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
+from lakebed.lsm.block import indices_of, mark_changes, mask_of, numbers_of
 from lakebed.lsm.model import ROW_SCHEMA, VALUE_BYTES_MAX, Kind, Row
 from lakebed.lsm.operators import MergeOperator
 
@@ -79,16 +80,14 @@ class _Columns:
 
     def __init__(self, window: pa.Table) -> None:
         self.table = window
-        self.kinds: npt.NDArray[np.uint8] = window.column("kind").to_numpy()
-        keys = window.column("key")
-        self.starts: Mask = np.ones(len(keys), np.bool_)
+        self.kinds: npt.NDArray[np.uint8] = numbers_of(window.column("kind"))
+        self.starts: Mask = mark_changes(window.column("key"))
         """Where the rows of another key begin."""
-        self.starts[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy()
         self.has_operands = bool((self.kinds == MERGE).any())
 
     def sequences(self) -> npt.NDArray[np.uint64]:
         """Sequence of each row."""
-        return cast(npt.NDArray[np.uint64], self.table.column("sequence").to_numpy())
+        return numbers_of(self.table.column("sequence"))
 
     def mask_of_ended(self, now_ms: int) -> Mask | None:
         """Which rows have ended; None when none can."""
@@ -98,18 +97,17 @@ class _Columns:
         return cast(Mask, pc.fill_null(pc.less_equal(expires, now_ms), False).to_numpy())
 
 
-def _without_repeats(window: pa.Table) -> pa.Table:
+def _without_repeats(columns: _Columns) -> _Columns:
     """Rows of equal (key, sequence) made one: the one that is not an operand, if there is one."""
-    columns = _Columns(window)
     sequences = columns.sequences()
     repeats = ~columns.starts[1:] & (sequences[1:] == sequences[:-1])
     if not repeats.any():
-        return window
+        return columns
     keep = np.ones(len(columns.starts), np.bool_)
     keep[1:] = ~repeats
     spots = np.cumsum(keep)
     order = np.lexsort((columns.kinds, spots))
-    return window.take(pa.array(order[keep]))
+    return _Columns(columns.table.take(indices_of(order[keep])))
 
 
 def visible(
@@ -137,8 +135,8 @@ def visible(
         return window.select(list(columns))
     rows = _Columns(window)
     if rows.has_operands:
-        window = _without_repeats(window)
-        rows = _Columns(window)
+        rows = _without_repeats(rows)
+        window = rows.table
     keep = rows.starts & (rows.kinds == PUT)
     is_over = rows.mask_of_ended(now_ms)
     if is_over is not None:
@@ -152,7 +150,7 @@ def visible(
                 keep[position] = True
         window = _replace_rows(window, results)
     selection = window.select(list(columns))
-    return selection if keep.all() else selection.filter(pa.array(keep))
+    return selection if keep.all() else selection.filter(mask_of(keep))
 
 
 def _versions(rows: _Columns, heads: Mask) -> Iterator[tuple[int, list[Row]]]:
@@ -162,7 +160,7 @@ def _versions(rows: _Columns, heads: Mask) -> Iterator[tuple[int, list[Row]]]:
     ends = starts[np.searchsorted(starts, positions, side="right")]
     sizes = ends - positions
     wanted = np.repeat(positions - np.cumsum(sizes) + sizes, sizes) + np.arange(int(sizes.sum()))
-    listed = [column.to_pylist() for column in rows.table.take(pa.array(wanted)).columns]
+    listed = [column.to_pylist() for column in rows.table.take(indices_of(wanted)).columns]
     versions = [Row(*row) for row in zip(*listed, strict=True)]
     offset = 0
     for position, size in zip(positions.tolist(), sizes.tolist(), strict=True):
@@ -180,7 +178,7 @@ def _replace_rows(window: pa.Table, rows: dict[int, Row]) -> pa.Table:
     both = pa.concat_tables([window, pa.Table.from_arrays(columns, schema=ROW_SCHEMA)])
     indices = np.arange(window.num_rows)
     indices[list(rows)] = window.num_rows + np.arange(len(rows))
-    return both.take(pa.array(indices))
+    return both.take(indices_of(indices))
 
 
 def compact_rows(
@@ -211,9 +209,8 @@ def compact_rows(
     """
     if not window.num_rows:
         return window
-    window = _without_repeats(window)
-    rows = _Columns(window)
-    heads = rows.starts
+    rows = _without_repeats(_Columns(window))
+    window, heads = rows.table, rows.starts
     keep = heads.copy()
     if retain_since_sequence is not None:
         settled = rows.sequences() <= retain_since_sequence
@@ -238,7 +235,7 @@ def compact_rows(
                 keep[position + offset] = True
                 results[position + offset] = row
     window = _replace_rows(window, results)
-    return window if keep.all() else window.filter(pa.array(keep))
+    return window if keep.all() else window.filter(mask_of(keep))
 
 
 def _tombstones(window: pa.Table, lapsed: Mask) -> dict[int, Row]:
@@ -246,7 +243,7 @@ def _tombstones(window: pa.Table, lapsed: Mask) -> dict[int, Row]:
     positions = np.flatnonzero(lapsed)
     if not len(positions):
         return {}
-    some: Any = window.select(["key", "sequence"]).take(pa.array(positions))
+    some: Any = window.select(["key", "sequence"]).take(indices_of(positions))
     pairs = zip(some.column("key").to_pylist(), some.column("sequence").to_pylist(), strict=True)
     return {
         position: Row(key, sequence, DELETE, b"", None)

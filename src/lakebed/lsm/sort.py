@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakebed.lsm.block import numbers_of
+
 Indices = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
@@ -166,7 +168,7 @@ def _spread(codes: Words, at: Indices, count: int) -> tuple[Words, npt.NDArray[n
 
 def _newest_first(rows: pa.RecordBatch, rows_left: Indices, groups: Words) -> Indices:
     """How to sort rows of equal keys within their groups."""
-    sequences: Words = rows.column("sequence").to_numpy()[rows_left]
+    sequences: Words = numbers_of(rows.column("sequence"))[rows_left]
     newest = sequences.max()
     ages = newest - sequences
     bits = int(ages.max()).bit_length()

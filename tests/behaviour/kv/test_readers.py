@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -391,3 +394,26 @@ def test_a_missing_last_log_object_is_corruption(manual: ManualDatabase, follows
     manual.place().store.delete([wal_path(newest.wal_id_last_seen)])
     with pytest.raises(Corruption, match="is missing"), manual.reader(follow_latest=follows) as reader:
         reader.get(key_of(2))
+
+
+def test_reading_files_loads_no_pandas(tmp_path: Path) -> None:
+    """Keys and whole scans of files that overlap cost no half a second and 50 MB for a library that is not needed."""
+    place = DatabaseLocation.at(str(tmp_path), durable=False)
+    with Database.open(place, options=DatabaseOptions(background=False)) as database:
+        for first in (0, 100):
+            batch = WriteBatch()
+            batch.put_many([key_of(number) for number in range(first, first + 200)], [value_of(first)] * 200)
+            batch.delete(key_of(first + 7))
+            database.write(batch)
+            database.flush(memtable=True)
+    script = (
+        "import sys\n"
+        "from lakebed.kv import open_reader\n"
+        f"with open_reader({str(tmp_path)!r}) as reader:\n"
+        f"    assert reader.get({key_of(150)!r}) == {value_of(100)!r}\n"
+        f"    assert reader.get_many([{key_of(7)!r}, {key_of(8)!r}]) == [None, {value_of(0)!r}]\n"
+        "    assert reader.scan_arrow().read_all().num_rows == 298\n"
+        "    assert 'pandas' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
