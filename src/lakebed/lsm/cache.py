@@ -11,8 +11,10 @@ that it was used does no harm. Changes are made under a lock.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any, Final
+
+import numpy as np
 
 from lakebed.runtime import Runtime, ThreadRuntime
 
@@ -265,6 +267,25 @@ class RowCache:
         with self._lock:
             if generation == self._generation:
                 self._add(key, value)
+
+    def put_each(self, rows: Mapping[bytes, bytes], *, generation: int) -> None:
+        """`put` of the rows of several keys. Cost: about 0.1 us a key, and 0.7 us for each that is kept."""
+        space_bytes = self._half_bytes_max - self._young_bytes - self._old_bytes
+        keys = list(rows)
+        if space_bytes <= 0:
+            keys = self._wants_each(keys) if self._half_bytes_max else []
+        with self._lock:
+            if generation == self._generation:
+                for key in keys if space_bytes <= 0 else keys[: 1 + space_bytes // _ROW_BYTES]:
+                    self._add(key, rows[key])
+
+    def _wants_each(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of some keys that `_wants`."""
+        hashes, met = np.fromiter(map(hash, keys), np.int64, len(keys)), np.frombuffer(self._marks, np.uint8)
+        places, marks = hashes % len(met), (hashes >> 56 & 0xFF).astype(np.uint8)
+        wanted = (met.take(places) == marks).nonzero()[0].tolist()
+        met[places] = marks
+        return list(map(keys.__getitem__, wanted))
 
     def _wants(self, key: bytes) -> bool:
         """Whether to keep the row of a key: at its second reading, unless another has its place since the first.

@@ -399,12 +399,13 @@ class View:
                 if asks_cache and (cached := self._values_in_cache(likely.keys, by_key)):
                     values |= cached
                     likely = likely.select(np.flatnonzero([key not in cached for key in likely.keys]))
-                reader.find_many(
-                    likely,
-                    sequence=sequence,
-                    rows_by_key=rows,
-                    values=None if needs_rows else values,
-                )
+                settled: dict[bytes, bytes] = {}
+                reader.find_many(likely, sequence=sequence, rows_by_key=rows, values=None if needs_rows else settled)
+                if settled:
+                    values |= settled
+                    if self._cached_rows is not None:
+                        cache, generation = self._cached_rows
+                        cache.put_each(settled, generation=generation)
             if level is levels[-1]:
                 _still_wanted((), rows, by_key)
                 return

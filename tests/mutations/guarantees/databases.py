@@ -24,7 +24,20 @@ from lakebed.kv import (
     transaction,
     writer,
 )
-from lakebed.lsm import compact, file_reader, file_writer, files, format, memtable, merge, page, short_scan, tree, view
+from lakebed.lsm import (
+    cache,
+    compact,
+    file_reader,
+    file_writer,
+    files,
+    format,
+    memtable,
+    merge,
+    page,
+    short_scan,
+    tree,
+    view,
+)
 from lakebed.objects import create_once, kernel_syncs, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
@@ -240,6 +253,11 @@ GUARANTEES = [
         "Many keys asked of a view are not answered with newer rows from the cache.",
         never(view.View._values_in_cache, lambda it: it.generation),
         "unit/lsm/test_tree.py::test_a_view_takes_cached_rows_of_its_own_moment_alone",
+    ),
+    Guarantee(
+        "A read of many keys that a newer write overtook leaves no old value in the cache of rows.",
+        always(cache.RowCache.put_each, lambda it: it.generation),
+        "unit/lsm/test_tree.py::test_a_late_read_of_many_keys_keeps_no_old_value",
     ),
     Guarantee(
         "Bytes of a key in the middle of other keys are not taken for the key.",

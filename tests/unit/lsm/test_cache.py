@@ -170,6 +170,25 @@ def test_rows_that_are_read_once_put_out_no_others() -> None:
     assert cache.get(b"once 999") == b"second"
 
 
+def test_rows_that_are_read_together_are_kept_as_single_ones() -> None:
+    """Rows of one read fill half of the budget; then one stays at its second reading, whichever way the first was."""
+    cache = RowCache(20 * KIB)
+    rows = {b"row %04d" % number: b"v" * 100 for number in range(1000)}
+    cache.put_each(rows, generation=0)
+    assert 10 * KIB < cache.size_bytes <= 20 * KIB
+    last = {b"row 0999": b"v" * 100}
+    for _ in range(2):
+        cache.put_each(last, generation=0)
+    assert cache.get_many(last) == last
+    cache.put(b"single", b"v", generation=0)
+    cache.put_each({b"single": b"v"}, generation=0)
+    assert cache.get(b"single") == b"v"
+    nothing = RowCache(0)
+    for _ in range(2):
+        nothing.put_each(last, generation=0)
+    assert nothing.size_bytes == 0
+
+
 def test_rows_go_one_by_one_where_room_is_needed() -> None:
     """A cache of rows that was full stays so, whatever is read next, and of what is not read again the oldest goes."""
     cache = RowCache(20 * KIB)
@@ -201,6 +220,7 @@ def test_a_row_read_before_a_write_is_not_kept() -> None:
     generation = cache.generation
     cache.discard({b"key"})
     cache.put(b"key", b"stale", generation=generation)
+    cache.put_each({b"key": b"stale"}, generation=generation)
     assert cache.get(b"key") is None
     cache.put(b"key", b"fresh", generation=cache.generation)
     assert cache.get(b"key") == b"fresh"

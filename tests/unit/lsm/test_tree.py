@@ -436,6 +436,40 @@ def test_many_keys_of_which_the_cache_of_rows_has_some() -> None:
         assert world.tree.view().get_many(keys) == list(map(model.get, keys))
 
 
+def test_many_keys_are_read_from_files_once() -> None:
+    """A database that is asked for many keys at a time alone keeps their rows as it keeps those of single gets."""
+    cache = BlockCache(1 << 20)
+    world = World(cache=cache)
+    model = {b"%02d" % number: b"v%d" % number for number in range(40)}
+    for key, value in model.items():
+        world.put(key, value)
+    world.flush()
+    assert world.tree.view().get_many(list(model)) == list(model.values())
+    reads: list[int] = []
+    world.hooked.on_read = lambda: reads.append(1)
+    cache.clear()
+    assert world.tree.view().get_many(list(model)) == list(model.values())
+    assert world.tree.latest(b"07") == model[b"07"]
+    assert not reads
+
+
+def test_a_late_read_of_many_keys_keeps_no_old_value() -> None:
+    """A read of old files that ends after a newer value was flushed answers with the old one, and does not keep it."""
+    world = World()
+    world.put(b"k", b"1")
+    world.flush()
+
+    def overtake() -> None:
+        world.hooked.on_read = lambda: None  # type: ignore[method-assign]
+        world.put(b"k", b"2")
+        world.flush()
+
+    world.hooked.on_read = overtake  # type: ignore[method-assign]
+    assert world.tree.view().get_many([b"k"]) == [b"1"]
+    assert world.tree.latest(b"k") == b"2"
+    assert world.tree.view().get_many([b"k"]) == [b"2"]
+
+
 def test_values_that_end_are_not_cached() -> None:
     """A value with an end, and one combined with such a value, are gone in time however often they were read."""
     world = World(operator="append")
@@ -445,8 +479,10 @@ def test_values_that_end_are_not_cached() -> None:
     world.merge(b"sum", b"b")
     world.flush()
     for _ in range(3):
+        assert world.tree.view().get_many([b"k", b"sum"]) == [b"1", b"ab"]
         assert (world.tree.latest(b"k"), world.tree.latest(b"sum")) == (b"1", b"ab")
     world.clock.advance(1.0)
+    assert world.tree.view().get_many([b"k", b"sum"]) == [None, b"b"]
     assert (world.tree.latest(b"k"), world.tree.latest(b"sum")) == (None, b"b")
 
 
