@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from starlette.responses import Response
 from typing_extensions import Unpack
@@ -15,9 +15,13 @@ from typing_extensions import Unpack
 C = TypeVar("C")
 """The class of calls that a service's handlers take."""
 
-Handler = Callable[[C], Awaitable[Any]]
-"""What answers a request: a value is sent as the first status of `Endpoint.gives`, as JSON, or with an empty body where
-that status has none; a `Response` is sent as it is."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Handler = Callable[Concatenate[C, P], Awaitable[R]]
+"""What answers a request, given its call and, as a second argument, the body that it takes, if any. A value is sent as
+the first status of `Endpoint.gives`, as JSON, or with an empty body where that status has none; a `Response` is sent as
+it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +92,16 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[C]):
-    """An endpoint and its handler; the first line of the handler's docstring is the summary."""
+    """An endpoint and its handler; the first line of the handler's docstring is the summary.
+
+    Attributes:
+        reads_body: the handler takes the body, decoded as `Endpoint.takes`.
+    """
 
     endpoint: Endpoint
-    handler: Handler[C]
+    handler: Handler[C, ..., Any]
     summary: str
+    reads_body: bool
 
 
 class Details(TypedDict, total=False):
@@ -126,15 +135,26 @@ class Routes(Generic[C]):
         name: str,
         *,
         needs: Role | None,
-        gives: Mapping[int, Any],
+        gives: Mapping[int, Any] | None = None,
         tag: str | None = None,
         **details: Unpack[Details],
-    ) -> Callable[[Handler[C]], Handler[C]]:
-        """Declare the decorated function as the handler of an `Endpoint`."""
-        endpoint = Endpoint(method, path, name, tag or self._tag, needs, gives, errors=self._errors, **details)
+    ) -> Callable[[Handler[C, P, R]], Handler[C, P, R]]:
+        """Declare the decorated function as the handler of an `Endpoint`.
 
-        def declare(handler: Handler[C]) -> Handler[C]:
-            self._routes.append(Route(endpoint, handler, (handler.__doc__ or "").strip().split("\n")[0]))
+        The type of a handler's second parameter is what the endpoint takes. Without `gives`, the type of its result is
+        what 200 gives; without a result, 204 gives nothing.
+        """
+
+        def declare(handler: Handler[C, P, R]) -> Handler[C, P, R]:
+            reads_body = handler.__code__.co_argcount > 1
+            hints = get_type_hints(handler) if reads_body or gives is None else {}
+            result = hints.pop("return", None)
+            if reads_body:
+                details["takes"] = list(hints.values())[1]
+            given = gives if gives is not None else {204: None} if result is type(None) else {200: result}
+            endpoint = Endpoint(method, path, name, tag or self._tag, needs, given, errors=self._errors, **details)
+            summary = (handler.__doc__ or "").strip().split("\n")[0]
+            self._routes.append(Route(endpoint, handler, summary, reads_body))
             return handler
 
         return declare

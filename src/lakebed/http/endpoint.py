@@ -68,7 +68,8 @@ class EndpointApp(Generic[P, C]):
             endpoint = route.endpoint
             principal = None if endpoint.needs is None else await self._authenticate(scope, endpoint, trace)
             call = self._site.new_call(scope, receive, principal=principal, request_id=trace.request_id)
-            reply = reply_of(await route.handler(call), endpoint)
+            body = (await call.read(endpoint.takes),) if route.reads_body else ()
+            reply = reply_of(await route.handler(call, *body), endpoint)
             if endpoint.audited and reply.status_code < 300 and principal is not None:
                 change = Change(endpoint, principal.id, call.path, call.subject, reply.status_code, call.request_id)
                 if endpoint.audited_after:

@@ -131,36 +131,33 @@ class ControlCall(FleetCall[ControlSite]):
 UPCALLS: Final = Routes[ControlCall]("upcalls")
 
 
-@UPCALLS.add("POST", "/commit", "commit", needs="write", takes=list[CommitRequest], gives={200: list[CommitReply]})
-async def commit(call: ControlCall) -> list[CommitReply]:
+@UPCALLS.add("POST", "/commit", "commit", needs="write")
+async def commit(call: ControlCall, requests: list[CommitRequest]) -> list[CommitReply]:
     """Decide a batch of requests to commit; the replies are in their order."""
-    requests = await call.read(list[CommitRequest])
     return await call.quick(call.control.commit, requests)
 
 
-@UPCALLS.add("POST", "/heartbeat", "heartbeat", needs="write", takes=Heartbeat, gives={200: HeartbeatReply})
-async def heartbeat(call: ControlCall) -> HeartbeatReply:
+@UPCALLS.add("POST", "/heartbeat", "heartbeat", needs="write")
+async def heartbeat(call: ControlCall, body: Heartbeat) -> HeartbeatReply:
     """Say that a node is alive."""
-    return await call.quick(call.control.heartbeat, await call.read(Heartbeat))
+    return await call.quick(call.control.heartbeat, body)
 
 
-@UPCALLS.add("POST", "/ack", "ack", needs="write", takes=list[AckRequest], gives={200: list[AckReply]})
-async def ack(call: ControlCall) -> list[AckReply]:
+@UPCALLS.add("POST", "/ack", "ack", needs="write")
+async def ack(call: ControlCall, requests: list[AckRequest]) -> list[AckReply]:
     """Acknowledge a batch of rejections; the replies are in their order."""
-    requests = await call.read(list[AckRequest])
     return await call.quick(call.control.ack, requests)
 
 
-@UPCALLS.add("POST", "/attached", "attached", needs="write", takes=NodeReport, gives={200: list[Location]})
-async def attached(call: ControlCall) -> list[Location]:
+@UPCALLS.add("POST", "/attached", "attached", needs="write")
+async def attached(call: ControlCall, body: NodeReport) -> list[Location]:
     """Get what a node has, after the start of its process."""
-    return await call.quick(call.control.attached, await call.read(NodeReport))
+    return await call.quick(call.control.attached, body)
 
 
-@UPCALLS.add("POST", "/register", "register", needs="write", takes=NodeRecord, gives={204: None})
-async def register(call: ControlCall) -> None:
+@UPCALLS.add("POST", "/register", "register", needs="write")
+async def register(call: ControlCall, node: NodeRecord) -> None:
     """Make a node known, with a new incarnation."""
-    node = await call.read(NodeRecord)
     check_endpoint(node.url)
     await call.quick(call.control.register, node)
 
@@ -170,22 +167,25 @@ async def register(call: ControlCall) -> None:
 CONTROLS: Final = Routes[ControlCall]("operators")
 
 
-@CONTROLS.add("GET", "/node", "listNodes", needs="read", gives={200: list[NodeStatus]})
+@CONTROLS.add("GET", "/node", "listNodes", needs="read")
 async def list_nodes(call: ControlCall) -> list[NodeStatus]:
     """List the nodes."""
     return await call.quick(call.control.nodes)
 
 
 @CONTROLS.add(
-    "POST", "/node/{node}/drain", "drain", needs="admin", gives={204: None},
+    "POST",
+    "/node/{node}/drain",
+    "drain",
+    needs="admin",
     parameters=(Parameter("undo", "Let the node have tenants again, and move them back.", "boolean"),),
-)  # fmt: skip
+)
 async def drain(call: ControlCall) -> None:
     """Move all tenants off a node, one by one."""
     await call.quick(call.control.drain, call.node, undo=call.flag("undo"))
 
 
-@CONTROLS.add("POST", "/node/{node}/decommission", "decommission", needs="admin", gives={204: None})
+@CONTROLS.add("POST", "/node/{node}/decommission", "decommission", needs="admin")
 async def decommission(call: ControlCall) -> None:
     """Acknowledge for a node that will never write again."""
     await call.quick(call.control.decommission, call.node)
@@ -194,34 +194,33 @@ async def decommission(call: ControlCall) -> None:
 _NODE: Final = Parameter("node", "The node.", required=True)
 
 
-@CONTROLS.add("POST", "/tenant/{tenant}/migrate", "migrate", needs="admin", gives={204: None}, parameters=(_NODE,))
+@CONTROLS.add("POST", "/tenant/{tenant}/migrate", "migrate", needs="admin", parameters=(_NODE,))
 async def migrate(call: ControlCall) -> None:
     """Begin to move a tenant to a node."""
     node = layout.check_name(call.required("node"), what="node")
     await call.quick(call.control.migrate, call.tenant, node)
 
 
-@CONTROLS.add("POST", "/tenant/{tenant}/reader", "attachReader", needs="admin", gives={204: None}, parameters=(_NODE,))
+@CONTROLS.add("POST", "/tenant/{tenant}/reader", "attachReader", needs="admin", parameters=(_NODE,))
 async def attach_reader(call: ControlCall) -> None:
     """Attach a tenant to a further node, read-only."""
     node = layout.check_name(call.required("node"), what="node")
     await call.quick(call.control.attach_reader, call.tenant, node)
 
 
-@CONTROLS.add("PUT", "/tenant/{tenant}/policy", "setPolicy", needs="admin", takes=Policy, gives={200: TenantRecord})
-async def set_policy(call: ControlCall) -> TenantRecord:
+@CONTROLS.add("PUT", "/tenant/{tenant}/policy", "setPolicy", needs="admin")
+async def set_policy(call: ControlCall, policy: Policy) -> TenantRecord:
     """Replace a tenant's settings."""
-    policy = await call.read(Policy)
     return await call.quick(call.control.set_policy, call.tenant, policy)
 
 
-@CONTROLS.add("GET", "/tenant/{tenant}/txns", "listTransactions", needs="read", gives={200: TransactionList})
+@CONTROLS.add("GET", "/tenant/{tenant}/txns", "listTransactions", needs="read")
 async def list_transactions(call: ControlCall) -> TransactionList:
     """List the transactions of a tenant."""
     return await call.quick(call.control.transactions, call.tenant)
 
 
-@CONTROLS.add("POST", "/txn/{tenant}/{txn}/force_ack", "forceAck", needs="admin", gives={200: AckReply})
+@CONTROLS.add("POST", "/txn/{tenant}/{txn}/force_ack", "forceAck", needs="admin")
 async def force_ack(call: ControlCall) -> AckReply:
     """Acknowledge one rejected transaction for its node."""
     return await call.quick(call.control.force_ack, call.tenant, call.txn)
@@ -231,9 +230,8 @@ _LIMIT: Final = Parameter("limit", "At most so many.", "integer", bounds=(1, PAG
 
 
 @CONTROLS.add(
-    "GET", "/event", "listEvents", needs="read", gives={200: list[PlacedEvent]},
-    parameters=(Parameter("after", "Behind this position."), _LIMIT),
-)  # fmt: skip
+    "GET", "/event", "listEvents", needs="read", parameters=(Parameter("after", "Behind this position."), _LIMIT)
+)
 async def list_events(call: ControlCall) -> list[PlacedEvent]:
     """List events, oldest first."""
     limit = call.integer("limit", default=PAGE_COUNT_MAX, low=1, high=PAGE_COUNT_MAX)
@@ -246,36 +244,34 @@ async def list_events(call: ControlCall) -> list[PlacedEvent]:
 CLIENTS: Final = Routes[ControlCall]("tenants")
 
 
-@CLIENTS.add("GET", "/tenant/{tenant}/route", "route", needs="read", gives={200: Route})
+@CLIENTS.add("GET", "/tenant/{tenant}/route", "route", needs="read")
 async def route(call: ControlCall) -> Route:
     """Find where a tenant is."""
     return await call.quick(call.control.route, call.tenant)
 
 
-@CLIENTS.add("GET", "/fleet", "fleet", needs="read", gives={200: FleetAddress})
+@CLIENTS.add("GET", "/fleet", "fleet", needs="read")
 async def fleet(call: ControlCall) -> FleetAddress:
     """Find where storage and log are. A standby answers too."""
     return call.site.address()
 
 
 @CLIENTS.add(
-    "GET", "/tenant", "listTenants", needs="read", gives={200: list[TenantRecord]},
-    parameters=(Parameter("after", "Behind this tenant."), _LIMIT),
-)  # fmt: skip
+    "GET", "/tenant", "listTenants", needs="read", parameters=(Parameter("after", "Behind this tenant."), _LIMIT)
+)
 async def list_tenants(call: ControlCall) -> list[TenantRecord]:
     """List tenants, by name."""
     limit = call.integer("limit", default=PAGE_COUNT_MAX, low=1, high=PAGE_COUNT_MAX)
     return await call.quick(call.control.some_tenants, after=call.query.get("after", ""), limit=limit)
 
 
-@CLIENTS.add("POST", "/tenant", "createTenant", needs="write", takes=TenantRequest, gives={201: TenantRecord})
-async def create_tenant(call: ControlCall) -> TenantRecord:
+@CLIENTS.add("POST", "/tenant", "createTenant", needs="write", gives={201: TenantRecord})
+async def create_tenant(call: ControlCall, asked: TenantRequest) -> TenantRecord:
     """Make a tenant and attach it."""
-    asked = await call.read(TenantRequest)
     return await call.quick(call.control.create_tenant, asked.tenant, asked.policy)
 
 
-@CLIENTS.add("GET", "/tenant/{tenant}", "getTenant", needs="read", gives={200: TenantRecord})
+@CLIENTS.add("GET", "/tenant/{tenant}", "getTenant", needs="read")
 async def get_tenant(call: ControlCall) -> TenantRecord:
     """Get the record of a tenant."""
     return await call.quick(call.control.tenant, call.tenant)
@@ -287,19 +283,15 @@ async def delete_tenant(call: ControlCall) -> None:
     await call.quick(call.control.delete_tenant, call.tenant)
 
 
-@CLIENTS.add("GET", "/tenant/{tenant}/manifest", "getManifest", needs="read", gives={200: Manifest})
+@CLIENTS.add("GET", "/tenant/{tenant}/manifest", "getManifest", needs="read")
 async def get_manifest(call: ControlCall) -> Manifest:
     """Get the last committed manifest."""
     return await call.quick(call.control.manifest, call.tenant)
 
 
-@CLIENTS.add(
-    "POST", "/tenant/{tenant}/timeline", "changeTimeline", needs="write", takes=TimelineChange,
-    gives={200: TimelineInfo},
-)  # fmt: skip
-async def change_timeline(call: ControlCall) -> TimelineInfo:
+@CLIENTS.add("POST", "/tenant/{tenant}/timeline", "changeTimeline", needs="write")
+async def change_timeline(call: ControlCall, change: TimelineChange) -> TimelineInfo:
     """Hand a change of the set of timelines to the tenant's node."""
-    change = await call.read(TimelineChange)
     return await call.transfer(call.control.change_timeline, call.tenant, change)
 
 

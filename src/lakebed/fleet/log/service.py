@@ -109,7 +109,7 @@ def _lsn(name: str, description: str) -> Parameter:
     return Parameter(name, description, "integer", required=True, bounds=(0, _LSN_MAX))
 
 
-@LOG.add("POST", "/append", "append", needs="write", takes=bytes, gives={200: list[AppendResult]})
+@LOG.add("POST", "/append", "append", needs="write", takes=bytes)
 async def append(call: LogCall) -> list[AppendResult]:
     """Append to timelines: a MessagePack list of [timeline, record, expected]; each has a result of its own."""
     log = call.site.require_log()
@@ -152,11 +152,10 @@ def _result(item: Append | LakebedError) -> AppendResult:
     return AppendResult(error=type(error).__name__, kind=error.kind, message=body.message, facts=body.facts)
 
 
-@LOG.add("POST", "/wait", "wait", needs="read", takes=WaitBody, gives={200: dict[str, int]})
-async def wait(call: LogCall) -> dict[str, int]:
+@LOG.add("POST", "/wait", "wait", needs="read")
+async def wait(call: LogCall, body: WaitBody) -> dict[str, int]:
     """Wait until one of some timelines ends at another LSN; those that do."""
     log = call.site.require_log()
-    body = await call.read(WaitBody)
     if len(body.after) > WAIT_TIMELINES_MAX:
         raise InvalidRequest(
             f"{len(body.after):,} timelines are too many: {WAIT_TIMELINES_MAX:,} are possible.", kind="invalid_body"
@@ -195,7 +194,7 @@ async def read(call: LogCall) -> Response:
     return Response(encode_bodies(bodies), media_type="application/octet-stream")
 
 
-@LOG.add("GET", _TIMELINE + "/bounds", "bounds", needs="read", gives={200: BoundsBody})
+@LOG.add("GET", _TIMELINE + "/bounds", "bounds", needs="read")
 async def bounds(call: LogCall) -> BoundsBody:
     """Get the first and last LSN of a timeline."""
     limits = await call.quick(call.site.require_log().bounds, call.timeline)
@@ -203,30 +202,26 @@ async def bounds(call: LogCall) -> BoundsBody:
 
 
 @LOG.add(
-    "PUT", _TIMELINE, "create", needs="write", gives={204: None},
-    parameters=(_lsn("after", "The LSN after which the timeline begins."),),
-)  # fmt: skip
+    "PUT", _TIMELINE, "create", needs="write", parameters=(_lsn("after", "The LSN after which the timeline begins."),)
+)
 async def create(call: LogCall) -> None:
     """Begin a timeline."""
     await call.quick(call.site.require_log().create, call.timeline, after=call.lsn("after"))
 
 
-@LOG.add(
-    "POST", _TIMELINE + "/prune", "prune", needs="write", gives={204: None},
-    parameters=(_lsn("through", "The last LSN to forget."),),
-)  # fmt: skip
+@LOG.add("POST", _TIMELINE + "/prune", "prune", needs="write", parameters=(_lsn("through", "The last LSN to forget."),))
 async def prune(call: LogCall) -> None:
     """Forget the records up to an LSN."""
     await call.quick(call.site.require_log().prune, call.timeline, call.lsn("through"))
 
 
-@LOG.add("POST", _TIMELINE + "/seal", "seal", needs="write", gives={200: SealedBody})
+@LOG.add("POST", _TIMELINE + "/seal", "seal", needs="write")
 async def seal(call: LogCall) -> SealedBody:
     """End a timeline: it takes no rows any more."""
     return SealedBody(await call.quick(call.site.require_log().seal, call.timeline))
 
 
-@LOG.add("DELETE", _TIMELINE, "drop", needs="write", gives={204: None})
+@LOG.add("DELETE", _TIMELINE, "drop", needs="write")
 async def drop(call: LogCall) -> None:
     """Delete a timeline with all its records."""
     await call.quick(call.site.require_log().drop, call.timeline)

@@ -209,52 +209,51 @@ def _stream(batches: Iterator[pa.RecordBatch]) -> Iterator[Buffer]:
     yield b"".join((*pieces, END_OF_STREAM))
 
 
-@NODE.add("PUT", _TENANT + "/location", "putLocation", needs="admin", takes=Location, gives={204: None})
-async def put_location(call: NodeCall) -> None:
+@NODE.add("PUT", _TENANT + "/location", "putLocation", needs="admin")
+async def put_location(call: NodeCall, location: Location) -> None:
     """Attach, change or detach a tenant."""
-    location = await call.read(Location)
     if location.tenant != call.tenant:
         raise InvalidRequest("The body names another tenant than the path: make them equal.", kind="invalid_body")
     call.node.put_location(location)
 
 
-@NODE.add("GET", "/locations", "locations", needs="read", gives={200: list[Held]})
+@NODE.add("GET", "/locations", "locations", needs="read")
 async def locations(call: NodeCall) -> list[Held]:
     """List the tenants that the node has."""
     return call.node.locations()
 
 
-@NODE.add("GET", "/utilization", "utilization", needs="read", gives={200: Utilization})
+@NODE.add("GET", "/utilization", "utilization", needs="read")
 async def utilization(call: NodeCall) -> Utilization:
     """Get how much of its memory the node uses."""
     return call.node.utilization()
 
 
-@NODE.add("GET", _TENANT + "/timelines", "timelines", needs="read", gives={200: list[TimelineInfo]})
+@NODE.add("GET", _TENANT + "/timelines", "timelines", needs="read")
 async def timelines(call: NodeCall) -> list[TimelineInfo]:
     """List the timelines of a tenant."""
     return await call.quick(call.node.timelines, call.tenant)
 
 
-@NODE.add("POST", _TENANT + "/changes", "change", needs="write", takes=TimelineChange, gives={200: TimelineInfo})
-async def change(call: NodeCall) -> TimelineInfo:
+@NODE.add("POST", _TENANT + "/changes", "change", needs="write")
+async def change(call: NodeCall, body: TimelineChange) -> TimelineInfo:
     """Create, branch, pin, delete, detach or restore a timeline; answered when it is committed."""
-    return await call.transfer(call.node.change, call.tenant, await call.read(TimelineChange))
+    return await call.transfer(call.node.change, call.tenant, body)
 
 
-@NODE.add("POST", _TENANT + "/checkpoint", "checkpoint", needs="write", gives={200: CheckpointBody})
+@NODE.add("POST", _TENANT + "/checkpoint", "checkpoint", needs="write")
 async def checkpoint(call: NodeCall) -> CheckpointBody:
     """Flush and commit what is ingested."""
     return CheckpointBody(await call.transfer(call.node.checkpoint, call.tenant))
 
 
-@NODE.add("POST", _TIMELINE + "/compact", "compact", needs="write", gives={204: None})
+@NODE.add("POST", _TIMELINE + "/compact", "compact", needs="write")
 async def compact(call: NodeCall) -> None:
     """Merge all files of a timeline into one run."""
     await call.transfer(call.node.compact, call.tenant, call.timeline)
 
 
-@NODE.add("GET", _TENANT + "/lag", "lag", needs="read", gives={200: dict[str, int]})
+@NODE.add("GET", _TENANT + "/lag", "lag", needs="read")
 async def lag(call: NodeCall) -> dict[str, int]:
     """Get the rows in the log that are not ingested, by timeline id."""
     return await call.quick(call.node.lag, call.tenant)

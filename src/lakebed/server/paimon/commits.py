@@ -133,14 +133,13 @@ async def list_snapshots(call: RepositoryCall) -> Response:
     f"{TABLE}/commit",
     "paimonCommit",
     needs="write",
-    takes=TableCommit,
     gives={200: dict},
     audited=True,
     audited_after=True,
 )
-async def commit(call: RepositoryCall) -> Response:
+async def commit(call: RepositoryCall, body: TableCommit) -> Response:
     """Commit a snapshot that the client prepared; false: another commit came first."""
-    (catalog, database, name), body = table_of(call), await call.read(TableCommit)
+    catalog, database, name = table_of(call)
     snapshot = decode_proposed(body.snapshot)
     committer = call.committer
 
@@ -199,12 +198,10 @@ def _check_id(catalog: PaimonCatalog, table: Table, table_id: str | None) -> Non
         )
 
 
-@ROUTES.add(
-    "POST", f"{TABLE}/rollback", "paimonRollback", needs="write", takes=Rollback, gives={200: None}, audited=True
-)
-async def roll_back(call: RepositoryCall) -> Response:
+@ROUTES.add("POST", f"{TABLE}/rollback", "paimonRollback", needs="write", gives={200: None}, audited=True)
+async def roll_back(call: RepositoryCall, body: Rollback) -> Response:
     """Make an older version the newest; later snapshots and tags are deleted."""
-    (catalog, database, name), body = table_of(call), await call.read(Rollback)
+    catalog, database, name = table_of(call)
     version = _version_of(body.instant)
 
     def run() -> None:

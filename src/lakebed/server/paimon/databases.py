@@ -68,13 +68,12 @@ async def list_databases(call: RepositoryCall) -> Response:
     DATABASES,
     "paimonCreateDatabase",
     needs="write",
-    takes=DatabaseCreation,
     gives={200: None},
     audited=True,
 )
-async def create_database(call: RepositoryCall) -> Response:
+async def create_database(call: RepositoryCall, body: DatabaseCreation) -> Response:
     """Create a database."""
-    catalog, body = catalog_of(call), await call.read(DatabaseCreation)
+    catalog = catalog_of(call)
     check_database(caller_of(call), body.name, whole=True)
     call.subject = body.name
     now_ms = call.serving.environment.clock.now_ms()
@@ -102,12 +101,10 @@ async def get_database(call: RepositoryCall) -> Response:
     )
 
 
-@ROUTES.add(
-    "POST", DATABASE, "paimonAlterDatabase", needs="write", takes=DatabaseAlteration, gives={200: dict}, audited=True
-)
-async def alter_database(call: RepositoryCall) -> Response:
+@ROUTES.add("POST", DATABASE, "paimonAlterDatabase", needs="write", gives={200: dict}, audited=True)
+async def alter_database(call: RepositoryCall, body: DatabaseAlteration) -> Response:
     """Change properties of a database."""
-    (catalog, name), body = database_of(call, whole=True), await call.read(DatabaseAlteration)
+    catalog, name = database_of(call, whole=True)
     changes = await call.quick(
         catalog.alter_database,
         name,

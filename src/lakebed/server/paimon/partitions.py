@@ -60,12 +60,10 @@ async def list_partitions(call: RepositoryCall) -> Response:
     return await call.quick(read)
 
 
-@ROUTES.add(
-    "POST", f"{_PARTITIONS}/list-by-names", "paimonListPartitionsByNames", needs="read", takes=Specs, gives={200: dict}
-)
-async def list_partitions_by_names(call: RepositoryCall) -> Response:
+@ROUTES.add("POST", f"{_PARTITIONS}/list-by-names", "paimonListPartitionsByNames", needs="read", gives={200: dict})
+async def list_partitions_by_names(call: RepositoryCall, body: Specs) -> Response:
     """List those of some partitions that exist."""
-    (catalog, database, name), body = table_of(call), await call.read(Specs)
+    catalog, database, name = table_of(call)
 
     def read() -> Response:
         by_name = _load_partitions(catalog.look(database, name)[0])
@@ -75,10 +73,10 @@ async def list_partitions_by_names(call: RepositoryCall) -> Response:
     return await call.quick(read)
 
 
-@ROUTES.add("POST", _PARTITIONS, "paimonCreatePartitions", needs="write", takes=PartitionCreation, gives={200: dict})
-async def create_partitions(call: RepositoryCall) -> Response:
+@ROUTES.add("POST", _PARTITIONS, "paimonCreatePartitions", needs="write", gives={200: dict})
+async def create_partitions(call: RepositoryCall, body: PartitionCreation) -> Response:
     """Accept partitions: they exist once they have rows."""
-    (catalog, database, name), body = table_of(call), await call.read(PartitionCreation)
+    catalog, database, name = table_of(call)
 
     def read() -> Response:
         table, schema = catalog.look(database, name)

@@ -69,10 +69,10 @@ async def list_tags(call: RepositoryCall) -> Response:
     return await call.quick(read)
 
 
-@ROUTES.add("POST", _TAGS, "paimonCreateTag", needs="write", takes=TagCreation, gives={200: None}, audited=True)
-async def create_tag(call: RepositoryCall) -> Response:
+@ROUTES.add("POST", _TAGS, "paimonCreateTag", needs="write", gives={200: None}, audited=True)
+async def create_tag(call: RepositoryCall, body: TagCreation) -> Response:
     """Pin a snapshot under a name."""
-    (catalog, database, name), body = table_of(call), await call.read(TagCreation)
+    catalog, database, name = table_of(call)
     call.subject += f" tag {body.tag_name}"
     retained_ms = None if body.time_retained is None else parse_duration_ms(body.time_retained)
 
@@ -131,12 +131,10 @@ async def list_branches(call: RepositoryCall) -> Response:
     return await call.quick(read)
 
 
-@ROUTES.add(
-    "POST", _BRANCHES, "paimonCreateBranch", needs="write", takes=BranchCreation, gives={200: None}, audited=True
-)
-async def create_branch(call: RepositoryCall) -> Response:
+@ROUTES.add("POST", _BRANCHES, "paimonCreateBranch", needs="write", gives={200: None}, audited=True)
+async def create_branch(call: RepositoryCall, body: BranchCreation) -> Response:
     """Create a branch of the newest snapshot, or of a tag."""
-    (catalog, database, name), body = table_of(call), await call.read(BranchCreation)
+    catalog, database, name = table_of(call)
     call.subject += f" branch {body.branch}"
 
     def create() -> None:
@@ -177,19 +175,10 @@ async def forward_branch(call: RepositoryCall) -> Response:
     return empty(200)
 
 
-@ROUTES.add(
-    "POST",
-    f"{_BRANCH}/rename",
-    "paimonRenameBranch",
-    needs="write",
-    takes=BranchRename,
-    gives={200: None},
-    audited=True,
-)
-async def rename_branch(call: RepositoryCall) -> Response:
+@ROUTES.add("POST", f"{_BRANCH}/rename", "paimonRenameBranch", needs="write", gives={200: None}, audited=True)
+async def rename_branch(call: RepositoryCall, body: BranchRename) -> Response:
     """Give a branch another name, with its snapshots and tags."""
     (catalog, database, name), branch = table_of(call), name_of(call, "branch")
-    body = await call.read(BranchRename)
     call.subject += f" branch {branch} to {body.to_branch}"
 
     def rename() -> None:

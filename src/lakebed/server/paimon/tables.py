@@ -163,10 +163,10 @@ async def list_all_tables(call: RepositoryCall) -> Response:
     return await call.quick(read)
 
 
-@ROUTES.add("POST", TABLES, "paimonCreateTable", needs="write", takes=TableCreation, gives={200: None}, audited=True)
-async def create_table(call: RepositoryCall) -> Response:
+@ROUTES.add("POST", TABLES, "paimonCreateTable", needs="write", gives={200: None}, audited=True)
+async def create_table(call: RepositoryCall, body: TableCreation) -> Response:
     """Create a table."""
-    (catalog, database), body = database_of(call), await call.read(TableCreation)
+    catalog, database = database_of(call)
     name = body.identifier.object
     check_named(call, database, name)
     if body.identifier.database != database:
@@ -204,10 +204,10 @@ async def rename_table(call: RepositoryCall) -> Response:
     )
 
 
-@ROUTES.add("POST", TABLE, "paimonAlterTable", needs="write", takes=TableAlteration, gives={200: None}, audited=True)
-async def alter_table(call: RepositoryCall) -> Response:
+@ROUTES.add("POST", TABLE, "paimonAlterTable", needs="write", gives={200: None}, audited=True)
+async def alter_table(call: RepositoryCall, body: TableAlteration) -> Response:
     """Change columns, options and comments, all or none."""
-    (catalog, database, name), body = table_of(call), await call.read(TableAlteration)
+    catalog, database, name = table_of(call)
 
     def alter() -> None:
         table, _ = catalog.look(database, name)

@@ -29,15 +29,14 @@ _KEYS: Final = "/auth/keys"
 _KEY: Final = "/auth/keys/{access_key}"
 
 
-@ACCESS.add("POST", "/auth/login", "login", needs=None, takes=LoginInformation, gives={200: AuthenticationToken})
-async def login(call: RepositoryCall) -> AuthenticationToken:
+@ACCESS.add("POST", "/auth/login", "login", needs=None)
+async def login(call: RepositoryCall, body: LoginInformation) -> AuthenticationToken:
     """Get a short-lived token for an access key and its secret."""
-    body = await call.read(LoginInformation)
     token = await call.quick(call.site.keys.login, body.access_key_id, body.secret_access_key)
     return AuthenticationToken(token.token, (token.key.expires_at_ms or 0) // 1000)
 
 
-@ACCESS.add("GET", "/user", "getCurrentUser", needs="read", gives={200: CurrentUser})
+@ACCESS.add("GET", "/user", "getCurrentUser", needs="read")
 async def get_current_user(call: RepositoryCall) -> CurrentUser:
     """Get the user of the request; of an access key that is no user's, the access key."""
     principal = call.principal
@@ -56,18 +55,9 @@ async def list_keys(call: RepositoryCall) -> Response:
     )
 
 
-@ACCESS.add(
-    "POST",
-    _KEYS,
-    "createAccessKey",
-    needs="admin",
-    takes=AccessKeyCreation,
-    gives={201: AccessKeyWithSecret},
-    audited=True,
-)
-async def create_key(call: RepositoryCall) -> AccessKeyWithSecret:
+@ACCESS.add("POST", _KEYS, "createAccessKey", needs="admin", gives={201: AccessKeyWithSecret}, audited=True)
+async def create_key(call: RepositoryCall, body: AccessKeyCreation) -> AccessKeyWithSecret:
     """Create an access key; its secret is shown only in this reply."""
-    body = await call.read(AccessKeyCreation)
     made = await call.quick(
         call.site.keys.create,
         role=body.role,
@@ -79,13 +69,13 @@ async def create_key(call: RepositoryCall) -> AccessKeyWithSecret:
     return _row_with_secret(made)
 
 
-@ACCESS.add("GET", _KEY, "getAccessKey", needs="admin", gives={200: AccessKeyRow})
+@ACCESS.add("GET", _KEY, "getAccessKey", needs="admin")
 async def get_key(call: RepositoryCall) -> AccessKeyRow:
     """Get an access key."""
     return _row(await call.quick(call.site.keys.get, call.path["access_key"]))
 
 
-@ACCESS.add("DELETE", _KEY, "revokeAccessKey", needs="admin", gives={204: None}, audited=True)
+@ACCESS.add("DELETE", _KEY, "revokeAccessKey", needs="admin", audited=True)
 async def revoke_key(call: RepositoryCall) -> None:
     """Delete an access key and its tokens."""
     await call.quick(call.site.keys.revoke, call.path["access_key"])

@@ -71,7 +71,7 @@ async def list_all(call: RepositoryCall) -> Response:
     )
 
 
-@ACTIONS.add("GET", _ONE, "getRun", needs="read", gives={200: ActionRunRow})
+@ACTIONS.add("GET", _ONE, "getRun", needs="read")
 async def get(call: RepositoryCall) -> ActionRunRow:
     """Get a run."""
     return _row(call.path["run"], await _load(call))

@@ -24,7 +24,7 @@ _ALL = "/repositories/{repository}/branches"
 _HIDDEN = Parameter("show_hidden", "Include hidden branches.", kind="boolean")
 
 
-@HOT.add("GET", _ONE, "getBranch", needs="read", gives={200: Ref})
+@HOT.add("GET", _ONE, "getBranch", needs="read")
 async def get_branch(call: RepositoryCall) -> Ref:
     """Get a branch."""
     context = await call.context()
@@ -44,10 +44,9 @@ async def list_branches(call: RepositoryCall) -> Response:
     )
 
 
-@BRANCHES.add("POST", _ALL, "createBranch", needs="write", takes=BranchCreation, gives={201: str}, audited=True)
-async def create_branch(call: RepositoryCall) -> Response:
+@BRANCHES.add("POST", _ALL, "createBranch", needs="write", gives={201: str}, audited=True)
+async def create_branch(call: RepositoryCall, body: BranchCreation) -> Response:
     """Create a branch from a reference; the reply is the id of the commit at its head."""
-    body = await call.read(BranchCreation)
     context = await call.context(force=bool(body.force))
     call.subject = body.name
     made = await call.heavy(
@@ -61,17 +60,16 @@ async def create_branch(call: RepositoryCall) -> Response:
     return PlainTextResponse(made.commit_id, 201)
 
 
-@BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
+@BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", parameters=(FORCE,), audited=True)
 async def delete_branch(call: RepositoryCall) -> None:
     """Delete a branch and its uncommitted changes."""
     name, committer = call.path["branch"], call.committer
     await call.give_up(partial(actions.delete_branch, name=name, committer=committer), force=call.flag("force"))
 
 
-@BRANCHES.add("PUT", _ONE, "resetBranch", needs="write", takes=ResetCreation, gives={204: None}, audited=True)
-async def reset_branch(call: RepositoryCall) -> None:
+@BRANCHES.add("PUT", _ONE, "resetBranch", needs="write", audited=True)
+async def reset_branch(call: RepositoryCall, body: ResetCreation) -> None:
     """Discard uncommitted changes: all, at a path, or below a prefix."""
-    body = await call.read(ResetCreation)
     name = call.path["branch"]
     if body.type == "reset":
         reset = Reset(branch=name)
@@ -89,7 +87,6 @@ async def reset_branch(call: RepositoryCall) -> None:
     _ONE + "/hard_reset",
     "hardResetBranch",
     needs="write",
-    gives={204: None},
     parameters=(Parameter("ref", "The new head of the branch.", required=True), FORCE),
     audited=True,
 )

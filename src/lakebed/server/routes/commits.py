@@ -45,14 +45,12 @@ _NO_OVERRIDES = CommitOverrides()
     _BRANCH + "/commits",
     "commit",
     needs="write",
-    takes=CommitCreation,
     gives={201: CommitRow},
     audited=True,
     parameters=(Parameter("source_metarange", "Not supported: an existing metarange cannot be committed."),),
 )
-async def commit(call: RepositoryCall) -> CommitRow:
+async def commit(call: RepositoryCall, body: CommitCreation) -> CommitRow:
     """Commit the changes staged on a branch, or those of the given paths."""
-    body = await call.read(CommitCreation)
     if call.query.get("source_metarange"):
         raise InvalidRequest("A metarange cannot be committed by its id: commit what is staged.", kind="unsupported")
     context = await call.context(force=bool(body.force))
@@ -71,9 +69,7 @@ async def commit(call: RepositoryCall) -> CommitRow:
     return commit_row(made.id, made.commit)
 
 
-@COMMITS.add(
-    "GET", "/repositories/{repository}/commits/{commit:path}", "getCommit", needs="read", gives={200: CommitRow}
-)
+@COMMITS.add("GET", "/repositories/{repository}/commits/{commit:path}", "getCommit", needs="read")
 async def get_commit(call: RepositoryCall) -> CommitRow:
     """Get a commit, by its id or any other reference."""
     context = await call.context()
@@ -126,15 +122,7 @@ async def log_commits(call: RepositoryCall) -> Response:
 
 
 @COMMITS.add(
-    "POST",
-    _MERGE,
-    "mergeIntoBranch",
-    tag="refs",
-    needs="write",
-    takes=MergeCreation,
-    body_required=False,
-    gives={200: MergeResult},
-    audited=True,
+    "POST", _MERGE, "mergeIntoBranch", tag="refs", needs="write", takes=MergeCreation, body_required=False, audited=True
 )
 async def merge(call: RepositoryCall) -> MergeResult:
     """Merge a reference into a branch."""
@@ -155,7 +143,7 @@ async def merge(call: RepositoryCall) -> MergeResult:
     return MergeResult(made.id)
 
 
-@COMMITS.add("GET", _MERGE, "findMergeBase", tag="refs", needs="read", gives={200: MergeBaseResult})
+@COMMITS.add("GET", _MERGE, "findMergeBase", tag="refs", needs="read")
 async def find_merge_base(call: RepositoryCall) -> MergeBaseResult:
     """The commit that a merge would compare both sides with."""
     context = await call.context()
@@ -174,14 +162,11 @@ def _merge_base(context: RepositoryContext, source: str, branch: str) -> MergeBa
     "revertBranch",
     tag="branches",
     needs="write",
-    takes=RevertCreation,
-    gives={204: None},
     statuses={"parent_number_needed": 409},
     audited=True,
 )
-async def revert(call: RepositoryCall) -> None:
+async def revert(call: RepositoryCall, body: RevertCreation) -> None:
     """Undo one commit's changes in a new commit."""
-    body = await call.read(RevertCreation)
     await _pick(call, Revert, body, allow_empty=bool(body.allow_empty))
 
 
@@ -191,13 +176,12 @@ async def revert(call: RepositoryCall) -> None:
     "cherryPick",
     tag="branches",
     needs="write",
-    takes=CherryPickCreation,
     gives={201: CommitRow},
     audited=True,
 )
-async def cherry_pick(call: RepositoryCall) -> CommitRow:
+async def cherry_pick(call: RepositoryCall, body: CherryPickCreation) -> CommitRow:
     """Make one commit's changes again, in a new commit on a branch."""
-    made = await _pick(call, CherryPick, await call.read(CherryPickCreation))
+    made = await _pick(call, CherryPick, body)
     return commit_row(made.id, made.commit)
 
 

@@ -43,7 +43,7 @@ async def submit_dump(call: RepositoryCall) -> TaskInfo:
     return TaskInfo(task.id)
 
 
-@DUMPS.add("GET", _DUMP, "dumpStatus", needs="read", gives={200: DumpStatus}, parameters=(_TASK_ID,))
+@DUMPS.add("GET", _DUMP, "dumpStatus", needs="read", parameters=(_TASK_ID,))
 async def get_dump_status(call: RepositoryCall) -> DumpStatus:
     """Get the status of a dump, and, when it is done, its ids."""
     id = call.required("task_id")
@@ -52,17 +52,16 @@ async def get_dump_status(call: RepositoryCall) -> DumpStatus:
     return DumpStatus(task.id, _is_done(task), rfc_3339(task.updated_at_ms), _error(call, task), refs)
 
 
-@DUMPS.add("POST", _RESTORE, "restoreSubmit", needs="write", takes=RefsRestoreBody, gives={202: TaskInfo}, audited=True)
-async def submit_restore(call: RepositoryCall) -> TaskInfo:
+@DUMPS.add("POST", _RESTORE, "restoreSubmit", needs="write", gives={202: TaskInfo}, audited=True)
+async def submit_restore(call: RepositoryCall, body: RefsRestoreBody) -> TaskInfo:
     """Start to restore a dump from the namespace of a bare repository, in the background."""
-    body = await call.read(RefsRestoreBody)
     context = await call.context()
     task = await call.quick(_record_restore, context, body, committer=call.committer)
     call.site.imports.start_task(context, task.id)
     return TaskInfo(task.id)
 
 
-@DUMPS.add("GET", _RESTORE, "restoreStatus", needs="read", gives={200: RestoreStatus}, parameters=(_TASK_ID,))
+@DUMPS.add("GET", _RESTORE, "restoreStatus", needs="read", parameters=(_TASK_ID,))
 async def get_restore_status(call: RepositoryCall) -> RestoreStatus:
     """Get the status of a restore."""
     id = call.required("task_id")
@@ -79,19 +78,9 @@ async def dump(call: RepositoryCall) -> RefsDumpBody:
     return convert(done.facts, RefsDumpBody)
 
 
-@DUMPS.add(
-    "PUT",
-    _REFS + "restore",
-    "restoreRefs",
-    tag="internal",
-    needs="write",
-    takes=RefsRestoreBody,
-    gives={200: None},
-    audited=True,
-)
-async def restore(call: RepositoryCall) -> Response:
+@DUMPS.add("PUT", _REFS + "restore", "restoreRefs", tag="internal", needs="write", gives={200: None}, audited=True)
+async def restore(call: RepositoryCall, body: RefsRestoreBody) -> Response:
     """Restore a dump from the namespace of a bare repository, and answer when that is done."""
-    body = await call.read(RefsRestoreBody)
     context = await call.context()
     task = await call.quick(_record_restore, context, body, committer=call.committer)
     await call.run("long", lambda: run_task(context, task.id))

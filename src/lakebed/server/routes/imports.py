@@ -26,12 +26,9 @@ IMPORTS: Final = Routes[RepositoryCall]("import")
 _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
 
 
-@IMPORTS.add(
-    "POST", _IMPORT, "importStart", needs="write", takes=ImportCreation, gives={202: ImportStarted}, audited=True
-)
-async def start(call: RepositoryCall) -> ImportStarted:
+@IMPORTS.add("POST", _IMPORT, "importStart", needs="write", gives={202: ImportStarted}, audited=True)
+async def start(call: RepositoryCall, body: ImportCreation) -> ImportStarted:
     """Start an import, which runs in the background."""
-    body = await call.read(ImportCreation)
     context, root_url = await call.context(), call.site.repositories.url
     imported = ImportObjects(
         branch=call.path["branch"],
@@ -50,7 +47,7 @@ def _source(location: ImportLocation, *, root_url: str) -> ImportSource:
     return ImportSource(engine_url(location.path, root_url=root_url), location.destination, kind)
 
 
-@IMPORTS.add("GET", _IMPORT, "importStatus", needs="read", gives={200: ImportStatus}, parameters=(IMPORT_ID,))
+@IMPORTS.add("GET", _IMPORT, "importStatus", needs="read", parameters=(IMPORT_ID,))
 async def status(call: RepositoryCall) -> ImportStatus:
     """Get the status of an import."""
     import_id = call.required("id")
@@ -77,7 +74,7 @@ def _problem(record: Import, *, root_url: str) -> Message | UnsetType:
     return Message("The import was cancelled.") if record.state == "cancelled" else UNSET
 
 
-@IMPORTS.add("DELETE", _IMPORT, "importCancel", needs="write", gives={204: None}, parameters=(IMPORT_ID,), audited=True)
+@IMPORTS.add("DELETE", _IMPORT, "importCancel", needs="write", parameters=(IMPORT_ID,), audited=True)
 async def cancel(call: RepositoryCall) -> None:
     """Cancel an import; the branch does not change."""
     import_id = call.required("id")

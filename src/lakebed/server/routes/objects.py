@@ -80,14 +80,7 @@ _INTERNAL_KEY: Final = "::lakefs::"
 _ANY_TYPE: Final = data.CONTENT_TYPE
 
 
-@HOT.add(
-    "GET",
-    _REF + "/stat",
-    "statObject",
-    needs="read",
-    gives={200: ObjectStats},
-    parameters=(OBJECT_PATH, USER_METADATA, PRESIGN),
-)
+@HOT.add("GET", _REF + "/stat", "statObject", needs="read", parameters=(OBJECT_PATH, USER_METADATA, PRESIGN))
 async def stat_object(call: RepositoryCall) -> ObjectStats:
     """Get the metadata of an object."""
     path = call.required("path")
@@ -231,7 +224,7 @@ def _text(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-@HOT.add("DELETE", _BRANCH, "deleteObject", needs="write", gives={204: None}, parameters=(OBJECT_PATH, FORCE))
+@HOT.add("DELETE", _BRANCH, "deleteObject", needs="write", parameters=(OBJECT_PATH, FORCE))
 async def delete_object(call: RepositoryCall) -> None:
     """Delete an object. Deleting a missing object is a no-op."""
     path = call.required("path")
@@ -239,18 +232,9 @@ async def delete_object(call: RepositoryCall) -> None:
     await call.quick(delete, context, branch=call.path["branch"], path=path)
 
 
-@OBJECTS.add(
-    "POST",
-    _BRANCH + "/delete",
-    "deleteObjects",
-    needs="write",
-    takes=PathList,
-    gives={200: ObjectErrorList},
-    parameters=(FORCE,),
-)
-async def delete_objects(call: RepositoryCall) -> ObjectErrorList:
+@OBJECTS.add("POST", _BRANCH + "/delete", "deleteObjects", needs="write", parameters=(FORCE,))
+async def delete_objects(call: RepositoryCall, body: PathList) -> ObjectErrorList:
     """Delete up to a thousand objects. Missing ones are ignored."""
-    body = await call.read(PathList)
     context = await call.context(force=call.flag("force"))
     return await call.quick(_delete_all, context, call.path["branch"], body.paths)
 
@@ -274,14 +258,12 @@ def _delete_all(context: RepositoryContext, branch: str, paths: list[str]) -> Ob
     _BRANCH + "/copy",
     "copyObject",
     needs="write",
-    takes=ObjectCopyCreation,
     gives={201: ObjectStats},
     parameters=(Parameter("dest_path", "The path of the copy.", required=True),),
 )
-async def copy_object(call: RepositoryCall) -> Response:
+async def copy_object(call: RepositoryCall, body: ObjectCopyCreation) -> Response:
     """Copy an object within a repository: its bytes, not only its entry."""
     target = call.required("dest_path")
-    body = await call.read(ObjectCopyCreation)
     if body.shallow:
         raise InvalidRequest("A copy has bytes of its own here: leave shallow out.", kind="shallow_copy")
     context, branch = await call.context(force=bool(body.force)), call.path["branch"]
@@ -299,19 +281,10 @@ async def copy_object(call: RepositoryCall) -> Response:
     return _stats_reply(context, target, entry)
 
 
-@HOT.add(
-    "PUT",
-    _BRANCH,
-    "stageObject",
-    needs="write",
-    takes=ObjectStageCreation,
-    gives={201: ObjectStats},
-    parameters=(OBJECT_PATH,),
-)
-async def stage_object(call: RepositoryCall) -> Response:
+@HOT.add("PUT", _BRANCH, "stageObject", needs="write", gives={201: ObjectStats}, parameters=(OBJECT_PATH,))
+async def stage_object(call: RepositoryCall, body: ObjectStageCreation) -> Response:
     """Stage an object whose bytes are on a store already."""
     path = call.required("path")
-    body = await call.read(ObjectStageCreation)
     context, branch = await call.context(force=bool(body.force)), call.path["branch"]
 
     def store() -> Entry:
@@ -412,31 +385,17 @@ def _committed_page(
 
 
 @OBJECTS.add(
-    "PUT",
-    _BRANCH + "/stat/user_metadata",
-    "updateObjectUserMetadata",
-    needs="write",
-    takes=UserMetadataUpdate,
-    gives={204: None},
-    parameters=(OBJECT_PATH,),
+    "PUT", _BRANCH + "/stat/user_metadata", "updateObjectUserMetadata", needs="write", parameters=(OBJECT_PATH,)
 )
-async def update_user_metadata(call: RepositoryCall) -> None:
+async def update_user_metadata(call: RepositoryCall, body: UserMetadataUpdate) -> None:
     """Replace the user's own metadata of an object; its bytes stay. 204, as `lakectl` expects and lakeFS answers."""
     path, branch = call.required("path"), call.path["branch"]
-    body = await call.read(UserMetadataUpdate)
     context = await call.context()
     metadata = data.check_metadata(body.set)
     await call.quick(update_metadata, context, branch=branch, path=path, metadata=metadata)
 
 
-@OBJECTS.add(
-    "GET",
-    _BRANCH + "/stage_allowed",
-    "uploadObjectPreflight",
-    needs="write",
-    gives={204: None},
-    parameters=(OBJECT_PATH,),
-)
+@OBJECTS.add("GET", _BRANCH + "/stage_allowed", "uploadObjectPreflight", needs="write", parameters=(OBJECT_PATH,))
 async def may_upload(call: RepositoryCall) -> None:
     """Check whether the caller may upload an object."""
     path = call.required("path")
@@ -450,14 +409,7 @@ def _check_upload(context: RepositoryContext, branch: str, path: str) -> None:
     load_branch(context, branch)
 
 
-@OBJECTS.add(
-    "GET",
-    _REF + "/underlyingProperties",
-    "getUnderlyingProperties",
-    needs="read",
-    gives={200: UnderlyingProperties},
-    parameters=(OBJECT_PATH,),
-)
+@OBJECTS.add("GET", _REF + "/underlyingProperties", "getUnderlyingProperties", needs="read", parameters=(OBJECT_PATH,))
 async def get_underlying_properties(call: RepositoryCall) -> UnderlyingProperties:
     """Check that an object is there. Stores are not asked for its storage class."""
     path = call.required("path")

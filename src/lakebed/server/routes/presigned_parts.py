@@ -76,29 +76,19 @@ async def create_upload(call: RepositoryCall) -> PresignMultipartUpload:
     return PresignMultipartUpload(upload_id, _address(context, upload_id), urls or None)
 
 
-@PARTS.add(
-    "PUT", _PART, "uploadPart", needs="write", takes=PhysicalAddress, gives={200: UploadTo}, parameters=(OBJECT_PATH,)
-)
-async def sign_part(call: RepositoryCall) -> UploadTo:
+@PARTS.add("PUT", _PART, "uploadPart", needs="write", parameters=(OBJECT_PATH,))
+async def sign_part(call: RepositoryCall, body: PhysicalAddress) -> UploadTo:
     """Get a signed URL for one part of an upload."""
-    body, number = await call.read(PhysicalAddress), _number(call)
+    number = _number(call)
     context, upload_id, _ = await _open(call, body.physical_address)
     [url] = await _sign(call, context, upload_id, [number])
     return UploadTo(url)
 
 
-@PARTS.add(
-    "PUT",
-    _PART + "/copy",
-    "uploadPartCopy",
-    needs="write",
-    takes=UploadPartCopyFrom,
-    gives={204: None},
-    parameters=(OBJECT_PATH,),
-)
-async def copy_part(call: RepositoryCall) -> Response:
+@PARTS.add("PUT", _PART + "/copy", "uploadPartCopy", needs="write", gives={204: None}, parameters=(OBJECT_PATH,))
+async def copy_part(call: RepositoryCall, body: UploadPartCopyFrom) -> Response:
     """Make a part of another object, or of a range of it; its ETag is a header of the reply."""
-    body, number = await call.read(UploadPartCopyFrom), _number(call)
+    number = _number(call)
     context, upload_id, raw = await _open(call, body.physical_address)
     source = body.copy_source
     assert call.principal is not None
@@ -120,18 +110,9 @@ async def copy_part(call: RepositoryCall) -> Response:
     return Response(status_code=204, headers={"etag": f'"{stored.checksum}"'})
 
 
-@PARTS.add(
-    "PUT",
-    _ONE,
-    "completePresignMultipartUpload",
-    needs="write",
-    takes=CompletePresignMultipartUpload,
-    gives={200: ObjectStats},
-    parameters=(OBJECT_PATH,),
-)
-async def complete_upload(call: RepositoryCall) -> ObjectStats:
+@PARTS.add("PUT", _ONE, "completePresignMultipartUpload", needs="write", parameters=(OBJECT_PATH,))
+async def complete_upload(call: RepositoryCall, body: CompletePresignMultipartUpload) -> ObjectStats:
     """Make an object of the parts, and stage it."""
-    body = await call.read(CompletePresignMultipartUpload)
     path, branch, upload_id = call.required("path"), call.path["branch"], call.path["upload_id"]
     context = await call.context()
     _check_address(context, upload_id, body.physical_address)
@@ -154,7 +135,6 @@ async def complete_upload(call: RepositoryCall) -> ObjectStats:
     needs="write",
     takes=PhysicalAddress,
     body_required=False,
-    gives={204: None},
     parameters=(OBJECT_PATH,),
 )
 async def abort_upload(call: RepositoryCall) -> None:

@@ -67,18 +67,9 @@ async def list_all(call: RepositoryCall) -> Response:
     )
 
 
-@PULLS.add(
-    "POST",
-    _ALL,
-    "createPullRequest",
-    needs="write",
-    takes=PullRequestCreation,
-    gives={201: PullRequestCreationResponse},
-    audited=True,
-)
-async def create(call: RepositoryCall) -> PullRequestCreationResponse:
+@PULLS.add("POST", _ALL, "createPullRequest", needs="write", gives={201: PullRequestCreationResponse}, audited=True)
+async def create(call: RepositoryCall, body: PullRequestCreation) -> PullRequestCreationResponse:
     """Ask for the merge of a branch into another."""
-    body = await call.read(PullRequestCreation)
     context = await call.context()
 
     def store() -> str:
@@ -97,17 +88,16 @@ async def create(call: RepositoryCall) -> PullRequestCreationResponse:
     return PullRequestCreationResponse(call.subject)
 
 
-@PULLS.add("GET", _ONE, "getPullRequest", needs="read", gives={200: PullRequestRow})
+@PULLS.add("GET", _ONE, "getPullRequest", needs="read")
 async def get(call: RepositoryCall) -> PullRequestRow:
     """Get a pull request."""
     context, id = await call.context(), call.path["pull_request"]
     return _row(id, await call.look(load_pull, context, id))
 
 
-@PULLS.add("PATCH", _ONE, "updatePullRequest", needs="write", takes=PullRequestUpdate, gives={204: None}, audited=True)
-async def update(call: RepositoryCall) -> None:
+@PULLS.add("PATCH", _ONE, "updatePullRequest", needs="write", audited=True)
+async def update(call: RepositoryCall, body: PullRequestUpdate) -> None:
     """Change the title or description of a pull request, close it, or open it again."""
-    body = await call.read(PullRequestUpdate)
     context, call.subject = await call.context(), call.path["pull_request"]
     await call.quick(
         update_pull, context, call.subject, title=body.title, description=body.description, status=body.status
@@ -115,14 +105,7 @@ async def update(call: RepositoryCall) -> None:
 
 
 @PULLS.add(
-    "PUT",
-    _ONE + "/merge",
-    "mergePullRequest",
-    needs="write",
-    takes=MergeCreation,
-    body_required=False,
-    gives={200: MergeResult},
-    audited=True,
+    "PUT", _ONE + "/merge", "mergePullRequest", needs="write", takes=MergeCreation, body_required=False, audited=True
 )
 async def merge(call: RepositoryCall) -> MergeResult:
     """Merge the branch of an open pull request."""

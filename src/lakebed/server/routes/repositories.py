@@ -23,7 +23,7 @@ _ALL = "/repositories"
 _ONE = "/repositories/{repository}"
 
 
-@HOT.add("GET", _ONE, "getRepository", needs="read", gives={200: RepositoryRow})
+@HOT.add("GET", _ONE, "getRepository", needs="read")
 async def get_repository(call: RepositoryCall) -> RepositoryRow:
     """Get a repository."""
     context = await call.context()
@@ -58,14 +58,12 @@ async def list_repositories(call: RepositoryCall) -> Response:
     _ALL,
     "createRepository",
     needs="write",
-    takes=RepositoryCreation,
     gives={201: RepositoryRow},
     audited=True,
     parameters=(Parameter("bare", "Without a first commit and branches, to restore a dump into it.", kind="boolean"),),
 )
-async def create_repository(call: RepositoryCall) -> RepositoryRow:
+async def create_repository(call: RepositoryCall, body: RepositoryCreation) -> RepositoryRow:
     """Create a repository; its namespace is a folder of the server's storage, `local://folder`, or a URL inside it."""
-    body = await call.read(RepositoryCreation)
     if body.sample_data and (call.flag("bare") or body.read_only):
         raise InvalidRequest(
             "Sample data is a commit, which a bare or read-only repository does not take: leave sample_data out.",
@@ -105,49 +103,29 @@ def _check_namespace(namespace: str) -> None:
         )
 
 
-@REPOSITORIES.add(
-    "DELETE", _ONE, "deleteRepository", needs="admin", gives={204: None}, parameters=(FORCE,), audited=True
-)
+@REPOSITORIES.add("DELETE", _ONE, "deleteRepository", needs="admin", parameters=(FORCE,), audited=True)
 async def delete_repository(call: RepositoryCall) -> None:
     """Delete a repository with its contents."""
     force = call.flag("force")
     await call.quick(call.site.repositories.delete, call.path["repository"], force=force)
 
 
-@REPOSITORIES.add("GET", _ONE + "/metadata", "getRepositoryMetadata", needs="read", gives={200: dict[str, str]})
+@REPOSITORIES.add("GET", _ONE + "/metadata", "getRepositoryMetadata", needs="read")
 async def get_metadata(call: RepositoryCall) -> dict[str, str]:
     """Get the metadata of a repository."""
     context = await call.context()
     return context.record.metadata
 
 
-@REPOSITORIES.add(
-    "POST",
-    _ONE + "/metadata",
-    "setRepositoryMetadata",
-    needs="admin",
-    takes=RepositoryMetadataSet,
-    gives={204: None},
-    audited=True,
-)
-async def set_metadata(call: RepositoryCall) -> None:
+@REPOSITORIES.add("POST", _ONE + "/metadata", "setRepositoryMetadata", needs="admin", audited=True)
+async def set_metadata(call: RepositoryCall, body: RepositoryMetadataSet) -> None:
     """Add or change keys of the metadata of a repository."""
-    body = await call.read(RepositoryMetadataSet)
     context = await call.context()
     await call.quick(call.site.repositories.update_metadata, context.name, body.metadata)
 
 
-@REPOSITORIES.add(
-    "DELETE",
-    _ONE + "/metadata",
-    "deleteRepositoryMetadata",
-    needs="admin",
-    takes=RepositoryMetadataKeys,
-    gives={204: None},
-    audited=True,
-)
-async def delete_metadata(call: RepositoryCall) -> None:
+@REPOSITORIES.add("DELETE", _ONE + "/metadata", "deleteRepositoryMetadata", needs="admin", audited=True)
+async def delete_metadata(call: RepositoryCall, body: RepositoryMetadataKeys) -> None:
     """Delete keys of the metadata of a repository. Missing ones are ignored."""
-    body = await call.read(RepositoryMetadataKeys)
     context = await call.context()
     await call.quick(call.site.repositories.update_metadata, context.name, {}, removed=body.keys)

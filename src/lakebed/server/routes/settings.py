@@ -46,24 +46,19 @@ async def get_protection(call: RepositoryCall) -> Response:
     _PROTECTION,
     "setBranchProtectionRules",
     needs="admin",
-    takes=list[BranchProtectionRule],
-    gives={204: None},
     parameters=(Parameter("If-Match", "Only if the rules have this ETag.", place="header"),),
     statuses={"protection_moved": 412},
     audited=True,
 )
-async def set_protection(call: RepositoryCall) -> None:
+async def set_protection(call: RepositoryCall, body: list[BranchProtectionRule]) -> None:
     """Replace the patterns of protected branches."""
-    body = await call.read(list[BranchProtectionRule])
     context = await call.context()
     rules = tuple(map(ProtectionRule, dict.fromkeys(rule.pattern for rule in body)))  # `lakectl` may repeat one
     await call.quick(set_protected, context, rules, expected=call.etags(b"if-match"))
 
 
-@SETTINGS.add("GET", _RETENTION, "getGCRules", needs="read", gives={200: GarbageCollectionRules})
-@SETTINGS.add(
-    "GET", _OLD_RETENTION, "internalGetGarbageCollectionRules", needs="read", gives={200: GarbageCollectionRules}
-)
+@SETTINGS.add("GET", _RETENTION, "getGCRules", needs="read")
+@SETTINGS.add("GET", _OLD_RETENTION, "internalGetGarbageCollectionRules", needs="read")
 async def get_retention(call: RepositoryCall) -> GarbageCollectionRules:
     """Get how long objects of old commits are kept."""
     context = await call.context()
@@ -75,85 +70,42 @@ async def get_retention(call: RepositoryCall) -> GarbageCollectionRules:
     )
 
 
-@SETTINGS.add(
-    "PUT", _RETENTION, "setGCRules", needs="admin", takes=GarbageCollectionRules, gives={204: None}, audited=True
-)
-@SETTINGS.add(
-    "POST",
-    _OLD_RETENTION,
-    "internalSetGarbageCollectionRules",
-    needs="admin",
-    takes=GarbageCollectionRules,
-    gives={204: None},
-    audited=True,
-)
-async def set_retention(call: RepositoryCall) -> None:
+@SETTINGS.add("PUT", _RETENTION, "setGCRules", needs="admin", audited=True)
+@SETTINGS.add("POST", _OLD_RETENTION, "internalSetGarbageCollectionRules", needs="admin", audited=True)
+async def set_retention(call: RepositoryCall, body: GarbageCollectionRules) -> None:
     """Set how long objects of old commits are kept."""
-    body = await call.read(GarbageCollectionRules)
     context = await call.context()
     days = {rule.branch_id: rule.retention_days for rule in body.branches}
     await call.quick(store_retention, context, default_days=body.default_retention_days, branch_days=days)
 
 
-@SETTINGS.add("DELETE", _RETENTION, "deleteGCRules", needs="admin", gives={204: None}, audited=True)
-@SETTINGS.add(
-    "DELETE", _OLD_RETENTION, "internalDeleteGarbageCollectionRules", needs="admin", gives={204: None}, audited=True
-)
+@SETTINGS.add("DELETE", _RETENTION, "deleteGCRules", needs="admin", audited=True)
+@SETTINGS.add("DELETE", _OLD_RETENTION, "internalDeleteGarbageCollectionRules", needs="admin", audited=True)
 async def remove_retention(call: RepositoryCall) -> None:
     """Delete the retention rules: nothing expires."""
     context = await call.context()
     await call.quick(delete_retention, context)
 
 
-@SETTINGS.add(
-    "POST",
-    _OLD_PROTECTION,
-    "internalCreateBranchProtectionRule",
-    needs="admin",
-    takes=BranchProtectionPattern,
-    gives={204: None},
-    audited=True,
-)
-async def add_protection(call: RepositoryCall) -> None:
+@SETTINGS.add("POST", _OLD_PROTECTION, "internalCreateBranchProtectionRule", needs="admin", audited=True)
+async def add_protection(call: RepositoryCall, body: BranchProtectionPattern) -> None:
     """Protect the branches that a pattern matches."""
-    body = await call.read(BranchProtectionPattern)
     await call.quick(protect, await call.context(), body.pattern)
 
 
-@SETTINGS.add(
-    "DELETE",
-    _OLD_PROTECTION,
-    "internalDeleteBranchProtectionRule",
-    needs="admin",
-    takes=BranchProtectionPattern,
-    gives={204: None},
-    audited=True,
-)
-async def remove_protection(call: RepositoryCall) -> None:
+@SETTINGS.add("DELETE", _OLD_PROTECTION, "internalDeleteBranchProtectionRule", needs="admin", audited=True)
+async def remove_protection(call: RepositoryCall, body: BranchProtectionPattern) -> None:
     """Remove the protection of a pattern."""
-    body = await call.read(BranchProtectionPattern)
     await call.quick(unprotect, await call.context(), body.pattern)
 
 
-@SETTINGS.add(
-    "GET",
-    _OLD_PROTECTION + "/set_allowed",
-    "createBranchProtectionRulePreflight",
-    needs="admin",
-    gives={204: None},
-)
+@SETTINGS.add("GET", _OLD_PROTECTION + "/set_allowed", "createBranchProtectionRulePreflight", needs="admin")
 async def may_protect(call: RepositoryCall) -> None:
     """Check whether the caller may protect branches."""
     await call.context()
 
 
-@SETTINGS.add(
-    "GET",
-    _OLD_RETENTION + "/set_allowed",
-    "setGarbageCollectionRulesPreflight",
-    needs="admin",
-    gives={204: None},
-)
+@SETTINGS.add("GET", _OLD_RETENTION + "/set_allowed", "setGarbageCollectionRulesPreflight", needs="admin")
 async def may_retain(call: RepositoryCall) -> None:
     """Check whether the caller may set retention rules."""
     await call.context()

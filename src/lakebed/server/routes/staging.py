@@ -38,14 +38,7 @@ UPLOAD_PATH: Final = "/upload"
 _BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
 
 
-@STAGING.add(
-    "GET",
-    _BACKING,
-    "getPhysicalAddress",
-    needs="write",
-    gives={200: StagingLocation},
-    parameters=(OBJECT_PATH, PRESIGN),
-)
+@STAGING.add("GET", _BACKING, "getPhysicalAddress", needs="write", parameters=(OBJECT_PATH, PRESIGN))
 async def get_physical_address(call: RepositoryCall) -> StagingLocation:
     """Get a new address for an object's bytes and, with `presign`, a URL to put them to."""
     path = call.required("path")
@@ -71,21 +64,12 @@ async def get_physical_address(call: RepositoryCall) -> StagingLocation:
     return StagingLocation(context.store.url(address), url, expires_at_s)
 
 
-@STAGING.add(
-    "PUT",
-    _BACKING,
-    "linkPhysicalAddress",
-    needs="write",
-    takes=StagingMetadata,
-    gives={200: ObjectStats},
-    parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH),
-)
-async def link_physical_address(call: RepositoryCall) -> ObjectStats:
+@STAGING.add("PUT", _BACKING, "linkPhysicalAddress", needs="write", parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH))
+async def link_physical_address(call: RepositoryCall, body: StagingMetadata) -> ObjectStats:
     """Stage an object whose bytes were put to an address from getPhysicalAddress."""
     path = call.required("path")
     check_path(path, writing=True)
     condition = condition_of(call)
-    body = await call.read(StagingMetadata)
     context, branch = await call.context(force=bool(body.force)), call.path["branch"]
     call.check_link(context, body.staging.physical_address or "")
 

@@ -33,10 +33,9 @@ async def list_tags(call: RepositoryCall) -> Response:
     )
 
 
-@TAGS.add("POST", _ALL, "createTag", needs="write", takes=TagCreation, gives={201: Ref}, audited=True)
-async def create_tag(call: RepositoryCall) -> Ref:
+@TAGS.add("POST", _ALL, "createTag", needs="write", gives={201: Ref}, audited=True)
+async def create_tag(call: RepositoryCall, body: TagCreation) -> Ref:
     """Create a tag."""
-    body = await call.read(TagCreation)
     context = await call.context(force=bool(body.force))
     call.subject = body.id
     made = await call.heavy(_create, context, body.id, ref=body.ref, owner=call.committer)
@@ -48,7 +47,7 @@ def _create(context: RepositoryContext, name: str, *, ref: str, owner: str) -> s
     return actions.create_tag(context, name, commit_id=commit_id, owner=owner).commit_id
 
 
-@TAGS.add("GET", _ONE, "getTag", needs="read", gives={200: Ref})
+@TAGS.add("GET", _ONE, "getTag", needs="read")
 async def get_tag(call: RepositoryCall) -> Ref:
     """Get a tag."""
     context, name = await call.context(), call.path["tag"]
@@ -56,7 +55,7 @@ async def get_tag(call: RepositoryCall) -> Ref:
     return Ref(name, tag.commit_id)
 
 
-@TAGS.add("DELETE", _ONE, "deleteTag", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
+@TAGS.add("DELETE", _ONE, "deleteTag", needs="write", parameters=(FORCE,), audited=True)
 async def delete_tag(call: RepositoryCall) -> None:
     """Delete a tag."""
     name, committer = call.path["tag"], call.committer

@@ -98,10 +98,9 @@ async def list_users(call: RepositoryCall) -> Response:
     return await _list(call, "users")
 
 
-@USERS.add("POST", _ALL_USERS, "createUser", needs=_NEEDS, takes=UserCreation, gives={201: UserRow}, audited=True)
-async def create_user(call: RepositoryCall) -> UserRow:
+@USERS.add("POST", _ALL_USERS, "createUser", needs=_NEEDS, gives={201: UserRow}, audited=True)
+async def create_user(call: RepositoryCall, body: UserCreation) -> UserRow:
     """Create a user, who may do nothing yet."""
-    body = await call.read(UserCreation)
     if body.invite_user:
         raise InvalidRequest("The server sends no invitations: leave invite_user out.", kind="unsupported")
     call.subject = body.id
@@ -109,13 +108,13 @@ async def create_user(call: RepositoryCall) -> UserRow:
     return UserRow(body.id, user.created_at_ms // 1000, friendly_name=body.id)
 
 
-@USERS.add("GET", _USER, "getUser", needs=_NEEDS, gives={200: UserRow})
+@USERS.add("GET", _USER, "getUser", needs=_NEEDS)
 async def get_user(call: RepositoryCall) -> UserRow:
     """Get a user."""
     return _user_row(await call.quick(call.site.keys.identity.read), call.path["user"])
 
 
-@USERS.add("DELETE", _USER, "deleteUser", needs=_NEEDS, gives={204: None}, audited=True)
+@USERS.add("DELETE", _USER, "deleteUser", needs=_NEEDS, audited=True)
 async def delete_user(call: RepositoryCall) -> None:
     """Delete a user, with the user's access keys."""
     await call.quick(call.site.keys.delete_user, call.path["user"])
@@ -151,9 +150,7 @@ async def attach_to_user(call: RepositoryCall) -> None:
     await call.quick(call.site.keys.identity.attach, call.path["policy"], user=call.path["user"])
 
 
-@USERS.add(
-    "DELETE", _USER + "/policies/{policy}", "detachPolicyFromUser", needs=_NEEDS, gives={204: None}, audited=True
-)
+@USERS.add("DELETE", _USER + "/policies/{policy}", "detachPolicyFromUser", needs=_NEEDS, audited=True)
 async def detach_from_user(call: RepositoryCall) -> None:
     """Detach a policy from a user."""
     await call.quick(call.site.keys.identity.detach, call.path["policy"], user=call.path["user"])
@@ -192,20 +189,13 @@ async def create_credentials(call: RepositoryCall) -> CredentialsWithSecret:
     return CredentialsWithSecret(made.key.id, made.secret, made.key.created_at_ms // 1000)
 
 
-@USERS.add("GET", _USER + "/credentials/{access_key}", "getCredentials", needs=_NEEDS, gives={200: CredentialsRow})
+@USERS.add("GET", _USER + "/credentials/{access_key}", "getCredentials", needs=_NEEDS)
 async def get_credentials(call: RepositoryCall) -> CredentialsRow:
     """Get an access key of a user."""
     return _credentials_row(await call.quick(call.site.keys.get_of_user, call.path["user"], call.path["access_key"]))
 
 
-@USERS.add(
-    "DELETE",
-    _USER + "/credentials/{access_key}",
-    "deleteCredentials",
-    needs=_NEEDS,
-    gives={204: None},
-    audited=True,
-)
+@USERS.add("DELETE", _USER + "/credentials/{access_key}", "deleteCredentials", needs=_NEEDS, audited=True)
 async def delete_credentials(call: RepositoryCall) -> None:
     """Delete an access key of a user, and its tokens."""
     await call.quick(call.site.keys.revoke_of_user, call.path["user"], call.path["access_key"])
@@ -220,22 +210,21 @@ async def list_groups(call: RepositoryCall) -> Response:
     return await _list(call, "groups")
 
 
-@USERS.add("POST", _ALL_GROUPS, "createGroup", needs=_NEEDS, takes=GroupCreation, gives={201: GroupRow}, audited=True)
-async def create_group(call: RepositoryCall) -> GroupRow:
+@USERS.add("POST", _ALL_GROUPS, "createGroup", needs=_NEEDS, gives={201: GroupRow}, audited=True)
+async def create_group(call: RepositoryCall, body: GroupCreation) -> GroupRow:
     """Create a group without members and policies."""
-    body = await call.read(GroupCreation)
     call.subject = body.id
     group = await call.quick(call.site.keys.identity.create_group, body.id, description=body.description or "")
     return GroupRow(body.id, body.id, group.description, group.created_at_ms // 1000)
 
 
-@USERS.add("GET", _GROUP, "getGroup", needs=_NEEDS, gives={200: GroupRow})
+@USERS.add("GET", _GROUP, "getGroup", needs=_NEEDS)
 async def get_group(call: RepositoryCall) -> GroupRow:
     """Get a group."""
     return _group_row(await call.quick(call.site.keys.identity.read), call.path["group"])
 
 
-@USERS.add("DELETE", _GROUP, "deleteGroup", needs=_NEEDS, gives={204: None}, audited=True)
+@USERS.add("DELETE", _GROUP, "deleteGroup", needs=_NEEDS, audited=True)
 async def delete_group(call: RepositoryCall) -> None:
     """Delete a group; its members stay users."""
     await call.quick(call.site.keys.identity.delete_group, call.path["group"])
@@ -254,7 +243,7 @@ async def add_member(call: RepositoryCall) -> None:
     await _set_member(call, is_member=True)
 
 
-@USERS.add("DELETE", _GROUP + "/members/{user}", "deleteGroupMembership", needs=_NEEDS, gives={204: None}, audited=True)
+@USERS.add("DELETE", _GROUP + "/members/{user}", "deleteGroupMembership", needs=_NEEDS, audited=True)
 async def remove_member(call: RepositoryCall) -> None:
     """Take a user out of a group."""
     await _set_member(call, is_member=False)
@@ -274,7 +263,7 @@ async def list_group_policies(call: RepositoryCall) -> Response:
     return await _list(call, "policies", identity.group(call.path["group"]).policies)
 
 
-@USERS.add("GET", _GROUP + "/acl", "getGroupACL", needs=_NEEDS, gives={200: GroupAcl})
+@USERS.add("GET", _GROUP + "/acl", "getGroupACL", needs=_NEEDS)
 async def get_acl(call: RepositoryCall) -> GroupAcl:
     """Get the word for what the members of a group may do; 404 if its policies are those of no word."""
     group = call.path["group"]
@@ -285,10 +274,9 @@ async def get_acl(call: RepositoryCall) -> GroupAcl:
     raise NotFound(f"The group {group!r} has policies that no word stands for: list them.", kind="no_acl")
 
 
-@USERS.add("POST", _GROUP + "/acl", "setGroupACL", needs=_NEEDS, takes=GroupAcl, gives={201: None}, audited=True)
-async def set_acl(call: RepositoryCall) -> None:
+@USERS.add("POST", _GROUP + "/acl", "setGroupACL", needs=_NEEDS, gives={201: None}, audited=True)
+async def set_acl(call: RepositoryCall, body: GroupAcl) -> None:
     """Replace the policies of a group by those that a word stands for."""
-    body = await call.read(GroupAcl)
     policies = BUILT_IN_GROUPS[_GROUPS_OF_WORDS[body.permission]]
     await call.quick(call.site.keys.identity.set_policies, call.path["group"], policies)
 
@@ -299,9 +287,7 @@ async def attach_to_group(call: RepositoryCall) -> None:
     await call.quick(call.site.keys.identity.attach, call.path["policy"], group=call.path["group"])
 
 
-@USERS.add(
-    "DELETE", _GROUP + "/policies/{policy}", "detachPolicyFromGroup", needs=_NEEDS, gives={204: None}, audited=True
-)
+@USERS.add("DELETE", _GROUP + "/policies/{policy}", "detachPolicyFromGroup", needs=_NEEDS, audited=True)
 async def detach_from_group(call: RepositoryCall) -> None:
     """Detach a policy from a group."""
     await call.quick(call.site.keys.identity.detach, call.path["policy"], group=call.path["group"])
@@ -316,25 +302,24 @@ async def list_policies(call: RepositoryCall) -> Response:
     return await _list(call, "policies")
 
 
-@USERS.add("POST", _ALL_POLICIES, "createPolicy", needs=_NEEDS, takes=PolicyBody, gives={201: PolicyBody}, audited=True)
-async def create_policy(call: RepositoryCall) -> PolicyBody:
+@USERS.add("POST", _ALL_POLICIES, "createPolicy", needs=_NEEDS, gives={201: PolicyBody}, audited=True)
+async def create_policy(call: RepositoryCall, body: PolicyBody) -> PolicyBody:
     """Create a policy. What could not be enforced is refused."""
-    body = await call.read(PolicyBody)
     call.subject = body.id
     policy = await call.quick(call.site.keys.identity.create_policy, body.id, _statements(body))
     return _with_statements(body.id, policy)
 
 
-@USERS.add("GET", _POLICY, "getPolicy", needs=_NEEDS, gives={200: PolicyBody})
+@USERS.add("GET", _POLICY, "getPolicy", needs=_NEEDS)
 async def get_policy(call: RepositoryCall) -> PolicyBody:
     """Get a policy."""
     return _policy_row(await call.quick(call.site.keys.identity.read), call.path["policy"])
 
 
-@USERS.add("PUT", _POLICY, "updatePolicy", needs=_NEEDS, takes=PolicyBody, gives={200: PolicyBody}, audited=True)
-async def update_policy(call: RepositoryCall) -> PolicyBody:
+@USERS.add("PUT", _POLICY, "updatePolicy", needs=_NEEDS, audited=True)
+async def update_policy(call: RepositoryCall, body: PolicyBody) -> PolicyBody:
     """Replace the statements of a policy."""
-    body, name = await call.read(PolicyBody), call.path["policy"]
+    name = call.path["policy"]
     if body.id != name:
         raise InvalidRequest(
             f"The body is of the policy {body.id!r}, and the path names {name!r}: a policy keeps its name.",
@@ -344,7 +329,7 @@ async def update_policy(call: RepositoryCall) -> PolicyBody:
     return _with_statements(name, policy)
 
 
-@USERS.add("DELETE", _POLICY, "deletePolicy", needs=_NEEDS, gives={204: None}, audited=True)
+@USERS.add("DELETE", _POLICY, "deletePolicy", needs=_NEEDS, audited=True)
 async def delete_policy(call: RepositoryCall) -> None:
     """Delete a policy, and detach it from all users and groups."""
     await call.quick(call.site.keys.identity.delete_policy, call.path["policy"])

@@ -140,7 +140,6 @@ class PutLine(msgspec.Struct, frozen=True):
     "verbPut",
     needs="write",
     takes=bytes,
-    gives={200: Entry | None},
     parameters=(_BRANCH, Parameter("only_ask", "Only check whether the object would be accepted.", kind="boolean")),
 )
 async def put(call: RepositoryCall) -> Entry | None:
@@ -253,7 +252,6 @@ def _find_entry(context: RepositoryContext, ref: str, path: str, address: str | 
     "verbStageMany",
     needs="write",
     takes=list[StageRow],
-    gives={200: int},
     parameters=(_BRANCH,),
     audited=True,
 )
