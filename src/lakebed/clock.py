@@ -11,15 +11,12 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Unix time in milliseconds, UTC."""
-        ...
 
     def monotonic_s(self) -> float:
         """Seconds from an arbitrary start; monotonic."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Return after at least `seconds`."""
-        ...
 
 
 _SLEEP_S_MAX = 1e9

@@ -34,11 +34,9 @@ class Condition(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Release, wait for a notification or `timeout` seconds, take again; False after a timeout."""
-        ...
 
     def notify_all(self) -> None:
         """Wake every waiter."""
-        ...
 
 
 class Pool(Protocol):
@@ -46,11 +44,9 @@ class Pool(Protocol):
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Results in the order of `items`; the first error is raised where its result would be."""
-        ...
 
     def close(self) -> None:
         """Wait for running calls and release the workers."""
-        ...
 
 
 class Runtime(Protocol):
@@ -58,18 +54,15 @@ class Runtime(Protocol):
 
     def lock(self) -> AbstractContextManager[Any]:
         """A mutual-exclusion lock, not reentrant."""
-        ...
 
     def condition(self, lock: AbstractContextManager[Any] | None = None) -> Condition:
         """A condition on a lock of this runtime, by default on one of its own.
 
         Several conditions may share one lock; a hot path takes the lock itself, which is cheaper than the condition.
         """
-        ...
 
     def pool(self, worker_count_max: int) -> Pool:
         """A pool of at most `worker_count_max` workers."""
-        ...
 
     def spawn(
         self, function: Callable[[], None], *, name: str, stop: Callable[[], None] | None = None
@@ -80,7 +73,6 @@ class Runtime(Protocol):
             stop: makes `function` return soon, without waiting for it. The end of the interpreter calls it and waits
                 for the thread, for at most `exiting.WAIT_MAX_S`; afterwards, and without it, the thread is abandoned.
         """
-        ...
 
 
 class _ThreadPool:

@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.errors import (
-    AlreadyExists,
-    Closed,
-    Conflict,
-    Corruption,
-    Fenced,
-    InternalError,
-    InvalidRequest,
-    LakebedError,
-    NotFound,
-    OutcomeUnknown,
-    Rejected,
-    Unavailable,
-    UnsupportedFormat,
-)
+from lakebed import errors
+from lakebed.errors import LakebedError
 
 
 class Exit(Exception):
@@ -54,18 +41,18 @@ MEANINGS: Final = {
 }
 
 _BY_ERROR: Final[tuple[tuple[type[LakebedError], int], ...]] = (
-    (InvalidRequest, USAGE),
-    (NotFound, NOT_FOUND),
-    (AlreadyExists, CONFLICT),
-    (Conflict, CONFLICT),
-    (Fenced, CONFLICT),
-    (Closed, CONFLICT),
-    (Corruption, FAULTY),
-    (UnsupportedFormat, FAULTY),
-    (Unavailable, UNAVAILABLE),
-    (OutcomeUnknown, UNAVAILABLE),
-    (Rejected, REJECTED),
-    (InternalError, BUG),
+    (errors.InvalidRequest, USAGE),
+    (errors.NotFound, NOT_FOUND),
+    (errors.AlreadyExists, CONFLICT),
+    (errors.Conflict, CONFLICT),
+    (errors.Fenced, CONFLICT),
+    (errors.Closed, CONFLICT),
+    (errors.Corruption, FAULTY),
+    (errors.UnsupportedFormat, FAULTY),
+    (errors.Unavailable, UNAVAILABLE),
+    (errors.OutcomeUnknown, UNAVAILABLE),
+    (errors.Rejected, REJECTED),
+    (errors.InternalError, BUG),
 )
 
 

@@ -8,14 +8,7 @@ from lakebed.cli import exits, json_output, output
 from lakebed.cli.arguments import duration
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
-from lakebed.cli.kv_context import (
-    SHORT_LIVED,
-    DatabaseCommand,
-    DatabaseLake,
-    database_at,
-    names_of,
-    url_of,
-)
+from lakebed.cli.kv_context import SHORT_LIVED, DatabaseCommand, DatabaseLake, database_at, names_of, url_of
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.collect import Collection, Collector

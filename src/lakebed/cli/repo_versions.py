@@ -9,14 +9,7 @@ from lakebed.cli import json_output, output
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.repo_checks import check_change, check_clean
-from lakebed.cli.repo_context import (
-    BranchName,
-    ObjectPath,
-    Reference,
-    RepositoryCommand,
-    of_commit,
-    print_differences,
-)
+from lakebed.cli.repo_context import BranchName, ObjectPath, Reference, RepositoryCommand, of_commit, print_differences
 from lakebed.errors import InvalidRequest
 from lakebed.texts import utc
 

@@ -88,27 +88,21 @@ class LedgerReads(Protocol):
 
     def tenants(self) -> Iterable[TenantRecord]:
         """Every tenant, also those being deleted."""
-        ...
 
     def tenant(self, tenant: str, *, fresh: bool = False) -> TenantRecord:
         """A tenant as it is, with `fresh`. Raises `NotFound`."""
-        ...
 
     def tasks(self) -> Iterable[CollectTask]:
         """Everything that is to be collected."""
-        ...
 
     def tasks_of(self, tenant: str) -> Iterable[CollectTask]:
         """What is to be collected of a tenant."""
-        ...
 
     def floor(self, tenant: str) -> Floor | None:
         """Of a tenant that was deleted."""
-        ...
 
     def finished(self, tenant: str, txn: int) -> Transaction | None:
         """A finished transaction."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

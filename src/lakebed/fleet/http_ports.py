@@ -60,15 +60,7 @@ from lakebed.fleet.ports import (
     TimelineInfo,
     TransactionList,
 )
-from lakebed.http.asking import (
-    REPLY_S,
-    REPLY_S_MAX,
-    Servers,
-    check_endpoint,
-    error_of,
-    quote_segment,
-    read_reply,
-)
+from lakebed.http.asking import REPLY_S, REPLY_S_MAX, Servers, check_endpoint, error_of, quote_segment, read_reply
 from lakebed.runtime import Environment
 
 T = TypeVar("T")

@@ -180,11 +180,9 @@ class ControlPort(Protocol):
 
     def register(self, node: NodeRecord) -> None:
         """Make a node known, with a new incarnation. Raises `Conflict` (``node_decommissioned``)."""
-        ...
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Say that a node is alive."""
-        ...
 
     def attached(self, report: NodeReport) -> list[Location]:
         """What a node has, asked after each start of its process.
@@ -195,15 +193,12 @@ class ControlPort(Protocol):
         node registered with before, because the exclusive lock on that local state shows that no older process of the
         node writes any more.
         """
-        ...
 
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
         """Decide a batch; tenants are independent, answers are in the order of the requests."""
-        ...
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
         """Acknowledge rejections; a batch as in `commit`."""
-        ...
 
 
 # ---- clients and operators to node
@@ -278,18 +273,15 @@ class NodePort(Protocol):
         A location that the node has already is a no-op. With `READER`, a newer `Location.base` is the next manifest to
         follow. Raises `Conflict` (``stale_generation``).
         """
-        ...
 
     def locations(self) -> list[Held]:
         """Every tenant that the node has. The control plane compares it with the ledger, and sends what differs.
 
         Asked when a node is first heard, and every half minute. Cost: 1 request, from memory.
         """
-        ...
 
     def timelines(self, tenant: str) -> list[TimelineInfo]:
         """The timelines of a tenant here, with what is not committed yet."""
-        ...
 
     def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
         """Make a change and commit it; returns when the commit was granted.
@@ -297,17 +289,14 @@ class NodePort(Protocol):
         Raises `AlreadyExists` (``timeline_exists``), `NotFound`, `InvalidRequest` (``below_cutoff``,
         ``lsn_not_committed``, ``timeline_in_use``, ``read_only``), `Unavailable`.
         """
-        ...
 
     def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
         """The value of a key at an LSN (None: the newest ingested, but at least `at_least`, which is waited for)."""
-        ...
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
     ) -> FoundMany:
         """As `get`, of many keys at one LSN, in the order asked."""
-        ...
 
     def scan(
         self,
@@ -324,19 +313,15 @@ class NodePort(Protocol):
         At least one batch, which may be empty. The metadata of its schema has ``lsn``, as digits: a client continues
         there when the node is lost while it reads.
         """
-        ...
 
     def checkpoint(self, tenant: str) -> int:
         """Flush and commit what is ingested; the committed transaction's id."""
-        ...
 
     def compact(self, tenant: str, timeline: str) -> None:
         """Merge all files of a timeline into one run; committed with the next commit."""
-        ...
 
     def lag(self, tenant: str) -> dict[str, int]:
         """Rows in the log that are not ingested, by timeline id."""
-        ...
 
 
 # ---- clients and operators to control plane
@@ -420,77 +405,60 @@ class OperatorPort(Protocol):
 
     def address(self) -> FleetAddress:
         """Where storage and log are (``GET /v1/fleet``)."""
-        ...
 
     def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:
         """Make a tenant and attach it; `policy` None: the defaults.
 
         Raises `AlreadyExists` (``tenant_exists``), `InvalidRequest`.
         """
-        ...
 
     def delete_tenant(self, tenant: str) -> None:
         """Detach a tenant and delete all its objects and its logs; when it returns, no client can write to it.
 
         Raises `NotFound` (``tenant_not_found``).
         """
-        ...
 
     def tenants(self) -> list[TenantRecord]:
         """All tenants, by name."""
-        ...
 
     def tenant(self, tenant: str) -> TenantRecord:
         """One tenant. Raises `NotFound` (``tenant_not_found``)."""
-        ...
 
     def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
         """Replace a tenant's settings."""
-        ...
 
     def route(self, tenant: str) -> Route:
         """Where a tenant is. When it shows that a name has moved, no client writes to what had the name before.
 
         Raises `NotFound` (``tenant_not_found``), also of a tenant that is being deleted.
         """
-        ...
 
     def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
         """Hand a change to the tenant's preferred node. Raises as `NodePort.change`."""
-        ...
 
     def manifest(self, tenant: str) -> Manifest:
         """The last committed manifest, read from the store."""
-        ...
 
     def transactions(self, tenant: str) -> TransactionList:
         """The transactions of a tenant."""
-        ...
 
     def nodes(self) -> list[NodeStatus]:
         """All nodes."""
-        ...
 
     def migrate(self, tenant: str, node: str) -> None:
         """Begin to move a tenant to a node, without downtime. Returns at once; `tenant` shows the relocation."""
-        ...
 
     def attach_reader(self, tenant: str, node: str) -> None:
         """Attach a tenant to a further node, read-only."""
-        ...
 
     def drain(self, node: str, *, undo: bool = False) -> None:
         """Move all tenants off a node, one by one; or let it have tenants again, and move them back."""
-        ...
 
     def decommission(self, node: str) -> None:
         """The node will never write again (its credentials are revoked): acknowledge its transactions for it."""
-        ...
 
     def force_ack(self, tenant: str, txn: int) -> AckReply:
         """Acknowledge one rejected transaction for its node. The node must not be able to write any more."""
-        ...
 
     def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
         """Events with their positions, oldest first, behind a position."""
-        ...

@@ -45,7 +45,6 @@ class Owned(Protocol):
 
     def close(self) -> None:
         """Give it back."""
-        ...
 
 
 T = TypeVar("T", bound=Owned)

@@ -18,14 +18,7 @@ from lakebed.objects.port import ObjectMeta
 from lakebed.table.files.external import bucket_folders_below, is_marked, owner_of, roots_of
 from lakebed.table.files.placement import Placement
 from lakebed.table.iceberg.avro_files import decode_list
-from lakebed.table.model.layout import (
-    Layout,
-    parse_changelog,
-    parse_derived,
-    parse_schema,
-    parse_snapshot,
-    parse_tag,
-)
+from lakebed.table.model.layout import Layout, parse_changelog, parse_derived, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.table import Table
 
 

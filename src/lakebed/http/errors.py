@@ -13,21 +13,8 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from lakebed.errors import (
-    AlreadyExists,
-    Closed,
-    Conflict,
-    Corruption,
-    Fenced,
-    InternalError,
-    InvalidRequest,
-    LakebedError,
-    NotFound,
-    OutcomeUnknown,
-    Rejected,
-    Unavailable,
-    UnsupportedFormat,
-)
+from lakebed import errors
+from lakebed.errors import Corruption, InternalError, InvalidRequest, LakebedError, UnsupportedFormat
 from lakebed.http.asking import CLASS_HEADER, KIND_HEADER
 from lakebed.http.ranges import content_range
 from lakebed.http.replies import json
@@ -46,14 +33,14 @@ _BY_KIND: Final[dict[str, int]] = {
 
 _BY_CLASS: Final[tuple[tuple[type[LakebedError], int], ...]] = (
     (InvalidRequest, 400),
-    (NotFound, 404),
-    (AlreadyExists, 409),
-    (Conflict, 409),
-    (Rejected, 409),
-    (Fenced, 503),
-    (Closed, 503),
-    (Unavailable, 503),
-    (OutcomeUnknown, 503),
+    (errors.NotFound, 404),
+    (errors.AlreadyExists, 409),
+    (errors.Conflict, 409),
+    (errors.Rejected, 409),
+    (errors.Fenced, 503),
+    (errors.Closed, 503),
+    (errors.Unavailable, 503),
+    (errors.OutcomeUnknown, 503),
     (Corruption, 500),
     (UnsupportedFormat, 500),
     (InternalError, 500),

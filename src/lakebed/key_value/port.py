@@ -51,11 +51,9 @@ class KeyValueSnapshot(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None if it has none. Raises `InvalidRequest`, `Closed`."""
-        ...
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """The values of many keys, in the order asked; they may repeat. Raises as `get`."""
-        ...
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of ``[start, end)``, keys ascending, read as they are asked for.
@@ -67,15 +65,12 @@ class KeyValueSnapshot(Protocol):
         Raises `InvalidRequest`, `Closed`; while it is read also `Unavailable`. A range that ends before it starts is
         empty. A scan that is read after the snapshot was closed may end with `Closed`.
         """
-        ...
 
     def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
         """The same rows as batches of `PAIR_SCHEMA`, none of them empty."""
-        ...
 
     def close(self) -> None:
         """Release the moment. Closing twice is a no-op."""
-        ...
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +104,6 @@ class KeyValue(Protocol):
 
         Raises `InvalidRequest` for an invalid key.
         """
-        ...
 
     def peek(self, key: bytes) -> bytes | None:
         """The value of a key as this process knows it, None if it has none.
@@ -117,11 +111,9 @@ class KeyValue(Protocol):
         At least as new as every write by this handle that succeeded; maybe not durable yet, or overtaken by another
         process. For what a conditional write checks later. Raises `InvalidRequest`.
         """
-        ...
 
     def snapshot(self) -> KeyValueSnapshot:
         """Everything as it is at one moment during the call, durable and unchanging."""
-        ...
 
     def set(self, key: bytes, value: bytes) -> None:
         """Give a key a value. Raises `InvalidRequest`. Cost: as `write`."""
@@ -160,22 +152,18 @@ class KeyValue(Protocol):
             Conflict: kind ``unexpected_value``, ``key=`` is one that differs; nothing was written.
             InvalidRequest: a key or value is invalid, or all together are more than `WRITE_BYTES_MAX`.
         """
-        ...
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
         """As `write` with many puts, given as two columns of one length: Arrow binary arrays, or sequences of bytes."""
-        ...
 
     def maintain(self) -> None:
         """Reclaim unused space; to be called now and then, in the background.
 
         Changes nothing that can be read. Cost: the implementation says; it may take seconds.
         """
-        ...
 
     def close(self) -> None:
         """Close the store; what was acknowledged is durable. Closing twice is a no-op."""
-        ...
 
 
 class Change(NamedTuple):

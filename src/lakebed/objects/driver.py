@@ -27,22 +27,18 @@ class Upload(Protocol):
     @property
     def request_count(self) -> int:
         """Requests made so far, as far as the driver knows."""
-        ...
 
     def write(self, part: memoryview) -> None:
         """Append bytes; the caller may reuse them after the call."""
-        ...
 
     def finish(self) -> None:
         """Make the object visible, replacing an existing one; with create-only raise `AlreadyExists` instead.
 
         After an error the upload must still be abandoned.
         """
-        ...
 
     def abandon(self) -> None:
         """Discard the upload; nothing visible is left."""
-        ...
 
 
 class Driver(Protocol):
@@ -51,35 +47,28 @@ class Driver(Protocol):
     @property
     def root_url(self) -> str:
         """URL of the root, without credentials and final slash."""
-        ...
 
     @property
     def metrics_label(self) -> str:
         """The store's label in exported metrics: scheme and bucket, never a path (there would be too many)."""
-        ...
 
     @property
     def is_remote(self) -> bool:
         """Whether requests use a network: then concurrency and bytes in flight are bounded."""
-        ...
 
     @property
     def delete_batch_count_max(self) -> int:
         """Paths that one DELETE request takes."""
-        ...
 
     @property
     def range_gap_bytes_max(self) -> int:
         """The largest gap between two ranges that is read, because another request would take longer."""
-        ...
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
         """One GET."""
-        ...
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """One GET for each of `ranges`, which are already coalesced."""
-        ...
 
     def map(self, path: str) -> Buffer | None:
         """One object in memory without reading it; None where that is not possible."""
@@ -87,11 +76,9 @@ class Driver(Protocol):
 
     def head(self, path: str) -> ObjectMeta:
         """One HEAD."""
-        ...
 
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
         """One PUT of a one-dimensional byte view."""
-        ...
 
     def put_each(self, objects: Sequence[tuple[str, memoryview]], *, durable: bool) -> None:
         """Create-only PUTs, all of them durable together if that is asked for."""
@@ -102,32 +89,24 @@ class Driver(Protocol):
 
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> Upload:
         """Begin an object of unknown size, which replaces an existing one, or with create-only fails."""
-        ...
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
         """Objects below a folder in order, one LIST a page; the last page may be empty."""
-        ...
 
     def list_level(self, prefix: str) -> Listing:
         """One level below a folder, in order."""
-        ...
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
         """One DELETE of at most `delete_batch_count_max` paths; missing ones are fine."""
-        ...
 
     def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
         """One COPY that replaces its target; create-only of stores of this machine, never of remote ones."""
-        ...
 
     def sync(self, paths: Sequence[str]) -> None:
         """Make objects that others wrote durable; a no-op where every write is durable."""
-        ...
 
     def url(self, path: str) -> str:
         """URL of an object, for another engine."""
-        ...
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
         """A URL with its own permission."""
-        ...

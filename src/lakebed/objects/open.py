@@ -33,7 +33,6 @@ class OpensElsewhere(Protocol):
         A root of the same kind of storage is opened with this store's storage options, any other one with the vendor's
         environment variables. Raises as `open_store`. Cost: no request.
         """
-        ...
 
 
 def open_store(

@@ -81,7 +81,6 @@ class ObjectStore(Protocol):
     @property
     def root_url(self) -> str:
         """The URL of this store's root, without credentials and without final slash."""
-        ...
 
     @property
     def is_versioned(self) -> bool:
@@ -90,7 +89,6 @@ class ObjectStore(Protocol):
         True in a branch of a repository: a deletion frees no bytes by itself, and every unneeded object adds a
         difference between versions, so hints are better not written. False for an ordinary store.
         """
-        ...
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         """Read an object (a read-only buffer; ``memoryview(x)``, ``pa.py_buffer(x)`` and ``bytes(x)`` work).
@@ -100,14 +98,12 @@ class ObjectStore(Protocol):
             InvalidRequest: the range starts past the end or is empty.
         Cost: 1 GET.
         """
-        ...
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Read several ranges of one object, in the given order; close ones are read together.
 
         Cost: 1 GET a joined range.
         """
-        ...
 
     def map(self, path: str) -> Buffer | None:
         """Map an object into memory, if the store is a folder of this machine and can; None: read it by ranges.
@@ -121,7 +117,6 @@ class ObjectStore(Protocol):
 
     def head(self, path: str) -> ObjectMeta:
         """Return size and time of one object. Raises `NotFound`. Cost: 1 HEAD."""
-        ...
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """Write one whole object.
@@ -135,7 +130,6 @@ class ObjectStore(Protocol):
             Unavailable, OutcomeUnknown: the store failed; with OutcomeUnknown the object may exist.
         Cost: 1 PUT.
         """
-        ...
 
     def put_each(self, objects: Sequence[tuple[str, Buffer]]) -> None:
         """Write several small objects, each create-only, all of which survive power loss when this returns.
@@ -172,7 +166,6 @@ class ObjectStore(Protocol):
             Unavailable: the store failed; the iterator is consumed, so only single parts are retried.
         Cost: a body of at most one part 1 PUT; else a PUT a part, and 2 more (Azure: 1); ``create_only`` 1 HEAD.
         """
-        ...
 
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
@@ -185,7 +178,6 @@ class ObjectStore(Protocol):
             NotFound, InvalidRequest: as `get`.
         Cost: 1 GET a chunk, when the chunk is requested; without a range 1 HEAD.
         """
-        ...
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
         """List the objects below a folder, at any depth, lazily, in lexicographic order of their UTF-8 path.
@@ -193,15 +185,12 @@ class ObjectStore(Protocol):
         ``prefix`` is a folder (whole segments; ``""`` is the root); a missing folder lists nothing.
         ``start_after`` is a full path, exclusive. Cost: 1 LIST a 1000 names.
         """
-        ...
 
     def list_with_delimiter(self, prefix: str = "") -> Listing:
         """List one level below a folder. Cost: 1 LIST a 1000 names."""
-        ...
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects; deleting a missing one is a no-op. Deletions survive power loss. Cost: 1 DELETE a 1000."""
-        ...
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """Copy one object inside the store.
@@ -209,7 +198,6 @@ class ObjectStore(Protocol):
         Raises `NotFound`, and `AlreadyExists` with ``create_only``. Cost: 1 COPY; with ``create_only``, which most
         vendors lack for copies, 1 GET + 1 PUT in a bucket.
         """
-        ...
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make objects that another engine wrote in place durable, as if put with ``durable=True``.
@@ -217,20 +205,15 @@ class ObjectStore(Protocol):
         Raises `NotFound` for a missing one. Cost: on local folders one fsync a file and one a folder; elsewhere, and in
         a store opened with ``durable=False``, nothing.
         """
-        ...
 
     def url(self, path: str) -> str:
         """Return the object's URL, for another engine. It contains no credential."""
-        ...
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
         """Return a URL with an expiring permission. `InvalidRequest` where the vendor has none."""
-        ...
 
     def sub(self, prefix: str) -> ObjectStore:
         """Return a view of one folder that cannot leave it. It shares counters and limits with this store."""
-        ...
 
     def count(self) -> AbstractContextManager[RequestCounts]:
         """Count requests made inside the ``with`` block, by this store and its sub-stores, from all threads."""
-        ...

@@ -66,7 +66,6 @@ class StorageClock(Protocol):
 
     def storage_ms(self) -> int:
         """The time of the storage, in Unix milliseconds."""
-        ...
 
 
 def store_time_ms(store: ObjectStore, *, environment: Environment) -> int:

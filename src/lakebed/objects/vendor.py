@@ -22,14 +22,7 @@ from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 from typing_extensions import Buffer
 
-from lakebed.errors import (
-    InternalError,
-    InvalidRequest,
-    LakebedError,
-    NotFound,
-    OutcomeUnknown,
-    Unavailable,
-)
+from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.driver import Driver
 from lakebed.objects.limits import StoreLimits
 from lakebed.objects.memory import absent, exists_error

@@ -17,15 +17,7 @@ from typing import Final
 import msgspec
 
 from lakebed.decoding import decode_json
-from lakebed.errors import (
-    AlreadyExists,
-    Conflict,
-    Corruption,
-    NotFound,
-    OutcomeUnknown,
-    Unavailable,
-    UnsupportedFormat,
-)
+from lakebed.errors import AlreadyExists, Conflict, Corruption, NotFound, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.fleet.layout import OWNER_PATH
 from lakebed.fleet.ledger import Ledger
 from lakebed.ids import new_uuid

@@ -37,23 +37,18 @@ class ManagedLog(Protocol):
 
     def create(self, timeline: str, *, after: int = 0) -> None:
         """Begin a timeline; again is a no-op."""
-        ...
 
     def prune(self, timeline: str, through: int) -> None:
         """Delete the records up to an LSN. Raises `NotFound`: it was dropped."""
-        ...
 
     def seal(self, timeline: str) -> int:
         """Let no append succeed any more; again is a no-op. Raises `NotFound`: it was dropped, or never created."""
-        ...
 
     def drop(self, timeline: str) -> None:
         """Delete a timeline's records, so that it is never created again; again is a no-op."""
-        ...
 
     def close(self) -> None:
         """Release connections and threads; again is a no-op."""
-        ...
 
 
 class Events:

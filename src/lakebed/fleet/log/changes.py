@@ -14,23 +14,9 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from lakebed.errors import LakebedError
-from lakebed.fleet.log.port import (
-    log_ends_before,
-    lsn_conflict,
-    timeline_exists,
-    timeline_not_found,
-    timeline_sealed,
-)
+from lakebed.fleet.log.port import log_ends_before, lsn_conflict, timeline_exists, timeline_not_found, timeline_sealed
 from lakebed.fleet.log.record import End, encode_log_record, mark_of
-from lakebed.fleet.log.timeline import (
-    Keys,
-    Timeline,
-    encode_horizon,
-    encode_tail,
-    id_bytes,
-    new_timeline,
-    prunable,
-)
+from lakebed.fleet.log.timeline import Keys, Timeline, encode_horizon, encode_tail, id_bytes, new_timeline, prunable
 from lakebed.fleet.model import LogMark
 from lakebed.key_value.port import KeyValueSnapshot
 

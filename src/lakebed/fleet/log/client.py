@@ -15,15 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import (
-    Closed,
-    Fenced,
-    InternalError,
-    InvalidRequest,
-    LakebedError,
-    OutcomeUnknown,
-    Unavailable,
-)
+from lakebed.errors import Closed, Fenced, InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.append_batches import AppendBatches, Waiting
 from lakebed.fleet.log.bodies import (
     API,

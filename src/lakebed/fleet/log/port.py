@@ -91,7 +91,6 @@ class Log(Protocol):
             AlreadyExists: ``timeline_exists``: it was begun at another LSN.
             NotFound: ``timeline_not_found``: it was dropped.
         """
-        ...
 
     def append(self, timeline: str, rows: pa.RecordBatch, *, write_id: str, expected: int | None = None) -> int:
         """Add rows at the end of a timeline, durably, as one record.
@@ -112,7 +111,6 @@ class Log(Protocol):
                 will not be made. (One that was made before the seal is answered by its write id, as always.)
             InvalidRequest: the rows, or one of them, cannot be appended: the kind says why.
         """
-        ...
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
         """Whole records behind an LSN, in order, without a hole; none if there are none.
@@ -127,7 +125,6 @@ class Log(Protocol):
             Corruption: ``log_forked``, with ``last=``: the timeline ends before `after`, so it has lost records. A
                 record is damaged.
         """
-        ...
 
     def wait(self, timeline: str, after: int, *, timeout_s: float) -> int:
         """The last LSN, as soon as it is another one than `after`; after `timeout_s` seconds as it is."""
@@ -139,7 +136,6 @@ class Log(Protocol):
 
         Timelines that are not there are left out. Empty after `timeout_s` seconds, which are at most `WAIT_S_MAX`.
         """
-        ...
 
     def prune(self, timeline: str, through: int) -> None:
         """Forget the records up to an LSN. A record that ends behind it stays whole. Done already: do nothing.
@@ -151,7 +147,6 @@ class Log(Protocol):
         Raises:
             Corruption: ``log_forked``: the timeline ends before `through`, so it has lost records.
         """
-        ...
 
     def seal(self, timeline: str) -> int:
         """End a timeline: no append succeeds from now on. What it has stays readable. Sealed already: do nothing.
@@ -159,19 +154,15 @@ class Log(Protocol):
         Returns:
             The last LSN, for ever.
         """
-        ...
 
     def drop(self, timeline: str) -> None:
         """Delete a timeline with all its records, and keep a mark that it was. Dropped already: do nothing."""
-        ...
 
     def bounds(self, timeline: str) -> LogBounds:
         """The first and last LSN."""
-        ...
 
     def close(self) -> None:
         """Release connections and threads. Closing twice is a no-op."""
-        ...
 
 
 def rows_of(keys: Sequence[bytes], values: Sequence[bytes | None]) -> pa.RecordBatch:

@@ -19,13 +19,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from lakebed.errors import (
-    Conflict,
-    InternalError,
-    LakebedError,
-    NotFound,
-    Unavailable,
-)
+from lakebed.errors import Conflict, InternalError, LakebedError, NotFound, Unavailable
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.manifest import decode_manifest, decode_referenced
 from lakebed.fleet.model import AttachmentMode, Manifest, ManifestRef, TimelineIndex, first_manifest

@@ -20,26 +20,12 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from lakebed.backoff import Backoff, Pauses
-from lakebed.errors import (
-    Closed,
-    Conflict,
-    Corruption,
-    InvalidRequest,
-    LakebedError,
-    OutcomeUnknown,
-    Unavailable,
-)
+from lakebed.errors import Closed, Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.layout import check_name
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.machine import check_policy
 from lakebed.fleet.model import AttachmentMode, NodeRecord, TimelineIndex
-from lakebed.fleet.node.attached import (
-    AttachedTenant,
-    TenantState,
-    commit_pending,
-    not_attached,
-    stale_generation,
-)
+from lakebed.fleet.node.attached import AttachedTenant, TenantState, commit_pending, not_attached, stale_generation
 from lakebed.fleet.node.bodies import Utilization
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.local import LocalState

@@ -30,11 +30,9 @@ class Owner(Protocol):
     @property
     def transaction(self) -> OpenTransaction | None:
         """The open transaction; None: nothing may be written."""
-        ...
 
     def note_path(self, file_id: str, path: str) -> None:
         """A new file is at this path."""
-        ...
 
 
 class GrantedPublisher:

@@ -60,24 +60,18 @@ class StoreAdapter(Protocol):
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
         """Return a store's line in the list of all; None for a store of which only a tombstone is left."""
-        ...
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
         """Return the bytes of all objects in a store's folder. Cost: 1 LIST a thousand objects."""
-        ...
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Return a store's readable versions, oldest first."""
-        ...
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Return what keeps versions of a store alive, with the bytes that each pin alone holds, where known."""
-        ...
 
     def why(self, lake: Stores, path: str) -> Explanation | None:
         """Explain an object, by its path in the lake; None when it is in no store of the kind."""
-        ...
 
     def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
         """Delete what is no longer needed in all stores of the kind. Return one report a deleting step."""
-        ...

@@ -87,7 +87,6 @@ class Subtraction(Protocol):
             ranges: every range whose objects are needed, once, with a metarange that has it.
             staged: ULIDs that staged entries name.
         """
-        ...
 
 
 def subtract_here(

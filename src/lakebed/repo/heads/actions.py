@@ -250,12 +250,7 @@ def _body(context: RepositoryContext, occasion: Occasion, action: Action, hook: 
     )
 
 
-def _around(
-    context: RepositoryContext,
-    occasion: Occasion,
-    after: ActionEvent,
-    change: Callable[[], T],
-) -> T:
+def _around(context: RepositoryContext, occasion: Occasion, after: ActionEvent, change: Callable[[], T]) -> T:
     run_before(context, occasion)
     made = change()
     run_after(context, replace(occasion, event=after))

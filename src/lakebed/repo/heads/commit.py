@@ -18,13 +18,7 @@ from lakebed.log import logger
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.heads import actions
-from lakebed.repo.heads.heads import (
-    CommitWithId,
-    Move,
-    Plan,
-    SealedBranch,
-    move_branch,
-)
+from lakebed.repo.heads.heads import CommitWithId, Move, Plan, SealedBranch, move_branch
 from lakebed.repo.model.model import ROWS_SCHEMA, TOMBSTONE, Commit, MetarangeRef
 from lakebed.repo.model.names import check_path, check_prefix
 from lakebed.repo.model.rows import Interval, join_intervals, prefix_range

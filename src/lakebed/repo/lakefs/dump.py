@@ -38,13 +38,7 @@ from lakebed.repo.lakefs.messages import (
     encode_lakefs_reference,
     lakefs_commit_id,
 )
-from lakebed.repo.lakefs.metaranges import (
-    MANIFEST_PATH,
-    RefsDump,
-    hash_properties,
-    hash_rows,
-    lakefs_range_path,
-)
+from lakebed.repo.lakefs.metaranges import MANIFEST_PATH, RefsDump, hash_properties, hash_rows, lakefs_range_path
 from lakebed.repo.lakefs.sstable_writer import encode_sstable
 from lakebed.repo.model.entry import decode_entry
 from lakebed.repo.model.layout import LAKEFS_FOLDER

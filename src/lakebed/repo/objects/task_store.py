@@ -41,7 +41,6 @@ class EntryStore(Protocol):
         Cost: 1 snapshot of the key-value store, 1 read a staging token for all paths together, and the ranges that may
         hold them; through a server 1 request for up to 100,000 paths.
         """
-        ...
 
     def stage_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:
         """Give many paths their entries in one atomic change; the bytes are there already.
@@ -53,7 +52,6 @@ class EntryStore(Protocol):
             Unavailable, OutcomeUnknown: see `ObjectStore.put`; staging the same entries again is harmless.
         Cost: 1 write of the key-value store; through a server 1 request.
         """
-        ...
 
     def for_tasks(self, *, writes: bool = False) -> TaskStore:
         """What tasks read and upload with; to be pickled.
@@ -65,11 +63,9 @@ class EntryStore(Protocol):
             NotFound: the branch is gone.
             InvalidRequest: it shows a commit, or is protected, and `writes`.
         """
-        ...
 
     def inside_url(self) -> str | None:
         """The URL below which uploads are, for engines that read objects themselves; None: out of reach."""
-        ...
 
 
 class ObjectBytes(Protocol):
@@ -78,19 +74,15 @@ class ObjectBytes(Protocol):
     @property
     def url(self) -> str:
         """Of the place, for error messages."""
-        ...
 
     def read(self, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
         """The bytes of an entry, or a range of them. Raises `NotFound` when they are gone. Cost: 1 GET."""
-        ...
 
     def read_ranges(self, path: str, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Several ranges, in the order asked. Raises as `read`. Cost: at most 1 GET a range."""
-        ...
 
     def upload(self, body: Buffer | Iterable[Buffer]) -> Entry:
         """Store bytes under a new address. Cost: as `lakebed.repo.objects.data.upload`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

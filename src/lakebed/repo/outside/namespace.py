@@ -21,12 +21,7 @@ from lakebed.objects.create_once import create_once
 from lakebed.objects.path import check_path, parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import is_probe, probe_create_only
-from lakebed.repo.model.layout import (
-    CLOCK_PATH,
-    LAKEFS_FOLDER,
-    MARKER_PATH,
-    made_ulid,
-)
+from lakebed.repo.model.layout import CLOCK_PATH, LAKEFS_FOLDER, MARKER_PATH, made_ulid
 from lakebed.runtime import Environment
 
 REPOSITORY_SUFFIX: Final = ".repo"

@@ -15,13 +15,7 @@ from lakebed.errors import NotFound
 from lakebed.ids import new_uuid
 from lakebed.repo.model.options import DAY_MS
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.records.records import (
-    decode_record,
-    encode_record,
-    read_records,
-    replace_record,
-    write_unique,
-)
+from lakebed.repo.records.records import decode_record, encode_record, read_records, replace_record, write_unique
 
 TaskKind = Literal["dump", "restore"]
 

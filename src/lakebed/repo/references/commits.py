@@ -32,7 +32,6 @@ class Records(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """The record, or None."""
-        ...
 
 
 def commit_id(commit: Commit) -> str:

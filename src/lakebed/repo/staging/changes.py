@@ -121,7 +121,4 @@ def changes_of(context: RepositoryContext, snapshot: KeyValueSnapshot, tokens: S
 
     Cost: none until the rows are read; they can be read more than once.
     """
-    return Changes(
-        clears=clears_of(tokens),
-        rows=lambda: overlay(token_sources(context, snapshot, tokens)),
-    )
+    return Changes(clears=clears_of(tokens), rows=lambda: overlay(token_sources(context, snapshot, tokens)))

@@ -62,89 +62,69 @@ class ReferenceObjects(Protocol):
     @property
     def url(self) -> str:
         """Of the reference."""
-        ...
 
     @property
     def environment(self) -> Environment:
         """Clock and randomness."""
-        ...
 
     @property
     def is_streaming(self) -> bool:
         """Whether `stream` works; else objects are streamed by ranges."""
-        ...
 
     def stat(self, path: str) -> Entry:
         """The entry of a path."""
-        ...
 
     def entries(self, paths: Sequence[str]) -> list[Entry | None]:
         """The entries of paths, all of one moment."""
-        ...
 
     def rows(self, prefix: str, *, after: str = "", delimiter: str = "") -> Iterator[Listed]:
         """Objects and common prefixes, in the order of paths, lazily."""
-        ...
 
     def read(self, path: str, *, byte_range: ByteRange | None) -> Buffer:
         """An object's bytes."""
-        ...
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Several ranges of an object, all of one moment; at least one range."""
-        ...
 
     def stream(self, path: str, *, byte_range: ByteRange | None, chunk_bytes: int) -> Iterator[Buffer]:
         """An object's bytes in chunks, all of one moment."""
-        ...
 
     def check_writable(self, path: str | None = None) -> None:
         """Raise what a write would raise before bytes are uploaded.
 
         Raises `InvalidRequest`: ``read_only``, ``protected_branch``, ``reserved_path``, ...
         """
-        ...
 
     def put(self, path: str, body: Buffer, *, only_if_absent: bool) -> None:
         """Upload and stage an object."""
-        ...
 
     def put_stream(self, path: str, chunks: Iterable[Buffer], *, only_if_absent: bool) -> int:
         """The same for chunks; the size in bytes."""
-        ...
 
     def stage_many(self, entries: Sequence[tuple[str, Entry]]) -> None:
         """Stage objects whose bytes are there, in one atomic change."""
-        ...
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """Stage tombstones."""
-        ...
 
     def copy(self, source: str, path: str, *, only_if_absent: bool) -> None:
         """Copy an object, its bytes included."""
-        ...
 
     def object_url(self, entry: Entry) -> str:
         """The URL of an entry's bytes."""
-        ...
 
     def signed_url(self, path: str, *, expires_in_s: int) -> str:
         """A URL that anyone may read for a while."""
-        ...
 
     def storage_ms(self) -> int:
         """The time of the repository's storage, behind a server that of the server, in Unix milliseconds."""
-        ...
 
     def task_bytes(self, folder: str, *, writes: bool) -> ObjectBytes:
         """What tasks of a job read and upload with."""
-        ...
 
     @property
     def inside_url(self) -> str | None:
         """See `EntryStore.inside_url`."""
-        ...
 
 
 class BranchStore(ObjectStore, EntryStore):

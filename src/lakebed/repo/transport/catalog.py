@@ -65,45 +65,35 @@ class Catalog(Protocol):
     @property
     def url(self) -> str:
         """Of the storage, or of the server."""
-        ...
 
     @property
     def local(self) -> LocalCatalog:
         """The owner of the records. Raises `InvalidRequest` (``not_over_http``) when a server owns them."""
-        ...
 
     @property
     def access_keys(self) -> RemoteAccessKeys:
         """The access keys of the server. Raises `InvalidRequest` (``no_server``) when this process owns the records."""
-        ...
 
     def call(self, verb: CatalogVerb[R]) -> R:
         """Run a verb."""
-        ...
 
     def create(self, verb: CreateRepository) -> Transport:
         """Make a repository."""
-        ...
 
     def repository(self, name: str) -> Transport:
         """A repository by name."""
-        ...
 
     def exists(self, name: str) -> bool:
         """Whether there is a repository of this name."""
-        ...
 
     def repositories(self, verb: ListRepositories, *, amount: int | None) -> Iterator[Transport]:
         """Repositories in the order of their names, lazily, at most so many; None: all."""
-        ...
 
     def delete(self, name: str, *, force: bool) -> None:
         """Delete a repository."""
-        ...
 
     def close(self) -> None:
         """Close what the catalog has opened."""
-        ...
 
 
 class LocalCatalog(Catalog):

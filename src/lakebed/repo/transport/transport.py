@@ -44,17 +44,14 @@ class Transport(Protocol):
     @property
     def facts(self) -> RepositoryFacts:
         """What the repository was when it was opened. Cost: no request."""
-        ...
 
     @property
     def url(self) -> str:
         """Of the repository: its storage, or its place on a server."""
-        ...
 
     @property
     def context(self) -> RepositoryContext:
         """What verbs run on. Raises `InvalidRequest` (``not_over_http``) when a server has it."""
-        ...
 
     def call(self, verb: Verb[R], **local: Any) -> R:
         """Run a verb.
@@ -63,27 +60,21 @@ class Transport(Protocol):
             local: further arguments of its `run`, which cannot travel: over HTTP ``progress`` is not called, and
                 ``storage_options`` are refused.
         """
-        ...
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
         """The rows of a list, lazily, at most so many; None: all. Cost: over HTTP 1 request a page; of a log 1 more."""
-        ...
 
     def commit_id(self, branch: str) -> str:
         """The id of the commit at a branch's head. Cost: 1 read of the key-value store."""
-        ...
 
     def view(self, ref: str) -> AbstractContextManager[View]:
         """What a reference shows at one moment. Cost: 1 snapshot and about 3 reads of the key-value store."""
-        ...
 
     def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
         """An object's bytes, or a range of them. Cost: `stat` and 1 GET."""
-        ...
 
     def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
         """An object's bytes in chunks. Memory: one chunk."""
-        ...
 
     def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
         """The bytes that an entry of a path named when it was looked up. Cost: 1 GET.
@@ -93,7 +84,6 @@ class Transport(Protocol):
             Conflict: kind ``object_changed``: over HTTP, the path of an imported object has another entry now.
             InvalidRequest: kind ``invalid_range``.
         """
-        ...
 
     def put(
         self,
@@ -106,23 +96,18 @@ class Transport(Protocol):
         only_if_absent: bool,
     ) -> Entry:
         """Upload and stage an object. Cost: 1 PUT and 1 write of the key-value store; over HTTP of a large body 2."""
-        ...
 
     def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
         """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
-        ...
 
     def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
         """Upload an object's bytes, and stage nothing. Cost: 1 PUT; over HTTP of a large body 2 requests."""
-        ...
 
     def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
         """Stage objects whose bytes are there. Cost: 1 write, about 3 us an entry; over HTTP 150 bytes an entry."""
-        ...
 
     def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
         """An object store of a reference; `writes`: of a branch, to be written too. Cost: over HTTP 1 or 2 requests."""
-        ...
 
 
 class OverTransport:

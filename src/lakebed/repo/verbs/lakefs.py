@@ -15,14 +15,7 @@ from lakebed.repo.verbs.message import Verb, look_first, verb
 
 
 @look_first
-@verb(
-    "restore_refs",
-    role="write",
-    effort="long",
-    gives=RestoreReport,
-    changes=("url",),
-    author="committer",
-)
+@verb("restore_refs", role="write", effort="long", gives=RestoreReport, changes=("url",), author="committer")
 class RestoreRefs(Verb[RestoreReport], frozen=True, kw_only=True):
     """Make the commits, branches and tags of a dump of lakeFS those of a bare repository.
 

@@ -69,14 +69,7 @@ class DeleteBranch(Verb[None], frozen=True, kw_only=True):
 
 
 @look_first
-@verb(
-    "undelete_branch",
-    role="write",
-    effort="compute",
-    gives=None,
-    changes=("name",),
-    author="committer",
-)
+@verb("undelete_branch", role="write", effort="compute", gives=None, changes=("name",), author="committer")
 class UndeleteBranch(Verb[None], frozen=True, kw_only=True):
     """Bring a deleted branch back at the commit it had."""
 

@@ -40,19 +40,15 @@ class Owner(Protocol):
     @property
     def url(self) -> str:
         """Of the storage."""
-        ...
 
     def contexts(self, *, prefix: str = "", after: str | None = None) -> Iterator[RepositoryContext]:
         """All repositories, by name."""
-        ...
 
     def record_of_catalog(self) -> CatalogRecord:
         """The identity of the catalog."""
-        ...
 
     def check_free(self, name: str, folder: str) -> None:
         """Refuse a name or folder that is taken."""
-        ...
 
     def store_new(
         self,
@@ -64,19 +60,15 @@ class Owner(Protocol):
         bare: bool = False,
     ) -> RepositoryContext:
         """Record a repository."""
-        ...
 
     def race_error(self, operation: str) -> Conflict:
         """The error of too many lost races."""
-        ...
 
     def change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
         """Replace metadata by a function of it."""
-        ...
 
     def deleted(self) -> tuple[DeletedRepository, ...]:
         """Deleted repositories."""
-        ...
 
 
 class CatalogVerb(Described, Generic[R], frozen=True):

@@ -63,14 +63,7 @@ async def list_databases(call: RepositoryCall) -> Response:
     return await call.quick(read)
 
 
-@ROUTES.add(
-    "POST",
-    DATABASES,
-    "paimonCreateDatabase",
-    needs="write",
-    gives={200: None},
-    audited=True,
-)
+@ROUTES.add("POST", DATABASES, "paimonCreateDatabase", needs="write", gives={200: None}, audited=True)
 async def create_database(call: RepositoryCall, body: DatabaseCreation) -> Response:
     """Create a database."""
     catalog = catalog_of(call)

@@ -29,14 +29,7 @@ from lakebed.table.model.row_kinds import (
     UPDATE_BEFORE_KIND,
 )
 from lakebed.table.model.types import arrow_schema
-from lakebed.table.read.read import (
-    ONE_SHOT_BYTES_MAX,
-    ReadPlan,
-    merge_windows,
-    read_split,
-    read_unmerged,
-    sequences_of,
-)
+from lakebed.table.read.read import ONE_SHOT_BYTES_MAX, ReadPlan, merge_windows, read_split, read_unmerged, sequences_of
 from lakebed.table.read.row_diff import diff_buckets, diff_splits
 
 ROW_KIND_COLUMN = "_row_kind"

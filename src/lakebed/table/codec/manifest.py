@@ -41,14 +41,7 @@ from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows
 from lakebed.table.codec.ragged import I64, one_array
 from lakebed.table.codec.row_codes import first_and_last, row_codes
 from lakebed.table.codec.stats import compute_stats
-from lakebed.table.model.model import (
-    COMMIT_SNAPSHOT_UNKNOWN,
-    BucketChange,
-    DataFile,
-    ManifestMeta,
-    Stats,
-    TableSchema,
-)
+from lakebed.table.model.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats, TableSchema
 from lakebed.texts import LONG_MAX
 
 ADD: Final = 0

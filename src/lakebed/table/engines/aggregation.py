@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.engines.field_options import ColumnFunction, function_of, is_true
 from lakebed.table.engines.key_rows import MergedKeys, before_deletes, merge_rows, several
-from lakebed.table.engines.merge import Codes, KeyGroups, Mask
+from lakebed.table.engines.merge import KeyGroups
 from lakebed.table.engines.option_names import IGNORE_RETRACT, PREFIX, option_error
 from lakebed.table.engines.sequence import SequenceOrder, sequence_order
 from lakebed.table.model.model import TableSchema
@@ -85,12 +85,6 @@ class Aggregation(MergeEngine):
     def drops_deletes(self) -> bool:
         return self.removes and self.order is None
 
-    def optional(self, given: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
-    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
         is_several, every = several(rows, groups)
         if self.removes:
@@ -103,11 +97,3 @@ class Aggregation(MergeEngine):
             return None if function is None else function.values(rows.column(name), key_rows)
 
         return merge_rows(rows, groups, is_several, every, keys, value_of)
-
-    def survivors(
-        self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None
-    ) -> list[Mask | None] | None:
-        return None
-
-    def wins(self, theirs: Numbers, ours: Numbers) -> Mask:
-        raise AssertionError("asked only where increments are compared")

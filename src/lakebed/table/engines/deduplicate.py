@@ -54,12 +54,6 @@ class Deduplicate(MergeEngine):
     def increments(self) -> Increments:
         return Increments.CURRENT if self.order is None else Increments.COMPARED
 
-    def optional(self, given: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
-    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
         return rows.take(pa.array(groups.last))
 

@@ -70,7 +70,8 @@ class MergeEngine(Protocol):
         """The engine of a table. Raises `InvalidRequest`: options that contradict each other or the schema."""
 
     def optional(self, given: frozenset[str]) -> frozenset[str]:
-        """Columns that rows with the columns `given` may lack: nulls there change no value."""
+        """Columns that rows with the columns `given` may lack: nulls there change no value; by default none."""
+        return frozenset()
 
     @property
     def order(self) -> SequenceOrder | None:
@@ -101,6 +102,7 @@ class MergeEngine(Protocol):
 
     def columns(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns without which `merge` cannot give `wanted`, besides these, the key and the columns of `order`."""
+        return frozenset()
 
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
         """One row a key, in key order.
@@ -129,6 +131,8 @@ class MergeEngine(Protocol):
         Returns:
             For each run a mask of its rows, or None when all its rows survive.
         """
+        return None
 
     def wins(self, theirs: npt.NDArray[np.int64], ours: npt.NDArray[np.int64]) -> Mask:
         """For each pair of sequences whether the row of the first survives; asked for `Increments.COMPARED` only."""
+        raise AssertionError("asked only where increments are compared")

@@ -59,12 +59,6 @@ class FirstRow(MergeEngine):
     def merges_apart(self, *, with_deletes: bool) -> bool:
         return True
 
-    def optional(self, given: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
-    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
         is_several, key_rows = several(rows, groups)
         if key_rows.retracts.any() and not self.ignores:

@@ -33,7 +33,7 @@ from lakebed.table.engines.field_options import (
     sequence_groups,
 )
 from lakebed.table.engines.key_rows import NONE, KeyRows, MergedKeys, before_deletes, merge_rows, several
-from lakebed.table.engines.merge import Codes, KeyGroups, Mask, Positions, encode_keys
+from lakebed.table.engines.merge import KeyGroups, Positions, encode_keys
 from lakebed.table.engines.option_names import DEFAULT_FUNCTION, PREFIX, option_error
 from lakebed.table.engines.sequence import SequenceOrder, sequence_order
 from lakebed.table.model.model import TableSchema
@@ -142,14 +142,6 @@ class PartialUpdate(MergeEngine):
             "'true' to apply them.",
             kind="unsupported_delete",
         )
-
-    def survivors(
-        self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None
-    ) -> list[Mask | None] | None:
-        return None
-
-    def wins(self, theirs: Numbers, ours: Numbers) -> Mask:
-        raise AssertionError("asked only where increments are compared")
 
 
 @dataclass(frozen=True, slots=True)

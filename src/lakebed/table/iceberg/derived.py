@@ -31,31 +31,24 @@ class Derived(Protocol):
 
     def path(self, source: str, name: str) -> str:
         """What an object that is derived from the table's object at `source` is called here. Pure."""
-        ...
 
     def size_of(self, path: str) -> int | None:
         """Size in bytes; None: the object has to be made."""
-        ...
 
     def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
         """The size in bytes of an object, which is made when there is none."""
-        ...
 
     def get(self, path: str) -> Buffer:
         """An object that `size_of` knows. Cost: 1 GET."""
-        ...
 
     def url(self, path: str) -> str:
         """Where clients find an object that `ensure` or `size_of` knows."""
-        ...
 
     def urls_of_files(self, paths: Sequence[str]) -> list[str]:
         """Where clients find files of the table, by their paths in it. Raises `NotFound`."""
-        ...
 
     def forget_many(self) -> None:
         """Drop what is kept of objects that may be gone, once it is much."""
-        ...
 
 
 class DerivedObjects:

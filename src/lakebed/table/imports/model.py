@@ -26,7 +26,6 @@ class RowReader(Protocol):
         Args:
             store: any store; files elsewhere are opened with its settings.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

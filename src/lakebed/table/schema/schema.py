@@ -21,12 +21,7 @@ from typing_extensions import Buffer
 from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.table.engines.option_names import check_listed_columns, refuse_named, with_renamed
-from lakebed.table.engines.registry import (
-    check_defined,
-    option_prefixes,
-    refuse_change_of_marking,
-    with_checked_engine,
-)
+from lakebed.table.engines.registry import check_defined, option_prefixes, refuse_change_of_marking, with_checked_engine
 from lakebed.table.engines.sequence import check_sequence
 from lakebed.table.model.external_paths import ExternalPaths
 from lakebed.table.model.model import DataField, TableSchema
