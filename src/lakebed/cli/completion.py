@@ -47,7 +47,6 @@ complete -o default -F %(complete_func)s %(prog_name)s
 """
 
     def source(self) -> str:
-        """The script."""
         return ShellComplete.source(self)  # without asking an installed bash for its version
 
     def get_completion_args(self) -> tuple[list[str], str]:

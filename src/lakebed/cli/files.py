@@ -99,18 +99,15 @@ class _Watched:
         self._progress = progress
 
     def read(self, size: int = -1) -> bytes:
-        """As a file's, and a call of the progress."""
         block = self._file.read(size)
         self._progress(Loaded(min(self._file.tell(), self._size_bytes), self._size_bytes))
         return block
 
     def close(self) -> None:
-        """As a file's."""
         self._file.close()
 
     @property
     def closed(self) -> bool:
-        """As a file's."""
         return self._file.closed
 
 

@@ -38,12 +38,10 @@ class _Formatter(click.HelpFormatter):
     """Writes a page for a terminal of any width, and breaks lines at spaces only: options and variables are names."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        """Write the usage line."""
         first, *more = layout.wrap(f"Usage: {prog} {args}", self.width - _USAGE_INDENT)
         self.write("\n".join([first, *(" " * _USAGE_INDENT + line for line in more)]) + "\n")
 
     def write_text(self, text: str) -> None:
-        """Write paragraphs."""
         indent = " " * self.current_indent
         lines = layout.wrap(text, self.width - len(indent))
         self.write("".join(f"{indent}{line}".rstrip() + "\n" for line in lines))

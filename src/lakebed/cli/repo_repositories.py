@@ -139,7 +139,6 @@ class Collect(Deletion, RepositoryCommand, name="collect", frees_space=True):
 
 
 def _facts(repository: Repository) -> dict[str, Any]:
-    """A repository's facts."""
     return {
         "name": repository.name,
         "default_branch": repository.default_branch,

@@ -41,7 +41,6 @@ class _Guarded(io.RawIOBase):
         return os.isatty(self._number)
 
     def writable(self) -> bool:
-        """It is."""
         return True
 
     def write(self, block: Any, /) -> int:

@@ -6,8 +6,6 @@ Format (version 1, JSON, DO NOT CHANGE)::
 
 Invariants: it has no secret. It is a hint: the control plane that started last wrote it, and may be gone. A client that
 gets no answer there says how to start one.
-
-Does not know: HTTP.
 """
 
 from __future__ import annotations

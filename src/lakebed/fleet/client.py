@@ -3,8 +3,6 @@
 Owns: the handle that `lake.tenant(name)` returns. It is a `lakebed.reclaim.versioned.Versioned` store: a version is a
 committed transaction that changed the timeline ``main`` (`lakebed.fleet.state`). Reading and writing rows is in
 `lakebed.fleet.timeline`.
-
-Does not know: HTTP; where control plane and log are.
 """
 
 from __future__ import annotations

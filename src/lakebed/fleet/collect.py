@@ -152,7 +152,6 @@ class _Tally:
     deleted_bytes: int = 0
 
     def add(self, codes: npt.NDArray[np.int8], page: _Page) -> None:
-        """Count one page."""
         self.counts += np.bincount(codes, minlength=len(_REASONS))
         self.sizes += np.bincount(codes, weights=page.sizes, minlength=len(_REASONS)).astype(np.int64)
         for code in np.unique(codes):

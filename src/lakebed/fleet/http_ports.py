@@ -3,8 +3,6 @@
 Owns: `Asker`, which sends requests to one part of the fleet at one or several URLs, and `HttpControl`. A call whose
 repetition gives the same answer is retried, within bounds, when no process answered it; errors come back as they were
 raised. Invariants: the token is in no error, log or `repr`.
-
-Does not know: what the parts do.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ same write; batches over independent tenants, which share one write; bounded ret
 that this process knows last, and the write checks it: a change costs no read. An answer that changes nothing is decided
 again from the store before it is given. `OutcomeUnknown` is settled by reading: the port resolves the write before it
 answers, so a record that is the one written was written, and any other is decided anew.
-
-Does not know: which step follows which, or who asks.
 """
 
 from __future__ import annotations

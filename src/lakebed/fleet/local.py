@@ -6,8 +6,6 @@ id and never by its name; a restarted part has the port it had before, so that t
 the log last, because nodes commit when they end. When this process is killed, the parts end by themselves
 (`lakebed.fleet.together`). What may be secret is in the environment of a part and not in its command, which every user
 of the machine can list: URLs of ledger and log, and `FleetSettings.variables`.
-
-Does not know: what the parts do.
 """
 
 from __future__ import annotations

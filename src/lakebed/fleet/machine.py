@@ -11,8 +11,6 @@ Invariants:
 - At most one attachment a node; while no relocation runs, at most one may commit.
 - A timeline that has lost its name, by a restore or deletion, is to be sealed by the same step.
 - A reply that was lost is given again: `commit` and `ack` answer from the finished transaction (`done/`).
-
-Does not know: the ledger, nodes' health, time other than its arguments.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Owns: the messages. Every call is synchronous, and raises `Unavailable` (it had no effect), `OutcomeUnknown` (its reply
 was lost: ask again, with the same arguments; the answer is the same) or the errors that it names.
-
-Does not know: HTTP, ledgers, engines.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Owns: `Router`, which calls the node that the control plane names, retries a cal
 and failovers. Invariants: a call ends with its result, with an error that a retry cannot mend, or, after
 `ClientOptions.retry_s`, with one `Unavailable` (``tenant_unavailable``) that says what the last attempt met. While
 the control plane is away, the last route is used.
-
-Does not know: keys, timelines' contents, the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the three services of a fleet share: one token for all callers, the routes of the process, and how it runs.
 
 Owns: `FleetSite` and `FleetCall`, which control plane, node and log extend; `ServiceSettings`; `run_service` and
-`start_service`. Does not know: what is served.
+`start_service`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A *version* of a tenant is a committed transaction that changed its timeline `MA
 transaction that only branched, pinned or merged files is no version. A version can be read while its LSN can: on the
 timeline itself, from its cutoff on, or through a pin or branch at that LSN. Other states are named
 ``<timeline>@<LSN>``.
-
-Does not know: where these records come from, or how rows are read.
 """
 
 from __future__ import annotations

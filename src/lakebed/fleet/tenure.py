@@ -6,8 +6,6 @@ answered questions for its health, and does not any more. A wrong verdict costs 
 its owner before. Invariants: only `close` ends the thread. A step that fails is reported and tried again; an error that
 no code foresees is reported with its traceback. Nothing is handed over: the next owner reads all state from what it
 opens.
-
-Does not know: what is owned.
 """
 
 from __future__ import annotations

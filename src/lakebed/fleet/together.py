@@ -5,8 +5,6 @@ Owns: the locks of the folder of a local fleet, and the watch of a part over its
 inherit the open file. The system releases a lock when the last process that has the file open is gone, however it
 ended. So a second fleet on the folder is refused, and a fleet that follows a killed one knows when its parts are gone.
 Invariant: no process is known by its id here, because ids are used again.
-
-Does not know: what the parts do.
 """
 
 from __future__ import annotations

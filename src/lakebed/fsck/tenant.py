@@ -134,7 +134,6 @@ class _Check:
 
 
 def _paths_of(state: TenantState) -> set[str]:
-    """Every path that a state consists of."""
     named = {
         _path(state.name, timeline, file) for timeline in state.manifest.timelines for file in timeline.files.files()
     }

@@ -10,8 +10,6 @@ Invariants:
 - A warehouse of another client is opened unchanged; the first table that lakebed creates in it adds the marker.
 - The store is probed before the first marker, at the lake's root: one that ignores create-only puts is refused.
 - One create-only put, of its first schema, creates a table and decides races.
-
-Does not know: how a store keeps its versions.
 """
 
 from __future__ import annotations
@@ -288,7 +286,6 @@ class Lake(Stores):
     # ---- inside
 
     def _existing(self, name: TableName, *, if_not_exists: bool) -> Table:
-        """Return an existing table, or raise `AlreadyExists`."""
         if if_not_exists:
             return self.table(str(name))
         raise AlreadyExists(

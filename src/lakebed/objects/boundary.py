@@ -145,7 +145,6 @@ class Boundary:
         return isinstance(marker, Marker) and number in marker.winners and marker.winners[number] != write_id
 
     def _find_passing(self, number: int) -> Marker | Literal["open", "forgotten"]:
-        """Return the marker that passed a number."""
         place, marker = self.newest()
         if marker.below <= number:
             return "open"

@@ -325,11 +325,9 @@ class _StagedFile(io.BufferedIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """As a file's."""
         return self._body.write(data)
 
     def tell(self) -> int:
-        """As a file's."""
         return self._body.tell()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

@@ -555,7 +555,6 @@ def _no_signer(message: str) -> InvalidRequest:
 
 
 def _is_id(text: str) -> bool:
-    """Whether a text may be an id."""
     return 0 < len(text) <= _ID_CHARACTERS_MAX and text.isascii()
 
 

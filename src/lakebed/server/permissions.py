@@ -279,7 +279,6 @@ def _is_action(patterns: Iterable[str], action: str) -> bool:
 
 
 def _is_named(statements: Iterable[tuple[tuple[str, ...], tuple[str, ...]]], action: str, resource: str) -> bool:
-    """Whether one of some statements is about an action on a resource."""
     return any(
         _is_action(actions, action) and any(_matches(pattern, resource) for pattern in resources)
         for actions, resources in statements

@@ -88,5 +88,4 @@ def _tables_of(plan: Any) -> frozenset[str]:
 
 
 def _items(sequence: Any) -> Iterator[Any]:
-    """The items of a Scala sequence."""
     return (sequence.apply(number) for number in range(sequence.size()))

@@ -6,8 +6,6 @@ and take it for garbage.
 Format (version 1, JSON, DO NOT CHANGE)::
 
     {"format": 1, "ledger": "0d9c8a52-..."}
-
-Does not know: what the ledger or the storage has else.
 """
 
 from __future__ import annotations

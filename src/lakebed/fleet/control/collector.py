@@ -5,8 +5,6 @@ commit made unneeded, no LIST; after a settle time, after holds of older states,
 deadlist that is deleted one commit later has been executed). A rejected one: its prefix is listed and deleted, and once
 more after a settle time. The task in the ledger goes last, so a crash at any moment repeats the work; a missing object
 is normal.
-
-Does not know: how a deadlist came about.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Owns: attaching tenants whose node is gone, and telling nodes what they have. Every step looks at the ledger first and
 changes nothing when there is nothing to do, so it may be repeated, and another process may continue it. Nothing that it
 remembers is needed: it is what is due soonest; a scan of the ledger finds all of it again.
-
-Does not know: why a tenant moves.
 """
 
 from __future__ import annotations

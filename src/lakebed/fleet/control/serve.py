@@ -122,7 +122,6 @@ class _Work:
         )
 
     def close(self) -> None:
-        """Close the log."""
         if self._log is not None:
             self._log.close()
 

@@ -4,7 +4,7 @@ Owns: what is sent, and that every call can be retried: an append by its write i
 nothing the second time. So a call goes to one endpoint after another (`lakebed.http.asking.Servers`) until one answers,
 at most for `retry_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
 
-Invariants: the token is in no error, log or `repr`. Does not know: what the service does.
+Invariants: the token is in no error, log or `repr`.
 """
 
 from __future__ import annotations
@@ -214,7 +214,6 @@ class HttpLog(Log):
         )
 
     def _request(self, endpoint: str, method: str, path: str, body: bytes | None, *, reply_s: float = REPLY_S) -> bytes:
-        """One request to one endpoint; the reply's body."""
         reply = self._servers.send(endpoint, method, path, body, reply_s=reply_s, changes=method != "GET")
         if reply.status < 300:
             return reply.data

@@ -4,8 +4,6 @@ Owns: nats-py, which is imported when the first connection is made, the event lo
 mean. Invariants: every stream is on disk, is never trimmed by the server, and has at least as many replicas as were
 asked for; servers are of version `VERSION_MIN` or newer, because older ones accept two winners of one expectation.
 `sync_interval: always` cannot be asked of a server: it is the operator's (docs/design/0043-fleet-log.md).
-
-Does not know: records, timelines.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ others are sent go out together, and each waits for its own acknowledgement only
 holds up no other. When the connection is lost, all messages under way end at once, without a clear answer: their
 replies went to the connection that is gone. Until there is another one, no message is sent, and none is kept to be
 sent later.
-
-Does not know: what a reply means; that a message may be published again.
 """
 
 from __future__ import annotations

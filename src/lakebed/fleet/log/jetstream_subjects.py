@@ -4,8 +4,6 @@ Owns: which subject a timeline has, where it ends, and where in a stream an LSN 
 record without rows, which says after which LSN the timeline begins; each other message is a record. The last message of
 a timeline that has ended is a record without rows that says so, and nothing follows it. The order of the
 sequences in a stream is the order of the LSNs of a timeline. What is remembered of ends and positions are hints.
-
-Does not know: appending, waiting.
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ Invariants:
 - Reads from memory return only what is durable. A process that lost its store may serve an older end; it never reports
   records as lost without asking the store, which then refuses it.
 - No store call happens under the lock.
-
-Does not know: HTTP, how stores are opened, or shards on several machines.
 """
 
 from __future__ import annotations
@@ -545,5 +543,4 @@ class _Reading:
         self.write_ids_kept = write_ids_kept
 
     def snapshot(self) -> KeyValueSnapshot:
-        """As `KeyValue.snapshot`."""
         return self._store.snapshot()

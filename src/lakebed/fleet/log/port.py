@@ -17,8 +17,6 @@ implementation shares. Invariants, which one contract suite checks for all imple
 
 A timeline is named by its log key ``<tenant>/<timeline id>`` (`lakebed.fleet.layout.log_key`). Ids are never used
 again: a timeline that was dropped is never created a second time, so of each a mark stays that says so.
-
-Does not know: transactions, nodes, or any implementation.
 """
 
 from __future__ import annotations

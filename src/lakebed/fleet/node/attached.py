@@ -10,8 +10,6 @@ Invariants:
   a commit to its answer.
 - A rejection is remembered in the local state before it is acknowledged; an acknowledgement follows the last put.
 - A location of an older generation is refused. The newest one is taken over in memory at once, and settled by a step.
-
-Does not know: other tenants, HTTP.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Owns: what each `TimelineChange` makes of the timelines, and why it is refused. Invariants: a timeline is branched from
 committed files, at a committed LSN that is not below the cutoff; names are unique; a change that is there already is
 recognized by the id of the timeline that it makes, also when the timeline went since.
-
-Does not know: transactions, files, who may ask.
 """
 
 from __future__ import annotations

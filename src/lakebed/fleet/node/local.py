@@ -20,8 +20,6 @@ Layout of the folder::
     address                  where storage and log are, as the control plane said last
     tenants/<tenant>.json    LocalTenant
     tenants/<tenant>.state   the timelines of the open transaction, as a manifest
-
-Does not know: what is written where.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ nothing happens to costs nothing.
 
 Invariants: a location whose generation the node has given up is refused, also after a restart; nothing is committed
 before the control plane knows what a new process has resumed.
-
-Does not know: HTTP, other nodes.
 """
 
 from __future__ import annotations

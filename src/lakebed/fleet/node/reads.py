@@ -2,8 +2,6 @@
 
 Owns: waiting for an LSN, and what a missing file means. Invariants: what is returned is the state as of one LSN that is
 at least as new as was asked for; a missing file is never taken for an absent key.
-
-Does not know: which tenants a node has.
 """
 
 from __future__ import annotations

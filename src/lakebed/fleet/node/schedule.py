@@ -3,8 +3,6 @@
 Owns: the order of steps, the rules for commits, and the waits after failures. Invariants: a tenant to which
 nothing happens has no step due; a step that fails, also by a defect, is tried again after a wait, and nothing is lost
 by that.
-
-Does not know: what a step does.
 """
 
 from __future__ import annotations

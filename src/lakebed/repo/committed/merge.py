@@ -160,7 +160,6 @@ class _Merge:
         self._path_count = 0
 
     def run(self, segments: Sequence[Segment]) -> MergeOutcome:
-        """Merge every segment."""
         sides = [self._side_of(segment) for segment in segments]
         compared = [segment for segment, side in zip(segments, sides, strict=True) if side is None]
         rows_of_next = rows_of_segments(self._files, self._metaranges, compared)

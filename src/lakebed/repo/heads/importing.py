@@ -260,7 +260,6 @@ class _Run:
         raise Conflict(f"Import {self._record.id} is {self._record.state}.", kind="import_ended", id=self._record.id)
 
     def _objects(self, sources: Sequence[ImportSource]) -> Iterator[pa.RecordBatch]:
-        """Single objects, as one batch."""
         rows: dict[bytes, bytes] = {}
         for source in sources:
             folder, name = _folder_and_name(source.url)

@@ -155,7 +155,6 @@ def _handle(value: bytes) -> tuple[int, int]:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of a block."""
     restart_count = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * restart_count
     if end < 0:

@@ -52,14 +52,12 @@ T = TypeVar("T")
 
 
 def _page(names: Iterable[str], page: PageRequest) -> Iterator[str]:
-    """The names of a page, in order."""
     return (name for name in sorted(names) if name.startswith(page.prefix) and name > page.after)
 
 
 async def _list(
     call: RepositoryCall, kind: Literal["users", "groups", "policies"], names: Iterable[str] | None = None
 ) -> Response:
-    """A page of users, groups or policies, by name; all, or some."""
     identity = await call.quick(call.site.keys.identity.read)
     rows: dict[str, User] | dict[str, Group] | dict[str, Policy] = getattr(identity, kind)
     shown = partial(_ROWS[kind], identity)

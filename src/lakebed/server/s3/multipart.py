@@ -75,7 +75,6 @@ async def create_upload(call: S3Call) -> Response:
 def _explain(
     context: RepositoryContext, call: S3Call, error: LakebedError, *, condition: Condition | None = None
 ) -> Exception:
-    """The error of S3 for an upload that failed."""
     code = {
         "upload_not_found": "NoSuchUpload",
         "invalid_part": "InvalidPart",

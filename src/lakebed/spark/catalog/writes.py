@@ -311,7 +311,6 @@ class _DeleteVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     predicates: list[Any]
 
     def translate_predicates(self, table: Table) -> Translation:
-        """Translate the predicates."""
         return translate([from_json(predicate) for predicate in self.predicates], arrow_schema(table.schema.fields))
 
 

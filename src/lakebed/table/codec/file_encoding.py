@@ -154,7 +154,6 @@ def _integer(kind: pa.TimestampType) -> pa.DataType:
 
 
 def _map_timestamps(kind: pa.DataType, change: Callable[[pa.TimestampType], pa.DataType]) -> pa.DataType:
-    """The type with each timestamp in it changed."""
     if pa.types.is_timestamp(kind):
         return change(kind)
     if pa.types.is_map(kind):

@@ -171,7 +171,6 @@ class _GroupRows:
         return cls(group.sequence, arrived, arrived.in_order(order), arrived.last(is_newest))
 
     def values(self, name: str, rows: pa.Table, function: ColumnFunction | None) -> pa.Array:
-        """The values of a column of the group."""
         if function is not None:
             seen = self.arrived if function.function.any_order or function.name == "collect" else self.in_order
             return function.values(rows.column(name), seen)

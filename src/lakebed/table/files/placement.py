@@ -164,7 +164,6 @@ class Placement:
     def _paths(
         self, texts: Sequence[Sequence[str]], spelled: Callable[[str], str], *, below: str | None = None
     ) -> list[str]:
-        """The path of each partition, from the texts of each column."""
         start = self.directory if below is None else below
         columns = [
             [f"{name}={spelled(text)}" for text in column]

@@ -265,7 +265,6 @@ class SourceFile:
 
 
 def _join_columns(left: pa.Table, right: pa.Table) -> pa.Table:
-    """The columns of both."""
     for name in right.column_names:
         left = left.append_column(name, right.column(name))
     return left

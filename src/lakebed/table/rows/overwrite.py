@@ -57,7 +57,6 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
     where = None if overwrite.where is None else bind(overwrite.where, arrow_schema(fields))
 
     def hits(partitions: pa.Array) -> pa.Array:
-        """Whether each partition is replaced."""
         if overwrite.partitions is not None:
             return are_among(partitions, overwrite.partitions, schema=schema)
         hit = pa.array(np.ones(len(partitions), dtype=bool))

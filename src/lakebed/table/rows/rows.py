@@ -368,7 +368,6 @@ class _OverwrittenRows:
     """By name of the file: what was read, and its change; None: no row matches."""
 
     def derive(self, head: Snapshot | None) -> StagedChange:
-        """Return the change of a snapshot."""
         rewrites, plan = rewrites_of(self.branch, self.where, basis=Basis(head))
         wanted = {rewrite.split.files[0].file_name: rewrite for rewrite in rewrites}
         self.discard([name for name, (rewrite, _) in self.done.items() if wanted.get(name) != rewrite])
