@@ -66,6 +66,15 @@ def status_of(error: LakebedError, *, statuses: Mapping[str, int] = {}) -> int:
     return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), 500) if status is None else status
 
 
+def reshape_reply(body: Any, plain: Response) -> Response:
+    """The reply of an error with another body, and the headers that tell a client what to do next."""
+    reply = json(body, plain.status_code)
+    for header, value in plain.headers.items():
+        if header in ("www-authenticate", "retry-after", "allow", KIND_HEADER.lower()):
+            reply.headers[header] = value
+    return reply
+
+
 def public_body(error: LakebedError) -> ErrorBody:
     """The message of an error, with those of its facts that are JSON as they are."""
     return ErrorBody(error.message, {name: fact for name, fact in error.facts.items() if _is_plain(fact)})

@@ -12,9 +12,8 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound
-from lakebed.http.asking import KIND_HEADER
 from lakebed.http.declaration import ErrorForm
-from lakebed.http.replies import json
+from lakebed.http.errors import reshape_reply
 
 _STATUSES: Final = {"insufficient_permissions": 403, "read_only": 406}
 
@@ -61,11 +60,7 @@ def _reshape(error: BaseException, plain: Response) -> Response:
         name = _BY_KIND.get(error.kind, name)
     body = msgspec.json.decode(plain.body)
     message = body.get("explanation") or body["message"]
-    reply = json(IcebergErrorBody(IcebergError(message, name, status)), status)
-    for header, value in plain.headers.items():
-        if header in ("www-authenticate", "retry-after", "allow", KIND_HEADER.lower()):
-            reply.headers[header] = value
-    return reply
+    return reshape_reply(IcebergErrorBody(IcebergError(message, name, status)), plain)
 
 
 ERRORS: Final = ErrorForm(_STATUSES, _reshape)

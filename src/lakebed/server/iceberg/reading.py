@@ -15,7 +15,7 @@ from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, check_table, may_see_database, may_see_table
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog, load_reply
 from lakebed.server.iceberg.errors import ERRORS, namespace_not_found, table_not_found
-from lakebed.server.paimon.calls import caller_of, name_of
+from lakebed.server.paimon.calls import caller_of, check_prefix, name_of
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
 
@@ -48,14 +48,8 @@ T = TypeVar("T")
 
 def catalog_of(call: RepositoryCall) -> IcebergCatalog:
     """The catalog that the path names. Raises `NotFound` for another prefix."""
-    catalog = call.site.iceberg
-    prefix = name_of(call, "prefix")
-    if prefix != catalog.name:
-        raise NotFound(
-            f"This server has no catalog {prefix!r}: it serves {catalog.name!r}; ask for its config first.",
-            kind="catalog_not_found",
-        )
-    return catalog
+    check_prefix(call, call.site.iceberg.name)
+    return call.site.iceberg
 
 
 def namespace_of(call: RepositoryCall) -> tuple[IcebergCatalog, str]:

@@ -9,12 +9,11 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.errors import NotFound
 from lakebed.http.declaration import Routes
 from lakebed.server.iceberg.catalog import ICEBERG_TAG
 from lakebed.server.iceberg.errors import ERRORS, read_only, view_not_found
 from lakebed.server.iceberg.reading import NAMESPACE, NAMESPACES, TABLE, TABLES, catalog_of, namespace_of
-from lakebed.server.paimon.calls import name_of
+from lakebed.server.paimon.calls import name_of, refuse_path
 from lakebed.server.site import RepositoryCall
 
 ROUTES: Final = Routes[RepositoryCall](ICEBERG_TAG, errors=ERRORS)
@@ -48,14 +47,6 @@ async def _get_view(call: RepositoryCall) -> Response:
     raise view_not_found(namespace, name_of(call, "view"))
 
 
-async def _no_route(call: RepositoryCall) -> Response:
-    """Say that there is no such path."""
-    raise NotFound(
-        f"There is no route {call.scope['method']} {call.scope['path']}: look whether a name holds a slash.",
-        kind="no_route",
-    )
-
-
 def _declare_refusal(number: int, method: str, path: str, what: str) -> None:
     @ROUTES.add(method, path, f"icebergRefuse{number}", needs="read", gives={})
     async def refuse(call: RepositoryCall) -> Response:
@@ -69,4 +60,4 @@ for _method in ("GET", "HEAD"):
 for _number, (_method, _path, _what) in enumerate(_REFUSED):
     _declare_refusal(_number, _method, _path, _what)
 for _method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"):
-    ROUTES.add(_method, "/{rest:path}", f"icebergNoRoute{_method}", needs=None, gives={})(_no_route)
+    ROUTES.add(_method, "/{rest:path}", f"icebergNoRoute{_method}", needs=None, gives={})(refuse_path)

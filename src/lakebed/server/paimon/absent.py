@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Routes
 from lakebed.http.replies import json
-from lakebed.server.paimon.calls import DATABASE, PAGE, TABLE, catalog_of, database_of, name_of, table_of
+from lakebed.server.paimon.calls import DATABASE, PAGE, TABLE, catalog_of, database_of, name_of, refuse_path, table_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
 from lakebed.server.paimon.errors import ERRORS, not_served
 from lakebed.server.site import RepositoryCall
@@ -52,14 +52,6 @@ async def _refuse(call: RepositoryCall) -> Response:
     )
 
 
-async def _no_route(call: RepositoryCall) -> Response:
-    """Say that there is no such path."""
-    raise NotFound(
-        f"There is no route {call.scope['method']} {call.scope['path']}: look whether a name holds a slash.",
-        kind="no_route",
-    )
-
-
 for _kind in ("view", "function"):
     for _where in (DATABASE, "/v1/{prefix}"):
         ROUTES.add(
@@ -89,4 +81,4 @@ for _method, _path in (
     ROUTES.add(_method, _path, f"paimonRefuse{_path.rpartition('/')[2]}", needs="read", gives={})(_refuse)
 
 for _method in ("GET", "POST", "PUT", "DELETE", "PATCH"):
-    ROUTES.add(_method, "/{rest:path}", f"paimonNoRoute{_method}", needs=None, gives={})(_no_route)
+    ROUTES.add(_method, "/{rest:path}", f"paimonNoRoute{_method}", needs=None, gives={})(refuse_path)

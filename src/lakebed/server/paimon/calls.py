@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
+from starlette.responses import Response
+
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter
 from lakebed.http.pages import AMOUNT_MAX
@@ -38,14 +40,26 @@ def name_of(call: RepositoryCall, parameter: str) -> str:
 
 def catalog_of(call: RepositoryCall) -> PaimonCatalog:
     """The catalog that the path names. Raises `NotFound` for another prefix."""
-    catalog = call.site.paimon
+    check_prefix(call, call.site.paimon.name)
+    return call.site.paimon
+
+
+def check_prefix(call: RepositoryCall, name: str) -> None:
+    """Refuse a path that names another catalog than the one of this name."""
     prefix = name_of(call, "prefix")
-    if prefix != catalog.name:
+    if prefix != name:
         raise NotFound(
-            f"This server has no catalog {prefix!r}: it serves {catalog.name!r}; ask for its config first.",
+            f"This server has no catalog {prefix!r}: it serves {name!r}; ask for its config first.",
             kind="catalog_not_found",
         )
-    return catalog
+
+
+async def refuse_path(call: RepositoryCall) -> Response:
+    """Say that there is no such path."""
+    raise NotFound(
+        f"There is no route {call.scope['method']} {call.scope['path']}: look whether a name holds a slash.",
+        kind="no_route",
+    )
 
 
 def caller_of(call: RepositoryCall) -> Principal:

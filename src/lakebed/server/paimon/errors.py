@@ -12,9 +12,8 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound
-from lakebed.http.asking import KIND_HEADER
 from lakebed.http.declaration import ErrorForm
-from lakebed.http.replies import json
+from lakebed.http.errors import reshape_reply
 
 _STATUSES: Final = {
     "branch_busy": 503,
@@ -69,11 +68,7 @@ def _reshape(error: BaseException, plain: Response) -> Response:
     shown = PaimonError(
         body.get("explanation") or body["message"], resource, None if name is None else str(name), plain.status_code
     )
-    reply = json(shown, plain.status_code)
-    for header, value in plain.headers.items():
-        if header in ("www-authenticate", "retry-after", "allow", KIND_HEADER.lower()):
-            reply.headers[header] = value
-    return reply
+    return reshape_reply(shown, plain)
 
 
 ERRORS: Final = ErrorForm(_STATUSES, _reshape)
