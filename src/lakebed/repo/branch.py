@@ -26,7 +26,7 @@ from lakebed.repo.model.model import Difference, Entry
 from lakebed.repo.model.names import check_branch_name
 from lakebed.repo.objects import data
 from lakebed.repo.reference import Reference
-from lakebed.repo.transport.transport import Transport
+from lakebed.repo.transport.transport import Put, Transport
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.imports import ImportObjects
@@ -89,18 +89,12 @@ class Branch(Reference):
             InvalidRequest: kind ``invalid_path``, ``reserved_path``, ``invalid_body``, ``invalid_metadata``.
         Cost: 1 PUT and 1 write of the key-value store.
         """
-        return self._transport.put(
-            self._text,
-            path,
-            chunks_of(content),
-            content_type=content_type,
-            metadata=metadata,
-            only_if_absent=only_if_absent,
-        )
+        what = Put(path, content_type, dict(metadata or {}), only_if_absent)
+        return self._transport.put(self._text, what, chunks_of(content))
 
     def check_put(self, path: str, *, only_if_absent: bool = False) -> None:
         """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
-        self._transport.check_put(self._text, path, only_if_absent=only_if_absent)
+        self._transport.check_put(self._text, Put(path, only_if_absent=only_if_absent))
 
     def upload(
         self,
@@ -114,7 +108,8 @@ class Branch(Reference):
         Until it is staged nothing refers to it, and a collection deletes it when it is old enough
         (`CollectionOptions.grace`). Arguments and errors as `put`. Cost: 1 PUT.
         """
-        return self._transport.upload(self._text, chunks_of(content), content_type=content_type, metadata=metadata)
+        what = Put(None, content_type, dict(metadata or {}))
+        return self._transport.put(self._text, what, chunks_of(content))
 
     def upload_directory(
         self,

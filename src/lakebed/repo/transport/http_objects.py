@@ -25,7 +25,7 @@ from lakebed.repo.objects.data import CONTENT_TYPE, read_found, whole_body
 from lakebed.repo.objects.task_store import ObjectBytes
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.transport.branch_store import GAP_BYTES_MAX, ReferenceObjects, with_retries
-from lakebed.repo.transport.transport import Transport
+from lakebed.repo.transport.transport import Put, Transport
 from lakebed.repo.verbs.message import PATHS_MAX
 from lakebed.repo.verbs.reading import ListObjects, SignedUrl, Stat, StatMany
 from lakebed.repo.verbs.writing import Copy, DeleteMany, Link
@@ -74,7 +74,7 @@ class ServerBytes(ObjectBytes):
         raise AssertionError("the last attempt returns or raises")
 
     def _upload(self, body: Buffer | Iterable[Buffer]) -> Entry:
-        return self.transport.upload(self.ref, body, content_type=CONTENT_TYPE, metadata=None)
+        return self.transport.put(self.ref, Put(), body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +145,13 @@ class HttpObjects(ReferenceObjects):
             )
 
     def put(self, path: str, body: Buffer, *, only_if_absent: bool) -> None:
-        self._with_retries(
-            lambda: self.transport.put(
-                self.ref, path, body, content_type=CONTENT_TYPE, metadata=None, only_if_absent=only_if_absent
-            )
-        )
+        what = Put(path, only_if_absent=only_if_absent)
+        self._with_retries(lambda: self.transport.put(self.ref, what, body))
 
     def put_stream(self, path: str, chunks: Iterable[Buffer], *, only_if_absent: bool) -> int:
         """See `ReferenceObjects.put_stream`. Cost: an upload, and 1 request to stage it."""
         whole_body(chunks)  # refuses what has no chunks
-        entry = self.transport.upload(self.ref, map(byte_view, chunks), content_type=CONTENT_TYPE, metadata=None)
+        entry = self.transport.put(self.ref, Put(), map(byte_view, chunks))
         if not only_if_absent:
             self.stage_many([(path, entry)])
             return entry.size_bytes
@@ -195,12 +192,12 @@ class HttpObjects(ReferenceObjects):
 
     def storage_ms(self) -> int:
         """See `ReferenceObjects.storage_ms`. Cost: 1 upload of no bytes, which a collection takes."""
-        return self.transport.upload(self.ref, b"", content_type=CONTENT_TYPE, metadata=None).modified_ms
+        return self.transport.put(self.ref, Put(), b"").modified_ms
 
     def task_bytes(self, folder: str, *, writes: bool) -> ObjectBytes:
         """See `ReferenceObjects.task_bytes`. Cost: with `writes` 1 request."""
         if writes:
-            self.transport.check_put(self.ref, join_path(folder, "data"), only_if_absent=False)
+            self.transport.check_put(self.ref, Put(join_path(folder, "data")))
         return ServerBytes(self.transport, self.ref, folder)
 
     @property

@@ -9,7 +9,7 @@ committer the access key, unless an administrator names another author.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
@@ -28,7 +28,7 @@ from lakebed.repo.objects import data
 from lakebed.repo.transport.branch_store import BranchStore
 from lakebed.repo.transport.http_client import READ_S, Client
 from lakebed.repo.transport.http_objects import HttpObjects
-from lakebed.repo.transport.transport import Body, Transport
+from lakebed.repo.transport.transport import Body, Put, Transport
 from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Described, ListVerb, RepositoryFacts, Verb
 from lakebed.repo.verbs.reading import Head
@@ -175,44 +175,11 @@ class HttpTransport(Transport):
             query |= {"address": entry.address, "size": entry.size_bytes}
         return self._client.request("GET", self._path + "read", query=query, again=True, preload=False)
 
-    def put(
-        self,
-        branch: str,
-        path: str,
-        content: Body,
-        *,
-        content_type: str,
-        metadata: Mapping[str, str] | None,
-        only_if_absent: bool,
-    ) -> Entry:
-        check_path(path, writing=True)
-        return self._send(branch, content, path, content_type, metadata, only_if_absent=only_if_absent)
+    def check_put(self, branch: str, what: Put) -> None:
+        self._put(branch, _line_of(what), only_ask=True)
 
-    def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
-        check_path(path, writing=True)
-        line = msgspec.json.encode({"path": path, "only_if_absent": only_if_absent}) + b"\n"
-        self._put(branch, line, only_ask=True)
-
-    def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
-        return self._send(branch, content, None, content_type, metadata)
-
-    def _send(
-        self,
-        branch: str,
-        content: Body,
-        path: str | None,
-        content_type: str,
-        metadata: Mapping[str, str] | None,
-        *,
-        only_if_absent: bool = False,
-    ) -> Entry:
-        header = {
-            "path": path,
-            "content_type": content_type,
-            "metadata": data.check_metadata(metadata, content_type=content_type),
-            "only_if_absent": only_if_absent,
-        }
-        line = msgspec.json.encode(header) + b"\n"
+    def put(self, branch: str, what: Put, content: Body) -> Entry:
+        line = _line_of(what)
         whole = data.whole_body(content)
         body = take_first(cast(Iterable[Buffer], content), bytes_max=_SMALL_BYTES) if whole is None else whole
         if isinstance(body, bytearray | memoryview) and len(body) <= _SMALL_BYTES:
@@ -253,6 +220,13 @@ class HttpTransport(Transport):
         except (NotFound, InvalidRequest):  # not a branch's name: pin the commit that it resolves to
             ref = self.call(Head(ref=ref)).id
         return BranchStore(HttpObjects(self, ref, writes=False), prefix)
+
+
+def _line_of(what: Put) -> bytes:
+    if what.path is not None:
+        check_path(what.path, writing=True)
+    data.check_metadata(what.metadata, content_type=what.content_type)
+    return msgspec.json.encode(what) + b"\n"
 
 
 def _prepend_line(line: bytes, body: bytearray | memoryview | Iterator[memoryview]) -> Iterator[Buffer]:

@@ -6,10 +6,11 @@ in this process and through a server (`lakebed.repo.transport.http_transport`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 from typing_extensions import Buffer
 
@@ -33,6 +34,16 @@ Row = TypeVar("Row")
 
 Body = Buffer | Iterable[Buffer]
 """An object's bytes: all at once, or in chunks."""
+
+
+class Put(msgspec.Struct, frozen=True):
+    """What an object is put as; over HTTP the first line of the request, before the bytes."""
+
+    path: str | None = None
+    """None: only upload the bytes, and stage nothing; the entry is to be staged."""
+    content_type: str = data.CONTENT_TYPE
+    metadata: dict[str, str] = {}
+    only_if_absent: bool = False
 
 
 class Transport(Protocol):
@@ -85,23 +96,11 @@ class Transport(Protocol):
             InvalidRequest: kind ``invalid_range``.
         """
 
-    def put(
-        self,
-        branch: str,
-        path: str,
-        content: Body,
-        *,
-        content_type: str,
-        metadata: Mapping[str, str] | None,
-        only_if_absent: bool,
-    ) -> Entry:
+    def put(self, branch: str, what: Put, content: Body) -> Entry:
         """Upload and stage an object. Cost: 1 PUT and 1 write of the key-value store; over HTTP of a large body 2."""
 
-    def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
+    def check_put(self, branch: str, what: Put) -> None:
         """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
-
-    def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
-        """Upload an object's bytes, and stage nothing. Cost: 1 PUT; over HTTP of a large body 2 requests."""
 
     def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
         """Stage objects whose bytes are there. Cost: 1 write, about 3 us an entry; over HTTP 150 bytes an entry."""
@@ -196,33 +195,22 @@ class LocalTransport(Transport):
     def _stat(self, ref: str, path: str) -> Entry:
         return Stat(ref=ref, path=path).run(self._context)
 
-    def put(
-        self,
-        branch: str,
-        path: str,
-        content: Body,
-        *,
-        content_type: str,
-        metadata: Mapping[str, str] | None,
-        only_if_absent: bool,
-    ) -> Entry:
-        self.check_put(branch, path, only_if_absent=only_if_absent)
-        entry = data.upload(self._context, content, content_type=content_type, metadata=metadata)
-        stage = write.stage_if_absent if only_if_absent else write.stage
-        stage(self._context, branch=branch, path=path, entry=entry)
+    def put(self, branch: str, what: Put, content: Body) -> Entry:
+        self.check_put(branch, what)
+        entry = data.upload(self._context, content, content_type=what.content_type, metadata=what.metadata)
+        if what.path is not None:
+            stage = write.stage_if_absent if what.only_if_absent else write.stage
+            stage(self._context, branch=branch, path=what.path, entry=entry)
         return entry
 
-    def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
-        check_path(path, writing=True)
+    def check_put(self, branch: str, what: Put) -> None:
+        path = what.path
+        if path is not None:
+            check_path(path, writing=True)
         peek_branch(self._context, branch)
         check_writable(self._context, branch)
-        if only_if_absent and Exists(ref=branch, path=path).run(self._context):
+        if path is not None and what.only_if_absent and Exists(ref=branch, path=path).run(self._context):
             raise write.path_exists(self._context, branch, path)
-
-    def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
-        peek_branch(self._context, branch)
-        check_writable(self._context, branch)
-        return data.upload(self._context, content, content_type=content_type, metadata=metadata)
 
     def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
         return write.stage_many(self._context, branch=branch, entries=entries)

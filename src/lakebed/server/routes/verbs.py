@@ -6,13 +6,12 @@ objects' bytes, and `stage_many` of columns. Invariants: a verb is decoded and r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.responses import Response
-from typing_extensions import Buffer
 
 from lakebed.decoding import decode_json
 from lakebed.errors import Conflict, InvalidRequest
@@ -24,10 +23,11 @@ from lakebed.repo.branch import Branch
 from lakebed.repo.model.columns import StageRow, table_of
 from lakebed.repo.model.entry import address_ulid
 from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_branch_name
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import local_catalog
-from lakebed.repo.transport.transport import LocalTransport
+from lakebed.repo.transport.transport import LocalTransport, Put
 from lakebed.repo.verbs import CATALOG_VERBS, VERBS
 from lakebed.repo.verbs.message import Described, Verb
 from lakebed.repo.verbs.reading import Stat
@@ -124,16 +124,6 @@ for _of_all in CATALOG_VERBS.values():
     _declare_of_all(_of_all)
 
 
-class PutLine(msgspec.Struct, frozen=True):
-    """The first line of `put`, before the bytes."""
-
-    path: str | None = None
-    """None: only upload the bytes; the reply is the entry to stage."""
-    content_type: str = data.CONTENT_TYPE
-    metadata: dict[str, str] = {}
-    only_if_absent: bool = False
-
-
 @VERB_ROUTES.add(
     "POST",
     _ONE + "put",
@@ -148,26 +138,15 @@ async def put(call: RepositoryCall) -> Entry | None:
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
     line, rest = await _first_line(chunks)
     try:
-        header = decode_json(line, PutLine)
+        what = decode_json(line, Put)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body has no line of JSON before the bytes: {error}.", kind="invalid_body") from error
-    branch = Branch(LocalTransport(await call.context()), name)
-
-    def store(content: Buffer | Iterator[Buffer]) -> Entry:
-        if header.path is None:
-            return branch.upload(content, content_type=header.content_type, metadata=header.metadata)
-        return branch.put(
-            header.path,
-            content,
-            content_type=header.content_type,
-            metadata=header.metadata,
-            only_if_absent=header.only_if_absent,
-        )
-
+    transport, branch = LocalTransport(await call.context()), check_branch_name(name)
     if only_ask:
-        if header.path is not None:
-            await call.quick(branch.check_put, header.path, only_if_absent=header.only_if_absent)
+        if what.path is not None:
+            await call.quick(transport.check_put, branch, what)
         return None
+    store = partial(transport.put, branch, what)
     body, more = await whole_or_stream(rest, bytes_max=call.site.options.small_object_bytes)
     if more is None:
         return await call.quick(store, body)

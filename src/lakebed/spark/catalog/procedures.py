@@ -42,14 +42,18 @@ class Procedure:
     """In place of `run`, for a procedure that may create its table."""
 
 
-_TABLE: Final = Parameter("table", "string", is_optional=False)
-_TAG: Final = Parameter("tag", "string", is_optional=False)
-_BRANCH: Final = Parameter("branch", "string", is_optional=False)
+def _required(name: str) -> Parameter:
+    return Parameter(name, "string", is_optional=False)
+
+
+_TABLE: Final = _required("table")
+_TAG: Final = _required("tag")
+_BRANCH: Final = _required("branch")
 _SNAPSHOT: Final = Parameter("snapshot", "bigint")
 _RETAINED: Final = Parameter("time_retained", "string")
 _OLDER_THAN: Final = Parameter("older_than", "timestamp")
 _TIMESTAMP: Final = Parameter("timestamp", "timestamp", is_optional=False)
-_FORMAT: Final = Parameter("format", "string", is_optional=False)
+_FORMAT: Final = _required("format")
 _VERSION: Final = Parameter("version", "string")
 _CATALOG: Final = Parameter("catalog", "string")
 _DRY_RUN: Final = Parameter("dry_run", "boolean")
@@ -57,47 +61,25 @@ _IF_NOT_EXISTS: Final = Parameter("if_not_exists", "boolean")
 _OR_REPLACE: Final = Parameter("or_replace", "boolean")
 _IF_EXISTS: Final = Parameter("if_exists", "boolean")
 
-_TAGS: Final = pa.schema(
-    [pa.field("tag_name", pa.string(), nullable=False), pa.field("snapshot_id", pa.int64(), nullable=False)]
-)
-_SNAPSHOTS: Final = pa.schema(
-    [pa.field("snapshot_id", pa.int64(), nullable=False), pa.field("record_count", pa.int64())]
-)
-_BRANCHES: Final = pa.schema([pa.field("branch_name", pa.string(), nullable=False)])
-_RECLAIMED: Final = pa.schema(
-    [
-        pa.field("hidden_count", pa.int64(), nullable=False),
-        pa.field("deleted_file_count", pa.int64(), nullable=False),
-        pa.field("deleted_bytes", pa.int64(), nullable=False),
-        pa.field("dry_run", pa.bool_(), nullable=False),
-    ]
-)
-_COMPACTED: Final = pa.schema(
-    [
-        pa.field("snapshot_id", pa.int64()),
-        pa.field("files_before", pa.int64(), nullable=False),
-        pa.field("files_after", pa.int64(), nullable=False),
-        pa.field("bytes_before", pa.int64(), nullable=False),
-        pa.field("bytes_after", pa.int64(), nullable=False),
-    ]
-)
 
-_IMPORTED: Final = pa.schema(
-    [
-        pa.field("snapshot_id", pa.int64()),
-        pa.field("record_count", pa.int64()),
-        pa.field("files_taken", pa.int64(), nullable=False),
-        pa.field("files_rewritten", pa.int64(), nullable=False),
-        pa.field("notes", pa.string(), nullable=False),
-    ]
+def _columns(text: str) -> pa.Schema:
+    """Columns of a result: names with their types, ``?`` behind those that may be null."""
+    kinds = {"bigint": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
+    pairs = [column.split() for column in text.split(",")]
+    return pa.schema([pa.field(name, kinds[kind.rstrip("?")], nullable=kind.endswith("?")) for name, kind in pairs])
+
+
+_TAGS: Final = _columns("tag_name string, snapshot_id bigint")
+_SNAPSHOTS: Final = _columns("snapshot_id bigint, record_count bigint?")
+_BRANCHES: Final = _columns("branch_name string")
+_RECLAIMED: Final = _columns("hidden_count bigint, deleted_file_count bigint, deleted_bytes bigint, dry_run boolean")
+_COMPACTED: Final = _columns(
+    "snapshot_id bigint?, files_before bigint, files_after bigint, bytes_before bigint, bytes_after bigint"
 )
-_EXPORTED: Final = pa.schema(
-    [
-        pa.field("snapshot_id", pa.int64()),
-        pa.field("record_count", pa.int64(), nullable=False),
-        pa.field("target_version", pa.string()),
-    ]
+_IMPORTED: Final = _columns(
+    "snapshot_id bigint?, record_count bigint?, files_taken bigint, files_rewritten bigint, notes string"
 )
+_EXPORTED: Final = _columns("snapshot_id bigint?, record_count bigint, target_version string?")
 
 
 def _tag_rows(*tags: Tag) -> Rows:
@@ -255,7 +237,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "rename_tag": Procedure(
         "Rename a tag.",
-        (_TABLE, _TAG, Parameter("target_tag", "string", is_optional=False)),
+        (_TABLE, _TAG, _required("target_tag")),
         _TAGS,
         lambda table, given: _tag_rows(table.rename_tag(given["tag"], given["target_tag"])),
     ),
@@ -279,7 +261,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "rollback": Procedure(
         "Make an older version the newest; delete later snapshots and tags.",
-        (_TABLE, Parameter("version", "string", is_optional=False)),
+        (_TABLE, _required("version")),
         _SNAPSHOTS,
         lambda table, given: _snapshot_rows(table.rollback_to(given["version"])),
     ),
@@ -291,7 +273,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "rollback_to_as_latest": Procedure(
         "Make an older version the newest; keep all history.",
-        (_TABLE, Parameter("version", "string", is_optional=False)),
+        (_TABLE, _required("version")),
         _SNAPSHOTS,
         lambda table, given: _snapshot_rows(table.rollback_to_as_latest(given["version"])),
     ),
@@ -329,11 +311,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     "delete_branch": Procedure("Delete a branch.", (_TABLE, _BRANCH), _BRANCHES, _delete_branch),
     "rename_branch": Procedure(
         "Rename a branch.",
-        (
-            _TABLE,
-            Parameter("from_branch", "string", is_optional=False),
-            Parameter("to_branch", "string", is_optional=False),
-        ),
+        (_TABLE, _required("from_branch"), _required("to_branch")),
         _BRANCHES,
         _rename_branch,
     ),
@@ -347,7 +325,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
         "Import a folder of Parquet files, a Delta table or an Iceberg table into a new or empty table.",
         (
             _TABLE,
-            Parameter("source", "string", is_optional=False),
+            _required("source"),
             _FORMAT,
             _VERSION,
             _CATALOG,
@@ -362,14 +340,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "export_table": Procedure(
         "Write a version of a table as Parquet files, as a Delta table or as an Iceberg table.",
-        (
-            _TABLE,
-            Parameter("target", "string", is_optional=False),
-            _FORMAT,
-            _VERSION,
-            _CATALOG,
-            Parameter("overwrite", "boolean"),
-        ),
+        (_TABLE, _required("target"), _FORMAT, _VERSION, _CATALOG, Parameter("overwrite", "boolean")),
         _EXPORTED,
         _export_table,
     ),
