@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.layout import by_id, check_name, log_key
 from lakebed.fleet.log.port import Log, check_rows
-from lakebed.fleet.ports import NodePort, TimelineChange, TimelineInfo
+from lakebed.fleet.ports import Found, FoundMany, NodePort, TimelineChange, TimelineInfo
 from lakebed.fleet.routing import Attempts, Router
 from lakebed.fleet.rows import Rows, parse_rows, split_rows
 from lakebed.key_value.port import PAIR_SCHEMA
@@ -35,6 +35,7 @@ from lakebed.kv.ranges import Bounds, check_prefix, check_range
 from lakebed.lsm.model import check_key
 
 T = TypeVar("T")
+F = TypeVar("F", Found, FoundMany)
 
 _ANY_KEY: Final = b"\0"
 """Read to learn how far a node is."""
@@ -510,35 +511,32 @@ class _Reads:
 
     def get(self, key: bytes, *, lsn: int | None) -> bytes | None:
         check_key(key)
-        attempts = self.attempts()
 
-        def read(id: str) -> bytes | None:
-            at_least = self._at_least(lsn)
-            reply = self._router.ask(
-                attempts,
-                lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
-            )
-            if lsn is None:
-                self.saw(id, reply.lsn)
-            return reply.value
+        def ask(node: NodePort, id: str, at_least: int) -> Found:
+            return node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least)
 
-        return self.follow(attempts, read)
+        return self._ask(ask, lsn=lsn).value
 
     def get_many(self, keys: Iterable[bytes], *, lsn: int | None) -> list[bytes | None]:
         if isinstance(keys, bytes | str):
             raise InvalidRequest("keys is one key: give a list of keys.", kind="wrong_type")
         asked: Sequence[bytes] = [check_key(key) for key in keys]
+
+        def ask(node: NodePort, id: str, at_least: int) -> FoundMany:
+            return node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least)
+
+        return list(self._ask(ask, lsn=lsn).values)
+
+    def _ask(self, ask: Callable[[NodePort, str, int], F], *, lsn: int | None) -> F:
+        """What a node answers of the timeline with an id, once it has ingested what its caller has seen."""
         attempts = self.attempts()
 
-        def read(id: str) -> list[bytes | None]:
+        def read(id: str) -> F:
             at_least = self._at_least(lsn)
-            reply = self._router.ask(
-                attempts,
-                lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
-            )
+            reply = self._router.ask(attempts, lambda node: ask(node, id, at_least))
             if lsn is None:
                 self.saw(id, reply.lsn)
-            return list(reply.values)
+            return reply
 
         return self.follow(attempts, read)
 

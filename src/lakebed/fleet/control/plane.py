@@ -9,9 +9,9 @@ Does not know: HTTP, or how a step follows from a record (`lakebed.fleet.machine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -77,6 +77,9 @@ _SILENT: Final = default_registry.counter(
 _NODES: Final = default_registry.gauge(
     "lakebed_fleet_nodes", help_text="Nodes by state, at the last look.", label_names=("state",)
 )
+Q = TypeVar("Q", CommitRequest, AckRequest)
+R = TypeVar("R", CommitReply, AckReply)
+
 _STATES: Final = ("alive", "silent", "draining", "decommissioned")
 
 
@@ -335,34 +338,36 @@ class ControlPlane(ControlPort, OperatorPort):
         _check_count(requests)
         for request in requests:
             machine.check_request(request)
-        after: dict[int, Step[CommitReply]] = {}
-        outcomes = self._ledger.change_many(
-            [
-                (commit_request.tenant, self._commit(at, commit_request, after))
-                for at, commit_request in enumerate(requests)
-            ]
-        )
+        no_such = CommitReply(machine.REJECTED, reason="there is no such tenant")
         replies = []
-        for at, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
-            if isinstance(outcome, NotFound):
-                outcome = CommitReply(machine.REJECTED, reason="there is no such tenant")
-            if isinstance(outcome, LakebedError):
-                raise outcome
-            _COMMITS.add(1, outcome.verdict)
-            if at in after:
-                self._follow_commit(request, after[at])
-            replies.append(outcome)
+        for request, reply, step in self._decide_each(requests, machine.commit, no_such):
+            _COMMITS.add(1, reply.verdict)
+            if step is not None:
+                self._follow_commit(request, step)
+            replies.append(reply)
         return replies
 
-    def _commit(
-        self, at: int, request: CommitRequest, after: dict[int, Step[CommitReply]]
-    ) -> Callable[[TenantRecord], Step[CommitReply]]:
-        def decide(record: TenantRecord) -> Step[CommitReply]:
-            finished = self._find_finished(record, request.txn)
-            after[at] = machine.commit(record, request, finished=finished, now_ms=self._context.now_ms())
-            return after[at]
+    def _decide_each(
+        self, requests: Sequence[Q], decide: Callable[..., Step[R]], no_such: R
+    ) -> Iterator[tuple[Q, R, Step[R] | None]]:
+        """Each request with its reply and the step that was made; without its tenant, `no_such` and no step."""
+        steps: dict[int, Step[R]] = {}
 
-        return decide
+        def change_of(at: int, request: Q) -> Callable[[TenantRecord], Step[R]]:
+            def change(record: TenantRecord) -> Step[R]:
+                finished = self._find_finished(record, request.txn)
+                steps[at] = decide(record, request, finished=finished, now_ms=self._context.now_ms())
+                return steps[at]
+
+            return change
+
+        outcomes = self._ledger.change_many(
+            [(request.tenant, change_of(at, request)) for at, request in enumerate(requests)]
+        )
+        for at, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
+            if isinstance(outcome, LakebedError) and not isinstance(outcome, NotFound):
+                raise outcome
+            yield request, no_such if isinstance(outcome, NotFound) else outcome, steps.get(at)
 
     def _find_finished(self, record: TenantRecord, txn: int) -> Transaction | None:
         """A transaction that is not in its tenant's record any more."""
@@ -392,30 +397,13 @@ class ControlPlane(ControlPort, OperatorPort):
         _check_count(requests)
         for request in requests:
             layout.check_name(request.tenant, what="tenant")
-        after: dict[int, Step[AckReply]] = {}
-        outcomes = self._ledger.change_many(
-            [(ack_request.tenant, self._ack(at, ack_request, after)) for at, ack_request in enumerate(requests)]
-        )
+        no_such = AckReply("", is_accepted=False, reason="there is no such tenant")
         replies = []
-        for at, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
-            if isinstance(outcome, NotFound):
-                outcome = AckReply("", is_accepted=False, reason="there is no such tenant")
-            if isinstance(outcome, LakebedError):
-                raise outcome
-            if at in after:
-                self._conclude_ack(request.tenant, after[at])
-            replies.append(outcome)
+        for request, reply, step in self._decide_each(requests, machine.ack, no_such):
+            if step is not None:
+                self._conclude_ack(request.tenant, step)
+            replies.append(reply)
         return replies
-
-    def _ack(
-        self, at: int, request: AckRequest, after: dict[int, Step[AckReply]]
-    ) -> Callable[[TenantRecord], Step[AckReply]]:
-        def decide(record: TenantRecord) -> Step[AckReply]:
-            finished = self._find_finished(record, request.txn)
-            after[at] = machine.ack(record, request, finished=finished, now_ms=self._context.now_ms())
-            return after[at]
-
-        return decide
 
     def _conclude_ack(self, tenant: str, step: Step[AckReply]) -> None:
         self._collector.add(step.tasks)

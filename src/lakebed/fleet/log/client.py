@@ -35,6 +35,7 @@ from lakebed.fleet.log.port import (
     check_append,
     check_lsn,
     check_timeline,
+    check_wait,
 )
 from lakebed.fleet.log.record import LogRecord, decode_log_record
 from lakebed.http.asking import REPLY_S, Servers, check_endpoint, error_of, make_error, read_reply
@@ -133,9 +134,7 @@ class HttpLog(Log):
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
         """Cost: 1 request, and 1 more for each second."""
-        for timeline, lsn in after.items():
-            check_timeline(timeline)
-            check_lsn(lsn, name="after")
+        check_wait(after)
         clock = self._environment.clock
         ends_s = clock.monotonic_s() + timeout_s
         while True:

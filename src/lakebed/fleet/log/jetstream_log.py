@@ -31,6 +31,7 @@ from lakebed.fleet.log.port import (
     check_append,
     check_lsn,
     check_timeline,
+    check_wait,
     timeline_exists,
     timeline_not_found,
 )
@@ -164,9 +165,7 @@ class JetStreamLog(Log):
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
         """Cost: 1 request for each timeline at first, then 1 for each stream every 2 s."""
-        for timeline, lsn in after.items():
-            check_timeline(timeline)
-            check_lsn(lsn, name="after")
+        check_wait(after)
         clock = self._environment.clock
         ends_s = clock.monotonic_s() + min(max(0.0, timeout_s), WAIT_S_MAX)
         self._ask(self._follow)

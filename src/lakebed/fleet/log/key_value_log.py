@@ -48,6 +48,7 @@ from lakebed.fleet.log.port import (
     check_append,
     check_lsn,
     check_timeline,
+    check_wait,
     log_ends_before,
     log_pruned,
 )
@@ -167,9 +168,7 @@ class KeyValueLog(Log):
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
         """Cost: for timelines of an owned store that are in memory nothing; of a shared store a get at each look."""
-        for timeline, lsn in after.items():
-            check_timeline(timeline)
-            check_lsn(lsn, name="after")
+        check_wait(after)
         clock = self._environment.clock
         ends_s = clock.monotonic_s() + min(max(0.0, timeout_s), WAIT_S_MAX)
         watcher = Watcher(after, signal := ThreadSignal(self._environment.runtime.condition(self._lock)))

@@ -234,6 +234,13 @@ def _offsets(column: pa.BinaryArray) -> npt.NDArray[np.int32]:
     return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
 
 
+def check_wait(after: Mapping[str, int]) -> None:
+    """Raise `InvalidRequest` for what no log waits behind: timelines and their LSNs."""
+    for timeline, lsn in after.items():
+        check_timeline(timeline)
+        check_lsn(lsn, name="after")
+
+
 def check_append(timeline: object, rows: pa.RecordBatch, *, write_id: object, expected: object) -> None:
     """Raise `InvalidRequest` for what no log appends."""
     check_timeline(timeline)

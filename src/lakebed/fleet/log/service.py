@@ -29,7 +29,7 @@ from lakebed.fleet.log.bodies import (
 )
 from lakebed.fleet.log.changes import Append
 from lakebed.fleet.log.key_value_log import KeyValueLog
-from lakebed.fleet.log.port import READ_BYTES_DEFAULT, READ_BYTES_MAX, check_lsn, check_timeline
+from lakebed.fleet.log.port import READ_BYTES_DEFAULT, READ_BYTES_MAX, check_timeline, check_wait
 from lakebed.fleet.log.watchers import Watcher
 from lakebed.fleet.service import NAME_PATTERN, FleetCall, FleetSite, add_process_routes
 from lakebed.http import errors
@@ -160,9 +160,7 @@ async def wait(call: LogCall, body: WaitBody) -> dict[str, int]:
         raise InvalidRequest(
             f"{len(body.after):,} timelines are too many: {WAIT_TIMELINES_MAX:,} are possible.", kind="invalid_body"
         )
-    for timeline, lsn in body.after.items():
-        check_timeline(timeline)
-        check_lsn(lsn, name="after")
+    check_wait(body.after)
     clock = call.serving.environment.clock
     ends_s = clock.monotonic_s() + min(max(0.0, body.timeout_s), WAIT_S_MAX)
     signal = LoopSignal()

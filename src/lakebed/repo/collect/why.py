@@ -7,7 +7,7 @@ Owns: the search and the sentence. Invariants: reads only; the rules are those b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -140,9 +140,7 @@ class _Search:
         """Branches with it staged, and commits that keep their objects, as who names those."""
         wanted = pa.array([ulid])
         staged = [
-            self._pin("branch", name, branch.commit_id, branch.created_at_ms)
-            for name, branch in self._branches.items()
-            if self._is_staged(branch, wanted)
+            self._branch_pin(name, branch) for name, branch in self._branches.items() if self._is_staged(branch, wanted)
         ]
         ranges: dict[str, bool] = {}
 
@@ -161,12 +159,7 @@ class _Search:
         commits = [
             commit_id for commit_id in sorted(self._marked.active) if holds(self._marked.commits[commit_id].metarange)
         ]
-        staged += [
-            self._pin("branch", name, branch.commit_id, branch.created_at_ms)
-            for name, branch in self._branches.items()
-            if branch.compacted is not None and holds(branch.compacted)
-        ]
-        return _distinct([*self._pins_at(commits), *staged])
+        return _distinct([*self._pins_at(commits), *staged, *self._compacted_at(holds)])
 
     def holders_of_file(self, path: str) -> list[Pin]:
         """The same of a range or metarange, which every remembered commit keeps."""
@@ -183,12 +176,13 @@ class _Search:
             for commit_id in sorted(self._marked.remembered)
             if holds(self._marked.commits[commit_id].metarange)
         ]
-        staged = [
-            self._pin("branch", name, branch.commit_id, branch.created_at_ms)
-            for name, branch in self._branches.items()
-            if branch.compacted is not None and holds(branch.compacted)
-        ]
-        return _distinct([*self._pins_at(commits), *staged])
+        return _distinct([*self._pins_at(commits), *self._compacted_at(holds)])
+
+    def _compacted_at(self, holds: Callable[[MetarangeRef], bool]) -> Iterator[Pin]:
+        """Branches whose compacted metarange holds it."""
+        for name, branch in self._branches.items():
+            if branch.compacted is not None and holds(branch.compacted):
+                yield self._branch_pin(name, branch)
 
     def holders_of_version(self, commit_id: str) -> Iterator[Pin]:
         """Branches and tags that keep the objects of a commit, those that name it first."""
@@ -202,7 +196,7 @@ class _Search:
             if rules is not None and time + rule_ms <= now_ms:
                 continue
             ends = None if rules is None or time == math.inf else int(time) + rule_ms
-            pin = self._pin("branch", name, branch.commit_id, branch.created_at_ms, ends=ends)
+            pin = self._branch_pin(name, branch, ends=ends)
             if branch.commit_id == commit_id:
                 yield pin
             elif branch.commit_id in times:
@@ -218,6 +212,9 @@ class _Search:
     def is_active(self, commit_id: str) -> bool:
         """Whether something keeps the objects of a commit."""
         return commit_id in self._marked.active
+
+    def _branch_pin(self, name: str, branch: Branch, *, ends: int | None = None) -> Pin:
+        return self._pin("branch", name, branch.commit_id, branch.created_at_ms, ends=ends)
 
     def _tag_pin(self, name: str, tag: Tag) -> Pin:
         return self._pin("tag", name, tag.commit_id, tag.created_at_ms, owner=tag.owner, ends=tag.expires_at_ms)
@@ -237,7 +234,7 @@ class _Search:
         for name, branch in self._branches.items():
             if branch.commit_id in commits:
                 left.discard(branch.commit_id)
-                yield self._pin("branch", name, branch.commit_id, branch.created_at_ms)
+                yield self._branch_pin(name, branch)
         for name, tag in list_tags(self._home, snapshot=self._snapshot):
             if tag.commit_id in commits:
                 left.discard(tag.commit_id)

@@ -224,10 +224,11 @@ async def load_credentials(call: RepositoryCall) -> Response:
     return json({"storage-credentials": []})
 
 
-@ROUTES.add("POST", f"{TABLE}/metrics", "icebergReportMetrics", needs="read", gives={204: None})
-async def report_metrics(call: RepositoryCall, _: dict) -> Response:
+@ROUTES.add("POST", f"{TABLE}/metrics", "icebergReportMetrics", needs="read", takes=dict, gives={204: None})
+async def report_metrics(call: RepositoryCall) -> Response:
     """Take a client's report of a scan, and forget it."""
     table_of(call)
+    await call.read(dict)
     return empty()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from lakebed.server.paimon.errors import ERRORS
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
 from lakebed.table.codec.snapshot_json import encode_snapshot
+from lakebed.table.table import Table
 
 ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 _TAGS: Final = f"{TABLE}/tags"
@@ -72,15 +74,38 @@ async def list_tags(call: RepositoryCall) -> Response:
 @ROUTES.add("POST", _TAGS, "paimonCreateTag", needs="write", gives={200: None}, audited=True)
 async def create_tag(call: RepositoryCall, body: TagCreation) -> Response:
     """Pin a snapshot under a name."""
-    catalog, database, name = table_of(call)
-    call.subject += f" tag {body.tag_name}"
     retained_ms = None if body.time_retained is None else parse_duration_ms(body.time_retained)
 
-    def create() -> None:
-        table, _ = catalog.look(database, name)
+    def create(table: Table) -> None:
         table.create_tag(body.tag_name, snapshot_id=body.snapshot_id, lifetime_ms=retained_ms)
 
-    await call.quick(create)
+    return await _change(call, call.quick, f"tag {body.tag_name}", create)
+
+
+async def _change(
+    call: RepositoryCall,
+    pool: Callable[[Callable[[], None]], Awaitable[None]],
+    what: str,
+    change: Callable[[Table], object],
+    *,
+    of_branches: bool = False,
+) -> Response:
+    """Change tags or branches of the table in the path, and note what for the audit log.
+
+    Args:
+        pool: in which threads.
+        of_branches: opened branches are forgotten.
+    """
+    catalog, database, name = table_of(call)
+    call.subject += f" {what}"
+
+    def run() -> None:
+        table, _ = catalog.look(database, name)
+        change(table)
+        if of_branches:
+            catalog.forget(database, name)
+
+    await pool(run)
     return empty(200)
 
 
@@ -108,15 +133,8 @@ async def get_tag(call: RepositoryCall) -> Response:
 @ROUTES.add("DELETE", _TAG, "paimonDeleteTag", needs="write", gives={200: None}, audited=True)
 async def delete_tag(call: RepositoryCall) -> Response:
     """Delete a tag, and the files that only it needed."""
-    (catalog, database, name), tag_name = table_of(call), name_of(call, "tag")
-    call.subject += f" tag {tag_name}"
-
-    def delete() -> None:
-        table, _ = catalog.look(database, name)
-        table.delete_tag(tag_name)
-
-    await call.transfer(delete)
-    return empty(200)
+    name = name_of(call, "tag")
+    return await _change(call, call.transfer, f"tag {name}", lambda table: table.delete_tag(name))
 
 
 @ROUTES.add("GET", _BRANCHES, "paimonListBranches", needs="read", gives={200: dict})
@@ -134,57 +152,37 @@ async def list_branches(call: RepositoryCall) -> Response:
 @ROUTES.add("POST", _BRANCHES, "paimonCreateBranch", needs="write", gives={200: None}, audited=True)
 async def create_branch(call: RepositoryCall, body: BranchCreation) -> Response:
     """Create a branch of the newest snapshot, or of a tag."""
-    catalog, database, name = table_of(call)
-    call.subject += f" branch {body.branch}"
 
-    def create() -> None:
-        table, _ = catalog.look(database, name)
+    def create(table: Table) -> None:
         table.create_branch(body.branch, tag=body.from_tag)
-        catalog.forget(database, name)
 
-    await call.quick(create)
-    return empty(200)
+    return await _change(call, call.quick, f"branch {body.branch}", create, of_branches=True)
 
 
 @ROUTES.add("DELETE", _BRANCH, "paimonDeleteBranch", needs="write", gives={200: None}, audited=True)
 async def delete_branch(call: RepositoryCall) -> Response:
     """Delete a branch with its snapshots and tags."""
-    (catalog, database, name), branch = table_of(call), name_of(call, "branch")
-    call.subject += f" branch {branch}"
+    branch = name_of(call, "branch")
 
-    def delete() -> None:
-        table, _ = catalog.look(database, name)
+    def delete(table: Table) -> None:
         table.delete_branch(branch)
-        catalog.forget(database, name)
 
-    await call.transfer(delete)
-    return empty(200)
+    return await _change(call, call.transfer, f"branch {branch}", delete, of_branches=True)
 
 
 @ROUTES.add("POST", f"{_BRANCH}/forward", "paimonForwardBranch", needs="write", gives={200: None}, audited=True)
 async def forward_branch(call: RepositoryCall) -> Response:
     """Publish a branch: its newest version becomes main's, if main has not moved."""
-    (catalog, database, name), branch = table_of(call), name_of(call, "branch")
-    call.subject += f" branch {branch}"
-
-    def forward() -> None:
-        table, _ = catalog.look(database, name)
-        table.fast_forward(branch)
-
-    await call.transfer(forward)
-    return empty(200)
+    branch = name_of(call, "branch")
+    return await _change(call, call.transfer, f"branch {branch}", lambda table: table.fast_forward(branch))
 
 
 @ROUTES.add("POST", f"{_BRANCH}/rename", "paimonRenameBranch", needs="write", gives={200: None}, audited=True)
 async def rename_branch(call: RepositoryCall, body: BranchRename) -> Response:
     """Give a branch another name, with its snapshots and tags."""
-    (catalog, database, name), branch = table_of(call), name_of(call, "branch")
-    call.subject += f" branch {branch} to {body.to_branch}"
+    branch = name_of(call, "branch")
 
-    def rename() -> None:
-        table, _ = catalog.look(database, name)
+    def rename(table: Table) -> None:
         table.rename_branch(branch, body.to_branch)
-        catalog.forget(database, name)
 
-    await call.transfer(rename)
-    return empty(200)
+    return await _change(call, call.transfer, f"branch {branch} to {body.to_branch}", rename, of_branches=True)
