@@ -22,6 +22,7 @@ from urllib3.exceptions import HTTPError
 
 from lakebed.decoding import msgpack_decoder
 from lakebed.errors import InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
+from lakebed.fleet import ports
 from lakebed.fleet.model import Manifest, NodeRecord, Policy, TenantRecord
 from lakebed.fleet.node.bodies import API as NODE_API
 from lakebed.fleet.node.bodies import (
@@ -32,31 +33,6 @@ from lakebed.fleet.node.bodies import (
     KeysBody,
     RangeBody,
     Utilization,
-)
-from lakebed.fleet.ports import (
-    AckReply,
-    AckRequest,
-    CommitReply,
-    CommitRequest,
-    ControlPort,
-    Event,
-    FleetAddress,
-    Found,
-    FoundMany,
-    Heartbeat,
-    HeartbeatReply,
-    Held,
-    Location,
-    NodePort,
-    NodeReport,
-    NodeStatus,
-    OperatorPort,
-    PlacedEvent,
-    Route,
-    TenantRequest,
-    TimelineChange,
-    TimelineInfo,
-    TransactionList,
 )
 from lakebed.http.asking import REPLY_S, REPLY_S_MAX, Servers, check_endpoint, error_of, quote_segment, read_reply
 from lakebed.runtime import Environment
@@ -235,7 +211,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class HttpControl(ControlPort, OperatorPort):
+class HttpControl(ports.ControlPort, ports.OperatorPort):
     """The control plane behind HTTP. Thread-safe.
 
     Args:
@@ -278,12 +254,12 @@ class HttpControl(ControlPort, OperatorPort):
     def register(self, node: NodeRecord) -> None:
         self._asker.request("POST", "/upcall/v1/register", node)
 
-    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+    def heartbeat(self, heartbeat: ports.Heartbeat) -> ports.HeartbeatReply:
         """Goes to every process, so that each knows who is alive; one answer is enough."""
         content = msgspec.json.encode(heartbeat)
         endpoints = self._asker.servers.endpoints
         reply_s = _HEARTBEAT_S / len(endpoints)
-        replies: list[HeartbeatReply] = []
+        replies: list[ports.HeartbeatReply] = []
         failure: LakebedError | None = None
         for endpoint in endpoints:
             try:
@@ -293,30 +269,30 @@ class HttpControl(ControlPort, OperatorPort):
             except (Unavailable, OutcomeUnknown) as error:
                 failure = error
             else:
-                replies.append(read_reply(reply.data, HeartbeatReply))
+                replies.append(read_reply(reply.data, ports.HeartbeatReply))
         if not replies:
             raise Unavailable("No control plane answers a heartbeat.", kind="no_answer") from failure
-        return HeartbeatReply(
+        return ports.HeartbeatReply(
             is_known=all(answer.is_known for answer in replies),
             report=tuple(dict.fromkeys(tenant for answer in replies for tenant in answer.report)),
             pause=tuple(dict.fromkeys(tenant for answer in replies for tenant in answer.pause)),
             now_ms=min(answer.now_ms for answer in replies),
         )
 
-    def attached(self, report: NodeReport) -> list[Location]:
-        return self._asker.ask("POST", "/upcall/v1/attached", list[Location], report)
+    def attached(self, report: ports.NodeReport) -> list[ports.Location]:
+        return self._asker.ask("POST", "/upcall/v1/attached", list[ports.Location], report)
 
-    def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
+    def commit(self, requests: Sequence[ports.CommitRequest]) -> list[ports.CommitReply]:
         path = "/upcall/v1/commit"
-        return self._asker.ask("POST", path, list[CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
+        return self._asker.ask("POST", path, list[ports.CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
 
-    def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
-        return self._asker.ask("POST", "/upcall/v1/ack", list[AckReply], requests)
+    def ack(self, requests: Sequence[ports.AckRequest]) -> list[ports.AckReply]:
+        return self._asker.ask("POST", "/upcall/v1/ack", list[ports.AckReply], requests)
 
     # ---- OperatorPort
 
     def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:
-        asked = TenantRequest(tenant, policy)
+        asked = ports.TenantRequest(tenant, policy)
         return self._asker.ask("POST", "/v1/tenant", TenantRecord, asked, again=False, reply_s=_CHANGE_S)
 
     def delete_tenant(self, tenant: str) -> None:
@@ -338,22 +314,22 @@ class HttpControl(ControlPort, OperatorPort):
     def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
         return self._asker.ask("PUT", f"/control/v1/tenant/{quote_segment(tenant)}/policy", TenantRecord, policy)
 
-    def route(self, tenant: str) -> Route:
+    def route(self, tenant: str) -> ports.Route:
         path = f"/v1/tenant/{quote_segment(tenant)}/route"
-        return self._asker.ask("GET", path, Route, reply_s_max=_ROUTE_S_MAX)
+        return self._asker.ask("GET", path, ports.Route, reply_s_max=_ROUTE_S_MAX)
 
-    def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+    def change_timeline(self, tenant: str, change: ports.TimelineChange) -> ports.TimelineInfo:
         path = f"/v1/tenant/{quote_segment(tenant)}/timeline"
-        return self._asker.ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
+        return self._asker.ask("POST", path, ports.TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
 
     def manifest(self, tenant: str) -> Manifest:
         return self._asker.ask("GET", f"/v1/tenant/{quote_segment(tenant)}/manifest", Manifest)
 
-    def transactions(self, tenant: str) -> TransactionList:
-        return self._asker.ask("GET", f"/control/v1/tenant/{quote_segment(tenant)}/txns", TransactionList)
+    def transactions(self, tenant: str) -> ports.TransactionList:
+        return self._asker.ask("GET", f"/control/v1/tenant/{quote_segment(tenant)}/txns", ports.TransactionList)
 
-    def nodes(self) -> list[NodeStatus]:
-        return self._asker.ask("GET", "/control/v1/node", list[NodeStatus])
+    def nodes(self) -> list[ports.NodeStatus]:
+        return self._asker.ask("GET", "/control/v1/node", list[ports.NodeStatus])
 
     def migrate(self, tenant: str, node: str) -> None:
         self._asker.request("POST", f"/control/v1/tenant/{quote_segment(tenant)}/migrate", query={"node": node})
@@ -367,16 +343,16 @@ class HttpControl(ControlPort, OperatorPort):
     def decommission(self, node: str) -> None:
         self._asker.request("POST", f"/control/v1/node/{quote_segment(node)}/decommission")
 
-    def force_ack(self, tenant: str, txn: int) -> AckReply:
-        return self._asker.ask("POST", f"/control/v1/txn/{quote_segment(tenant)}/{txn}/force_ack", AckReply)
+    def force_ack(self, tenant: str, txn: int) -> ports.AckReply:
+        return self._asker.ask("POST", f"/control/v1/txn/{quote_segment(tenant)}/{txn}/force_ack", ports.AckReply)
 
-    def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
+    def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, ports.Event]]:
         query = {"after": after, "limit": limit}
-        events = self._asker.ask("GET", "/control/v1/event", list[PlacedEvent], query=query)
+        events = self._asker.ask("GET", "/control/v1/event", list[ports.PlacedEvent], query=query)
         return [(entry.position, entry.event) for entry in events]
 
-    def address(self) -> FleetAddress:
-        return self._asker.ask("GET", "/v1/fleet", FleetAddress)
+    def address(self) -> ports.FleetAddress:
+        return self._asker.ask("GET", "/v1/fleet", ports.FleetAddress)
 
 
 COMPACT_S: Final = 600.0
@@ -391,7 +367,7 @@ _PIECE_BYTES: Final = 1 << 20
 _VALUES: Final = msgpack_decoder(list[bytes | None])
 
 
-class HttpNode(NodePort):
+class HttpNode(ports.NodePort):
     """A node behind a URL. Thread-safe.
 
     Args:
@@ -441,41 +417,41 @@ class HttpNode(NodePort):
         except OutcomeUnknown as error:
             raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
 
-    def put_location(self, location: Location) -> None:
+    def put_location(self, location: ports.Location) -> None:
         path = f"{_tenant(location.tenant)}/location"
         self._asker.request("PUT", path, location, again=False, reply_s=self._read_s)
 
-    def locations(self) -> list[Held]:
-        return self._ask("GET", f"{NODE_API}/locations", list[Held])
+    def locations(self) -> list[ports.Held]:
+        return self._ask("GET", f"{NODE_API}/locations", list[ports.Held])
 
     def utilization(self) -> Utilization:
         """How much of its memory the node uses."""
         return self._ask("GET", f"{NODE_API}/utilization", Utilization)
 
-    def timelines(self, tenant: str) -> list[TimelineInfo]:
-        return self._ask("GET", f"{_tenant(tenant)}/timelines", list[TimelineInfo])
+    def timelines(self, tenant: str) -> list[ports.TimelineInfo]:
+        return self._ask("GET", f"{_tenant(tenant)}/timelines", list[ports.TimelineInfo])
 
-    def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+    def change(self, tenant: str, change: ports.TimelineChange) -> ports.TimelineInfo:
         path = f"{_tenant(tenant)}/changes"
-        return self._ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
+        return self._ask("POST", path, ports.TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
 
-    def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
+    def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> ports.Found:
         if len(key) > URL_KEY_BYTES_MAX:
             body = msgspec.msgpack.encode(KeysBody([key], lsn, at_least))
             reply = self._read("POST", f"{_timeline(tenant, timeline)}/values", body)
-            return Found(self._values(reply)[0], int(reply.headers[LSN_HEADER]))
+            return ports.Found(self._values(reply)[0], int(reply.headers[LSN_HEADER]))
         text = urlsafe_b64encode(key).decode()
         path = f"{_timeline(tenant, timeline)}/value"
         reply = self._read("GET", path, key=text, lsn=lsn, at_least=at_least or None)
-        return Found(reply.data if reply.status == 200 else None, int(reply.headers[LSN_HEADER]))
+        return ports.Found(reply.data if reply.status == 200 else None, int(reply.headers[LSN_HEADER]))
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
-    ) -> FoundMany:
+    ) -> ports.FoundMany:
         body = msgspec.msgpack.encode(KeysBody(list(keys), lsn, at_least))
         reply = self._read("POST", f"{_timeline(tenant, timeline)}/values", body)
         # A node of before says it of one key alone; what was waited for is known to be there.
-        return FoundMany(tuple(self._values(reply)), int(reply.headers.get(LSN_HEADER, at_least)))
+        return ports.FoundMany(tuple(self._values(reply)), int(reply.headers.get(LSN_HEADER, at_least)))
 
     def _values(self, reply: urllib3.BaseHTTPResponse) -> list[bytes | None]:
         try:

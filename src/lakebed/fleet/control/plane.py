@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
-from lakebed.fleet import layout, machine, records
+from lakebed.fleet import layout, machine, ports, records
 from lakebed.fleet.control.collector import Collector
 from lakebed.fleet.control.context import LOG, ControlContext, Events, ManagedLog, tell_of_lost_state
 from lakebed.fleet.control.members import Member, Members
@@ -37,27 +37,6 @@ from lakebed.fleet.model import (
     Transaction,
     first_manifest,
 )
-from lakebed.fleet.ports import (
-    AckReply,
-    AckRequest,
-    CommitReply,
-    CommitRequest,
-    ControlPort,
-    Event,
-    FleetAddress,
-    Heartbeat,
-    HeartbeatReply,
-    Location,
-    NodePort,
-    NodeReport,
-    NodeStatus,
-    OperatorPort,
-    Resumed,
-    Route,
-    TimelineChange,
-    TimelineInfo,
-    TransactionList,
-)
 from lakebed.fleet.records import Step
 from lakebed.metrics import default_registry
 from lakebed.objects.port import ObjectStore
@@ -77,13 +56,13 @@ _SILENT: Final = default_registry.counter(
 _NODES: Final = default_registry.gauge(
     "lakebed_fleet_nodes", help_text="Nodes by state, at the last look.", label_names=("state",)
 )
-Q = TypeVar("Q", CommitRequest, AckRequest)
-R = TypeVar("R", CommitReply, AckReply)
+Q = TypeVar("Q", ports.CommitRequest, ports.AckRequest)
+R = TypeVar("R", ports.CommitReply, ports.AckReply)
 
 _STATES: Final = ("alive", "silent", "draining", "decommissioned")
 
 
-class ControlPlane(ControlPort, OperatorPort):
+class ControlPlane(ports.ControlPort, ports.OperatorPort):
     """The control plane. Thread-safe.
 
     Args:
@@ -100,7 +79,7 @@ class ControlPlane(ControlPort, OperatorPort):
         *,
         storage: ObjectStore,
         log: ManagedLog | None,
-        nodes: Callable[[NodeRecord], NodePort],
+        nodes: Callable[[NodeRecord], ports.NodePort],
         options: ControlOptions = DEFAULT,
         environment: Environment | None = None,
         on_defect: Callable[[Exception], None] | None = None,
@@ -264,24 +243,24 @@ class ControlPlane(ControlPort, OperatorPort):
         if known is None or known.record.incarnation != node.incarnation:
             self._reconciler.forget(node.node)
 
-    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+    def heartbeat(self, heartbeat: ports.Heartbeat) -> ports.HeartbeatReply:
         before = self._members.get(heartbeat.node)
         was_ready = before is not None and before.is_ready
         if not self._members.hear(heartbeat) and not self._learn_node(heartbeat):
-            return HeartbeatReply(is_known=False, now_ms=self._context.now_ms())
+            return ports.HeartbeatReply(is_known=False, now_ms=self._context.now_ms())
         if not was_ready:
             self._scan_soon()  # tenants may wait for a node
         for load in heartbeat.loads:
             if load.is_broken:
                 self._reconciler.is_broken(load.tenant, load.generation, node=heartbeat.node)
-        return HeartbeatReply(
+        return ports.HeartbeatReply(
             is_known=True,
             report=self._relocations.tenants_of(heartbeat.node),
             pause=self._relocations.tenants_to_pause(heartbeat.node),
             now_ms=self._context.now_ms(),
         )
 
-    def _learn_node(self, heartbeat: Heartbeat) -> bool:
+    def _learn_node(self, heartbeat: ports.Heartbeat) -> bool:
         """Whether the node registered with another control plane."""
         node = self._ledger.node(heartbeat.node)
         if node is None or node.incarnation != heartbeat.incarnation or node.is_silent or node.is_decommissioned:
@@ -289,7 +268,7 @@ class ControlPlane(ControlPort, OperatorPort):
         self._members.learn(node)
         return self._members.hear(heartbeat)
 
-    def attached(self, report: NodeReport) -> list[Location]:
+    def attached(self, report: ports.NodeReport) -> list[ports.Location]:
         node = self._ledger.node(report.node)
         if node is None or node.incarnation != report.incarnation:
             raise Conflict(
@@ -303,7 +282,7 @@ class ControlPlane(ControlPort, OperatorPort):
             or any(transaction.node == node.node for transaction in record.transactions)
         ]
         tasks: list[CollectTask] = []
-        locations: list[Location] = []
+        locations: list[ports.Location] = []
         for at in range(0, len(wanted), self._options.batch_tenants):
             part = wanted[at : at + self._options.batch_tenants]
             outcomes = self._ledger.change_many(
@@ -324,9 +303,9 @@ class ControlPlane(ControlPort, OperatorPort):
         return locations
 
     def _restart(
-        self, node: NodeRecord, resumed: Resumed | None, tasks: list[CollectTask]
-    ) -> Callable[[TenantRecord], Step[Location | None]]:
-        def decide(record: TenantRecord) -> Step[Location | None]:
+        self, node: NodeRecord, resumed: ports.Resumed | None, tasks: list[CollectTask]
+    ) -> Callable[[TenantRecord], Step[ports.Location | None]]:
+        def decide(record: TenantRecord) -> Step[ports.Location | None]:
             step = machine.restart(record, node, resumed, now_ms=self._context.now_ms())
             tasks.extend(step.tasks)
             tell_of_lost_state(self._events, step.record, node)
@@ -334,11 +313,11 @@ class ControlPlane(ControlPort, OperatorPort):
 
         return decide
 
-    def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
+    def commit(self, requests: Sequence[ports.CommitRequest]) -> list[ports.CommitReply]:
         _check_count(requests)
         for request in requests:
             machine.check_request(request)
-        no_such = CommitReply(machine.REJECTED, reason="there is no such tenant")
+        no_such = ports.CommitReply(machine.REJECTED, reason="there is no such tenant")
         replies = []
         for request, reply, step in self._decide_each(requests, machine.commit, no_such):
             _COMMITS.add(1, reply.verdict)
@@ -373,7 +352,7 @@ class ControlPlane(ControlPort, OperatorPort):
         """A transaction that is not in its tenant's record any more."""
         return self._ledger.finished(record.tenant, txn) if records.may_be_finished(record, txn) else None
 
-    def _follow_commit(self, request: CommitRequest, step: Step[CommitReply]) -> None:
+    def _follow_commit(self, request: ports.CommitRequest, step: Step[ports.CommitReply]) -> None:
         """What follows an answer: collection and pruning after a grant, a detach after a rejection."""
         tenant, record = request.tenant, step.record
         if step.reply.verdict == machine.REJECTED:
@@ -393,11 +372,11 @@ class ControlPlane(ControlPort, OperatorPort):
         if record.relocation is not None or any(other.mode is AttachmentMode.READER for other in record.attachments):
             self._reconciler.look_at(tenant)
 
-    def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
+    def ack(self, requests: Sequence[ports.AckRequest]) -> list[ports.AckReply]:
         _check_count(requests)
         for request in requests:
             layout.check_name(request.tenant, what="tenant")
-        no_such = AckReply("", is_accepted=False, reason="there is no such tenant")
+        no_such = ports.AckReply("", is_accepted=False, reason="there is no such tenant")
         replies = []
         for request, reply, step in self._decide_each(requests, machine.ack, no_such):
             if step is not None:
@@ -405,7 +384,7 @@ class ControlPlane(ControlPort, OperatorPort):
             replies.append(reply)
         return replies
 
-    def _conclude_ack(self, tenant: str, step: Step[AckReply]) -> None:
+    def _conclude_ack(self, tenant: str, step: Step[ports.AckReply]) -> None:
         self._collector.add(step.tasks)
         if step.record.is_deleted:
             self._collector.remove_tenant(tenant)
@@ -462,7 +441,7 @@ class ControlPlane(ControlPort, OperatorPort):
         self._reconciler.tell_again(record)
         return record
 
-    def route(self, tenant: str) -> Route:
+    def route(self, tenant: str) -> ports.Route:
         record = self._ledger.tenant(tenant, fresh=True)
         self._seals.seal(record)
         if record.is_deleted:
@@ -470,10 +449,10 @@ class ControlPlane(ControlPort, OperatorPort):
         self._reconciler.tell_if_untold(record)
         attachment = records.attachment_of(record, record.preferred)
         if attachment is None:
-            return Route(tenant, None, None, 0, record.names, record.sealed)
+            return ports.Route(tenant, None, None, 0, record.names, record.sealed)
         member = self._members.get(attachment.node) or self._learn_member(attachment.node)
         load = None if member is None else member.loads.get(tenant)
-        return Route(
+        return ports.Route(
             tenant,
             attachment.node,
             None if member is None else member.record.url,
@@ -487,7 +466,7 @@ class ControlPlane(ControlPort, OperatorPort):
         record = self._ledger.node(node)
         return None if record is None else self._members.learn(record)
 
-    def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+    def change_timeline(self, tenant: str, change: ports.TimelineChange) -> ports.TimelineInfo:
         record = self._ledger.tenant(tenant, fresh=True)
         member = None if record.preferred is None else self._members.answers(record.preferred)
         if member is None:
@@ -504,15 +483,15 @@ class ControlPlane(ControlPort, OperatorPort):
             return first_manifest(tenant, main=records.main_of(record), created_ms=record.created_ms)
         return decode_referenced(self._storage.get(record.manifest.path), record.manifest)
 
-    def transactions(self, tenant: str) -> TransactionList:
+    def transactions(self, tenant: str) -> ports.TransactionList:
         record = self._ledger.tenant(tenant, fresh=True)
         finished = self._ledger.list_finished(tenant)[::-1]
         tasks = tuple(task.txn for task in self._ledger.tasks_of(tenant))
-        return TransactionList(record.transactions, tuple(finished[:FINISHED_COUNT_MAX]), tasks)
+        return ports.TransactionList(record.transactions, tuple(finished[:FINISHED_COUNT_MAX]), tasks)
 
     # ---- OperatorPort: nodes
 
-    def nodes(self) -> list[NodeStatus]:
+    def nodes(self) -> list[ports.NodeStatus]:
         for record in self._ledger.nodes():
             if self._members.get(record.node) is None:
                 self._members.learn(record)
@@ -564,10 +543,10 @@ class ControlPlane(ControlPort, OperatorPort):
         layout.check_name(node, what="node")
         self._members.learn(self._ledger.change_node(node, decide))
 
-    def force_ack(self, tenant: str, txn: int) -> AckReply:
-        after: list[Step[AckReply]] = []
+    def force_ack(self, tenant: str, txn: int) -> ports.AckReply:
+        after: list[Step[ports.AckReply]] = []
 
-        def decide(record: TenantRecord) -> Step[AckReply]:
+        def decide(record: TenantRecord) -> Step[ports.AckReply]:
             finished = self._find_finished(record, txn)
             after.append(machine.force_ack(record, txn, finished=finished, now_ms=self._context.now_ms()))
             return after[-1]
@@ -578,10 +557,10 @@ class ControlPlane(ControlPort, OperatorPort):
             self._events.add("forced", f"Transaction {txn} of {tenant} was acknowledged by hand.", tenant=tenant)
         return reply
 
-    def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
+    def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, ports.Event]]:
         return self._ledger.events(after=after, limit=limit)
 
-    def address(self) -> FleetAddress:
+    def address(self) -> ports.FleetAddress:
         if self._options.address is None:
             raise NotFound("This control plane was not told where storage and log are.", kind="no_address")
         return self._options.address

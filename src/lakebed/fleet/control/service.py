@@ -13,27 +13,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from lakebed.errors import Closed, Fenced, InvalidRequest, Unavailable
-from lakebed.fleet import layout
+from lakebed.fleet import layout, ports
 from lakebed.fleet.control.plane import ControlPlane
 from lakebed.fleet.model import Manifest, NodeRecord, Policy, TenantRecord
-from lakebed.fleet.ports import (
-    AckReply,
-    AckRequest,
-    CommitReply,
-    CommitRequest,
-    FleetAddress,
-    Heartbeat,
-    HeartbeatReply,
-    Location,
-    NodeReport,
-    NodeStatus,
-    PlacedEvent,
-    Route,
-    TenantRequest,
-    TimelineChange,
-    TimelineInfo,
-    TransactionList,
-)
 from lakebed.fleet.service import NAME_PATTERN, FleetCall, FleetSite, add_process_routes
 from lakebed.http.asking import check_endpoint
 from lakebed.http.authentication import TokenCaller
@@ -61,7 +43,7 @@ class ControlSite(FleetSite["ControlCall"]):
 
     title = "The control plane"
 
-    def __init__(self, serving: Serving, *, token: str | None, known: FleetAddress | None = None) -> None:
+    def __init__(self, serving: Serving, *, token: str | None, known: ports.FleetAddress | None = None) -> None:
         super().__init__(serving, token=token)
         self._known = known
         self.control: ControlPlane | None = None
@@ -75,7 +57,7 @@ class ControlSite(FleetSite["ControlCall"]):
             )
         return self.control
 
-    def address(self) -> FleetAddress:
+    def address(self) -> ports.FleetAddress:
         """Where storage and log are. Raises as `opened` and `ControlPlane.address`."""
         return self._known or self.require_control().address()
 
@@ -132,25 +114,25 @@ UPCALLS: Final = Routes[ControlCall]("upcalls")
 
 
 @UPCALLS.add("POST", "/commit", "commit", needs="write")
-async def commit(call: ControlCall, requests: list[CommitRequest]) -> list[CommitReply]:
+async def commit(call: ControlCall, requests: list[ports.CommitRequest]) -> list[ports.CommitReply]:
     """Decide a batch of requests to commit; the replies are in their order."""
     return await call.quick(call.control.commit, requests)
 
 
 @UPCALLS.add("POST", "/heartbeat", "heartbeat", needs="write")
-async def heartbeat(call: ControlCall, body: Heartbeat) -> HeartbeatReply:
+async def heartbeat(call: ControlCall, body: ports.Heartbeat) -> ports.HeartbeatReply:
     """Say that a node is alive."""
     return await call.quick(call.control.heartbeat, body)
 
 
 @UPCALLS.add("POST", "/ack", "ack", needs="write")
-async def ack(call: ControlCall, requests: list[AckRequest]) -> list[AckReply]:
+async def ack(call: ControlCall, requests: list[ports.AckRequest]) -> list[ports.AckReply]:
     """Acknowledge a batch of rejections; the replies are in their order."""
     return await call.quick(call.control.ack, requests)
 
 
 @UPCALLS.add("POST", "/attached", "attached", needs="write")
-async def attached(call: ControlCall, body: NodeReport) -> list[Location]:
+async def attached(call: ControlCall, body: ports.NodeReport) -> list[ports.Location]:
     """Get what a node has, after the start of its process."""
     return await call.quick(call.control.attached, body)
 
@@ -168,7 +150,7 @@ CONTROLS: Final = Routes[ControlCall]("operators")
 
 
 @CONTROLS.add("GET", "/node", "listNodes", needs="read")
-async def list_nodes(call: ControlCall) -> list[NodeStatus]:
+async def list_nodes(call: ControlCall) -> list[ports.NodeStatus]:
     """List the nodes."""
     return await call.quick(call.control.nodes)
 
@@ -215,13 +197,13 @@ async def set_policy(call: ControlCall, policy: Policy) -> TenantRecord:
 
 
 @CONTROLS.add("GET", "/tenant/{tenant}/txns", "listTransactions", needs="read")
-async def list_transactions(call: ControlCall) -> TransactionList:
+async def list_transactions(call: ControlCall) -> ports.TransactionList:
     """List the transactions of a tenant."""
     return await call.quick(call.control.transactions, call.tenant)
 
 
 @CONTROLS.add("POST", "/txn/{tenant}/{txn}/force_ack", "forceAck", needs="admin")
-async def force_ack(call: ControlCall) -> AckReply:
+async def force_ack(call: ControlCall) -> ports.AckReply:
     """Acknowledge one rejected transaction for its node."""
     return await call.quick(call.control.force_ack, call.tenant, call.txn)
 
@@ -232,11 +214,11 @@ _LIMIT: Final = Parameter("limit", "At most so many.", "integer", bounds=(1, PAG
 @CONTROLS.add(
     "GET", "/event", "listEvents", needs="read", parameters=(Parameter("after", "Behind this position."), _LIMIT)
 )
-async def list_events(call: ControlCall) -> list[PlacedEvent]:
+async def list_events(call: ControlCall) -> list[ports.PlacedEvent]:
     """List events, oldest first."""
     limit = call.integer("limit", default=PAGE_COUNT_MAX, low=1, high=PAGE_COUNT_MAX)
     events = await call.quick(call.control.events, after=call.query.get("after", ""), limit=limit)
-    return [PlacedEvent(position, event) for position, event in events]
+    return [ports.PlacedEvent(position, event) for position, event in events]
 
 
 # ---- clients
@@ -245,13 +227,13 @@ CLIENTS: Final = Routes[ControlCall]("tenants")
 
 
 @CLIENTS.add("GET", "/tenant/{tenant}/route", "route", needs="read")
-async def route(call: ControlCall) -> Route:
+async def route(call: ControlCall) -> ports.Route:
     """Find where a tenant is."""
     return await call.quick(call.control.route, call.tenant)
 
 
 @CLIENTS.add("GET", "/fleet", "fleet", needs="read")
-async def fleet(call: ControlCall) -> FleetAddress:
+async def fleet(call: ControlCall) -> ports.FleetAddress:
     """Find where storage and log are. A standby answers too."""
     return call.site.address()
 
@@ -266,7 +248,7 @@ async def list_tenants(call: ControlCall) -> list[TenantRecord]:
 
 
 @CLIENTS.add("POST", "/tenant", "createTenant", needs="write", gives={201: TenantRecord})
-async def create_tenant(call: ControlCall, asked: TenantRequest) -> TenantRecord:
+async def create_tenant(call: ControlCall, asked: ports.TenantRequest) -> TenantRecord:
     """Make a tenant and attach it."""
     return await call.quick(call.control.create_tenant, asked.tenant, asked.policy)
 
@@ -290,7 +272,7 @@ async def get_manifest(call: ControlCall) -> Manifest:
 
 
 @CLIENTS.add("POST", "/tenant/{tenant}/timeline", "changeTimeline", needs="write")
-async def change_timeline(call: ControlCall, change: TimelineChange) -> TimelineInfo:
+async def change_timeline(call: ControlCall, change: ports.TimelineChange) -> ports.TimelineInfo:
     """Hand a change of the set of timelines to the tenant's node."""
     return await call.transfer(call.control.change_timeline, call.tenant, change)
 

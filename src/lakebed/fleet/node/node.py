@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Closed, Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.fleet import ports
 from lakebed.fleet.layout import check_name
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.machine import check_policy
@@ -32,20 +33,6 @@ from lakebed.fleet.node.reads import Reads
 from lakebed.fleet.node.schedule import Schedule
 from lakebed.fleet.node.slots import MemtableBudget, Slots
 from lakebed.fleet.node.timeline import Timeline
-from lakebed.fleet.ports import (
-    ControlPort,
-    Found,
-    FoundMany,
-    Heartbeat,
-    Held,
-    Location,
-    NodePort,
-    NodeReport,
-    Resumed,
-    TenantLoad,
-    TimelineChange,
-    TimelineInfo,
-)
 from lakebed.ids import new_uuid
 from lakebed.log import logger
 from lakebed.lsm.cache import BlockCache
@@ -62,7 +49,7 @@ _LOADS_MAX: Final = 500
 """Most tenants in one heartbeat."""
 
 
-class Node(NodePort):
+class Node(ports.NodePort):
     """A node. Thread-safe.
 
     Args:
@@ -78,7 +65,7 @@ class Node(NodePort):
         *,
         url: str,
         storage: ObjectStore,
-        control: ControlPort,
+        control: ports.ControlPort,
         log: Log,
         local: LocalState,
         options: NodeOptions,
@@ -108,7 +95,7 @@ class Node(NodePort):
         self._given_up: dict[str, int] = {}
         """Generations of tenants that were detached, or broken by an earlier process: they are over."""
         self._incarnation = new_uuid(environment.rng)
-        self._resumed: tuple[Resumed, ...] = ()
+        self._resumed: tuple[ports.Resumed, ...] = ()
         self._is_registered = False
         self._is_closed = False
         self._active: dict[str, None] = {}
@@ -143,7 +130,7 @@ class Node(NodePort):
                 _LOG.info("not resumed", tenant=record.tenant, txn=record.txn)
                 continue
             self._add(AttachedTenant(context, record.location, resumed=record))
-            resumed.append(Resumed(record.tenant, record.generation, record.txn))
+            resumed.append(ports.Resumed(record.tenant, record.generation, record.txn))
         self._resumed = tuple(resumed)
         try:
             self.register()
@@ -163,7 +150,7 @@ class Node(NodePort):
         )
         context.control.register(record)
         if not context.is_reported:
-            report = NodeReport(self.name, self._incarnation, context.local.id, self._resumed)
+            report = ports.NodeReport(self.name, self._incarnation, context.local.id, self._resumed)
             locations = {reply.tenant: reply for reply in context.control.attached(report)}
             for resumed in self._resumed:
                 if resumed.tenant not in locations:
@@ -174,11 +161,11 @@ class Node(NodePort):
         self._is_registered = True
         context.control_is_away = False
 
-    def _forget_resumed(self, resumed: Resumed) -> None:
+    def _forget_resumed(self, resumed: ports.Resumed) -> None:
         """The control plane has detached it while we were away."""
-        self._take_over(Location(resumed.tenant, resumed.generation, None))
+        self._take_over(ports.Location(resumed.tenant, resumed.generation, None))
 
-    def _take_over(self, location: Location) -> None:
+    def _take_over(self, location: ports.Location) -> None:
         try:
             self.put_location(location)
         except Conflict as error:
@@ -188,7 +175,7 @@ class Node(NodePort):
         """Say that the node is alive, and take over what the answer says. Never raises when there is no answer."""
         context = self._context
         tenants = list(self._tenants.values())
-        heartbeat = Heartbeat(
+        heartbeat = ports.Heartbeat(
             node=self.name,
             incarnation=self._incarnation,
             tenant_count=len(tenants),
@@ -209,7 +196,7 @@ class Node(NodePort):
         self._reported = frozenset(reply.report)
         context.paused = frozenset(reply.pause)
 
-    def _loads(self, tenants: list[AttachedTenant]) -> Iterator[TenantLoad]:
+    def _loads(self, tenants: list[AttachedTenant]) -> Iterator[ports.TenantLoad]:
         """Tenants whose numbers matter, at most `_LOADS_MAX`."""
         count = 0
         lagging = self._context.options.lag_rows_reported
@@ -218,7 +205,9 @@ class Node(NodePort):
             if tenant.tenant in self._reported or lag_rows >= lagging or is_broken:
                 transaction = tenant.transaction
                 txn = None if transaction is None else transaction.txn
-                yield TenantLoad(tenant.tenant, tenant.location.generation, lag_rows, txn=txn, is_broken=is_broken)
+                yield ports.TenantLoad(
+                    tenant.tenant, tenant.location.generation, lag_rows, txn=txn, is_broken=is_broken
+                )
                 count += 1
                 if count == _LOADS_MAX:
                     return
@@ -230,7 +219,7 @@ class Node(NodePort):
 
     # ---- what the control plane says
 
-    def put_location(self, location: Location) -> None:
+    def put_location(self, location: ports.Location) -> None:
         check_name(location.tenant, what="tenant")
         check_policy(location.policy)
         if location.txn is not None and location.mode not in (AttachmentMode.SINGLE, AttachmentMode.MULTI):
@@ -255,7 +244,7 @@ class Node(NodePort):
                 raise stale_generation(location.tenant, location.generation, over)
             self._add(AttachedTenant(self._context, location))
 
-    def locations(self) -> list[Held]:
+    def locations(self) -> list[ports.Held]:
         return [tenant.holding() for tenant in list(self._tenants.values()) if not tenant.is_gone]
 
     def _add(self, attached: AttachedTenant) -> None:
@@ -404,11 +393,11 @@ class Node(NodePort):
 
     # ---- the set of timelines
 
-    def timelines(self, tenant: str) -> list[TimelineInfo]:
+    def timelines(self, tenant: str) -> list[ports.TimelineInfo]:
         attached = self._require_tenant(tenant)
         return [_info(attached, index) for index in attached.indices.values()]
 
-    def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+    def change(self, tenant: str, change: ports.TimelineChange) -> ports.TimelineInfo:
         attached = self._require_tenant(tenant)
         self._wake(attached)
         state: dict[str, TimelineIndex] = {}
@@ -430,7 +419,7 @@ class Node(NodePort):
             raise self._reads.file_gone(attached, error) from error
         info = state.get(change.id) or next((index for index in state.values() if index.name == change.name), before)
         if info is None:
-            return TimelineInfo(id=change.id, name=change.name, lsn=0, committed_lsn=0, cutoff=0)
+            return ports.TimelineInfo(id=change.id, name=change.name, lsn=0, committed_lsn=0, cutoff=0)
         return _info(attached, info)
 
     def _until_committed(self, attached: AttachedTenant, is_done: Callable[[], bool], *, flush: bool = False) -> None:
@@ -498,12 +487,12 @@ class Node(NodePort):
 
     # ---- reads
 
-    def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
+    def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> ports.Found:
         return self._reads.get(self._require_tenant(tenant), timeline, key, lsn=lsn, at_least=at_least)
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
-    ) -> FoundMany:
+    ) -> ports.FoundMany:
         return self._reads.get_many(self._require_tenant(tenant), timeline, keys, lsn=lsn, at_least=at_least)
 
     def scan(
@@ -564,11 +553,11 @@ class Node(NodePort):
             raise Closed(f"The node {self.name} was closed.")
 
 
-def _info(attached: AttachedTenant, index: TimelineIndex) -> TimelineInfo:
+def _info(attached: AttachedTenant, index: TimelineIndex) -> ports.TimelineInfo:
     """A timeline of the working set, with what is committed and ingested."""
     committed = next((other.lsn for other in attached.base.timelines if other.id == index.id), 0)
     timeline = attached.timelines.get(index.id)
-    return TimelineInfo(
+    return ports.TimelineInfo(
         id=index.id,
         name=index.name,
         lsn=index.lsn if timeline is None else timeline.last_lsn,
