@@ -2,12 +2,12 @@
 
 Owns: the mark ``lakebed/dropped`` inside the table's folder, which exists from before the first deletion to the last.
 Invariants: the mark is durable before the schemas are deleted (a table without a schema is invisible to every client);
-the mark itself is deleted last, and looked for behind each listing: a drop that sleeps while another process finishes
-it takes nothing of a table that was made since, unless it sleeps between that look and its deletion. So remains are
-recognised, and dropping again or `Lake.collect` finishes the drop; a folder without the mark is taken for remains only
-when a caller forces that (`is_left`). The folder is listed again after the schemas are gone, because a commit looks for
-its schema once more after its put, and withdraws it. The mark lists the URLs of the table's own files outside its
-folder, which are deleted too; nothing else outside is.
+the mark itself is deleted last, and looked for before each batch of deletions: a drop that sleeps while another process
+finishes it takes nothing of a table that was made since, unless it sleeps between that look and the one request behind
+it (docs/design/0018). So remains are recognised, and dropping again or `Lake.collect` finishes the drop; a folder
+without the mark is taken for remains only when a caller forces that (`is_left`). The folder is listed again after the
+schemas are gone, because a commit looks for its schema once more after its put, and withdraws it. The mark lists the
+URLs of the table's own files outside its folder, which are deleted too; nothing else outside is.
 
 A table that its maker takes back (`take_back_table`) is dropped unless others have put something there, and that is
 decided when the schemas are gone, so that no commit of others is acknowledged any more: if there is one, the schemas
@@ -159,18 +159,18 @@ def drop_table(
         folder.put(_MARK, _Mark(external).encode())
     plan = plan_drop(store, name, external=external)
     plan = replace(plan, warnings=warnings)
-    if not dry_run and not is_dropped(store, name):  # finished since by another process: what was listed may be new
-        return sweeper.sweep(nothing)
-    report = sweeper.sweep(plan, dry_run=dry_run)
+
+    def is_current() -> bool:  # else another process has finished the drop, and what was listed may be a new table's
+        return is_dropped(store, name)
+
+    report = sweeper.sweep(plan, dry_run=dry_run, is_current=is_current)
     if dry_run:
         return report
     is_complete = report.hidden_count == len(plan.hide) and report.deleted_count == len(plan.doomed)
     if is_complete and plan.hide:
         # What was put since the listing: a writer that looks from now on finds no schema, and takes its files back.
         late = plan_drop(store, name, external={})
-        if not is_dropped(store, name):
-            return report
-        swept = sweeper.sweep(late)
+        swept = sweeper.sweep(late, is_current=is_current)
         is_complete = swept.hidden_count == len(late.hide) and swept.deleted_count == len(late.doomed)
         report = replace(
             report,

@@ -6,6 +6,10 @@ Invariants:
   is deleted. A sweeper that `reaches_outside` also deletes the objects that URLs name.
 - A missing object counts as deleted. An error in one batch is reported and the other batches continue; then the sweep
   is not `complete`, and the caller keeps its plan.
+- Where names are given again, the caller says how to see that they still mean what was listed, and each request is
+  preceded by that look. A store deletes what has a name at that moment, whatever it is, so a process that sleeps
+  between look and request may delete the objects of that one request after others have put them anew
+  (docs/design/0018).
 """
 
 from __future__ import annotations
@@ -47,11 +51,13 @@ class Sweep:
     deleted_count: int = 0
     deleted_bytes: int = 0
     errors: list[str] = field(default_factory=list)
+    is_ended: bool = False
+    """What was left was not deleted: its names were another's by then."""
 
     @property
     def complete(self) -> bool:
         """Whether every batch succeeded."""
-        return not self.errors
+        return not self.errors and not self.is_ended
 
 
 class Sweeper:
@@ -77,9 +83,14 @@ class Sweeper:
         self._environment = environment or Environment()
         self._progress = progress
 
-    def sweep(self, plan: CollectionPlan, *, dry_run: bool = False) -> CollectionReport:
+    def sweep(
+        self, plan: CollectionPlan, *, dry_run: bool = False, is_current: Callable[[], bool] | None = None
+    ) -> CollectionReport:
         """Delete the objects of `plan` (its `hide` first), or with `dry_run` only report them.
 
+        Args:
+            is_current: whether the names are still those of what was planned; asked before each request. When they are
+                not, the sweep ends, and fewer objects are deleted than were planned.
         Cost: 1 DELETE a thousand objects.
         """
         if dry_run:
@@ -87,15 +98,21 @@ class Sweeper:
         sweep = Sweep()
         hidden_count = 0
         if plan.hide:
-            hidden = self.delete_all(Deletable(path, 0, "hidden") for path in plan.hide)
-            hidden_count = hidden.deleted_count
+            hidden = self.delete_all((Deletable(path, 0, "hidden") for path in plan.hide), is_current=is_current)
+            hidden_count, sweep.is_ended = hidden.deleted_count, hidden.is_ended
             sweep.errors += hidden.errors
         if sweep.complete:  # while a version is visible, its files stay
-            self.delete_all(plan.doomed, into=sweep)
+            self.delete_all(plan.doomed, into=sweep, is_current=is_current)
         return report_of(plan, sweep, hidden_count=hidden_count, dry_run=False)
 
-    def delete_all(self, doomed: Iterable[Deletable], *, into: Sweep | None = None) -> Sweep:
-        """Delete objects in order, in batches; collect errors and continue."""
+    def delete_all(
+        self,
+        doomed: Iterable[Deletable],
+        *,
+        into: Sweep | None = None,
+        is_current: Callable[[], bool] | None = None,
+    ) -> Sweep:
+        """Delete objects in order, in batches; collect errors and continue. `is_current` as for `sweep`."""
         every = list(doomed)
         for deletable in every:
             _check_path(deletable.path, may_be_url=self._reaches_outside)
@@ -103,6 +120,9 @@ class Sweeper:
         done_count = done_bytes = 0
         for batch in batches(every, BATCH_COUNT_MAX):
             for store, names, part in self._by_store(batch):
+                if is_current is not None and not is_current():
+                    sweep.is_ended = True
+                    return sweep
                 try:
                     store.delete(names)
                 except LakebedError as error:

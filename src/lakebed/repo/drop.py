@@ -6,22 +6,21 @@ remains are left alone for `CollectionOptions.grace`. Then: records; objects, th
 was written meanwhile; the note that it was deleted. Its namespace is free from then on.
 
 Invariants: a crash anywhere leaves the note, and the next sweep continues. Of two that run at once, one that sleeps
-takes nothing of the repository that has the folder next; but when it sleeps between its last look and its last batch,
-the marker. Imported objects are not touched, for they are elsewhere; nor is what lakeFS had in a namespace that was
-shared with it. Does not know: how a repository is deleted (`lakebed.repo.repositories`).
+takes nothing of the repository that has the folder next; but when it sleeps between its last look and the one request
+behind it, the marker (docs/design/0018). Imported objects are not touched, for they are elsewhere; nor is what lakeFS
+had in a namespace that was shared with it. Does not know: how a repository is deleted (`lakebed.repo.repositories`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
-from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
+from lakebed.reclaim.sweep import Sweeper
 from lakebed.repo.model.layout import CLOCK_PATH, MARKER_PATH, Keys, deletion_key, made_ulid
 from lakebed.repo.model.model import DeletedRepository
 from lakebed.repo.model.options import CollectionOptions
@@ -74,20 +73,9 @@ def _sweep(
     plan = _plan(store, deleted)
     # The folder is another repository's only when the note is gone. So what was listed before a look that finds the
     # note is the old one's; names with an id are not given again, but others are, such as the marker's.
-    report = report_of(plan, Sweep(), hidden_count=0, dry_run=False)
-    for has_id in (True, False):
-        if catalog.key_value.get(note) is None:
-            return report
-        doomed = tuple(target for target in plan.doomed if (made_ulid(target.path) is not None) == has_id)
-        swept = sweeper.sweep(replace(plan, doomed=doomed))
-        report = replace(
-            swept,
-            deleted_count=report.deleted_count + swept.deleted_count,
-            deleted_bytes=report.deleted_bytes + swept.deleted_bytes,
-            plan=plan,
-        )
-        if len(swept.warnings) > len(plan.warnings):
-            return report
+    report = sweeper.sweep(plan, is_current=lambda: catalog.key_value.get(note) is not None)
+    if report.deleted_count < len(plan.doomed):
+        return report
     _delete_records(catalog.key_value, keys)
     catalog.key_value.delete(note)
     return report
@@ -99,7 +87,7 @@ def _plan(store: ObjectStore, deleted: DeletedRepository) -> CollectionPlan:
     metas = (meta for meta in store.list() if not (record.is_shared and is_of_lakefs(meta.path, uid=record.uid)))
     # What a sweep puts to learn the store's time is counted by none: a dry run shows what the sweep then deletes.
     doomed = [Deletable(meta.path, meta.size_bytes, why) for meta in metas if meta.path != CLOCK_PATH]
-    doomed.sort(key=lambda meta: meta.path == MARKER_PATH)
+    doomed.sort(key=lambda target: (made_ulid(target.path) is None, target.path == MARKER_PATH))
     return CollectionPlan(deleted.name, (), tuple(doomed))
 
 

@@ -7,17 +7,20 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pytest
 
+from lakebed.clock import Clock
 from lakebed.errors import AlreadyExists
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import PROBE_AGE_MS_MIN
+from lakebed.reclaim import sweep
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from lakebed.testing.faulty import Crashed, Fault, FaultyStore
@@ -29,9 +32,9 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 LATER_S = PROBE_AGE_MS_MIN / 1000 + 1
 
 
-def memory() -> ObjectStore:
-    """A fresh store."""
-    return open_store(f"memory://{uuid.uuid4().hex}")
+def memory(clock: Clock | None = None) -> ObjectStore:
+    """A fresh store, with a clock of its own if asked."""
+    return open_store(f"memory://{uuid.uuid4().hex}", environment=None if clock is None else Environment(clock=clock))
 
 
 def paths(store: ObjectStore) -> list[str]:
@@ -43,8 +46,8 @@ def paths(store: ObjectStore) -> list[str]:
 def test_a_death_while_creating_blocks_no_name(fault: Fault) -> None:
     """At every store call of opening a lake and creating a table: the same calls then succeed, and leave no probe."""
     for index in range(100):
-        inner = memory()
         clock = ManualClock(start_ms=Environment().clock.now_ms())
+        inner = memory(clock)
         store = FaultyStore(inner, faults={index: fault})
         try:
             Lake.open(store).create_table("t", SCHEMA)
@@ -67,7 +70,8 @@ def test_a_death_while_creating_blocks_no_name(fault: Fault) -> None:
 
 def test_probes_that_older_versions_left_in_a_table_block_nothing() -> None:
     """A folder that holds only an old probe is empty; cleaning deletes the probe when it is an hour old, not before."""
-    store = memory()
+    clock = ManualClock(start_ms=Environment().clock.now_ms())
+    store = memory(clock)
     lake = Lake.open(store)
     leftovers = [f"default.db/t/lakebed-probe-{uuid.uuid4()}", f"lakebed-probe-{uuid.uuid4()}"]
     for path in leftovers:
@@ -75,7 +79,9 @@ def test_probes_that_older_versions_left_in_a_table_block_nothing() -> None:
     lake.create_table("t", SCHEMA)
     assert not [report for report in lake.collect() if report.deleted_count]
     assert set(leftovers) <= set(paths(store))
-    clock = ManualClock(start_ms=Environment().clock.now_ms())
+    ahead = ManualClock(start_ms=clock.now_ms() * 2)
+    ahead_lake = Lake.open(store, environment=Environment(clock=ahead))
+    assert not [report for report in ahead_lake.collect() if report.deleted_count]
     clock.advance(LATER_S)
     later = Lake.open(store, environment=Environment(clock=clock))
     (report,) = [report for report in later.collect(dry_run=True) if report.plan and report.plan.doomed]
@@ -214,7 +220,7 @@ def test_a_database_of_a_lake_leaves_no_probe_in_its_folder() -> None:
 
 
 class Sleeping(StoreWrapper):
-    """A store of a process that sleeps before one of its calls, if that deletes nothing, while another one acts."""
+    """A store of a process that sleeps while another one acts: before one of its calls, or behind it if it deletes."""
 
     def __init__(self, inner: ObjectStore, at: int, act: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -225,9 +231,13 @@ class Sleeping(StoreWrapper):
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
         """Make the call, perhaps later."""
         self.kinds.append(call.kind)
-        if len(self.kinds) == self._index + 1 and call.kind != "delete":
+        sleeps = len(self.kinds) == self._index + 1
+        if sleeps and call.kind != "delete":
             self._act()
-        return perform()
+        result = perform()
+        if sleeps and call.kind == "delete":
+            self._act()
+        return result
 
 
 def fail_deletes_but_of_schemas(_: int, call: Call) -> Fault | None:
@@ -235,26 +245,51 @@ def fail_deletes_but_of_schemas(_: int, call: Call) -> Fault | None:
     return Fault.ERROR_BEFORE if call.kind == "delete" and "schema" not in call.path else None
 
 
+def drop_by_halves(store: ObjectStore) -> Lake:
+    """A lake with what is left of a table whose drop did not finish."""
+    lake = Lake.open(store)
+    lake.create_table("t", SCHEMA).append(pa.table({"id": [1]}))
+    Lake.open(FaultyStore(store, faults=fail_deletes_but_of_schemas)).drop_table("t")
+    assert lake.list_dropped() == ["t"]
+    return lake
+
+
+def use_name_again(lake: Lake) -> None:
+    """Finish the drop, and make a table of the name."""
+    lake.collect()
+    if not lake.list_dropped():
+        lake.create_table("t", SCHEMA, if_not_exists=True).append(pa.table({"id": [2]}))
+
+
 def test_a_collection_that_sleeps_takes_nothing_of_a_table_that_was_made_since() -> None:
     """What is left of a drop was swept by another process, and the name is used again: the new table stays."""
     made = 0
     for at in range(200):
         inner = memory()
-        lake = Lake.open(inner)
-        lake.create_table("t", SCHEMA).append(pa.table({"id": [1]}))
-        Lake.open(FaultyStore(inner, faults=fail_deletes_but_of_schemas)).drop_table("t")
-        assert lake.list_dropped() == ["t"]
-
-        def use_again(lake: Lake = lake) -> None:
-            lake.collect()
-            if not lake.list_dropped():
-                lake.create_table("t", SCHEMA).append(pa.table({"id": [2]}))
-
-        sleeping = Sleeping(inner, at, use_again)
+        lake = drop_by_halves(inner)
+        sleeping = Sleeping(inner, at, partial(use_name_again, lake))
         Lake.open(sleeping).collect()
         if at >= len(sleeping.kinds):
             break
-        if sleeping.kinds[at] != "delete":
-            assert lake.table("t").read().to_pydict() == {"id": [2]}, at
-            made += 1
+        assert lake.table("t").read().to_pydict() == {"id": [2]}, at
+        made += 1
     assert made > 10
+
+
+def test_a_collection_that_sleeps_between_two_batches_takes_nothing_of_a_table_that_was_made_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A drop of many objects takes several requests; between them another process finishes it."""
+    monkeypatch.setattr(sweep, "BATCH_COUNT_MAX", 2)
+    rehearsal = Sleeping(memory(), -1, partial(use_name_again, Lake.open(memory())))
+    drop_by_halves(rehearsal)
+    before = len(rehearsal.kinds)
+    Lake.open(rehearsal).collect()
+    made = 0
+    for at in (index for index, kind in enumerate(rehearsal.kinds[before:]) if kind == "delete"):
+        inner = memory()
+        lake = drop_by_halves(inner)
+        Lake.open(Sleeping(inner, at, partial(use_name_again, lake))).collect()
+        assert lake.table("t").read().to_pydict() == {"id": [2]}, at
+        made += 1
+    assert made > 4

@@ -14,6 +14,7 @@ import pytest
 import lakebed.repo
 from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.objects import open_store
+from lakebed.reclaim import sweep
 from lakebed.repo import Repositories, Repository, RepositoryOptions
 from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.model.layout import MARKER_PATH, Keys, repository_key
@@ -618,16 +619,22 @@ def test_no_branch_is_made_in_a_repository_that_is_deleted_meanwhile(storage: St
     assert looks
 
 
-def test_a_sweep_that_sleeps_takes_nothing_of_the_next_repository_there() -> None:
+@pytest.mark.parametrize("batch_count_max", [1000, 1])
+def test_a_sweep_that_sleeps_takes_nothing_of_the_next_repository_there(
+    batch_count_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process sweeps, and the folder is used again, before each call of a sweep: what is new stays.
 
-    Just before the last batch, of names that are given again, no look helps: then the marker goes.
+    Just before the request that deletes the marker no look helps: then it goes.
     """
+    monkeypatch.setattr(sweep, "BATCH_COUNT_MAX", batch_count_max)
     swept = unmarked = 0
     for at in range(100):
         storage = Storage()
         with storage.open() as other:
             old = other.create("shop")
+            for name in ("notes/1", "notes/2"):
+                open_store(old.url, environment=storage.environment).put(name, b"of a user")
             old.branch().put("old", b"1")
             old.branch().commit("old")
             other.delete("shop")

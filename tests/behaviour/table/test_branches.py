@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -11,13 +13,36 @@ import pytest
 from lakebed.errors import NotFound
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim import sweep
 from lakebed.table.branch.branch_folder import fork_pin
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing.between import Between
+from lakebed.testing.wrapper import Call, StoreWrapper
+
+R = TypeVar("R")
 
 
-def through(bench: Any, between: Between, *, branch: str | None = None) -> Table:
+class After(StoreWrapper):
+    """Lets something happen once, right after the so many-th call of a kind."""
+
+    def __init__(self, inner: ObjectStore, kind: str, index: int, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._kind, self._index, self._happens = kind, index, happens
+        self._count = 0
+        self.happened = False
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        result = perform()
+        self._count += call.kind == self._kind
+        if self._count > self._index and not self.happened:
+            self.happened = True
+            self._happens()
+        return result
+
+
+def through(bench: Any, between: StoreWrapper, *, branch: str | None = None) -> Table:
     """The table as a process sees it whose calls are interposed."""
     return Table.open(between, name="t", branch=branch, environment=bench.environment)
 
@@ -78,6 +103,37 @@ def test_a_late_deleter_leaves_the_pin_of_a_branch_made_anew(bench: Any) -> None
     assert [branch.fork_snapshot_id for branch in bench.table.branches()] == [2]
     assert [snapshot.id for snapshot in bench.reopen(branch="b").snapshots()] == [2]
     assert bench.table.context.tags.find(fork_pin("b")) is not None
+
+
+def test_a_deleter_that_sleeps_between_two_batches_takes_nothing_of_a_branch_made_anew(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch of many files takes several requests; between them another process deletes it, and makes it again."""
+    monkeypatch.setattr(sweep, "BATCH_COUNT_MAX", 1)
+    bench.commit("a")
+
+    def fill() -> None:
+        fork = bench.table.create_branch("b")
+        for name in ("b1", "b2"):
+            bench.commit(name, table=fork)
+
+    def meanwhile() -> None:
+        with suppress(NotFound):  # its pin is gone
+            bench.reopen().delete_branch("b")
+        fill()
+
+    remade = 0
+    for index in range(100):
+        fill()
+        after = After(bench.store, "delete", index, meanwhile)
+        through(bench, after).delete_branch("b")
+        if not after.happened:
+            break
+        assert [snapshot.id for snapshot in bench.reopen(branch="b").snapshots()] == [1, 2, 3], index
+        assert bench.table.context.tags.find(fork_pin("b")) is not None, index
+        bench.reopen().delete_branch("b")
+        remade += 1
+    assert remade > 4
 
 
 def test_main_keeps_what_a_branch_of_another_client_needs(bench: Any) -> None:

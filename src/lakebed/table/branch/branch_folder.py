@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.port import ObjectStore
@@ -133,25 +134,33 @@ def delete_files(store: ObjectStore, paths: Iterable[str], *, reason: str) -> No
         raise Unavailable(f"Not all files of a branch were deleted, try again: {sweep.errors[0]}")
 
 
+def has_pin(main: TableBranch, name: str, pin: Tag | None) -> bool:
+    """Whether the branch of a name is still the one with this pin. Cost: 1 GET."""
+    return main.tags.find(fork_pin(name)) == pin
+
+
 def clear_branch(main: TableBranch, name: str, *, pin: Tag | None) -> bool:
     """Delete everything in a branch's folder, until a listing finds nothing; whether there was anything.
 
-    It ends when the pin is another: the branch was deleted and created again meanwhile.
+    It ends when the pin is another, which it looks for before each request: the branch was deleted and created again
+    meanwhile.
 
     Raises `Unavailable` when something cannot be deleted: the pin then stays.
     """
     layout = Layout(branch=name)
     had_files = False
+    is_current = partial(has_pin, main, name, pin)
     for _ in range(_CLEAR_TRIES_MAX):
         paths = [meta.path for meta in main.store.list(layout.root.removesuffix("/"))]
         if not paths:
             return had_files
-        if main.tags.find(fork_pin(name)) != pin:
+        if not is_current():
             return had_files
         had_files = True
         hide = tuple(path for path in paths if parse_schema(path) is not None)
         rest = tuple(Deletable(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
-        report = Sweeper(main.store, main.environment).sweep(CollectionPlan(store="", hide=hide, doomed=rest))
+        plan = CollectionPlan(store="", hide=hide, doomed=rest)
+        report = Sweeper(main.store, main.environment).sweep(plan, is_current=is_current)
         if report.warnings:
             raise Unavailable(f"The branch {name!r} is not deleted yet, try again: {report.warnings[0]}")
     raise Unavailable(

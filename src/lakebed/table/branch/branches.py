@@ -39,10 +39,19 @@ from lakebed.table.branch.branch_folder import (
     clear_branch,
     delete_files,
     fork_pin,
+    has_pin,
     mark_path,
 )
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.renames import claim, finish_rename, finish_renames, release_name, take_name, was_renamed
+from lakebed.table.branch.renames import (
+    claim,
+    created_ms,
+    finish_rename,
+    finish_renames,
+    release_name,
+    take_name,
+    was_renamed,
+)
 from lakebed.table.branch.tags import Source, check_tag_name
 from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.model.layout import MAIN_BRANCH, Layout, parse_schema
@@ -59,7 +68,7 @@ class Branch:
     fork_snapshot_id: int | None
     """None for a branch of another client that left no pin."""
     created_ms: int
-    """Unix ms, UTC, by the store's clock."""
+    """Unix ms, UTC, by the store's clock. Of a branch that was renamed too: under its first name."""
 
 
 def open_branch(store: ObjectStore, *, name: str, branch: str | None, environment: Environment) -> TableBranch:
@@ -129,14 +138,7 @@ def every_branch(branch: TableBranch) -> list[TableBranch]:
 def list_branches(main: TableBranch) -> list[Branch]:
     """All branches but main, sorted by name. Cost: 3 LISTs + 1 LIST and 1 GET a branch."""
     finish_renames(main)
-    branches = []
-    for name in branch_names(main.store):
-        pin = main.tags.find(fork_pin(name))
-        times = [meta.modified_ms for meta in main.store.list(Layout(branch=name).schema_folder)]
-        branches.append(
-            Branch(name=name, fork_snapshot_id=pin.snapshot.id if pin else None, created_ms=min(times, default=0))
-        )
-    return branches
+    return [_load_branch(main, name) for name in branch_names(main.store)]
 
 
 def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
@@ -193,12 +195,13 @@ def delete_branch(main: TableBranch, name: str) -> None:
         raise branch_not_found(main.store, name)
     if not clear_branch(main, name, pin=pin) and pin is None:
         raise branch_not_found(main.store, name)
-    if decided is not None and main.tags.find(fork_pin(name)) == pin:
+    if decided is not None and has_pin(main, name, pin):
         assert pin is not None
         mark = Deletable(mark_path(name, pin), 0, f"of the deleted branch {name}")
         Sweeper(main.store, main.environment).delete_all([mark])
-        paths = [main.layout.tag(fork_pin(name)), decided.mark]
-        delete_files(main.store, paths, reason=f"of the deleted branch {name}")
+        if has_pin(main, name, pin):
+            paths = [main.layout.tag(fork_pin(name)), decided.mark]
+            delete_files(main.store, paths, reason=f"of the deleted branch {name}")
 
 
 @freeing_space()
@@ -244,7 +247,8 @@ def rename_branch(main: TableBranch, old: str, new: str) -> Branch:
 
 def _load_branch(main: TableBranch, name: str) -> Branch:
     pin = main.tags.find(fork_pin(name))
-    return Branch(name=name, fork_snapshot_id=pin.snapshot.id if pin else None, created_ms=main.now_ms())
+    fork_snapshot_id = pin.snapshot.id if pin else None
+    return Branch(name=name, fork_snapshot_id=fork_snapshot_id, created_ms=created_ms(main, name, pin))
 
 
 def branch_of_branch(name: str) -> InvalidRequest:

@@ -52,6 +52,8 @@ from lakebed.table.model.model import Snapshot, TableSchema, Tag
 RENAMED_FOLDER: Final = "lakebed/renamed"
 RENAMED_FROM: Final = "lakebed.renamed-from"
 """Property of a pin: ``<name>/<id>`` of each earlier branch that this one was, oldest first, in lines. On disk."""
+CREATED: Final = "lakebed.created-ms"
+"""Property of a pin: when the branch was created, Unix ms, under the name that it had first. On disk."""
 
 _LOOKS_MAX: Final = 100
 _REASON: Final = "its branch has another name"
@@ -140,8 +142,9 @@ def take_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
     Raises `AlreadyExists`: the name belongs to another branch; `NotFound`: the old branch is gone.
     """
     lines = [*_lines(pin), f"{old}/{branch_id(pin)}"]
+    marks = {RENAMED_FROM: "\n".join(lines), CREATED: str(created_ms(main, old, pin))}
     try:
-        main.tags.copy_hidden(f"branch.{old}", f"branch.{new}", marks={RENAMED_FROM: "\n".join(lines)})
+        main.tags.copy_hidden(f"branch.{old}", f"branch.{new}", marks=marks)
     except NotFound as gone:
         raise branch_not_found(main.store, old) from gone
     except AlreadyExists as taken:
@@ -154,6 +157,20 @@ def take_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
             kind="branch_exists",
             branch=new,
         ) from taken
+
+
+def created_ms(main: TableBranch, name: str, pin: Tag | None) -> int:
+    """When a branch was created, Unix ms, UTC, by the store's clock, whatever it is called now.
+
+    Args:
+        pin: the branch's; None: another client made it.
+    Cost: 1 LIST; of a branch that was renamed nothing.
+    """
+    created = None if pin is None else pin.snapshot.properties.get(CREATED)
+    if created is not None and created.isascii() and created.isdigit():
+        return int(created)
+    times = [meta.modified_ms for meta in main.store.list(Layout(branch=name).schema_folder)]
+    return min(times, default=0)
 
 
 def release_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
@@ -197,6 +214,7 @@ def finish_rename(main: TableBranch, rename: Rename) -> None:
         clear_branch(main, rename.old, pin=pin)
         _look(main, rename)
         delete_files(main.store, [mark_path(rename.old, pin)], reason=_REASON)
+        _look(main, rename)
         main.tags.unpin_hidden(f"branch.{rename.old}")
     except _Finished:
         pass
