@@ -28,7 +28,7 @@ import msgspec
 from lakebed.errors import Corruption, LakebedError, NotFound
 from lakebed.kv.checkpoint import without_expired
 from lakebed.kv.database_location import DatabaseLocation
-from lakebed.kv.destroy import ProgressCall, find_objects, store_name, take_apart
+from lakebed.kv.destroy import ProgressCall, find_objects, store_name, take_apart, with_old_probes
 from lakebed.kv.layout import MANIFEST_FOLDER, manifest_path, parse_manifest
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import ExternalDatabase, Manifest
@@ -73,7 +73,7 @@ def collect_garbage(
     dry_run: bool = False,
     progress: ProgressCall | None = None,
 ) -> CollectionReport:
-    """Delete what no version of a database needs, and a destroyed one whose grace is over.
+    """Delete what no version of a database needs, a destroyed one whose grace is over, and probes of dead processes.
 
     Safe while writers, readers, compactors, clones and other collectors run, at any `CollectorOptions.grace`.
 
@@ -88,8 +88,9 @@ def collect_garbage(
         NotFound: there is no database.
         UnsupportedFormat: a pinned version is of a newer lakebed. Nothing was deleted.
         Corruption: the newest manifest is damaged. Nothing was deleted.
-    Cost: 4 LIST (1 more a thousand objects), 1 GET of the newest manifest and 1 a pinned one; if anything goes, an
-    update (1 PUT + 1 LIST), the boundary (1 PUT, 4 LIST, 1 GET a 64 manifests passed), and 1 DELETE a thousand objects.
+    Cost: 4 LIST (5 outside of a lake; 1 more a thousand objects), 1 GET of the newest manifest and 1 a pinned one; if
+    anything goes, an update (1 PUT + 1 LIST), the boundary (1 PUT, 4 LIST, 1 GET a 64 manifests passed), and 1 DELETE a
+    thousand objects.
     """
     return collect_once(location, options=options, dry_run=dry_run, progress=progress).report
 
@@ -145,6 +146,7 @@ class _Round:
             return self._take_apart()
         manifest, pinned, plan = self._seal_versions(objects, manifest, ended_ms)
         plan = replace(plan, warnings=(*plan.warnings, *self._damaged))
+        plan = with_old_probes(plan, self._location, dry_run=self._dry_run)
         if self._dry_run:
             return Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=True))
         if any(parse_manifest(deletable.path) is not None for deletable in plan.doomed):

@@ -5,6 +5,7 @@ Owns: `destroy`, and `take_apart`, which the collector calls when a soft destruc
 Invariants:
 - Nothing goes while a live checkpoint pins a version: a hard destruction is refused with the checkpoints and their
   owners, a soft one waits for them. Once destroyed, nothing may be made, refreshed or opened, so they only get fewer.
+  A checkpoint has ended when it has by the store's clock too, which is asked only when one has by ours.
 - Writers and compactors are fenced before the stamp, in manifest and log alike.
 - What is deleted was listed **before** the newest manifest was seen to be a destroyed one: a database created again on
   this path has other names, and what it writes is in no such list.
@@ -18,6 +19,7 @@ Source: "Deleting a Database"; docs/design/0012-clones-and-destroy.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import msgspec
 
@@ -42,8 +44,9 @@ from lakebed.kv.restore import giving_up
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectMeta
+from lakebed.objects.probe import is_probe, leftover_probes, store_time_ms
 from lakebed.objects.reserve import RESERVE_PATH, freeing_space
-from lakebed.reclaim.model import CollectionPlan, CollectionReport
+from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, report_of
 
 ProgressCall = Callable[[Progress], None]
@@ -78,15 +81,18 @@ def destroy(
             Nothing was changed.
         Conflict: kind ``owned``; a writer lives, and not `take_over`.
         NotFound: there is no database.
-    Cost: a claim and 1 update; hard also 4 LIST, the boundary, 1 update an ancestor, and 1 DELETE a thousand objects.
+    Cost: a claim and 1 update; hard also 4 LIST, the boundary, 1 update an ancestor, and 1 DELETE a thousand objects;
+    with ended checkpoints that of `store_time_ms`.
     """
     log = ManifestLog(location)
     manifest = log.latest()
-    if not soft:
-        _check_unpinned(manifest, location)
     if dry_run:
+        if not soft:
+            _check_unpinned(manifest, location, now_ms=location.environment.clock.now_ms())
         return _preview(location, manifest, soft=soft, take_over=take_over)
     with freeing_space():
+        if not soft:
+            _check_unpinned(manifest, location, now_ms=_agreed_ms(manifest, location))
         while manifest.destroyed_at_ms is None:
             if manifest.initialized:
                 claim = claim_all(location, take_over=take_over, must_be_open=False)
@@ -102,9 +108,20 @@ def destroy(
     return report
 
 
-def _check_unpinned(manifest: Manifest, location: DatabaseLocation) -> None:
+def _agreed_ms(manifest: Manifest, location: DatabaseLocation) -> int:
+    """Until when checkpoints have ended: by our clock and by the store's, which is asked when one has by ours.
+
+    Cost: nothing, or that of `store_time_ms`.
+    """
+    now_ms = location.environment.clock.now_ms()
+    if len(live_checkpoints(manifest, now_ms)) == len(manifest.checkpoints):
+        return now_ms
+    return min(now_ms, store_time_ms(location.store, environment=location.environment))
+
+
+def _check_unpinned(manifest: Manifest, location: DatabaseLocation, *, now_ms: int) -> None:
     """Raise for checkpoints that live and are not those of the roles that are claimed."""
-    live = live_checkpoints(manifest, location.environment.clock.now_ms())
+    live = live_checkpoints(manifest, now_ms)
     live = tuple(checkpoint for checkpoint in live if checkpoint.owner.kind not in _ROLES)
     if not live:
         return
@@ -131,14 +148,14 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
         is_ours = not manifest.initialized if epoch is None else manifest.writer_epoch == epoch
         if manifest.destroyed_at_ms is not None or not is_ours:
             return None
+        agreed_ms = _agreed_ms(manifest, location)
         if not soft:
-            _check_unpinned(manifest, location)
-        now_ms = location.environment.clock.now_ms()
+            _check_unpinned(manifest, location, now_ms=agreed_ms)
         # Dead pins go in the same update, so that no process whose clock is behind can still use one.
-        kept = without_expired(manifest, now_ms)
+        kept = without_expired(manifest, agreed_ms)
         return msgspec.structs.replace(
             kept,
-            destroyed_at_ms=now_ms,
+            destroyed_at_ms=location.environment.clock.now_ms(),
             jobs=(),
             checkpoints=tuple(checkpoint for checkpoint in kept.checkpoints if checkpoint.owner.kind not in _ROLES),
         )
@@ -157,6 +174,7 @@ def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take
         next_id = manifest.manifest_id + (manifest.destroyed_at_ms is None)
         tombstone = msgspec.structs.replace(manifest, manifest_id=next_id)
         plan = plan_taking_apart(objects, manifest=tombstone, store=store_name(location), foreign=_foreign(location))
+        plan = with_old_probes(plan, location, dry_run=True)
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 
 
@@ -174,7 +192,8 @@ def take_apart(
     log = ManifestLog(location)
     manifest = log.latest()
     if manifest.destroyed_at_ms is not None:
-        _check_unpinned(manifest, location)
+        now_ms = location.environment.clock.now_ms() if dry_run else _agreed_ms(manifest, location)
+        _check_unpinned(manifest, location, now_ms=now_ms)
         if not dry_run:
             manifest = _leave_ancestors(location, log, manifest)
     name = store_name(location)
@@ -182,11 +201,24 @@ def take_apart(
         warning = f"{location.url} was created again meanwhile: nothing of it was deleted."
         return report_of(CollectionPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
     plan = plan_taking_apart(objects, manifest=manifest, store=name, foreign=_foreign(location))
+    plan = with_old_probes(plan, location, dry_run=dry_run)
     if dry_run:
         return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
     if any(parse_manifest(deletable.path) is not None for deletable in plan.doomed):
         log.raise_boundary(manifest.manifest_id, manifest=manifest)
     return Sweeper(location.store, location.environment, progress).sweep(plan)
+
+
+def with_old_probes(plan: CollectionPlan, location: DatabaseLocation, *, dry_run: bool) -> CollectionPlan:
+    """The plan with the probes of processes that died; in a lake unchanged, whose collection finds them.
+
+    Cost: outside of a lake that of `leftover_probes`.
+    """
+    if location.is_probed:
+        return plan
+    probes = leftover_probes(location.store, environment=location.environment, dry_run=dry_run)
+    died = (Deletable(meta.path, meta.size_bytes, "its process died while probing") for meta in probes)
+    return replace(plan, doomed=(*plan.doomed, *died))
 
 
 def _leave_ancestors(location: DatabaseLocation, log: ManifestLog, manifest: Manifest) -> Manifest:
@@ -233,7 +265,7 @@ def _foreign(location: DatabaseLocation) -> list[str]:
     top = location.store.list_with_delimiter("")
     own = {*_OWN_FOLDERS, RESERVE_PATH.partition("/")[0]} if location.keeps_reserve else _OWN_FOLDERS
     folders = [f"{folder}/" for folder in top.folders if folder not in own]
-    return folders + [meta.path for meta in top.objects if meta.path != LEASE_PATH]
+    return folders + [meta.path for meta in top.objects if meta.path != LEASE_PATH and not is_probe(meta.path)]
 
 
 def store_name(location: DatabaseLocation) -> str:

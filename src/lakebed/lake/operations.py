@@ -138,10 +138,10 @@ def collect(lake: Stores, collection: Collection) -> list[CollectionReport]:
 def _collect_probes(lake: Stores, collection: Collection) -> list[CollectionReport]:
     """Delete the probes of processes that died. Cost: 1 LIST of the root and 1 of each folder where a store may lie."""
     top = [folder for folder in lake.store.list_with_delimiter("").folders if not folder.endswith(WAREHOUSE_SUFFIX)]
-    now_ms = lake.environment.clock.now_ms()
 
     def probes(folder: str) -> list[Deletable]:
-        metas = leftover_probes(lake.store.sub(folder) if folder else lake.store, now_ms=now_ms)
+        store = lake.store.sub(folder) if folder else lake.store
+        metas = leftover_probes(store, environment=lake.environment, dry_run=collection.dry_run)
         return [
             Deletable(join_path(folder, meta.path), meta.size_bytes, "its process died while probing") for meta in metas
         ]

@@ -4,14 +4,14 @@ Owns: the probe object's name. The puts are tested once, before the first object
 put decides every commit, so a store that ignores the condition (some S3-compatible servers do) would let two writers
 overwrite each other; it is refused before anything else is stored.
 
-A lake probes its own root; a table's collection asks in the table's folder for the time. A process that dies between
-the probe's put and its delete leaves the probe behind: every reader of a folder ignores such objects (`is_probe`), and
-cleaning a lake deletes those that are older than an hour (`leftover_probes`).
+A lake probes its own root, and a database outside of a lake its folder; a table's collection asks in the table's folder
+for the time. A process that dies between the probe's put and its delete leaves the probe behind: every reader of a
+folder ignores such objects (`is_probe`), and cleaning a lake or a database deletes those that are older than an hour
+(`leftover_probes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, Protocol, runtime_checkable
 
 from lakebed.errors import AlreadyExists, InvalidRequest
@@ -29,11 +29,20 @@ def is_probe(path: str) -> bool:
     return path.startswith(_PREFIX)
 
 
-def leftover_probes(store: ObjectStore, *, now_ms: int) -> Iterator[ObjectMeta]:
-    """Return the probes directly in a folder that are older than `PROBE_AGE_MS_MIN`. Cost: 1 LIST."""
-    for meta in store.list_with_delimiter("").objects:
-        if is_probe(meta.path) and meta.modified_ms < now_ms - PROBE_AGE_MS_MIN:
-            yield meta
+def leftover_probes(store: ObjectStore, *, environment: Environment, dry_run: bool = False) -> tuple[ObjectMeta, ...]:
+    """The probes directly in a folder that are older than `PROBE_AGE_MS_MIN`, by our clock and by the store's.
+
+    Args:
+        dry_run: by our clock alone, for asking the store writes.
+    Cost: 1 LIST, and that of `store_time_ms` when there are some.
+    """
+    probes = [meta for meta in store.list_with_delimiter("").objects if is_probe(meta.path)]
+    before_ms = environment.clock.now_ms() - PROBE_AGE_MS_MIN
+    old = tuple(meta for meta in probes if meta.modified_ms < before_ms)
+    if not old or dry_run:
+        return old
+    before_ms = min(before_ms, store_time_ms(store, environment=environment) - PROBE_AGE_MS_MIN)
+    return tuple(meta for meta in old if meta.modified_ms < before_ms)
 
 
 def probe_create_only(store: ObjectStore, *, environment: Environment | None = None) -> None:

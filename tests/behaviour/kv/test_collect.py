@@ -24,7 +24,7 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.lsm.file_id import file_id_time_ms
-from lakebed.testing import Crashed, FaultyStore, RecordingStore
+from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, SkewedClock, check_every_fault
 
 HOUR_MS = 3_600_000
@@ -181,6 +181,34 @@ def test_a_collector_with_a_wrong_clock_deletes_nothing_that_lives(databases: Fa
     assert not collect_once(databases.place("other", clock=clock), options=grace).gone
     databases.clock.advance(HOUR_MS // 1000 + 1801)
     assert collect_once(databases.place("other", clock=clock), options=grace).gone
+
+
+def test_the_probe_of_a_process_that_died_goes_when_it_is_old_by_both_clocks(databases: FaultyDatabases) -> None:
+    """It stays for an hour, for a living process may be at it; of a destroyed database it goes too."""
+
+    def probe_and_die() -> None:
+        dying = FaultyStore(databases.root, faults={1: Fault.CRASH_BEFORE})
+        with pytest.raises(Crashed):
+            databases.place("db", through=dying).probe()
+
+    def probes() -> list[str]:
+        return [path for path in databases.objects("db") if path.startswith("lakebed-probe-")]
+
+    probe_and_die()
+    worn(databases)
+    fast = databases.place("db", clock=SkewedClock(databases.clock, 2 * HOUR_MS))
+    for place in (databases.place("db"), fast):
+        collect_garbage(place)
+        assert len(probes()) == 1
+    databases.clock.advance(HOUR_MS // 1000 + 1)
+    assert [path for path in probes() if path in {doomed.path for doomed in plan_garbage(fast).doomed}] == probes()
+    collect_garbage(databases.place("db"))
+    assert probes() == []
+    probe_and_die()
+    databases.clock.advance(HOUR_MS // 1000 + 1)
+    delete_checkpoint(databases.place("db"), "kept")
+    report = destroy(databases.place("db"), soft=False)
+    assert (probes(), report.warnings) == ([], ())
 
 
 @pytest.mark.parametrize("told", [False, True])

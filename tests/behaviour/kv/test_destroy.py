@@ -19,7 +19,7 @@ from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOpti
 from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
-from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
+from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, SkewedClock, check_every_fault
 
 DAY = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(days=1))
 
@@ -113,6 +113,21 @@ def test_hard_names_the_checkpoints_and_their_owners_and_changes_nothing(databas
     assert error.value.kind == "invalid_deletion"
     for words in ("'kept'", made.id, "reader", f"clone {databases.url('clone')}"):
         assert words in str(error.value)
+
+
+def test_a_process_whose_clock_is_ahead_destroys_nothing_that_a_checkpoint_holds(databases: FaultyDatabases) -> None:
+    """A checkpoint has ended when it has by the store's clock too: a hard destruction is refused, a soft one waits."""
+    rows = fill(databases, "db")
+    kept = create_checkpoint(databases.place("db"), CheckpointOptions(lifetime=timedelta(days=7)))
+    ahead = databases.place("db", clock=SkewedClock(databases.clock, 400 * 86_400_000))
+    with pytest.raises(InvalidRequest) as error:
+        destroy(ahead, soft=False)
+    assert (error.value.kind, kept.id in str(error.value)) == ("invalid_deletion", True)
+    destroy(ahead, soft=True)
+    assert databases.rows("db", kept.id) == rows
+    databases.clock.advance(8 * 86_400)
+    destroy(ahead, soft=False)
+    assert left(databases, "db") == TOMBSTONE
 
 
 def test_a_live_writer_is_in_the_way_unless_taken_over(databases: FaultyDatabases) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,16 @@ def test_a_lifetime_ends(home: RepositoryContext, clock: ManualClock) -> None:
     create_tag(home, "soon", commit_id=head)
     create_branch(home, "later", source="main")
     assert resolve(home, "later").kind == "branch"
+
+
+def test_a_process_whose_clock_is_ahead_gives_no_name_of_a_tag_away(home: RepositoryContext) -> None:
+    """The tag of a week holds its commit: it has ended when it has by the store's clock too."""
+    head = load_branch(home, "main")[0].commit_id
+    kept = create_tag(home, "week", commit_id=head, lifetime_ms=7 * 86_400_000)
+    clock = ManualClock(start_ms=home.now_ms() * 2)
+    ahead = replace(home, environment=Environment(clock=clock))
+    refused(AlreadyExists, "tag_exists", create_tag, ahead, "week", commit_id=head)
+    assert load_tag(home, "week") == kept
 
 
 def test_tags_are_listed_in_pages(home: RepositoryContext) -> None:

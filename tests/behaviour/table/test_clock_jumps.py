@@ -150,3 +150,23 @@ def test_a_process_whose_clock_is_ahead_ends_no_tag() -> None:
     clock.advance(6 * DAY_S)
     ahead.expire_tags()
     assert table.context.tags.names() == []
+
+
+def test_a_process_whose_clock_is_ahead_expires_no_snapshot() -> None:
+    """A snapshot is old when it is by the store's clock too, by the table's options and by a time that is given."""
+    clock = JumpingClock()
+    table = new_table(clock, **{"snapshot.time-retained": "7 d", "snapshot.num-retained.min": "1"})
+    commit(table, clock, 1, 2, 3)
+    table.create_tag("first", snapshot_id=1)
+    ahead = Table.open(table.store, name="t", environment=Environment(clock=ManualClock(start_ms=clock.now_ms() * 2)))
+    week_ms = int(7 * DAY_S * 1000)
+    assert ahead.expire().hidden_count == 0
+    assert ahead.expire(older_than_ms=ahead.context.now_ms() - week_ms).hidden_count == 0
+    assert expire_by_options(ahead.context)[1].hidden_count == 0
+    assert ahead.expire_tags(older_than_ms=ahead.context.now_ms() - week_ms).hidden_count == 0
+    assert (table.context.snapshots.ids(), table.context.tags.names()) == ([1, 2, 3], ["first"])
+    ahead.expire(retain_max=2)
+    assert table.context.snapshots.ids() == [2, 3]
+    clock.advance(6 * DAY_S)
+    ahead.expire()
+    assert table.context.snapshots.ids() == [3]

@@ -404,6 +404,11 @@ GUARANTEES = [
         "behaviour/repo/test_upkeep.py::test_a_clock_that_is_set_forward_gives_nothing_up",
     ),
     Guarantee(
+        "A process whose clock is ahead gives no name of a tag away that has not ended by the store's clock.",
+        answer(tags.create_tag, lambda it: it.earlier_ms, lambda original: 2**62),
+        "behaviour/repo/test_tags.py::test_a_process_whose_clock_is_ahead_gives_no_name_of_a_tag_away",
+    ),
+    Guarantee(
         "A file of a user below `uploads/` whose name is an id is never deleted by a collection.",
         replace(layout.made_ulid, lambda original, path: original(path) or bare_upload(path)),
         "behaviour/repo/test_collection.py::test_what_has_no_name_that_a_repository_gives_stays",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lakebed.lake import drop as lake_drop
+from lakebed.reclaim.sweep import Sweeper
 from lakebed.server.iceberg.reference_objects import ReferenceObjects
-from lakebed.table.branch import branches, renames, tags
+from lakebed.table.branch import branch_folder, branches, renames, tags
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental
 from lakebed.table.collect import deletion, expire, lineage, live_versions, orphans, reachability, recovery
@@ -147,6 +148,11 @@ GUARANTEES = [
         returns(expire.ms_ahead, 0),
         "behaviour/table/test_clock_jumps.py::test_a_process_whose_clock_is_ahead_ends_no_tag",
     ),
+    Guarantee(
+        "A snapshot that is old by one clock that is ahead, and not by the store's, does not expire.",
+        answer(expire._count_expiring, expire.ms_ahead, lambda original, branch: 0),
+        "behaviour/table/test_clock_jumps.py::test_a_process_whose_clock_is_ahead_expires_no_snapshot",
+    ),
     # ---- orphans
     Guarantee(
         "A collection of a table whose clock is ahead takes no file of a writer that has not committed yet.",
@@ -183,6 +189,12 @@ GUARANTEES = [
         "A branch is pinned until it is cleared.",
         answer(branches.delete_branch, branches.clear_branch, clear_without_pin),
         "behaviour/table/test_deletion_rules.py::test_a_branch_keeps_its_pin_until_it_is_cleared",
+    ),
+    Guarantee(
+        "A deletion of a branch that sleeps takes nothing of a branch of its name that was made since.",
+        returns(branch_folder.has_pin, True),
+        "behaviour/table/test_branches.py::"
+        "test_a_deleter_that_sleeps_between_two_batches_takes_nothing_of_a_branch_made_anew",
     ),
     # ---- renaming a branch
     Guarantee(
@@ -311,5 +323,11 @@ GUARANTEES = [
         answer(lake_drop.drop_table, lake_drop.is_dropped, lambda original, *args: True),
         "behaviour/lake/test_creation_races.py::"
         "test_a_collection_that_sleeps_takes_nothing_of_a_table_that_was_made_since",
+    ),
+    Guarantee(
+        "A sweep of names that are given again looks before each batch whether they have been.",
+        never(Sweeper.delete_all, lambda it: it.is_current),
+        "behaviour/lake/test_creation_races.py::"
+        "test_a_collection_that_sleeps_between_two_batches_takes_nothing_of_a_table_that_was_made_since",
     ),
 ]

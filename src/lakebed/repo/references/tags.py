@@ -70,7 +70,7 @@ def create_tag(
             collected.
         Conflict: kind ``tag_moved``: others changed it at the same moment.
         OutcomeUnknown: look before you retry.
-    Cost: 2 reads and 1 write of the key-value store.
+    Cost: 2 reads and 1 write of the key-value store; in the place of an expired tag that of `earlier_ms`.
     """
     check_not_read_only(context)
     if is_commit_id(check_tag_name(name)):
@@ -86,8 +86,10 @@ def create_tag(
     tag = Tag(commit_id, now_ms, owner, None if lifetime_ms is None else now_ms + lifetime_ms)
     key = context.keys.tag(name)
     before = context.key_value.get(key)
-    if before is not None and is_live(decode_record(before, Tag, key=key), now_ms):
-        raise name_taken(context, name, "tag")
+    if before is not None:
+        taken = decode_record(before, Tag, key=key)
+        if is_live(taken, now_ms) or is_live(taken, context.earlier_ms()):  # over by the store's clock too
+            raise name_taken(context, name, "tag")
     if context.key_value.get(context.keys.branch(name)) is not None:
         raise name_taken(context, name, "branch")
     expected = {key: before, context.keys.branch(name): None, context.keys.expired(commit_id): None}

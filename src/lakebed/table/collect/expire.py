@@ -9,13 +9,14 @@ Invariants:
 - An unreadable snapshot or manifest ends a walk before the version that it might matter to: that version stays.
 
 Cost: expiring k snapshots reads the lists of those and of the first that stays, and their delta manifests, whatever the
-number and the size of tags; a few listings; 1 PUT, and 1 DELETE for each thousand files.
+number and the size of tags; a few listings; 1 PUT, and 1 DELETE for each thousand files; by age also `ms_ahead`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypedDict
 
 import numpy as np
@@ -62,6 +63,8 @@ from lakebed.table.model.times import commit_time_ms, first_written_ms, is_futur
 
 _AFTER_ALL_MS = 2**63 - 1
 """Later than every snapshot: expiry by order alone."""
+_EVER_MS = -(2**63)
+"""Earlier than every snapshot: expiry by number alone."""
 
 
 class ExpireRules(TypedDict, total=False):
@@ -72,7 +75,8 @@ class ExpireRules(TypedDict, total=False):
     retain_min: int | None
     """Newest snapshots that always stay; default ``snapshot.num-retained.min``."""
     older_than_ms: int | None
-    """Unix ms, UTC, exclusive; default now less ``snapshot.time-retained``."""
+    """Unix ms, UTC, exclusive; default now less ``snapshot.time-retained``. By as much as this process's clock is ahead
+    of the store's, it is earlier: what is old by one clock alone stays."""
     max_deletes: int | None
     """Snapshots at most in one run; default ``snapshot.expire.limit``."""
     by_order: bool
@@ -141,7 +145,7 @@ def _expire(
     referenced = ReferencedFiles(branch)
     limit_id = expiry_limit(branch)
     ids = branch.snapshots.ids()
-    count = plan_expiry(ids, retention, time_ms_of=_Times(branch, retention.older_than_ms).of, expiry_limit=limit_id)
+    count = _count_expiring(branch, ids, retention, expiry_limit=limit_id, dry_run=dry_run)
     walk, warnings = _readable_walk(branch, referenced, ids[: count + 1] if count else [])
     if len(walk) < 2:
         empty = CollectionPlan(branch.name, (), (), {}, tuple(warnings))
@@ -152,6 +156,20 @@ def _expire(
         report = _carry_out_expiry(branch, referenced, walk, progress=progress)
     reports.append(replace(report, warnings=(*warnings, *report.warnings)))
     return merge_reports(reports, store=branch.name)
+
+
+def _count_expiring(
+    branch: TableBranch, ids: Sequence[int], retention: Retention, *, expiry_limit: int | None, dry_run: bool
+) -> int:
+    """How many of the oldest snapshots expire. Those that do for their age are as old by the store's clock.
+
+    A dry run does not ask the store, for that writes. Cost: of those with an age alone, of `ms_ahead`.
+    """
+    plan = partial(plan_expiry, ids, time_ms_of=_Times(branch, retention.older_than_ms).of, expiry_limit=expiry_limit)
+    count = plan(retention)
+    if dry_run or retention.older_than_ms == _AFTER_ALL_MS or count == plan(replace(retention, older_than_ms=_EVER_MS)):
+        return count
+    return plan(replace(retention, older_than_ms=retention.older_than_ms - ms_ahead(branch)))
 
 
 def _expiry(branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Snapshot]) -> Deletion:
@@ -331,8 +349,8 @@ def expire_tags(
 ) -> CollectionReport:
     """Delete the tags whose lifetime is over and, with `older_than_ms`, those made before that time (Unix ms, UTC).
 
-    A tag without a creation time counts as created when its file was written. Hidden pins never expire. A lifetime is
-    over when it is by the store's clock too, which a dry run does not ask.
+    A tag without a creation time counts as created when its file was written. Hidden pins never expire. A tag is old,
+    and its lifetime over, when it is by the store's clock too, which a dry run does not ask.
     """
     branch = open_for_deletion(branch)
     reports = [] if dry_run else recover(branch)
@@ -349,8 +367,10 @@ def ms_ahead(branch: TableBranch) -> int:
 def _tags_to_expire(branch: TableBranch, *, older_than_ms: int | None, dry_run: bool) -> list[str]:
     now_ms = branch.now_ms() if branch.options.get(TAG_TIME_EXPIRE_ENABLED) else None
     tags = [tag for tag in branch.tags.list() if _is_outlived(branch, tag, now_ms, older_than_ms)]
-    if tags and now_ms is not None and not dry_run:  # by the store's clock too
-        now_ms -= ms_ahead(branch)
+    if tags and not dry_run:  # by the store's clock too
+        ahead_ms = ms_ahead(branch)
+        now_ms = None if now_ms is None else now_ms - ahead_ms
+        older_than_ms = None if older_than_ms is None else older_than_ms - ahead_ms
         tags = [tag for tag in tags if _is_outlived(branch, tag, now_ms, older_than_ms)]
     return [tag.name for tag in tags]
 
