@@ -1,9 +1,10 @@
 """Law: handles of a table that are never refreshed change it as one that was just opened.
 
-Programs of writes, deletes, updates, overwrites, compactions, expiry, tags, branches, rollbacks and publications run on
-a table and a branch of it, through handles of which each has seen another schema: opened at any time, pickled and
-thawed, or of the branch. The others add, drop, rename and widen columns, and set and reset options, also while a verb
-runs. Plain Python judges: a column is a number that it got when it was added, a row a dictionary by these numbers.
+Programs of writes, deletes, updates, overwrites, compactions, expiry, tags, branches, their renames, rollbacks and
+publications run on a table and a branch of it, through handles of which each has seen another schema: opened at any
+time, pickled and thawed, or of the branch. The others add, drop, rename and widen columns, and set and reset options,
+also while a verb runs. Plain Python judges: a column is a number that it got when it was added, a row a dictionary by
+these numbers.
 Every version, tag and branch reads as it did, with the columns of its time; schema ids of snapshots never go back;
 while the option asks for a changelog, every write has one.
 """
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -470,15 +471,28 @@ class World:
         if self.forked != (max(self.main.snapshots), self.main.columns):
             return
         if self.main.logs == self.dev.logs and self.dev.snapshots.keys() - {self.forked[0]}:
-            self.handle(self.main).fast_forward("dev")
+            self.handle(self.main).fast_forward(str(self.dev.branch))
             self.main.columns, self.main.rows = self.dev.columns, list(self.dev.rows)
             self.noted(self.main)
             self.drop_branch()
 
     def drop_branch(self) -> None:
         if self.dev is not None:
-            self.handle(self.main).delete_branch("dev")
+            self.handle(self.main).delete_branch(str(self.dev.branch))
             self.dev = self.forked = None
+
+    def rename_branch(self) -> None:
+        """What was opened by the old name is told that the branch is gone; the branch has all that it had."""
+        if self.dev is None:
+            return
+        stale = self.handle(self.dev)
+        self.handle(self.main).rename_branch(str(self.dev.branch), f"dev{self.rng.randrange(10**6)}")
+        (branch,) = self.fresh(self.main).branches()
+        assert branch.name != self.dev.branch
+        for ask in (stale.read, stale.latest, lambda: stale.write(self.arrow(self.dev.columns, []))):
+            with pytest.raises(NotFound):
+                ask()
+        self.dev = replace(self.dev, branch=branch.name, handles=[], frozen=[])
 
     # ---- the law
 
@@ -508,7 +522,7 @@ class World:
 STEPS = (
     *("write",) * 6, *("change",) * 6, *("compact",) * 4, *("update",) * 2, *("delete",) * 2, "overwrite", "again",
     "write_gone", "held_writer", "held_writer", "interrupted", "interrupted", "tag", "tag", "untag", "expire",
-    "restore", "fork", "fork", "publish", "drop_branch", "orphans",
+    "restore", "fork", "fork", "publish", "rename_branch", "drop_branch", "orphans",
 )  # fmt: skip
 
 

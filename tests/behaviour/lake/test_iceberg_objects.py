@@ -263,6 +263,49 @@ class ReplacedTable(StoreWrapper):
         return perform()
 
 
+class After(StoreWrapper):
+    """Lets something happen once, right after the call of an index."""
+
+    def __init__(self, inner: ObjectStore, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.index, self.count, self._happens = -1, 0, happens
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Make the call, and perhaps more."""
+        result = perform()
+        self.count += 1
+        if self.count == self.index + 1:
+            self._happens()
+        return result
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_branch_that_is_renamed_while_its_table_is_loaded(table: Table, is_known: bool) -> None:
+    """A reference is the branch by one of its names, with all its files; from the next load on by the new one."""
+    names = ("old", "new")
+    for index in itertools.count():
+        old, new = names[index % 2], names[(index + 1) % 2]
+        if index == 0:
+            table.create_branch(old).append(rows_of(10))
+        store = After(table.store, lambda: table.rename_branch(old, new))  # noqa: B023 (called in this round)
+        published = PublishedTable(Table.open(store, name="t").context)
+        if is_known:
+            published.load()
+        store.index = store.count + index
+        loaded = published.load()
+        if store.count <= store.index:
+            break
+        for metadata in (loaded, published.load(), PublishedTable(table.context).load()):
+            references = json.loads(metadata.body)["refs"]
+            branches = references.keys() - {"main"}
+            assert branches <= ({old, new} if metadata is loaded else {new}), f"call {index}: {branches}"
+            files = live_files(table, metadata)
+            for name in branches:
+                assert len(files[references[name]["snapshot-id"]]) == 4, f"call {index}, {name}"
+        assert branches == {new}
+    assert index > 4
+
+
 def test_a_table_that_is_replaced_while_it_is_loaded(table: Table) -> None:
     """Whatever had been looked at when another table got the name: the reply is of one of both, or there is none."""
     table.create_tag("kept", snapshot_id=1)

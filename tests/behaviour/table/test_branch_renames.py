@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -21,9 +21,12 @@ from lakebed.runtime import Environment
 from lakebed.table.branch.branch_folder import fork_pin
 from lakebed.table.branch.consumers import load_consumers, store_consumer
 from lakebed.table.branch.renames import RENAMED_FOLDER
+from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStream
+from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.collect.live_versions import read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
+from lakebed.table.read.read import read_split_table
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.schema.schema import encode_schema
 from lakebed.table.table import Table, _unpickle
@@ -138,6 +141,17 @@ def test_a_renamed_branch_has_all_that_it_had(bench: Any) -> None:
     bench.table.delete_branch("old")
     assert not list(bench.store.list("branch"))
     assert not list(bench.store.list(RENAMED_FOLDER))
+
+
+def test_a_renamed_branch_was_created_when_it_was_made(bench: Any) -> None:
+    """Not when it got its name, however often it is renamed."""
+    fill(bench)
+    (made,) = bench.table.branches()
+    for old, new in (("old", "new"), ("new", "third")):
+        bench.clock.advance(86_400.0)
+        bench.table.rename_branch(old, new)
+        (renamed,) = bench.table.branches()
+        assert renamed == replace(made, name=new)
 
 
 @pytest.mark.parametrize(
@@ -572,3 +586,51 @@ def test_another_verb_of_branches_comes_between(new_bench: Any, verb: str) -> No
         if whole:
             fork = bench.reopen(branch=whole[0])
             assert [tag.name for tag in fork.tags()] == ["first", "third"]
+
+
+# ---- those who read
+
+
+@dataclass
+class Follower:
+    """A stream reader: the ids of the batches that it has read whole, and its offset, as in a checkpoint."""
+
+    ids: list[int] = field(default_factory=list)
+    offset: StreamOffset | None = None
+
+    def follow(self, table: Table) -> None:
+        """Read all that is there, a snapshot a batch."""
+        following = TableStream(table.context, StreamSettings(start="full"), schema=table.refresh())
+        offset = following.first() if self.offset is None else self.offset
+        while (end := following.advance(offset, Limits(snapshots=1))) != offset:
+            batch = following.plan(offset, end)
+            for split in batch.splits:
+                self.ids += read_split_table(table.store, split, plan=batch.plan)["id"].to_pylist()
+            self.offset = offset = end
+            following.hold("reader", end)
+
+
+def test_a_stream_of_a_branch_that_is_renamed_at_any_call_reads_each_row_once(new_bench: Any) -> None:
+    """It ends with an error, and goes on from its last offset by the new name."""
+    bench = new_bench({})
+    bench.table.append(pa.table({"id": [0]}))
+    fork = bench.table.create_branch("old")
+    for number in (1, 2):
+        fork.append(pa.table({"id": [number]}))
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    ended = 0
+    for index in range(300):
+        reset(bench, objects)
+        store = After(bench.store, -1, lambda: bench.reopen().rename_branch("old", "new"))
+        reader, table = Follower(), through(bench, store, branch="old")
+        store._index = len(store.calls) + index
+        try:
+            reader.follow(table)
+        except (NotFound, Conflict):
+            ended += 1
+        if len(store.calls) <= store._index:
+            break
+        reader.follow(bench.reopen(branch="new"))
+        assert sorted(reader.ids) == [0, 1, 2], f"call {index}, {store.calls[store._index]}"
+        assert check_whole(bench).keys() == {"new"}
+    assert ended > 5

@@ -131,8 +131,8 @@ def forked() -> dict[str, bytes]:
 
 
 def store_for(verb: str) -> ObjectStore:
-    """The base table, and for a publication a branch of it."""
-    added = forked() if verb == "fast_forward" else {}
+    """The base table, and for a publication or a rename a branch of it."""
+    added = forked() if verb in OF_A_BRANCH else {}
     store = fresh_store()
     for path, body in added.items():
         store.put(path, body)
@@ -191,7 +191,10 @@ VERBS: dict[str, Callable[[Table], object]] = {
     "create_branch": lambda table: table.create_branch("fork", tag="early"),
     "delete_branch": fork_and_delete,
     "fast_forward": lambda table: table.fast_forward("fork"),
+    "rename_branch": lambda table: table.rename_branch("fork", "renamed"),
 }
+OF_A_BRANCH = ("fast_forward", "rename_branch")
+"""Verbs that find a branch."""
 
 
 def may_lose(verb: str) -> tuple[set[int], set[str]]:
@@ -273,13 +276,19 @@ def check_recovery(store: ObjectStore, verb: str, put: set[str], *, where: str) 
     table.delete_tag(*(tag.name for tag in table.tags()))
     check_versions_exist(table)
     left = unneeded(table)
-    if verb not in ("delete_branch", "fast_forward"):  # whose own files are orphan cleaning's
+    if verb not in ("delete_branch", *OF_A_BRANCH):  # whose own files are orphan cleaning's
         assert left <= put, f"left behind: {sorted(left - put)}"
     table.collect(grace_ms=0)
     check_versions_exist(table)
     assert not unneeded(table)
     assert not [meta.path for meta in store.list("lakebed/reclaim")], "unfinished work is left"
     if "branch" in verb or verb in ("commit", "fast_forward"):
+        if verb == "rename_branch":
+            (renamed,) = table.branches()
+            live = branch_of(table, renamed.name)
+            assert "data-crash.parquet" in {file.file_name for file in table_files(live)}, (
+                f"{renamed.name} is not whole"
+            )
         check_branch(table)
     assert not [name for name in table.context.tags.all_names() if name.startswith("lakebed.")], "a hidden pin is left"
 
@@ -292,8 +301,9 @@ def check_branch(table: Table) -> None:
         for snapshot in fork.snapshots():
             assert paths_at(fork, snapshot) <= stored, f"{branch.name} misses files of snapshot {snapshot.id}"
         assert fork.latest() is not None
-    with suppress(NotFound):
-        table.delete_branch("fork")
+    for name in ("fork", "renamed"):
+        with suppress(NotFound):
+            table.delete_branch(name)
     commit(table.create_branch("fork"))
     table.delete_branch("fork")
     assert not list(table.store.list("branch"))
@@ -384,7 +394,7 @@ def names_nothing(call: Call) -> bool:
 
 def is_long(verb: str) -> bool:
     """Whether only changes are struck."""
-    return verb == "fast_forward"
+    return verb in OF_A_BRANCH
 
 
 def written(store: ObjectStore) -> set[str]:

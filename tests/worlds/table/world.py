@@ -479,7 +479,7 @@ class TableWorld:
         return self.rng.choice(sorted(targets, key=lambda target: str(target[2])))
 
     def branch_step(self) -> None:
-        """Make, use or delete a branch."""
+        """Make, use, rename or delete a branch."""
         if self.branch is None:
             name = f"b{self._name()}"
             table = self.table.create_branch(name)
@@ -502,6 +502,10 @@ class TableWorld:
             self.branch = None
             self.excused |= before - self.needed()
         self.counts[f"branch {step}"] += 1
+        if self.branch is not None and self.counts["branch commit"] % 3 == 2:
+            name = f"b{self._name()}"
+            self.branch = (self.table.rename_branch(table.branch or "", name), model)
+            self._note("branch rename", name)
 
     # ---- notes
 
