@@ -264,6 +264,8 @@ def test_deletes_copies_and_links(repo: Repository, tmp_path: Path) -> None:
     linked = main.link("linked", f"file://{outside}/file")
     assert (linked.size_bytes, main.get("linked")) == (9, b"elsewhere")
     assert main.stage_many([("more/1", copied), ("more/2", copied)]) == 2
+    for wrong in (["ab"], [("a",)], [("a", copied, copied)], [{"a": copied, "b": copied}], [7], 7, "ab", None):
+        refused(InvalidRequest, "wrong_type", main.stage_many, wrong)
     assert main.get("more/2") == b"p/1"
 
 

@@ -257,6 +257,8 @@ def test_many_entries_are_staged_in_one_call(repo: Repository) -> None:
     assert main.stage_many(table) == main.stage_many(table.to_batches()[0]) == 2
     assert main.get("c/2") == b"x"
     assert kind_of(lambda: main.stage_many([("a", "no entry")])) == "wrong_type"  # type: ignore[list-item]
+    for wrong in (["ab"], [("a",)], [("a", entry, entry)], [{"a": entry, "b": entry}], [7], 7, "ab", None):
+        assert kind_of(lambda: main.stage_many(wrong)) == "wrong_type", wrong  # type: ignore[arg-type] # noqa: B023
     assert kind_of(lambda: main.stage_many([("a", Entry("data/x", 1, "", 0))])) == "invalid_address"
     assert kind_of(lambda: main.stage_many([("a", Entry(entry.address, "1", "", 0))])) == "invalid_entry"  # type: ignore[arg-type]
     assert kind_of(lambda: main.stage_many(table.drop_columns("path"))) == "invalid_columns"

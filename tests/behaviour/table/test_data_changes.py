@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +108,34 @@ def test_a_difference_to_an_older_version_has_the_nulls_of_the_later_one() -> No
         {"added": 0, "removed": 1, "changed": 0},
         False,
     )
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_nulls_in_a_column_that_another_client_made_not_null_are_one_sentence(keyed: bool) -> None:
+    """Whatever reads the rows says which column it is, and what to do; what reads older versions or others goes on."""
+    table = make(f"not-null-{keyed}", keyed=keyed)
+    for number in (1, 2):
+        table.write(rows([number], v=None))
+    fields = tuple(replace(field, nullable=field.name != "v") for field in table.schema.fields)
+    table.context.schemas.store_next(replace(table.schema, id=1, fields=fields))
+    table = Table.open(table.store, name="t")
+    reads: dict[str, Callable[[], object]] = {
+        "all": table.read,
+        "first": lambda: table.read(limit=1),
+        "update": lambda: table.update("id = 1", {"s": "x"}),
+    }
+    if not keyed:  # there files are put together through Arrow
+        reads["compact"] = lambda: table.compact(full=True)
+    for name, read in reads.items():
+        with pytest.raises(
+            InvalidRequest, match=r"'v' is NOT NULL, but null in .* ALTER COLUMN v DROP NOT NULL"
+        ) as raised:
+            read()
+        assert raised.value.kind == "null_value", name
+    assert sorted(table.read(columns=["s"])["s"].to_pylist()) == ["s1", "s2"]
+    assert table.read(version=2).num_rows == 2
+    table.context.schemas.store_next(drop_not_null(table.refresh(), "v"))
+    assert table.read().num_rows == 2
 
 
 def test_a_difference_names_rows_added_removed_and_changed() -> None:

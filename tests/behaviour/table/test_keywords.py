@@ -194,6 +194,9 @@ def test_a_view_in_duckdb_has_a_name_and_a_column(lake: Lake) -> None:
     assert raised.value.kind == "invalid_view"
     with pytest.raises(InvalidRequest, match="needs a name"):
         lake.table("t").to_duckdb("")
+    with pytest.raises(InvalidRequest, match="half a character") as raised:
+        lake.table("t").to_duckdb("v\ud800")
+    assert raised.value.kind == "invalid_view"
 
 
 def test_what_fits_the_type_and_not_the_store_is_one_sentence(lake: Lake, repositories: Repositories) -> None:

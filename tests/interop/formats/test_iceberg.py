@@ -159,6 +159,32 @@ def test_metadata_that_is_gone_or_damaged(lake: Lake, catalog: Any, damage: byte
     assert sorted(lake.table("rest").read()["id"].to_pylist()) == [1, 2]
 
 
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "half": lambda body: body[: len(body) // 2],
+    "other bytes within": lambda body: body[: len(body) * 2 // 3] + b"\xff" * 8 + body[len(body) * 2 // 3 + 8 :],
+    "another end": lambda body: body[:-4] + b"abcd",
+    "a block that cannot be unpacked": lambda body: body[:-40] + b"\x7f" * 20 + body[-20:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_manifest_is_named(lake: Lake, catalog: Any, damage: str) -> None:
+    """A list or a manifest with other bytes is damage of that file, and not a table that cannot be imported."""
+    table = catalog.create_table("db.t", schema=pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1]}))
+    newest = table.current_snapshot()
+    for place in (newest.manifest_list, *(it.manifest_path for it in newest.manifests(table.io))):
+        path = Path(place.removeprefix("file://"))
+        kept = path.read_bytes()
+        path.write_bytes(DAMAGES[damage](kept))
+        for run in (import_table, import_history):
+            with pytest.raises(InvalidRequest, match=path.name) as raised:
+                run(lake, "t", table.location(), format="iceberg")
+            assert (raised.value.kind, raised.value.facts["path"]) == ("unreadable_source", place)
+        path.write_bytes(kept)
+    assert lake.ls() == []
+
+
 def test_types_without_a_counterpart(lake: Lake, catalog: Any) -> None:
     """A time of microseconds is refused before anything is created."""
     table = catalog.create_table("db.t", schema=pa.schema([("at", pa.time64("us"))]))

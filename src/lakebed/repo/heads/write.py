@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, Conflict, NotFound
 from lakebed.repo.heads.heads import fold
+from lakebed.repo.model.columns import check_pairs
 from lakebed.repo.model.entry import decode_entry
 from lakebed.repo.model.model import TOMBSTONE, Entry
 from lakebed.repo.model.names import check_path, check_prefix
@@ -173,11 +174,11 @@ def stage_many(
         How many paths were written.
 
     Raises:
-        InvalidRequest: as `stage`; ``invalid_columns``; ``oversized_write``: it is too much for one change.
-        Otherwise as `stage`. Nothing was written then.
+        InvalidRequest: as `stage`; ``invalid_columns``, ``wrong_type``; ``oversized_write``: it is too much for one
+            change. Otherwise as `stage`. Nothing was written then.
     Cost: 1 write of the key-value store; about 3 us an entry.
     """
-    pairs = list(pairs_of(entries) if isinstance(entries, pa.RecordBatch | pa.Table) else entries)
+    pairs = list(pairs_of(entries)) if isinstance(entries, pa.RecordBatch | pa.Table) else check_pairs(entries)
     paths, column, oldest = validate_columns(pairs)
     context.foreign.check(entry.address for _, entry in pairs if is_foreign(entry.address))
     attempts = WriteAttempts(context, branch, operation="stage_many")

@@ -15,6 +15,7 @@ import pyarrow as pa
 from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest
 from lakebed.repo.model.model import Entry
+from lakebed.texts import format_value
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
@@ -43,6 +44,19 @@ class StageRow(msgspec.Struct, frozen=True):
     metadata: dict[str, str] = {}
 
 
+def check_pairs(entries: Iterable[tuple[str, Entry]]) -> list[tuple[str, Entry]]:
+    """Pairs as a list, if all of them are. Raises `InvalidRequest` (``wrong_type``)."""
+    pairs = list(entries) if isinstance(entries, Iterable) else [entries]
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidRequest(
+                "Pairs of path and Entry are staged, or an Arrow table with a column for each of their fields, and "
+                f"{format_value(pair)} is no pair.",
+                kind="wrong_type",
+            )
+    return pairs
+
+
 def columns_of(entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> pa.Table:
     """Pairs of path and entry as a table; a table as it is.
 
@@ -55,7 +69,7 @@ def columns_of(entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table)
     if isinstance(entries, pa.RecordBatch):
         return pa.Table.from_batches([entries])
     columns: tuple[list[object], ...] = tuple([] for _ in _SCHEMA)
-    for path, entry in entries:
+    for path, entry in check_pairs(entries):
         if not isinstance(entry, Entry):
             raise InvalidRequest(
                 f"An Entry is staged, and {type(entry).__name__} was given for {path!r}.", kind="wrong_type"

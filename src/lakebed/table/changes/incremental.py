@@ -27,6 +27,7 @@ from lakebed.table.changes.change_units import Logged, Replaced, Told, Written, 
 from lakebed.table.codec.manifest import ADD, NO_ENTRIES, files_of
 from lakebed.table.engines.engine import Increments
 from lakebed.table.engines.registry import engine_name, engine_of
+from lakebed.table.files.data_file import cast_stored
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.splits import bucket_groups, plan_splits, touching
 from lakebed.table.model.changelog_options import Producer, least_logged_level, producer_of
@@ -122,7 +123,7 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
         plan = whole_rows(branch, schema, added)
         tables = [read_split_table(store, split, plan=plan) for split in splits]
         columns = arrow_schema(schema.fields)
-        return pa.concat_tables([columns.empty_table(), *(rows.cast(columns) for rows in tables)])
+        return pa.concat_tables([columns.empty_table(), *(cast_stored(rows, columns) for rows in tables)])
     units, plan = plan_written(branch, entries, schema=schema, end=end)
     return pa.concat_tables(
         [kind_schema(schema).empty_table(), *(rows for unit in units for rows in unit.rows(store, plan))]

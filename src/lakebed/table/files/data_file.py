@@ -28,7 +28,7 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 import lakebed.compute as pc
-from lakebed.errors import Corruption, LakebedError, NotFound, UnsupportedFormat
+from lakebed.errors import Corruption, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
 from lakebed.exiting import free_before_exit
 from lakebed.ids import new_uuid
 from lakebed.objects.port import ObjectStore
@@ -174,7 +174,11 @@ class RollingWriter:
         if self._sink is not None and not self._sink.takes(group):
             self._finish_file()
         sink = self._sink = self._sink or self._open_sink(group)
-        sink.write(group)
+        try:
+            sink.write(group)
+        except pa.ArrowInvalid:
+            explain_nulls(group, group.schema)
+            raise
         self._groups.append(
             _facts_of(
                 rows,
@@ -548,3 +552,30 @@ class _RangedFile(io.RawIOBase):
                     del self._held[position]
                 return body[start - held_start : end - held_start]
         return memoryview(self._store.get(self._path, byte_range=(start, end))).cast("B")
+
+
+def cast_stored(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of data files with the types of a schema. Raises `InvalidRequest` as `explain_nulls`."""
+    try:
+        return rows.cast(schema)
+    except ValueError:
+        explain_nulls(rows, schema)
+        raise
+
+
+def explain_nulls(rows: pa.Table, schema: pa.Schema) -> None:
+    """Raise `InvalidRequest` (``null_value``) when stored rows have nulls that a schema does not allow.
+
+    lakebed makes no column NOT NULL; another client may, above rows that are there.
+    """
+    for field in schema:
+        count = 0 if field.nullable else rows.column(field.name).null_count
+        if count:
+            raise InvalidRequest(
+                f"Column {field.name!r} is NOT NULL, but null in {count:,} of {rows.num_rows:,} stored rows: another "
+                f"client has made it so. Let it have nulls again (ALTER TABLE ... ALTER COLUMN {field.name} DROP NOT "
+                "NULL), or read an older version.",
+                kind="null_value",
+                column=field.name,
+                count=count,
+            )

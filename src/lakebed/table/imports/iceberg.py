@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ _METADATA: Final = re.compile(r"v?([0-9]+)(-[^/]*)?(\.gz)?\.metadata\.json")
 _PARTITION_TYPES: Final = (BooleanType, IntegerType, LongType, StringType, DateType)
 """Types of identity partition fields that become partition columns."""
 _HISTORY: Final = "Earlier snapshots of the Iceberg table are not imported; the import of a history brings them."
+_DAMAGE: Final = (OSError, EOFError, ValueError, TypeError, LookupError, ValidationError, zlib.error)
+"""What the library raises where a list or a manifest is damaged; a `ValueError` also where it cannot read a table."""
 _SETTINGS: Final = {
     "endpoint": "s3.endpoint",
     "region": "s3.region",
@@ -94,14 +97,18 @@ def _readable(url: str) -> Iterator[None]:
     """Raise `InvalidRequest` (``unreadable_source``) where the library meets a file that is gone or damaged."""
     try:
         yield
-    except (OSError, EOFError, ValidationError) as problem:
-        said = str(problem).partition("\n")[0].rstrip(".") or type(problem).__name__
-        raise InvalidRequest(
-            f"The Iceberg table {url} cannot be read: {said}. A file of it is gone, damaged or being written: try "
-            "again, or import another snapshot.",
-            kind="unreadable_source",
-            url=url,
-        ) from problem
+    except (OSError, EOFError, ValidationError, zlib.error) as problem:
+        raise _unreadable(f"The Iceberg table {url}", problem, url=url) from problem
+
+
+def _unreadable(what: str, problem: Exception, **facts: str) -> InvalidRequest:
+    said = str(problem).partition("\n")[0].rstrip(".") or type(problem).__name__
+    return InvalidRequest(
+        f"{what} cannot be read: {said}. A file of it is gone, damaged or being written: try again, or import another "
+        "snapshot.",
+        kind="unreadable_source",
+        **facts,
+    )
 
 
 @lru_cache(maxsize=4)
@@ -139,7 +146,10 @@ def open_iceberg(
     with _readable(url):
         try:
             tasks = list(scan.plan_files())
-        except ValueError as problem:
+        except _DAMAGE as problem:
+            _check_manifests(table, scan, url)
+            if not isinstance(problem, ValueError):
+                raise
             raise InvalidRequest(
                 f"The Iceberg table {url} cannot be imported: {str(problem).partition(chr(10))[0].rstrip('.')}. Read "
                 "it through Spark, and write the rows with lakebed.spark.write.",
@@ -147,6 +157,20 @@ def open_iceberg(
                 url=url,
             ) from problem
     return _source(table, scan, tasks, url=url, properties=properties, snapshot_id=snapshot_id)
+
+
+def _check_manifests(table: Table, scan: TableScan, url: str) -> None:
+    """Raise `InvalidRequest` (``unreadable_source``) for the first list or manifest of a snapshot that is damaged."""
+    snapshot = scan.snapshot()
+    if snapshot is None:
+        return
+    place = snapshot.manifest_list
+    try:
+        for manifest in snapshot.manifests(table.io):
+            place = manifest.manifest_path
+            manifest.fetch_manifest_entry(table.io)
+    except _DAMAGE as problem:
+        raise _unreadable(f"The file {place} of the Iceberg table {url}", problem, url=url, path=place) from problem
 
 
 def _open_table(

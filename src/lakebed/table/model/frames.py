@@ -98,6 +98,13 @@ def into_duckdb(rows: pa.Table, name: str, connection: DuckDBPyConnection | None
     if not rows.num_columns or not name:
         what = "name" if rows.num_columns else "column"
         raise InvalidRequest(f"A view in DuckDB needs a {what}, and this one has none: give one.", kind="invalid_view")
+    try:
+        name.encode()
+    except UnicodeEncodeError as half:
+        raise InvalidRequest(
+            f"A view in DuckDB cannot be called {name!r}, which has half a character: choose another name.",
+            kind="invalid_view",
+        ) from half
     connection.register(name, rows)
     return connection
 

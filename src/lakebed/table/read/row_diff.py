@@ -19,6 +19,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.table.codec.binary_row import encode_rows
 from lakebed.table.engines.merge import encode_keys, is_strictly_increasing
+from lakebed.table.files.data_file import cast_stored
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.splits import in_key_order
 from lakebed.table.model.model import DataField, Split, TableSchema
@@ -109,7 +110,7 @@ def refuse_nested(fields: Iterable[DataField]) -> None:
 def _rows_of(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan) -> pa.Table:
     schema = arrow_schema(plan.fields)
     tables = [read_split_table(store, split, plan=plan) for split in splits]
-    return pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)]).combine_chunks()
+    return pa.concat_tables([schema.empty_table(), *(cast_stored(table, schema) for table in tables)]).combine_chunks()
 
 
 def _values(schema: TableSchema, keys: Sequence[str]) -> list[DataField]:
@@ -160,7 +161,7 @@ def _diff_windows(
     def batches_of(splits: Sequence[Split]) -> Iterator[tuple[str, pa.Table]]:
         for split in in_key_order(splits, schema=schema):
             for batch in read_split(store, split, plan=plan):
-                yield split.folder, pa.Table.from_batches([batch]).cast(nothing.schema)
+                yield split.folder, cast_stored(pa.Table.from_batches([batch]), nothing.schema)
 
     nothing = arrow_schema(plan.fields).empty_table()
     cursors = [Cursor(batches=batches_of(splits), rows=nothing) for splits in (before, after)]

@@ -32,6 +32,7 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.travel import Time, resolve
 from lakebed.table.codec.manifest import NO_ENTRIES
 from lakebed.table.engines.registry import check_mergeable, engine_of
+from lakebed.table.files.data_file import cast_stored
 from lakebed.table.files.splits import plan_splits
 from lakebed.table.model.frames import into_duckdb, into_pandas, into_polars
 from lakebed.table.model.model import Snapshot, Split, TableSchema, VectorPlace
@@ -181,20 +182,20 @@ class Scan:
             # Arrow loses the number of rows when it concatenates tables without columns.
             return pa.table([pa.nulls(self.count())], names=["rows"]).select([])
         if self._limit is not None:
-            first = [pa.Table.from_batches([batch]).cast(self.schema) for batch in self.to_batches()]
+            first = [cast_stored(pa.Table.from_batches([batch]), self.schema) for batch in self.to_batches()]
             return pa.concat_tables(first or [self.schema.empty_table()])
         splits, plan, store = self._splits, self.plan, self._branch.store
         if not splits:
             return self.schema.empty_table()
         if len(splits) == 1:
-            return read_split_table(store, splits[0], plan=plan, threads=True).cast(self.schema)
+            return cast_stored(read_split_table(store, splits[0], plan=plan, threads=True), self.schema)
         tables = map_in_pool(
             self._branch.environment.runtime,
             lambda split: read_split_table(store, split, plan=plan),
             splits,
             worker_count_max=READ_WORKERS_MAX,
         )
-        return pa.concat_tables([table.cast(self.schema) for table in tables])
+        return pa.concat_tables([cast_stored(table, self.schema) for table in tables])
 
     def to_pandas(self) -> pd.DataFrame:
         """As `to_arrow`, as a pandas DataFrame. Raises `InvalidRequest` when pandas is not installed."""

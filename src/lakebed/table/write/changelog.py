@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lakebed.objects.port import ObjectStore
 from lakebed.table.engines.merge import encode_keys
-from lakebed.table.files.data_file import FileSettings, RollingWriter
+from lakebed.table.files.data_file import FileSettings, RollingWriter, cast_stored
 from lakebed.table.model.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.model.options import CHANGELOG_FILE_PREFIX, TableOptions
 from lakebed.table.model.row_kinds import (
@@ -74,7 +74,7 @@ def log_rewrite(
         if files:
             side = replace(split, files=tuple(files), needs_merge=True)
             for window in merge_windows(store, side, plan=plan, fields=schema.fields):
-                yield split.folder, window.cast(nothing.schema)
+                yield split.folder, cast_stored(window, nothing.schema)
 
     cursors = [Cursor(batches=batches_of(files), rows=nothing) for files in (before, after)]
     while True:
