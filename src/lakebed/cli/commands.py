@@ -49,7 +49,7 @@ _GROUPS: Final = (
             "table_rows": ("read", "append", "upsert", "write", "overwrite", "delete", "diff", "changes", "system"),
             "table_tags": ("tags", "tag", "replace-tag", "rename-tag", "drop-tag", "expire-tags"),
             "table_versions": (
-                *("history", "branches", "branch", "rename-branch", "drop-branch", "fast-forward", "rollback"),
+                *("history", "why", "branches", "branch", "rename-branch", "drop-branch", "fast-forward", "rollback"),
                 *("expire", "compact", "collect"),
             ),
             "table_exchange": ("import", "export"),
@@ -63,7 +63,7 @@ _GROUPS: Final = (
         {
             "kv_keys": ("get", "put", "delete", "scan", "stats"),
             "kv_databases": ("create", "branch", "restore", "drop", "manifest", "manifests"),
-            "kv_checkpoints": ("tag", "refresh-tag", "drop-tag", "tags"),
+            "kv_checkpoints": ("tag", "refresh-tag", "drop-tag", "tags", "why"),
             "kv_upkeep": ("collect", "compact"),
         },
     ),

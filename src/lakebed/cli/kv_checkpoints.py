@@ -1,11 +1,11 @@
-"""Commands of ``lakebed kv`` on checkpoints, which are the tags of a database: tag, refresh-tag, drop-tag, tags."""
+"""Commands of ``lakebed kv`` on checkpoints, a database's tags: tag, refresh-tag, drop-tag, tags, why."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Annotated, Any
 
-from lakebed.cli import output
+from lakebed.cli import json_output, output
 from lakebed.cli.arguments import duration
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
@@ -105,6 +105,18 @@ class Tags(DatabaseCommand, name="tags"):
             less=("owner", "created", "expires"),
             empty="No checkpoint. Create one: lakebed kv tag LAKE NAME",
         )
+
+
+class Why(DatabaseCommand, name="why"):
+    """Say which checkpoints keep a version, and until when."""
+
+    version: Annotated[
+        str, argument("VERSION", help="A version's number (`lakebed history`), or a checkpoint by name or UUID.")
+    ]
+
+    def run(self) -> None:
+        explanation = self.database().why_version(self.version)
+        json_output.print_explanation(explanation, json=self.json, is_version=True)
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -78,6 +78,16 @@ class Branches(TableCommand, name="branches"):
         )
 
 
+class Why(BranchTableCommand, name="why"):
+    """Say what keeps a version, and until when."""
+
+    version: Annotated[str, argument("VERSION", help="A snapshot id, a tag or a branch.")]
+
+    def run(self) -> None:
+        explanation = self.open_branch().why_version(self.version)
+        json_output.print_explanation(explanation, json=self.json, is_version=True)
+
+
 class CreateBranch(TableCommand, name="branch"):
     """Fork a table: the branch has snapshots of its own and shares the files."""
 

@@ -41,7 +41,7 @@ from lakebed.kv.versions import (
     pin_of,
     version_of,
 )
-from lakebed.kv.why import why
+from lakebed.kv.why import why, why_version
 from lakebed.objects.path import check_path
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation, Pin, Version
 from lakebed.reclaim.sweep import Progress
@@ -323,3 +323,7 @@ class DatabaseVerbs:
     def why(self, path: str) -> Explanation:
         """Who needs an object, or when it may go. `path` is relative to the database's folder. As `lakebed.kv.why`."""
         return why(self.location, path, store=self.name)
+
+    def why_version(self, version: str) -> Explanation:
+        """What keeps a version, by number or checkpoint, and what would free it. As `lakebed.kv.why.why_version`."""
+        return why_version(self.location, version, store=self.name)

@@ -1,12 +1,13 @@
-"""Why an object of a database is still here: who needs it, or when it may go. Reads only.
+"""Why an object or a version of a database is still here: who needs it, or when it may go. Reads only.
 
-Owns: `why`. The answer follows the collector's rules (`lakebed.kv.reclaim`): the newest version and those that live
-checkpoints pin name files and a stretch of the log; fences, markers and the lease stay.
+Owns: `why` and `why_version`. The answers follow the collector's rules (`lakebed.kv.reclaim`): the newest version and
+those that live checkpoints pin name files and a stretch of the log; fences, markers and the lease stay.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from lakebed.kv.checkpoint import describe_checkpoint, live_checkpoints
 from lakebed.kv.database_location import DatabaseLocation
@@ -14,7 +15,7 @@ from lakebed.kv.layout import LEASE_PATH, is_own, parse_boundary, parse_manifest
 from lakebed.kv.locations import file_ids
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest
-from lakebed.kv.versions import load_several, pin_of
+from lakebed.kv.versions import find_version, load_several, pin_of
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.objects.path import check_path
 from lakebed.objects.reserve import RESERVE_PATH
@@ -59,6 +60,43 @@ def why(location: DatabaseLocation, path: str, *, store: str) -> Explanation:
     return Explanation(path, (), f"{path} is not part of the database {location.url}: no collection touches it.")
 
 
+def why_version(location: DatabaseLocation, version: str, *, store: str) -> Explanation:
+    """What keeps a version of the database, and what would free it.
+
+    Args:
+        version: a version's number, or a live checkpoint by name or id.
+
+    Returns the version's number as the path. `Pin.expires_ms` is when a checkpoint ends; None: not by itself.
+
+    Raises:
+        NotFound: there is no database; kind ``version_not_found``.
+        Corruption: a pinned version is damaged.
+    Cost: 1 LIST + 1 GET, and 1 GET a pinned manifest.
+    """
+    log = ManifestLog(location)
+    newest = log.latest()
+    live = live_checkpoints(newest, location.environment.clock.now_ms())
+    found = find_version(location, newest, version)
+    wanted_id = found if isinstance(found, int) else found.manifest_id
+    loaded = load_several(location, log, sorted({wanted_id, *(checkpoint.manifest_id for checkpoint in live)}))
+    number = _number_of(loaded, wanted_id)
+    question = _Question(location, str(number), newest, live, loaded, store)
+    needing = [checkpoint for checkpoint in live if _number_of(loaded, checkpoint.manifest_id) == number]
+    is_current = newest.destroyed_at_ms is None and number == newest.content_since
+    if not is_current and not needing:
+        sentence = f"No checkpoint pins version {number}, though it can be read and pinned until a collection takes it."
+        return Explanation(str(number), (), sentence)
+    explained = question.explain_need(is_current, needing)
+    if is_current:
+        return replace(explained, sentence=f"Version {number} is the newest: it stays until it is followed by another.")
+    return replace(explained, sentence=f"Version {explained.sentence} It goes when that has ended or is deleted.")
+
+
+def _number_of(loaded: Mapping[int, Manifest | None], manifest_id: int) -> int:
+    manifest = loaded[manifest_id]
+    return manifest_id if manifest is None else manifest.content_since
+
+
 @dataclass(frozen=True, slots=True)
 class _Question:
     """One object, and all that may need it."""
@@ -80,7 +118,7 @@ class _Question:
         is_current = newest.destroyed_at_ms is None and file_id in file_ids(newest)
         needing = [checkpoint for checkpoint in self.live if self._names(checkpoint, file_id)]
         if is_current or needing:
-            return self._explain_need(is_current, needing)
+            return self.explain_need(is_current, needing)
         self.location.store.head(self.path)
         first_unpublished = min((job.start_id for job in newest.jobs), default=None)
         if file_id > newest.newest_l0_id:
@@ -98,7 +136,7 @@ class _Question:
             if pinned is not None and pinned.replay_after_wal_id < wal_id <= pinned.wal_id_last_seen:
                 needing.append(checkpoint)
         if is_current or needing:
-            return self._explain_need(is_current, needing)
+            return self.explain_need(is_current, needing)
         if self.location.store.head(self.path).size_bytes == FENCE_BYTES:
             return self.explain_kept("it is a fence, which is never deleted: it keeps an older writer out")
         return self._free(f"its rows are in files since version {self.newest.manifest_id} at the latest")
@@ -108,7 +146,7 @@ class _Question:
         is_current = manifest_id == self.newest.manifest_id
         needing = [checkpoint for checkpoint in self.live if checkpoint.manifest_id == manifest_id]
         if is_current or needing:
-            return self._explain_need(is_current, needing)
+            return self.explain_need(is_current, needing)
         self.location.store.head(self.path)
         if manifest_id >= self.newest.readable_since:
             return self._free("no checkpoint pins it, though it can be read and pinned until then")
@@ -118,7 +156,8 @@ class _Question:
         manifest = self.pinned[checkpoint.manifest_id]
         return manifest is not None and file_id in file_ids(manifest)
 
-    def _explain_need(self, is_current: bool, needing: list[Checkpoint]) -> Explanation:
+    def explain_need(self, is_current: bool, needing: list[Checkpoint]) -> Explanation:
+        """Of what the newest version or checkpoints need."""
         pins = [pin_of(checkpoint, self.pinned[checkpoint.manifest_id], store=self.store) for checkpoint in needing]
         who = [f"checkpoint {describe_checkpoint(checkpoint)}" for checkpoint in needing[:_SHOWN_MAX]]
         if len(needing) > _SHOWN_MAX:

@@ -631,6 +631,12 @@ class Table:
 
         return why.why(self.context, path)
 
+    def why_version(self, version: int | str) -> Explanation:
+        """What keeps a version, and what would free it. As `lakebed.table.versions.why.why_version`."""
+        from lakebed.table.versions import why
+
+        return why.why_version(self.context, version)
+
 
 def branch_of(table: Table, branch: str) -> Table:
     """Another branch of a table that is open. Raises `NotFound`. Cost: as `Table.open`."""

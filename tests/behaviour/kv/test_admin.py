@@ -238,6 +238,32 @@ def test_why_answers_for_every_object(manual: ManualDatabase) -> None:
         manual.admin.why("../elsewhere")
 
 
+def test_why_a_version_is_kept(manual: ManualDatabase) -> None:
+    """By a checkpoint until it ends, as the newest, or by nothing; a version that no manifest has is not found."""
+    manual.write(1)
+    first = manual.admin.show_manifest().content_since
+    manual.admin.create_checkpoint(CheckpointOptions(name="early", lifetime=timedelta(days=1)))
+    (made,) = manual.admin.list_checkpoints("early")
+    manual.write(2)
+    between = manual.admin.show_manifest().content_since
+    manual.write(3)
+    newest = manual.admin.show_manifest().content_since
+    for version in ("early", made.id, str(first)):
+        verdict = manual.admin.why_version(version)
+        assert (verdict.path, [(pin.name, pin.expires_ms) for pin in verdict.pins]) == (
+            str(first),
+            [("early", made.expires_at_ms)],
+        )
+        assert verdict.sentence.startswith(f"Version {first} is needed by checkpoint 'early'")
+    verdict = manual.admin.why_version(str(newest))
+    assert ([pin.kind for pin in verdict.pins], "is the newest" in verdict.sentence) == (["version"], True)
+    verdict = manual.admin.why_version(str(between))
+    assert (verdict.pins, "No checkpoint pins" in verdict.sentence) == ((), True)
+    manual.collect()
+    with pytest.raises(NotFound, match="has no version"):
+        manual.admin.why_version(str(between))
+
+
 def test_why_agrees_with_the_collector(manual: ManualDatabase) -> None:
     """What a collection takes is what nothing needed, and the other way round."""
     for number in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.table.branch.consumers import store_consumer
 from worlds.table.world import TableWorld
 
 
@@ -150,3 +151,32 @@ def test_the_tables_own_plan(made: TableWorld) -> None:
     before = made.stored()
     assert set(made.table.plan_collection().hide) == {"snapshot/snapshot-7", "tag/tag-brief"}
     assert made.stored() == before
+
+
+def test_why_a_version_is_kept(made: TableWorld) -> None:
+    """By retention, a consumer, a tag until it ends, the fork of a branch; of a branch its own."""
+    table = made.table
+    table.create_tag("week", snapshot_id=7, lifetime_ms=7 * 86_400_000)
+    table.create_branch("dev")
+
+    def ask(version: int | str) -> tuple[str, list[tuple[str, str]], str]:
+        verdict = table.why_version(version)
+        return verdict.path, [(pin.kind, pin.name) for pin in verdict.pins], verdict.sentence
+
+    assert ask("b") == ("4", [("tag", "b")], "Version 4 has expired. Its files stay as long as it is pinned by tag b.")
+    assert ask(8)[1] == [("snapshot", "8"), ("branch", "dev")]
+    assert "newest snapshot" in ask(8)[2]
+    path, pins, sentence = ask(7)
+    assert (path, pins) == ("7", [("snapshot", "7"), ("tag", "week")])
+    assert sentence.startswith("Version 7 has 1 newer snapshot: it goes when the table's retention says so.")
+    expires = [pin.expires_ms for pin in table.why_version(7).pins]
+    assert expires == [None, table.tag("week").expires_ms]
+    store_consumer(table.store, table.context.layout, "reader", next_snapshot_id=7)
+    assert ask(7)[1][-1] == ("consumer", "reader")
+    assert "waits for a consumer" in ask(7)[2]
+    assert ask("dev")[1] == [("snapshot", "8")]
+    assert table.why_version("dev").pins[0].owner == "dev"
+    for version, kind in ((3, "snapshot_not_found"), ("week2", "version_not_found")):
+        with pytest.raises(NotFound) as raised:
+            table.why_version(version)
+        assert raised.value.kind == kind

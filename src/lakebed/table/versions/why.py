@@ -1,6 +1,6 @@
-"""Why a file of a table still exists: which versions need it, or when it may be deleted. Reads only.
+"""Why a file or a version of a table still exists: who needs it, or when it may be deleted. Reads only.
 
-Owns: `why`. It reads the same live versions and the same references as the deleting verbs.
+Owns: `why` and `why_version`, which read the same live versions and the same references as the deleting verbs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from lakebed.table.branch.branches import every_branch
 from lakebed.table.branch.candidates import ROLES, Role, is_named
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import is_utf8
+from lakebed.table.branch.travel import resolve
 from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.collect.live_versions import LiveVersions, consumer_limit, read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.layout import parse_bucket_folder, parse_derived, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.model.model import Snapshot
-from lakebed.table.versions.versions import pin_of
+from lakebed.table.versions.versions import list_pins, pin_of
+from lakebed.texts import format_count
 
 _SHOWN_MAX = 4
 
@@ -63,6 +65,41 @@ def why(branch: TableBranch, path: str) -> Explanation:
     return Explanation(path, (), f"{path} is needed by no version: {orphan}.")
 
 
+def why_version(branch: TableBranch, version: int | str) -> Explanation:
+    """What keeps a version of a table, and what would free it.
+
+    Args:
+        version: a snapshot, a tag or a branch, in any spelling.
+
+    Returns the snapshot's id as the path. `Pin.expires_ms` is when a tag's lifetime ends; None: not by itself.
+
+    Raises:
+        NotFound: kind ``version_not_found``, ``snapshot_not_found``.
+        InvalidRequest: no version has that name.
+    Cost: a few listings; 1 GET a tag that is not known yet, and 1 GET a consumer.
+    """
+    branch.refresh()
+    target = resolve(branch, version=version)
+    if target.branch is not None:
+        branch = branch.of_branch(target.branch)
+        branch.refresh()
+    snapshot, versions = target.snapshot, read_live_versions(branch)
+    held = _holding(branch, versions, snapshot)
+    pins, sentences = tuple(held), []
+    what = f"Version {snapshot.id}"
+    if versions.is_live(snapshot.id):
+        sentences.append(_explain_live(branch, snapshot.id, what))
+        reading = [consumer for consumer in list_pins(branch) if consumer.kind == "consumer"]
+        pins += tuple(consumer for consumer in reading if int(consumer.version) <= snapshot.id)
+    else:
+        sentences.append(f"{what} has expired.")
+    names = [f"{pin.kind} {pin.name}" for pin in held if pin.kind != "snapshot"]
+    if names:
+        more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+        sentences.append(f"Its files stay as long as it is pinned by {', '.join(names[:_SHOWN_MAX])}{more}.")
+    return Explanation(str(snapshot.id), pins, " ".join(sentences))
+
+
 def _explain_fixed(branch: TableBranch, path: str) -> Explanation | None:
     """Explain objects that versions do not list: snapshots, tags, schemas, bookkeeping. None for others."""
     snapshot_id = parse_snapshot(path)
@@ -87,19 +124,22 @@ def _explain_fixed(branch: TableBranch, path: str) -> Explanation | None:
 
 
 def _explain_snapshot(branch: TableBranch, path: str, snapshot_id: int) -> Explanation:
-    ids = branch.snapshots.ids()
     snapshot = branch.snapshots.find(snapshot_id)
     made_ms = None if snapshot is None else snapshot.time_ms
-    pins = [Pin(branch.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", made_ms, None)]
+    pin = Pin(branch.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", made_ms, None)
+    return Explanation(path, (pin,), _explain_live(branch, snapshot_id, path))
+
+
+def _explain_live(branch: TableBranch, snapshot_id: int, what: str) -> str:
+    """Until when a live snapshot stays, as a sentence about `what`."""
+    ids = branch.snapshots.ids()
     if snapshot_id == ids[-1]:
-        return Explanation(path, tuple(pins), f"{path} is the newest snapshot: it stays until a newer one expires it.")
+        return f"{what} is the newest snapshot: it stays until a newer one expires it."
     limit_id = consumer_limit(branch)
     if limit_id is not None and limit_id <= snapshot_id:
-        return Explanation(path, tuple(pins), f"{path} waits for a consumer that reads snapshot {limit_id} next.")
-    newer = len(ids) - 1 - ids.index(snapshot_id)
-    return Explanation(
-        path, tuple(pins), f"{path} has {newer} newer snapshots: it goes when the table's retention says so."
-    )
+        return f"{what} waits for a consumer that reads snapshot {limit_id} next."
+    newer = format_count(len(ids) - 1 - ids.index(snapshot_id), "newer snapshot")
+    return f"{what} has {newer}: it goes when the table's retention says so."
 
 
 def _needing(branch: TableBranch, path: str) -> list[Pin]:
