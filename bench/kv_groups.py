@@ -259,7 +259,7 @@ def run_ycsb(bench: Bench) -> list[Result]:
         database.put(key, value, await_durable=False)
 
     def scan(start: bytes, count: int) -> int:
-        return sum(1 for _ in itertools.islice(database.scan(start), count))
+        return sum(1 for _ in database.scan(start, limit=count))
 
     def once(workload: str) -> float:
         operations = samples.next_of(workload)

@@ -1,8 +1,9 @@
 """Arguments of public verbs, checked by their declared types: a wrong one is one sentence, before anything is done.
 
-Owns: `check_arguments`, with which a class checks its verbs, `check_function` for one of a module, and `check_keywords`
-for ``**options``. The check reads the words of annotations and knows those that are listed here; what has another
-annotation, such as rows, predicates and times, checks itself. Truth values are not checked, as in Python.
+Owns: `check_arguments`, with which a class checks its verbs, `check_function` for one of a module, `check_keywords`
+for ``**options``, and `check_limit`. The check reads the words of annotations and knows those that are listed here;
+what has another annotation, such as rows, predicates and times, checks itself. Truth values are not checked, as in
+Python.
 
 Invariants: an argument of the declared type passes unchanged; numbers of numpy are numbers.
 """
@@ -13,6 +14,7 @@ import functools
 import inspect
 import math
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Final, TypeVar, cast
@@ -193,3 +195,14 @@ def _check(name: str, value: object, annotation: str) -> None:
         kind="wrong_type",
         argument=name,
     )
+
+
+def check_limit(limit: int | None) -> int | None:
+    """A limit of rows, no larger than a count can be; None: all. Raises `InvalidRequest`: it is no count."""
+    if limit is None:
+        return None
+    if not _is_whole(limit) or limit < 0:
+        raise InvalidRequest(
+            f"limit={format_value(limit)} is invalid: use a number of rows, 0 or more.", kind="invalid_limit"
+        )
+    return min(int(limit), sys.maxsize)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 from typing import Annotated, Any, Final
 
 from lakebed.cli import arguments, output, standard
@@ -132,7 +131,7 @@ class Scan(DatabaseCommand, name="scan"):
                 batches = reader.scan_arrow(keys.get("start"), keys.get("end"), prefix=keys.get("prefix"))
                 number = sum(batch.num_rows for batch in batches)
             else:
-                rows = islice(self._scan(reader), self.limit)
+                rows = self._scan(reader)
                 if not self.count:
                     print_rows(rows, format=self.format, encoding=self.encoding, json=self.json)
                     return
@@ -147,8 +146,8 @@ class Scan(DatabaseCommand, name="scan"):
     def _scan(self, reader: DatabaseReader) -> Iterator[tuple[bytes, bytes]]:
         keys = self._range()
         if self.prefix is not None:
-            return reader.scan_prefix(keys["prefix"] or b"", reverse=self.reverse)
-        return reader.scan(keys["start"], keys["end"], reverse=self.reverse)
+            return reader.scan_prefix(keys["prefix"] or b"", reverse=self.reverse, limit=self.limit)
+        return reader.scan(keys["start"], keys["end"], reverse=self.reverse, limit=self.limit)
 
 
 class Stats(DatabaseCommand, name="stats"):

@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 
+from lakebed.arguments import check_limit
 from lakebed.errors import Closed, Corruption, InvalidRequest, LakebedError, NotFound
 from lakebed.kv.ranges import Bounds, check_prefix, check_range
 from lakebed.lsm.model import KEY_BYTES_MAX, ROW_SCHEMA, check_key
@@ -134,25 +135,32 @@ class ReadVerbs:
             del pin
 
     def scan(
-        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of ``[start, end)`` as they are now, ascending or (`reverse`) descending.
 
         The files that it reads stay until it ends, is closed, or is no longer referenced. Raises `InvalidRequest`.
+
+        Args:
+            limit: at most so many rows, the first; None: all. Rows behind them are hardly read.
         """
-        return self._scan(check_range(start, end), reverse=reverse)
+        return self._scan(check_range(start, end), reverse=reverse, limit=check_limit(limit))
 
-    def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def scan_prefix(
+        self, prefix: bytes, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of all keys that begin with `prefix`. Otherwise as `scan`."""
-        return self._scan(check_prefix(prefix), reverse=reverse)
+        return self._scan(check_prefix(prefix), reverse=reverse, limit=check_limit(limit))
 
-    def _scan(self, bounds: Bounds | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, bounds: Bounds | None, *, reverse: bool, limit: int | None) -> Iterator[tuple[bytes, bytes]]:
         """As `scan`, of a range that was checked."""
         view, pin = self._source.pin_view()
-        if bounds is None:
+        if bounds is None or limit == 0:
             return iter(())
         start, end = bounds
-        return _Rows.of(self._source.read(view, pin, lambda view: view.scan_pieces(start, end, reverse=reverse)))
+        return _Rows.of(
+            self._source.read(view, pin, lambda view: view.scan_pieces(start, end, reverse=reverse, limit=limit))
+        )
 
     def scan_arrow(
         self,

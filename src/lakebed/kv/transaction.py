@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from itertools import islice
 from types import TracebackType
 from typing import Literal, NamedTuple, get_args
 
@@ -117,15 +118,17 @@ class Transaction(ReadVerbs):
         operands = [write.value for write in writes if write.value is not None]
         return self._writer.require_operator().combine(key, below, operands) if operands else below
 
-    def _scan(self, bounds: Bounds | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, bounds: Bounds | None, *, reverse: bool, limit: int | None) -> Iterator[tuple[bytes, bytes]]:
         """With the writes that this transaction had made when it was called."""
-        below = super()._scan(bounds, reverse=reverse)
         if bounds is None:
-            return below
+            return super()._scan(bounds, reverse=reverse, limit=limit)
         if self._serializable:
             self._read_ranges.append(bounds)
         own_writes = {key: tuple(writes) for key, writes in self._writes.items() if _covers(bounds, key)}
-        return self._merge_rows(below, own_writes, reverse) if own_writes else below
+        if not own_writes:
+            return super()._scan(bounds, reverse=reverse, limit=limit)
+        below = super()._scan(bounds, reverse=reverse, limit=None)  # of which this transaction may delete the first
+        return islice(self._merge_rows(below, own_writes, reverse), limit)
 
     def _merge_rows(
         self, below: Iterator[tuple[bytes, bytes]], own_writes: dict[bytes, tuple[_Write, ...]], reverse: bool
@@ -169,7 +172,9 @@ class Transaction(ReadVerbs):
                 "Rows that a transaction has not committed yet have no sequence and no end: ask for key and value.",
                 kind="unknown_column",
             )
-        return pa.RecordBatchReader.from_batches(schema, _batch_rows(self._scan(bounds, reverse=False), schema))
+        return pa.RecordBatchReader.from_batches(
+            schema, _batch_rows(self._scan(bounds, reverse=False, limit=None), schema)
+        )
 
     def commit(self) -> None:
         """Make the writes visible, and durable unless the transaction was begun otherwise; the transaction is over.

@@ -14,6 +14,7 @@ import ctypes
 import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
+from math import ceil
 from typing import Any, Final
 
 import numpy as np
@@ -797,6 +798,7 @@ class _RowsOfPages(Source):
         "_page_max",
         "_pages",
         "_reader",
+        "_row_count_before",
         "_rows_decide",
         "_rows_per_page",
         "_separators",
@@ -818,6 +820,8 @@ class _RowsOfPages(Source):
         self._page_count = self._page_max = len(separators)
         """No bound is above the key from which the page `_page_max` begins."""
         self._rows_per_page = reader.meta.row_count / self._page_count
+        self._row_count_before = self._rows_per_page if separators[page] < start else 0.0
+        """At most so many rows of the next page are below the start."""
         self._low = start
         self._keys: list[bytes] = []
         """Keys of pages that were read, and their `_values`, that were not taken."""
@@ -826,7 +830,8 @@ class _RowsOfPages(Source):
         self._sequence = sequence
 
     def bound(self, row_count: int) -> bytes | None:
-        page = self._page + max(0, int((row_count - len(self._keys)) / self._rows_per_page))
+        row_count += self._row_count_before - len(self._keys)
+        page = self._page + max(0, ceil(row_count / self._rows_per_page))
         if page < self._page_count and self._separators[page] <= self._low:  # rows of one key go on in several blocks
             page = bisect_right(self._separators, self._low, page)
         self._page_max = page = min(page, self._page_count)
@@ -836,7 +841,7 @@ class _RowsOfPages(Source):
         page, keys, values = self._page, self._keys, self._values
         behind = self._page_count if bound is None else bisect_left(self._separators, bound, page, self._page_max)
         if page < behind:
-            self._page = behind
+            self._page, self._row_count_before = behind, 0.0
             if self._reader.add_rows(self._tail, self._pages, page, behind, keys, values, sequence=self._sequence):
                 self._rows_decide = True
             if keys and keys[0] < self._low:

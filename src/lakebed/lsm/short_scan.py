@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind, Row
 
-_FIRST_ROW_COUNT: Final = 32
-"""Rows of the largest source that the first step takes, about."""
+FIRST_ROW_COUNT: Final = 32
+"""Rows of the largest source that the first step takes, about, where nobody says how many are wanted."""
 
 _ROW_COUNT: Final = 64
 """Of each further step: more rows of 1 KB leave the processor's cache before they are given."""
@@ -107,6 +107,7 @@ def merge_sources(
     end: bytes | None,
     resolve: Callable[[list[Row]], Row | None],
     count: int,
+    first_count: int = FIRST_ROW_COUNT,
 ) -> Generator[Iterable[tuple[bytes, bytes]], None, bytes | None]:
     """Keys and values of the first of the rows of [start, end) of all sources, ascending, some at a time, at least one.
 
@@ -116,12 +117,13 @@ def merge_sources(
         resolve: what the rows of one key mean.
         count: of rows that all steps take of the largest source, about. Rows that give nothing count too: where
             many follow one another that were deleted, batches pass them in a tenth of the time.
+        first_count: of rows of the largest source that the first step takes, about: no fewer come if none was deleted.
 
     Returns:
         A key that is above all that were given and not above any other; None: there are no others.
     Cost: about 1 us a source for each step, and 0.1 us a row where only one source has some.
     """
-    low, row_count, taken_count = start, _FIRST_ROW_COUNT, 0
+    low, row_count, taken_count = start, first_count, 0
     while True:
         bound = min([key for source in sources if (key := source.bound(row_count)) is not None], default=None)
         if bound == NO_ROWS:

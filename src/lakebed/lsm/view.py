@@ -13,8 +13,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import chain
-from typing import Final
+from itertools import chain, islice
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,10 @@ from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, FileMeta, FileSet, Kind, 
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import resolve_row, visible
 from lakebed.lsm.row_merge import merge_rows, newest_first
-from lakebed.lsm.short_scan import NO_ROWS, KeysOfMemtable, Newest, Source, merge_sources
+from lakebed.lsm.short_scan import FIRST_ROW_COUNT, NO_ROWS, KeysOfMemtable, Newest, Source, merge_sources
 from lakebed.runtime import Environment
+
+T = TypeVar("T")
 
 FEW_ROWS: Final = 128
 """Windows up to this size are merged row by row."""
@@ -51,6 +53,9 @@ WINDOW_BYTES: Final = 2 << 20
 
 SLICE_ROW_COUNT: Final = 512
 """Rows of the first slice of a memtable that a scan takes; each further one is four times as large."""
+
+LIMITED_ROWS_MAX: Final = 128
+"""Rows that the first step of a scan with a limit takes at once: more leave the processor's cache."""
 
 PUT: Final = int(Kind.PUT)
 MERGE: Final = int(Kind.MERGE)
@@ -434,17 +439,18 @@ class View:
         return chain.from_iterable(self.scan_pieces(start, end, reverse=reverse))
 
     def scan_pieces(
-        self, start: bytes | None, end: bytes | None, *, reverse: bool
+        self, start: bytes | None, end: bytes | None, *, reverse: bool, limit: int | None = None
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
-        """What `scan` gives, some rows at a time, at least one."""
-        return self._pairs(start, end, reverse=reverse, now_ms=self._clock.now_ms())
+        """What `scan` gives, some rows at a time, at least one; the first `limit` rows, at least one; None: all."""
+        pieces = self._pairs(start, end, reverse=reverse, limit=limit, now_ms=self._clock.now_ms())
+        return pieces if limit is None else cut_pieces(pieces, limit)
 
     def _pairs(
-        self, start: bytes | None, end: bytes | None, *, reverse: bool, now_ms: int
+        self, start: bytes | None, end: bytes | None, *, reverse: bool, limit: int | None, now_ms: int
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
-        """As `scan_pieces`."""
+        """As `scan_pieces`; what is read at once depends on the limit, and nothing else."""
         if start is not None and not reverse:
-            start = yield from self._first_pairs(start, end, now_ms=now_ms)
+            start = yield from self._first_pairs(start, end, limit=limit, now_ms=now_ms)
             if start is None:
                 return
         for window in cut_windows(self._sources(start, end, reverse=reverse), reverse=reverse, size_bytes=WINDOW_BYTES):
@@ -461,7 +467,7 @@ class View:
                 yield zip(reversed(keys), reversed(values), strict=True) if reverse else zip(keys, values, strict=True)
 
     def _first_pairs(
-        self, start: bytes, end: bytes | None, *, now_ms: int
+        self, start: bytes, end: bytes | None, *, limit: int | None, now_ms: int
     ) -> Generator[Iterable[tuple[bytes, bytes]], None, bytes | None]:
         """The first of the pairs that `_pairs` gives, by single pages: most scans that begin at a key end soon.
 
@@ -493,6 +499,7 @@ class View:
                 end=end,
                 resolve=lambda rows: self._resolve(rows, now_ms=now_ms),
                 count=SHORT_SCAN_ROWS,
+                first_count=FIRST_ROW_COUNT if limit is None else min(limit, LIMITED_ROWS_MAX),
             )
         )
 
@@ -622,6 +629,16 @@ class _RowsOfRun(Source):
         if self._next < len(self._files) and bound is not None and bound >= self._files[self._next].first_key:
             self._is_passed = True
         return rows_decide
+
+
+def cut_pieces(pieces: Iterable[Iterable[T]], limit: int) -> Iterator[list[T]]:
+    """The first rows of pieces, at least one."""
+    for piece in pieces:
+        rows = list(islice(piece, limit))
+        yield rows
+        limit -= len(rows)
+        if not limit:
+            return
 
 
 def _still_wanted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Iterable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,11 @@ def test_short_scans_say_what_whole_scans_say(
                 expected = [pair for pair in whole if pair[0] >= start and (end is None or pair[0] < end)]
                 assert list(view.scan(start, end)) == expected
                 assert list(view.scan(start, end, reverse=True)) == expected[::-1]
+                for limit in (1, rng.randrange(2, 100), 600):
+                    pieces = view.scan_pieces(start, end, reverse=False, limit=limit)
+                    assert list(chain.from_iterable(pieces)) == expected[:limit]
+                    pieces = view.scan_pieces(start, end, reverse=True, limit=limit)
+                    assert list(chain.from_iterable(pieces)) == expected[::-1][:limit]
 
 
 def test_the_newest_place_of_a_key_counts(tmp_path: Path) -> None:

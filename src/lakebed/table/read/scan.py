@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -25,7 +24,7 @@ import pyarrow as pa
 from typing_extensions import Unpack
 
 import lakebed.compute as pc
-from lakebed.arguments import check_keywords
+from lakebed.arguments import check_keywords, check_limit
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.runtime import map_in_pool
 from lakebed.table.branch.context import TableBranch
@@ -52,7 +51,7 @@ from lakebed.table.read.read import ReadPlan, read_split, read_split_table
 from lakebed.table.read.scan_pruning import prune_files, prune_manifests
 from lakebed.table.read.vectors import count_deleted, skips_level_0, vectors_of, with_vectors
 from lakebed.table.schema.schema import require_column, unknown_column
-from lakebed.texts import format_value, names_of
+from lakebed.texts import names_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +110,7 @@ class Scan:
         self._branch = branch
         self._where = _bind(rows.get("where"), schema)
         self._columns = _check_columns(rows.get("columns"), schema)
-        self._limit = _check_limit(rows.get("limit"))
+        self._limit = check_limit(rows.get("limit"))
         self._skips_new = bool(schema.primary_keys) and skips_level_0(branch.schema) and not merges_new
 
     def __repr__(self) -> str:
@@ -354,17 +353,6 @@ def _bind(where: Predicate | str | None, schema: TableSchema) -> Predicate | Non
     if where is None:
         return None
     return bind(as_predicate(where), arrow_schema(schema.fields))
-
-
-def _check_limit(limit: int | None) -> int | None:
-    """The limit, no larger than a count of rows can be."""
-    if limit is None:
-        return None
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise InvalidRequest(
-            f"limit={format_value(limit)} is invalid: use a number of rows, 0 or more.", kind="invalid_limit"
-        )
-    return min(limit, sys.maxsize)
 
 
 def _check_columns(columns: str | Sequence[str] | None, schema: TableSchema) -> tuple[str, ...]:

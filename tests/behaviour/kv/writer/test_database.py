@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -77,6 +78,11 @@ def test_ranges_are_half_open_and_prefixes_end_where_they_should(db: Database, f
         forward = [key for key, _ in db.scan(*args, **kwargs)]
         assert [key for key, _ in db.scan(*args, reverse=True, **kwargs)] == forward[::-1]
         assert db.scan_arrow(*args).read_all()["key"].to_pylist() == forward
+        for limit in (0, 1, 2, np.int64(5), 2**80):
+            assert [key for key, _ in db.scan(*args, limit=limit, **kwargs)] == forward[: min(limit, 9)]
+            assert [key for key, _ in db.scan(*args, limit=limit, reverse=True, **kwargs)] == forward[::-1][
+                : min(limit, 9)
+            ]
         return forward
 
     assert scanned(b"ab", b"b") == [b"ab", b"abc"]
@@ -87,7 +93,18 @@ def test_ranges_are_half_open_and_prefixes_end_where_they_should(db: Database, f
     for prefix, result in {b"ab": keys[1:3], b"b\xff": keys[4:6], b"\xff": keys[7:], b"": keys, b"x": []}.items():
         assert [key for key, _ in db.scan_prefix(prefix)] == result
         assert [key for key, _ in db.scan_prefix(prefix, reverse=True)] == result[::-1]
+        assert [key for key, _ in db.scan_prefix(prefix, limit=2)] == result[:2]
         assert db.scan_arrow(prefix=prefix).read_all()["key"].to_pylist() == result
+
+
+@pytest.mark.parametrize("limit", [-1, True, 1.5, "2"])
+def test_a_limit_is_a_count_of_rows(db: Database, limit: Any) -> None:
+    """What is none is refused before anything is read."""
+    with db.snapshot() as snapshot, db.transaction() as transaction:
+        for source in (db, snapshot, transaction):
+            for scan in (source.scan, lambda limit, source=source: source.scan_prefix(b"a", limit=limit)):
+                with pytest.raises(InvalidRequest, match="limit"):
+                    scan(limit=limit)
 
 
 @pytest.mark.parametrize("start", [None, b"0"])

@@ -31,6 +31,9 @@ def test_a_transaction_reads_its_version_and_its_own_writes(db: Database) -> Non
         expected = [(b"c", b"1"), (b"d", b"1"), (b"e", b"0")]
         assert list(t.scan()) == expected
         assert list(t.scan(reverse=True)) == expected[::-1]
+        for limit in range(len(expected) + 2):
+            assert list(t.scan(limit=limit)) == expected[:limit]
+            assert list(t.scan(reverse=True, limit=limit)) == expected[::-1][:limit]
         assert list(t.scan(b"d")) == expected[1:]
         assert list(t.scan_prefix(b"d")) == expected[1:2]
         assert list(t.scan(b"x", b"a")) == []
