@@ -19,7 +19,7 @@ from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind, Row
 
 FIRST_ROW_COUNT: Final = 32
-"""Rows of the largest source that the first step takes, about, where nobody says how many are wanted."""
+"""Rows of the largest source that the first step takes, about, where the scan has no limit."""
 
 _ROW_COUNT: Final = 64
 """Of each further step: more rows of 1 KB leave the processor's cache before they are given."""
