@@ -34,6 +34,7 @@ from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.fleet_control import ToldNode, World
 from worlds.odd_numbers import numbers_in, numbers_of, odd_bodies
+from worlds.waiting import wait_until
 
 TOKEN = "a-token-of-the-fleet"
 
@@ -118,9 +119,13 @@ def test_what_a_reply_does_not_say_is_on_standard_error(
     with pytest.raises(Corruption, match="log says where") as refused:
         control.manifest("t")
     request_id = refused.value.message.rpartition(" ")[2].rstrip(".")
-    said = capfd.readouterr().err
-    assert f"(request {request_id})" in said
-    assert manifest.path in said
+    said: list[str] = []  # the line may be written behind the reply
+
+    def is_said() -> bool:
+        said.append(capfd.readouterr().err)
+        return f"(request {request_id})" in "".join(said) and manifest.path in "".join(said)
+
+    wait_until(is_said)
 
 
 def test_every_call_answers_as_in_one_process(fleet: Fleet, control: HttpControl) -> None:
