@@ -334,7 +334,7 @@ def no_reading_after_hiding(patch: pytest.MonkeyPatch) -> None:
 
     def carry(line: TableBranch, one: Deletion, **more: object) -> CollectionReport:
         nonlocal current
-        current = expire._without(read(line), one)
+        current = expire._without(read(line), one, ())
         return carry_out(line, one, **more)  # type: ignore[arg-type]
 
     current = LiveVersions(np.array([], np.int64), (), np.array([], np.int64))
