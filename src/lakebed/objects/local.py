@@ -385,8 +385,8 @@ class LocalDriver(Driver):
     def _sync_parents(self, folder: str) -> None:
         """Sync every folder from the root's parent down to the parent of `folder`, then remember."""
         place = self._place(folder)
-        while len(place) >= len(self._root) and place != "/":
-            place = os.path.dirname(place)
+        while len(place) >= len(self._root) and (parent := os.path.dirname(place)) != place:
+            place = parent
             try:
                 _sync_folder(place)
             except PermissionError:
@@ -531,7 +531,7 @@ class LocalDriver(Driver):
 
     def url(self, path: str) -> str:
         """``file:///absolute/path``, taken literally: nothing in it is percent-encoded."""
-        return f"file://{self._shown_root}/{path}"
+        return f"file://{self._shown_root.rstrip('/')}/{path}"
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
         raise InvalidRequest(f"{self.root_url} is a local folder: it has no signed URLs", kind="unsupported", path=path)

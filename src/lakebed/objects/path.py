@@ -172,4 +172,5 @@ def _check_plain(text: str, *, instead: str) -> None:
 
 
 def _parse_folder(text: str) -> StoreUrl:
-    return StoreUrl("file", "", os.path.abspath(os.path.expanduser(text)))
+    path = os.path.abspath(os.path.expanduser(text))
+    return StoreUrl("file", "", path.removeprefix("/") if path.startswith("//") else path)  # two slashes are one here

@@ -245,6 +245,16 @@ def test_a_root_may_be_a_link(tmp_path: Path) -> None:
     assert store.root_url == f"file://{tmp_path}/link"
 
 
+@pytest.mark.parametrize("root", ["/", "//", "file:///", "file:////"])
+def test_the_root_of_the_system_is_a_folder_like_others(root: str, tmp_path: Path) -> None:
+    """It has no parent, so nothing above it is synced; two slashes before a path are one."""
+    store, path = open_store(root), f"{str(tmp_path)[1:]}/below/x"
+    store.put(path, b"x", create_only=True)
+    assert store.get(path) == b"x" == (tmp_path / "below" / "x").read_bytes()
+    assert store.root_url == "file:///"
+    assert store.url(path) == f"file://{tmp_path}/below/x"
+
+
 def test_a_name_is_a_file_or_a_folder(tmp_path: Path) -> None:
     """An object below an object cannot be on a local folder: one clear sentence, and reading finds nothing."""
     store = open_store(tmp_path)
