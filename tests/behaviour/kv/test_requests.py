@@ -195,7 +195,7 @@ def test_a_collection(bucket: Bucket, tell: Callable[[str], None]) -> None:
     nothing = collect()
     assert set(nothing) <= {"GET", "LIST"}
     assert nothing["GET"] == 1
-    assert nothing["LIST"] <= 4
+    assert nothing["LIST"] <= 5, "one of them for probes of processes that died: no lake looks for them here"
     costs = []
     for pins in (0, 5):
         with bucket.open() as db:
