@@ -830,8 +830,8 @@ class _RowsOfPages(Source):
         self._sequence = sequence
 
     def bound(self, row_count: int) -> bytes | None:
-        row_count += self._row_count_before - len(self._keys)
-        page = self._page + max(0, ceil(row_count / self._rows_per_page))
+        wanted_count = row_count + self._row_count_before - len(self._keys)
+        page = self._page + max(0, ceil(wanted_count / self._rows_per_page))
         if page < self._page_count and self._separators[page] <= self._low:  # rows of one key go on in several blocks
             page = bisect_right(self._separators, self._low, page)
         self._page_max = page = min(page, self._page_count)
