@@ -92,7 +92,7 @@ def destroy(
         return _preview(location, manifest, soft=soft, take_over=take_over)
     with freeing_space():
         if not soft:
-            _check_unpinned(manifest, location, now_ms=_agreed_ms(manifest, location))
+            _check_unpinned(manifest, location, now_ms=_read_agreed_ms(manifest, location))
         while manifest.destroyed_at_ms is None:
             if manifest.initialized:
                 claim = claim_all(location, take_over=take_over, must_be_open=False)
@@ -108,7 +108,7 @@ def destroy(
     return report
 
 
-def _agreed_ms(manifest: Manifest, location: DatabaseLocation) -> int:
+def _read_agreed_ms(manifest: Manifest, location: DatabaseLocation) -> int:
     """Until when checkpoints have ended: by our clock and by the store's, which is asked when one has by ours.
 
     Cost: nothing, or that of `store_time_ms`.
@@ -148,7 +148,7 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
         is_ours = not manifest.initialized if epoch is None else manifest.writer_epoch == epoch
         if manifest.destroyed_at_ms is not None or not is_ours:
             return None
-        agreed_ms = _agreed_ms(manifest, location)
+        agreed_ms = _read_agreed_ms(manifest, location)
         if not soft:
             _check_unpinned(manifest, location, now_ms=agreed_ms)
         # Dead pins go in the same update, so that no process whose clock is behind can still use one.
@@ -192,7 +192,7 @@ def take_apart(
     log = ManifestLog(location)
     manifest = log.latest()
     if manifest.destroyed_at_ms is not None:
-        now_ms = location.environment.clock.now_ms() if dry_run else _agreed_ms(manifest, location)
+        now_ms = location.environment.clock.now_ms() if dry_run else _read_agreed_ms(manifest, location)
         _check_unpinned(manifest, location, now_ms=now_ms)
         if not dry_run:
             manifest = _leave_ancestors(location, log, manifest)

@@ -142,7 +142,7 @@ class ReadVerbs:
         The files that it reads stay until it ends, is closed, or is no longer referenced. Raises `InvalidRequest`.
 
         Args:
-            limit: at most so many rows, the first; None: all. Rows behind them are hardly read.
+            limit: at most so many rows, the first; None: all. Of local files no more than they are in is read.
         """
         return self._scan(check_range(start, end), reverse=reverse, limit=check_limit(limit))
 

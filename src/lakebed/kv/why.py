@@ -76,8 +76,8 @@ def why_version(location: DatabaseLocation, version: str, *, store: str) -> Expl
     log = ManifestLog(location)
     newest = log.latest()
     live = live_checkpoints(newest, location.environment.clock.now_ms())
-    found = find_version(location, newest, version)
-    wanted_id = found if isinstance(found, int) else found.manifest_id
+    named = find_version(location, newest, version)
+    wanted_id = named if isinstance(named, int) else named.manifest_id
     loaded = load_several(location, log, sorted({wanted_id, *(checkpoint.manifest_id for checkpoint in live)}))
     number = _number_of(loaded, wanted_id)
     question = _Question(location, str(number), newest, live, loaded, store)
@@ -86,10 +86,11 @@ def why_version(location: DatabaseLocation, version: str, *, store: str) -> Expl
     if not is_current and not needing:
         sentence = f"No checkpoint pins version {number}, though it can be read and pinned until a collection takes it."
         return Explanation(str(number), (), sentence)
-    explained = question.explain_need(is_current, needing)
-    if is_current:
-        return replace(explained, sentence=f"Version {number} is the newest: it stays until it is followed by another.")
-    return replace(explained, sentence=f"Version {explained.sentence} It goes when that has ended or is deleted.")
+    sentences = [f"Version {number} is the newest: it stays until another follows it."] if is_current else []
+    if needing:
+        pinned = question.explain_need(False, needing).sentence
+        sentences.append(f"Version {pinned} A collection may take it once no checkpoint pins it.")
+    return replace(question.explain_need(is_current, needing), sentence=" ".join(sentences))
 
 
 def _number_of(loaded: Mapping[int, Manifest | None], manifest_id: int) -> int:

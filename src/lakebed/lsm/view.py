@@ -449,8 +449,8 @@ class View:
         self, start: bytes | None, end: bytes | None, *, reverse: bool, limit: int | None, now_ms: int
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
         """As `scan_pieces`; what is read at once depends on the limit, and nothing else."""
-        if start is not None and not reverse:
-            start = yield from self._first_pairs(start, end, limit=limit, now_ms=now_ms)
+        if not reverse and (start is not None or limit is not None):
+            start = yield from self._first_pairs(start or b"", end, limit=limit, now_ms=now_ms)
             if start is None:
                 return
         for window in cut_windows(self._sources(start, end, reverse=reverse), reverse=reverse, size_bytes=WINDOW_BYTES):

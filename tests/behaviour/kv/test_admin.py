@@ -257,6 +257,11 @@ def test_why_a_version_is_kept(manual: ManualDatabase) -> None:
         assert verdict.sentence.startswith(f"Version {first} is needed by checkpoint 'early'")
     verdict = manual.admin.why_version(str(newest))
     assert ([pin.kind for pin in verdict.pins], "is the newest" in verdict.sentence) == (["version"], True)
+    manual.admin.create_checkpoint(CheckpointOptions(name="late"))
+    verdict = manual.admin.why_version(str(newest))
+    assert [pin.kind for pin in verdict.pins] == ["version", "checkpoint"]
+    assert "is the newest" in verdict.sentence
+    assert "needed by checkpoint 'late'" in verdict.sentence, "which keeps it when another follows"
     verdict = manual.admin.why_version(str(between))
     assert (verdict.pins, "No checkpoint pins" in verdict.sentence) == ((), True)
     manual.collect()

@@ -365,7 +365,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A process whose clock is ahead destroys no database that a checkpoint holds.",
-        answer(destroy._agreed_ms, destroy.store_time_ms, lambda original, *args, **kwargs: 2**62),
+        answer(destroy._read_agreed_ms, destroy.store_time_ms, lambda original, *args, **kwargs: 2**62),
         "behaviour/kv/test_destroy.py::test_a_process_whose_clock_is_ahead_destroys_nothing_that_a_checkpoint_holds",
     ),
 ]

@@ -87,6 +87,8 @@ def test_short_scans_say_what_whole_scans_say(
         whole = list(view.scan())
         assert len(whole) > 2 * FEW_ROWS
         bounds = [b"key", KEYS[0], KEYS[115], KEYS[399], KEYS[400], b"key 0115!", KEYS[-1], b"z"]
+        for limit in (1, 50, 600):
+            assert list(chain.from_iterable(view.scan_pieces(None, None, reverse=False, limit=limit))) == whole[:limit]
         for start in [*bounds, *rng.sample(KEYS, 2)]:
             for end in (None, start + b"\0", b"key 0500"):
                 expected = [pair for pair in whole if pair[0] >= start and (end is None or pair[0] < end)]

@@ -159,7 +159,7 @@ class _Search:
         commits = [
             commit_id for commit_id in sorted(self._marked.active) if holds(self._marked.commits[commit_id].metarange)
         ]
-        return _distinct([*self._pins_at(commits), *staged, *self._compacted_at(holds)])
+        return _distinct([*self._pins_at(commits), *staged, *self._find_compacted(holds)])
 
     def holders_of_file(self, path: str) -> list[Pin]:
         """The same of a range or metarange, which every remembered commit keeps."""
@@ -176,9 +176,9 @@ class _Search:
             for commit_id in sorted(self._marked.remembered)
             if holds(self._marked.commits[commit_id].metarange)
         ]
-        return _distinct([*self._pins_at(commits), *self._compacted_at(holds)])
+        return _distinct([*self._pins_at(commits), *self._find_compacted(holds)])
 
-    def _compacted_at(self, holds: Callable[[MetarangeRef], bool]) -> Iterator[Pin]:
+    def _find_compacted(self, holds: Callable[[MetarangeRef], bool]) -> Iterator[Pin]:
         """Branches whose compacted metarange holds it."""
         for name, branch in self._branches.items():
             if branch.compacted is not None and holds(branch.compacted):

@@ -42,18 +42,18 @@ class Procedure:
     """In place of `run`, for a procedure that may create its table."""
 
 
-def _required(name: str) -> Parameter:
+def _require(name: str) -> Parameter:
     return Parameter(name, "string", is_optional=False)
 
 
-_TABLE: Final = _required("table")
-_TAG: Final = _required("tag")
-_BRANCH: Final = _required("branch")
+_TABLE: Final = _require("table")
+_TAG: Final = _require("tag")
+_BRANCH: Final = _require("branch")
 _SNAPSHOT: Final = Parameter("snapshot", "bigint")
 _RETAINED: Final = Parameter("time_retained", "string")
 _OLDER_THAN: Final = Parameter("older_than", "timestamp")
 _TIMESTAMP: Final = Parameter("timestamp", "timestamp", is_optional=False)
-_FORMAT: Final = _required("format")
+_FORMAT: Final = _require("format")
 _VERSION: Final = Parameter("version", "string")
 _CATALOG: Final = Parameter("catalog", "string")
 _DRY_RUN: Final = Parameter("dry_run", "boolean")
@@ -237,7 +237,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "rename_tag": Procedure(
         "Rename a tag.",
-        (_TABLE, _TAG, _required("target_tag")),
+        (_TABLE, _TAG, _require("target_tag")),
         _TAGS,
         lambda table, given: _tag_rows(table.rename_tag(given["tag"], given["target_tag"])),
     ),
@@ -261,7 +261,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "rollback": Procedure(
         "Make an older version the newest; delete later snapshots and tags.",
-        (_TABLE, _required("version")),
+        (_TABLE, _require("version")),
         _SNAPSHOTS,
         lambda table, given: _snapshot_rows(table.rollback_to(given["version"])),
     ),
@@ -273,7 +273,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "rollback_to_as_latest": Procedure(
         "Make an older version the newest; keep all history.",
-        (_TABLE, _required("version")),
+        (_TABLE, _require("version")),
         _SNAPSHOTS,
         lambda table, given: _snapshot_rows(table.rollback_to_as_latest(given["version"])),
     ),
@@ -311,7 +311,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     "delete_branch": Procedure("Delete a branch.", (_TABLE, _BRANCH), _BRANCHES, _delete_branch),
     "rename_branch": Procedure(
         "Rename a branch.",
-        (_TABLE, _required("from_branch"), _required("to_branch")),
+        (_TABLE, _require("from_branch"), _require("to_branch")),
         _BRANCHES,
         _rename_branch,
     ),
@@ -325,7 +325,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
         "Import a folder of Parquet files, a Delta table or an Iceberg table into a new or empty table.",
         (
             _TABLE,
-            _required("source"),
+            _require("source"),
             _FORMAT,
             _VERSION,
             _CATALOG,
@@ -340,7 +340,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "export_table": Procedure(
         "Write a version of a table as Parquet files, as a Delta table or as an Iceberg table.",
-        (_TABLE, _required("target"), _FORMAT, _VERSION, _CATALOG, Parameter("overwrite", "boolean")),
+        (_TABLE, _require("target"), _FORMAT, _VERSION, _CATALOG, Parameter("overwrite", "boolean")),
         _EXPORTED,
         _export_table,
     ),

@@ -45,9 +45,9 @@ from lakebed.table.branch.branch_folder import (
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.renames import (
     claim,
-    created_ms,
     finish_rename,
     finish_renames,
+    read_created_ms,
     release_name,
     take_name,
     was_renamed,
@@ -248,7 +248,7 @@ def rename_branch(main: TableBranch, old: str, new: str) -> Branch:
 def _load_branch(main: TableBranch, name: str) -> Branch:
     pin = main.tags.find(fork_pin(name))
     fork_snapshot_id = pin.snapshot.id if pin else None
-    return Branch(name=name, fork_snapshot_id=fork_snapshot_id, created_ms=created_ms(main, name, pin))
+    return Branch(name=name, fork_snapshot_id=fork_snapshot_id, created_ms=read_created_ms(main, name, pin))
 
 
 def branch_of_branch(name: str) -> InvalidRequest:

@@ -142,7 +142,7 @@ def take_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
     Raises `AlreadyExists`: the name belongs to another branch; `NotFound`: the old branch is gone.
     """
     lines = [*_lines(pin), f"{old}/{branch_id(pin)}"]
-    marks = {RENAMED_FROM: "\n".join(lines), CREATED: str(created_ms(main, old, pin))}
+    marks = {RENAMED_FROM: "\n".join(lines), CREATED: str(read_created_ms(main, old, pin))}
     try:
         main.tags.copy_hidden(f"branch.{old}", f"branch.{new}", marks=marks)
     except NotFound as gone:
@@ -159,7 +159,7 @@ def take_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
         ) from taken
 
 
-def created_ms(main: TableBranch, name: str, pin: Tag | None) -> int:
+def read_created_ms(main: TableBranch, name: str, pin: Tag | None) -> int:
     """When a branch was created, Unix ms, UTC, by the store's clock, whatever it is called now.
 
     Args:

@@ -84,8 +84,8 @@ def why_version(branch: TableBranch, version: int | str) -> Explanation:
         branch = branch.of_branch(target.branch)
         branch.refresh()
     snapshot, versions = target.snapshot, read_live_versions(branch)
-    held = _holding(branch, versions, snapshot)
-    pins, sentences = tuple(held), []
+    holders = _holding(branch, versions, snapshot)
+    pins, sentences = tuple(holders), []
     what = f"Version {snapshot.id}"
     if versions.is_live(snapshot.id):
         sentences.append(_explain_live(branch, snapshot.id, what))
@@ -93,7 +93,7 @@ def why_version(branch: TableBranch, version: int | str) -> Explanation:
         pins += tuple(consumer for consumer in reading if int(consumer.version) <= snapshot.id)
     else:
         sentences.append(f"{what} has expired.")
-    names = [f"{pin.kind} {pin.name}" for pin in held if pin.kind != "snapshot"]
+    names = [f"{pin.kind} {pin.name}" for pin in holders if pin.kind != "snapshot"]
     if names:
         more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
         sentences.append(f"Its files stay as long as it is pinned by {', '.join(names[:_SHOWN_MAX])}{more}.")
