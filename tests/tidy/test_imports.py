@@ -31,8 +31,7 @@ LOCAL = {
 
 ON_DEMAND = {
     "lakebed.first_use": "names of packages, on first use",
-    "lakebed.spark.datasource.source": "PySpark before 4.2 has no streams with limits",
-    "lakebed.spark.plan.unpacking": "a task looks whether lakebed is there",
+    "lakebed.spark.datasource.source": "PySpark before 4.2 has no streams with limits; a task looks for lakebed",
     "lakebed.fleet.log.jetstream": "nats-py is optional",
     "lakebed.cli.loading": "the command line's loader",
     "lakebed.key_value.postgres_connections": "psycopg is optional",

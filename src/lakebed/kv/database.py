@@ -12,6 +12,7 @@ be out of date until a write, the lease or a poll finds the new owner; ``get(key
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -26,7 +27,6 @@ from lakebed.kv.clone import create_clone
 from lakebed.kv.conditional import append_batch, write_if
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.engine import start_engine
-from lakebed.kv.forked import close_in_forks
 from lakebed.kv.lease import this_process
 from lakebed.kv.limits import check_database_options, check_type
 from lakebed.kv.model import CheckpointCreateResult, CheckpointScope
@@ -93,7 +93,7 @@ class Database(ReadVerbs, Closing):
         self._closing = environment.runtime.lock()
         self._is_finished = False
         self._threads = WriterThreads(self._writer)
-        close_in_forks(self)
+        _OPEN.add(self)
         if options.background:
             self._threads.start()
 
@@ -489,7 +489,7 @@ class Database(ReadVerbs, Closing):
             writer.commit.check_untold()
 
     def abandon(self) -> None:
-        """Be closed, without a lock or a request: in the child of a fork (`lakebed.kv.forked`), and nowhere else."""
+        """Be closed, without a lock or a request: in the child of a fork (`_abandon_all`), and nowhere else."""
         self._writer.abandon()
         self._closing = self._writer.environment.runtime.lock()
         self._is_finished = True
@@ -530,3 +530,18 @@ class Database(ReadVerbs, Closing):
         """Sizes and counts now. Cost: no request. Raises `Closed`."""
         self._writer.check_open()
         return stats_of(self._writer)
+
+
+_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
+"""What a fork of the process closes in the child: lease, log ids and threads are the parent's, which continues to
+write, and a child that wrote under its parent's name would end it."""
+
+
+def _abandon_all() -> None:
+    # No lock is taken and no request sent: a thread that the child does not have may hold that lock.
+    for database in list(_OPEN):
+        database.abandon()
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

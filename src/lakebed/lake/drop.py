@@ -264,7 +264,7 @@ def _external_files(
     try:
         if not roots_of(folder).every:
             return {}, ()
-        from lakebed.table.collect.external_files import own_external_files  # loads all that deletes versions
+        from lakebed.table.collect.orphans import own_external_files  # loads all that deletes versions
 
         table = Table.open(folder, name=str(name), environment=environment)
         return own_external_files(every_branch(table.context)), ()

@@ -12,8 +12,7 @@ from lakebed.testing.faulty import Crashed, Fault, FaultyStore, random_faults
 from lakebed.testing.power_loss import PowerLossStore
 from lakebed.testing.recording import Recorded, RecordingStore
 from lakebed.testing.scheduled_calls import FaultRates, ScheduledCalls
-from lakebed.testing.scheduled_store import ScheduledStore
-from lakebed.testing.scheduler import Scheduler, seed_count
+from lakebed.testing.scheduler import ScheduledStore, Scheduler, seed_count
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
 from lakebed.testing.wrapper import Call, StoreWrapper
 

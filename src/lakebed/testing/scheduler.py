@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
+from typing import TypeVar
 
+from lakebed.errors import Unavailable
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing.actor_loop import ActorLoop
 from lakebed.testing.clock import START_MS
-from lakebed.testing.scheduled_calls import FaultRates, ScheduledCalls
-from lakebed.testing.scheduled_store import ScheduledStore
+from lakebed.testing.faulty import lost
+from lakebed.testing.scheduled_calls import CallErrors, FaultRates, ScheduledCalls
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
+from lakebed.testing.wrapper import Call, StoreWrapper
 
 
 def seed_count(default: int) -> int:
@@ -74,3 +78,21 @@ class Scheduler(ActorLoop):
     def calls(self, *, faults: FaultRates | None = None) -> ScheduledCalls:
         """Calls between parts of this simulation, by default with this scheduler's faults."""
         return ScheduledCalls(self, faults=faults or self.faults)
+
+
+R = TypeVar("R")
+
+
+class ScheduledStore(StoreWrapper):
+    """The store that actors call; made by `Scheduler.store`."""
+
+    def __init__(self, inner: ObjectStore, *, calls: ScheduledCalls, page_count: int) -> None:
+        super().__init__(inner, page_count=page_count)
+        self._calls = calls
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        errors = CallErrors(
+            refused=lambda label: Unavailable(f"the store cannot {label} now", path=call.path),
+            lost=lambda label: lost(call),
+        )
+        return self._calls.call(str(call), perform, changes=call.changes, errors=errors)

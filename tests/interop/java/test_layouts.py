@@ -15,7 +15,7 @@ from lakebed import Lake
 from lakebed.errors import UnsupportedFormat
 from lakebed.fsck.check import check_lake
 from lakebed.table.iceberg.file_ids import FileIds, ids_of_file
-from lakebed.table.imports.field_ids import ids_of
+from lakebed.table.imports.take_over import ids_of
 from lakebed.table.rows.rows import new_writer
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from lakebed.table.engines.registry import engine_of
 from lakebed.table.files.splits import find_unneeded
 from lakebed.table.model.model import DataFile
 from lakebed.table.model.predicate_text import parse_predicate
-from lakebed.table.read.early_filters import early_filters
+from lakebed.table.read.read import early_filters
 from lakebed.table.schema.schema import new_schema
 from lakebed.table.table import Table
 from worlds.table.made_up import data_file

@@ -16,6 +16,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.store import Committed
+from lakebed.repo.model.commit_graph import CommitGraph
 from lakebed.repo.model.layout import CLOCK_PATH, Keys
 from lakebed.repo.model.model import RepositoryRecord
 from lakebed.repo.model.options import RepositoryOptions
@@ -24,9 +25,32 @@ from lakebed.repo.outside.foreign import ForeignStores
 from lakebed.repo.outside.outbound import parse_allowed
 from lakebed.repo.records.counters import Counters
 from lakebed.repo.records.hooks import Hooks
-from lakebed.repo.records.kept_graph import KeptGraph
 from lakebed.repo.records.records import OrderedIds, trim_records
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, Runtime
+
+
+class KeptGraph:
+    """The commit graph that was read last, and what tells whether it is still all there is. Thread-safe.
+
+    Attributes:
+        indexed_heads: how many commits were to be missing at least, and the heads behind which fewer were; None: it was
+            not looked yet.
+    """
+
+    def __init__(self, *, runtime: Runtime) -> None:
+        self.indexed_heads: tuple[int, set[str]] | None = None
+        self._lock = runtime.lock()
+        self._kept: tuple[int, bytes, CommitGraph] | None = None
+
+    def get(self) -> tuple[int, bytes, CommitGraph] | None:
+        """How many segments were read, the checksum of the last, and the graph; None: there is none yet."""
+        with self._lock:
+            return self._kept
+
+    def put(self, count: int, checksum: bytes, graph: CommitGraph) -> None:
+        """Keep a graph in place of the one before."""
+        with self._lock:
+            self._kept = (count, checksum, graph)
 
 
 @dataclass(frozen=True, slots=True)

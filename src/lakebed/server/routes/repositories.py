@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
+from lakebed.repo.branch import Branch
 from lakebed.repo.transport.transport import context_of
 from lakebed.server.auth import check_bare, check_role
 from lakebed.server.bodies import RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
 from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.routes.shapes import repository_row
-from lakebed.server.sample_data import add_sample_data
 from lakebed.server.site import RepositoryCall
 
 HOT: Final = Routes[RepositoryCall]("repositories")
@@ -129,3 +133,28 @@ async def delete_metadata(call: RepositoryCall, body: RepositoryMetadataKeys) ->
     """Delete keys of the metadata of a repository. Missing ones are ignored."""
     context = await call.context()
     await call.quick(call.site.repositories.update_metadata, context.name, {}, removed=body.keys)
+
+
+_README: Final = """# A repository
+
+The branch has a table of lakes in two formats. Change it on a branch of your own, commit, and merge.
+"""
+
+
+def add_sample_data(branch: Branch, *, committer: str) -> None:
+    """Commit the sample files. Errors as `lakebed.repo.branch.Branch.commit`. Cost: a few PUTs."""
+    lakes = pa.table(
+        {
+            "name": ["Caspian Sea", "Superior", "Victoria", "Huron", "Michigan", "Tanganyika", "Baikal", "Malawi"],
+            "continent": ["Asia", "America", "Africa", "America", "America", "Africa", "Asia", "Africa"],
+            "area_km2": [371_000, 82_100, 68_800, 59_600, 58_000, 32_900, 31_700, 29_600],
+            "depth_m": [1_025, 406, 84, 229, 281, 1_470, 1_642, 706],
+        }
+    )
+    csv, parquet = io.BytesIO(), io.BytesIO()
+    pyarrow.csv.write_csv(lakes, csv)
+    pyarrow.parquet.write_table(lakes, parquet)
+    branch.put("README.md", _README.encode(), content_type="text/markdown")
+    branch.put("lakes.csv", csv.getvalue(), content_type="text/csv")
+    branch.put("tables/lakes.parquet", parquet.getvalue(), content_type="application/vnd.apache.parquet")
+    branch.commit("Add sample data", committer=committer)

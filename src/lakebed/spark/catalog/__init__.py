@@ -3,10 +3,10 @@
 Does not know: processes and pipes, which are in `lakebed.spark.bridge`.
 """
 
-from lakebed.spark.catalog import audits, changelog, partitions, procedures, scans, streams, tables, writes
+from lakebed.spark.catalog import changelog, partitions, procedures, scans, streams, tables, writes
 from lakebed.spark.catalog.verb import VERBS, Session, Verb, handle
 
 __all__ = ["VERBS", "Session", "Verb", "handle"]
 
-VERBS_LOADED = (audits, changelog, partitions, procedures, scans, streams, tables, writes)
+VERBS_LOADED = (changelog, partitions, procedures, scans, streams, tables, writes)
 """The modules that declare verbs."""

@@ -16,12 +16,14 @@ from pyspark.sql.types import StructType
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, database_folder, parse_table_name
-from lakebed.spark.catalog.audits import describe_audit_log
-from lakebed.spark.catalog.verb import Resolved, Session, TableVerb, Verb, register_verb, snapshot_text
+from lakebed.spark.catalog.plans import Readers, answer_with_changes
+from lakebed.spark.catalog.verb import Resolved, Session, TableVerb, Verb, register_verb, snapshot_of, snapshot_text
 from lakebed.spark.plan.carried import AUDIT_LOG, show_instants
-from lakebed.spark.plan.types import arrow_schema_of, spark_json
+from lakebed.spark.plan.change_rows import AUDITED, ChangeRows, Committed, change_fields
+from lakebed.spark.plan.types import arrow_schema_of, spark_json, spark_schema
 from lakebed.spark.tasks.native_writes import native_write
 from lakebed.table.branch.travel import resolve
+from lakebed.table.changes.audit_log import plan_audit
 from lakebed.table.model.model import Snapshot, TableSchema
 from lakebed.table.model.option_values import check_listed, parse_names
 from lakebed.table.model.types import type_of_arrow
@@ -382,3 +384,35 @@ def databases(lake: Lake) -> list[str]:
     folders = lake.store.list_with_delimiter("").folders
     names = {folder.removesuffix(WAREHOUSE_SUFFIX) for folder in folders if folder.endswith(WAREHOUSE_SUFFIX)}
     return sorted({*names, DEFAULT_DATABASE} - {""})
+
+
+def describe_audit_log(schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:
+    """Return ``$audit_log`` of a version as the jar reads it."""
+    names = [AUDITED.name, *(field.name for field in schema.fields)]
+    return {
+        "audited": spark_schema(change_fields(schema, names)).json(),
+        "schema_id": schema.id,
+        "snapshot": snapshot_text(snapshot),
+    }
+
+
+@register_verb("plan_audit")
+class PlanAudit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plan to read ``$audit_log``, whose rows executors read, of the version that `Load` resolved.
+
+    Attributes:
+        snapshot, schema_id: as `Load` answered; no snapshot: the table has no rows.
+        columns, task_count_min: as of `Plan`.
+    """
+
+    snapshot: str | None = None
+    schema_id: int
+    columns: list[str]
+    task_count_min: int = 1
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.open_table(session, lake_url)
+        units, plan = plan_audit(table.context, snapshot_of(self.snapshot), schema_id=self.schema_id)
+        rows = ChangeRows(plan, tuple(self.columns or [AUDITED.name]))
+        committed = [Committed(unit, 0, 0) for unit in units]
+        return answer_with_changes(session, table.store, committed, rows, readers=Readers((), self.task_count_min))

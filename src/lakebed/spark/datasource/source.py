@@ -6,7 +6,7 @@ a write of tasks become what Spark's data sources ask for. Uses the public API o
 Invariants:
 - A DataFrame reads one version: the one that was the newest when it was made, or the one that its options name.
 - A job makes one snapshot, on the driver, or none. Only files of tasks that Spark accepted are committed.
-- An executor without this version of lakebed is an error of one sentence (`unpacking`).
+- An executor without this version of lakebed is an error of one sentence (`pack_as`).
 - Credentials come from the environment of the driver and are part of pickled functions, never of an option or a plan.
 """
 
@@ -15,7 +15,8 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructField, StructType
 
+import lakebed
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.spark.datasource.source_writing import accept_results, discard_written, write_rows
 from lakebed.spark.plan.carried import transfer_rows, transfer_schema
@@ -40,7 +42,6 @@ from lakebed.spark.plan.filters import from_filter, translate
 from lakebed.spark.plan.plan import Pack, plan_readers
 from lakebed.spark.plan.shipping import open_in_task, ship
 from lakebed.spark.plan.types import arrow_schema_of, spark_schema
-from lakebed.spark.plan.unpacking import pack_as
 from lakebed.spark.streams.source_options import PINNED, check_options, flag, number, open_table, without_frames
 from lakebed.spark.streams.stream_commits import APPLICATION, CHECKPOINT, user_of
 from lakebed.spark.streams.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_columns, stream_settings
@@ -341,3 +342,33 @@ def _streams() -> ModuleType:
             "lakebed.spark.upsert_stream.",
             kind="unsupported_spark",
         ) from error
+
+
+def pack_as(kind: type, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What `__reduce__` returns for an object that becomes one of some class, made of some state.
+
+    The state is bytes: it is unpickled after the check of the version.
+    """
+    return _unpacker(lakebed.__version__), (kind.__module__, kind.__name__, pickle.dumps(state))
+
+
+def _unpacker(version: str) -> Callable[[str, str, bytes], Any]:
+    """The function that makes an object in another process, if lakebed is there in this version.
+
+    It is pickled as code, not by its name, so that it also runs where lakebed is missing.
+    """
+
+    def lakebed_unpacked(module: str, name: str, state: bytes) -> Any:
+        try:
+            worker_version = importlib.import_module("lakebed").__version__
+        except ImportError:
+            worker_version = None
+        if worker_version != version:
+            problem = "has no package lakebed" if worker_version is None else f"has lakebed {worker_version}"
+            raise RuntimeError(
+                f"This executor's Python ({sys.executable}) {problem}, and the driver has {version}: install lakebed "
+                f"{version} on all executors, or send it with the job (spark.archives)."
+            )
+        return getattr(importlib.import_module(module), name)(*pickle.loads(state))
+
+    return lakebed_unpacked

@@ -28,12 +28,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lakebed.errors import Conflict
+from lakebed.spark.datasource.source import pack_as
 from lakebed.spark.datasource.source_writing import accept_results, discard_written, write_rows
 from lakebed.spark.plan.carried import transfer_rows, transfer_schema
 from lakebed.spark.plan.change_rows import ChangeRows, Committed, deletions_of, pack_changes
 from lakebed.spark.plan.plan import Pack, plan_readers
 from lakebed.spark.plan.shipping import open_in_task, ship
-from lakebed.spark.plan.unpacking import pack_as
 from lakebed.spark.streams.source_options import open_table
 from lakebed.spark.streams.stream_commits import commit_batch
 from lakebed.spark.tasks.committing import NOT_COMMITTED

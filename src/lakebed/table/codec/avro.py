@@ -41,8 +41,7 @@ from lakebed.table.codec.avro_container import (
     read_header,
     unpack_lengths,
 )
-from lakebed.table.codec.avro_few import FewRecords, leaves_of, read_few
-from lakebed.table.codec.avro_kinds import arrow_type, is_record, resolve_type
+from lakebed.table.codec.avro_few import FewRecords, arrow_type, is_record, leaves_of, read_few, resolve_type
 from lakebed.table.codec.ragged import I64, Bytes, binary_array, byte_strings, gather_bytes, pad, valid_mask
 
 __all__ = [

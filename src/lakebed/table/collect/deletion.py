@@ -21,7 +21,7 @@ Any process may repeat any step at any time, also while another carries out the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -40,12 +40,12 @@ from lakebed.table.branch.snapshots import write_id_of
 from lakebed.table.branch.tags import TAG_ID
 from lakebed.table.branch.unfinished import Deletion, HiddenTag, path_of, store_deletion
 from lakebed.table.codec.snapshot_json import decode_snapshot
-from lakebed.table.collect.derived_files import derived_from
 from lakebed.table.collect.lineage import fits, restore_newest
 from lakebed.table.collect.live_versions import LiveVersions, note_expired_below, read_live_versions
 from lakebed.table.collect.reachability import judge
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.files.placement import check_placement
+from lakebed.table.model.layout import Layout, parse_derived
 from lakebed.texts import spans_of
 
 ProgressCall = Callable[[Progress], None]
@@ -324,3 +324,40 @@ def merge_reports(reports: list[CollectionReport], *, store: str) -> CollectionR
 
 def _once(notes: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
+
+
+def derived_from(branch: TableBranch, sources: Sequence[Deletable]) -> tuple[Deletable, ...]:
+    """Objects for Iceberg clients (`layout.parse_derived`) that are derived from objects about to be deleted.
+
+    Each is needed as long as its manifest, list or index file exists, and nothing else needs to be known. A server may
+    make one while its source is being deleted: `derived_orphans` finds it. Cost: 1 LIST a thousand, with a source.
+    """
+    folders = (f"{Layout.manifest_folder}/", f"{Layout.index_folder}/")
+    paths = {source.path for source in sources if source.path.startswith(folders)}
+    if not paths or branch.store.is_versioned:
+        return ()
+    return tuple(
+        Deletable(meta.path, meta.size_bytes, f"for Iceberg clients, made of {source}")
+        for meta in branch.store.list(Layout.iceberg_folder)
+        if (source := parse_derived(meta.path)) in paths
+    )
+
+
+def derived_orphans(branch: TableBranch, doomed: Sequence[Deletable], *, older_than_ms: int) -> tuple[Deletable, ...]:
+    """What is derived from objects that are gone, or in `doomed`, and was written before a time (Unix ms, UTC).
+
+    Cost: 1 LIST; where there is such an object 1 LIST a thousand of all of them, of manifests and of index files.
+    """
+    if branch.store.is_versioned:
+        return ()
+    old = [meta for meta in branch.store.list(Layout.iceberg_folder) if meta.modified_ms < older_than_ms]
+    if not old:
+        return ()
+    folders = (Layout.manifest_folder, Layout.index_folder)
+    sources = {meta.path for folder in folders for meta in branch.store.list(folder)}
+    sources -= {each.path for each in doomed}
+    return tuple(
+        Deletable(meta.path, meta.size_bytes, f"{source}, of which it was made, is gone")
+        for meta in old
+        if (source := parse_derived(meta.path)) is not None and source not in sources
+    )

@@ -38,6 +38,7 @@ from lakebed.table.collect.deletion import (
     ProgressCall,
     carry_out,
     deletable_of,
+    derived_from,
     forget,
     gather_released,
     hide_paths,
@@ -45,7 +46,6 @@ from lakebed.table.collect.deletion import (
     open_for_deletion,
     tag_now,
 )
-from lakebed.table.collect.derived_files import derived_from
 from lakebed.table.collect.lineage import expiry_limit
 from lakebed.table.collect.live_versions import LiveVersions, read_live_versions
 from lakebed.table.collect.reachability import judge

@@ -11,11 +11,14 @@ snapshot is written last, so a list that exists needs no look at what it names.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+import struct
+import zlib
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 import lakebed.compute as pc
@@ -23,7 +26,7 @@ from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.objects.open import place_of
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.codec.index_manifest import DELETION_VECTORS, IndexEntry
-from lakebed.table.codec.roaring import Positions
+from lakebed.table.codec.roaring import Positions, encode_positions
 from lakebed.table.collect.referenced_files import folder_namer
 from lakebed.table.files.adopt import read_footer
 from lakebed.table.files.splits import plan_splits
@@ -51,7 +54,6 @@ from lakebed.table.iceberg.entries import (
 )
 from lakebed.table.iceberg.file_ids import FileIds, has_to_look, ids_of_file, parse_header, union
 from lakebed.table.iceberg.fold import Fold, Rows
-from lakebed.table.iceberg.puffin import Blob, encode_puffin
 from lakebed.table.model.model import ManifestMeta, Snapshot, TableSchema, VectorPlace
 from lakebed.table.read.scan import check_readable
 from lakebed.table.read.vectors import decode_vector, may_have_vectors, skips_level_0
@@ -440,3 +442,47 @@ def hashed_id(name: str, number: int) -> int:
     """An id above those of main, the same whenever it is asked for."""
     digest = hashlib.blake2b(f"{name}\0{number}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 2) | 1 << 61
+
+
+_PUFFIN_MAGIC: Final = b"PFA1"
+_VECTOR_MAGIC: Final = b"\xd1\xd3\x39\x64"
+_ROW_POSITION_ID: Final = 2_147_483_645
+"""Iceberg's reserved field of row positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Where the vector of a data file is in a Puffin file."""
+
+    offset: int
+    size_bytes: int
+    row_count: int
+
+
+def encode_puffin(vectors: Mapping[str, Positions]) -> tuple[bytes, dict[str, Blob]]:
+    """The bytes of a Puffin file of vectors by URL of the data file, and where each is.
+
+    A blob is the length (big-endian), a magic number, a 64-bit Roaring bitmap and the CRC-32 of the last two
+    (big-endian). DO NOT CHANGE: other clients read it.
+    """
+    body, blobs, members = bytearray(_PUFFIN_MAGIC), dict[str, Blob](), []
+    for url, positions in vectors.items():
+        # One bitmap for the upper half 0: positions have at most 31 bits.
+        content = _VECTOR_MAGIC + struct.pack("<QI", 1, 0) + encode_positions(positions)
+        blob = struct.pack(">I", len(content)) + content + struct.pack(">I", zlib.crc32(content))
+        blobs[url] = Blob(len(body), len(blob), len(positions))
+        members.append(
+            {
+                "type": "deletion-vector-v1",
+                "fields": [_ROW_POSITION_ID],
+                "snapshot-id": -1,
+                "sequence-number": -1,
+                "offset": len(body),
+                "length": len(blob),
+                "properties": {"referenced-data-file": url, "cardinality": str(len(positions))},
+            }
+        )
+        body += blob
+    footer = msgspec.json.encode({"blobs": members, "properties": {}})
+    body += _PUFFIN_MAGIC + footer + struct.pack("<I", len(footer)) + bytes(4) + _PUFFIN_MAGIC
+    return bytes(body), blobs

@@ -26,8 +26,8 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import open_elsewhere
 from lakebed.objects.path import is_url, parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.table.imports.field_ids import ids_of
 from lakebed.table.imports.model import Source, SourceFile, SourceVersion
+from lakebed.table.imports.take_over import ids_of
 from lakebed.table.model.types import FIELD_ID_KEY, fields_of_arrow
 
 try:

@@ -34,10 +34,9 @@ from lakebed.table.codec.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.commit.commit import CommitRequest, commit
 from lakebed.table.files.adopt import AdoptedFile, describe_file, read_footer
 from lakebed.table.files.placement import Placement, bucket_folders
-from lakebed.table.imports.field_ids import ids_of
 from lakebed.table.imports.model import ImportOptions, ImportProgress, ImportReport, Source, SourceFile
 from lakebed.table.model.model import BucketChange, DataFile, Snapshot, TableSchema
-from lakebed.table.model.types import arrow_type
+from lakebed.table.model.types import FIELD_ID_KEY, arrow_type
 from lakebed.table.rows.rows import new_writer
 from lakebed.table.write.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
 from lakebed.texts import format_value
@@ -470,3 +469,33 @@ def rows_of(file: SourceFile, store: ObjectStore) -> Iterator[pa.Table]:
             kind="unreadable_source",
             url=file.url,
         ) from problem
+
+
+Ids = Iterator[tuple[tuple[str, ...], int | None]]
+
+
+def ids_of(schema: pa.Schema) -> Ids:
+    """Each column and each field inside of one, with its id; None where none is stated.
+
+    Elements of lists are at ``[]``, keys and values of maps at ``key`` and ``value``, whatever the file calls them.
+    """
+    for field in schema:
+        yield from _ids((field.name,), field)
+
+
+def _ids(path: tuple[str, ...], field: pa.Field) -> Ids:
+    stated = (field.metadata or {}).get(FIELD_ID_KEY)
+    yield path, None if stated is None else int(stated)
+    yield from _ids_inside(path, field.type)
+
+
+def _ids_inside(path: tuple[str, ...], kind: pa.DataType) -> Ids:
+    types = pa.types
+    if types.is_struct(kind):
+        for member in kind:
+            yield from _ids((*path, member.name), member)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        yield from _ids_inside((*path, "[]"), kind.value_type)
+    elif types.is_map(kind):
+        yield from _ids_inside((*path, "key"), kind.key_type)
+        yield from _ids_inside((*path, "value"), kind.item_type)

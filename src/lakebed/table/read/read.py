@@ -21,18 +21,17 @@ import pyarrow as pa
 from lakebed.errors import Corruption
 from lakebed.objects.port import ObjectStore
 from lakebed.table.codec.roaring import Positions
-from lakebed.table.engines.engine import MergeEngine
+from lakebed.table.engines.engine import Increments, MergeEngine
 from lakebed.table.engines.merge import Codes, encode_keys, group_by_key, is_strictly_increasing
 from lakebed.table.engines.registry import engine_of
 from lakebed.table.engines.sequence import SequenceOrder, sequence_codes
 from lakebed.table.files.data_file import WHOLE_FILE_BYTES_MAX
-from lakebed.table.files.splits import sort_into_runs
+from lakebed.table.files.splits import sort_into_runs, states_deletes
 from lakebed.table.model.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.model.predicate import is_small, mask_of, to_arrow
 from lakebed.table.model.predicate_tree import Predicate, columns_of
 from lakebed.table.model.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, SYSTEM_COLUMNS
 from lakebed.table.model.types import arrow_schema
-from lakebed.table.read.early_filters import early_filters
 from lakebed.table.read.scan_pruning import only_on
 from lakebed.table.read.source_file import SourceFile, data_path, open_source
 from lakebed.table.read.vectors import NO_POSITIONS
@@ -489,3 +488,34 @@ def run_cursor(
                 yield path, rows if where is None else filter_rows(rows, where)
 
     return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())
+
+
+def newest_survives(engine: MergeEngine) -> bool:
+    """Whether the row of a key is its newest one, unchanged."""
+    return engine.increments is Increments.CURRENT
+
+
+def early_filters(
+    runs: Sequence[Sequence[DataFile]], *, where: Predicate | None, key_part: Predicate | None, engine: MergeEngine
+) -> list[Predicate | None]:
+    """For each run of a merge, oldest first, the predicate that its rows may be filtered by before the merge.
+
+    A filter on key columns alone decides about all rows of a key alike, so it applies to every run. Any other may leave
+    out a row only where no older row of its key remains: that one would reappear. So where the newest row of a key
+    survives as it is, the whole filter applies to the oldest run. Runs are compared by their sequence numbers; where
+    these overlap, neither is the older one.
+
+    Args:
+        where: of the merged rows.
+        key_part: the part of it on key columns alone.
+    """
+    filters = [key_part] * len(runs)
+    if where is None or not newest_survives(engine):
+        return filters
+    oldest = runs[0]
+    newer = [file.min_sequence_number for run in runs[1:] for file in run]
+    is_older = not newer or max(file.max_sequence_number for file in oldest) < min(newer)
+    # Level-0 files of other clients may have a key twice, and so an older row of it.
+    if is_older and all(map(states_deletes, oldest)):
+        filters[0] = where
+    return filters

@@ -45,9 +45,8 @@ from lakebed.table.model.predicate import bind
 from lakebed.table.model.predicate_text import as_predicate
 from lakebed.table.model.predicate_tree import Predicate, columns_of
 from lakebed.table.model.types import arrow_schema
-from lakebed.table.read.early_filters import newest_survives
 from lakebed.table.read.file_stats import may_match
-from lakebed.table.read.read import ReadPlan, read_split, read_split_table
+from lakebed.table.read.read import ReadPlan, newest_survives, read_split, read_split_table
 from lakebed.table.read.scan_pruning import prune_files, prune_manifests
 from lakebed.table.read.vectors import count_deleted, skips_level_0, vectors_of, with_vectors
 from lakebed.table.schema.schema import require_column, unknown_column

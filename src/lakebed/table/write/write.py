@@ -31,8 +31,8 @@ from lakebed.runtime import Environment, map_in_pool
 from lakebed.table.branch.discard import discard
 from lakebed.table.codec.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.codec.index_manifest import IndexEntry
-from lakebed.table.engines.batch import merge_batch
-from lakebed.table.engines.engine import Deletes
+from lakebed.table.engines.engine import Deletes, MergeEngine
+from lakebed.table.engines.key_rows import is_retract, kinds_of
 from lakebed.table.engines.merge import KeyGroups, encode_keys, group_by_key, is_strictly_increasing
 from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.engines.sequence import sequence_codes
@@ -498,3 +498,30 @@ def _split_by_code(codes: npt.NDArray[Any], *, code_count: int) -> list[tuple[in
         present, sizes = np.unique(codes, return_counts=True)
         ends = np.cumsum(sizes)
     return [(int(code), part) for code, part in zip(present, np.split(order, ends[:-1]), strict=True)]
+
+
+def merge_batch(rows: pa.Table, groups: KeyGroups, engine: MergeEngine) -> list[pa.Table]:
+    """The rows of a batch in key order, one a key; as several tables, oldest first, where rows must stay apart.
+
+    Rows must stay apart that `MergeEngine.merges_apart` does not let merge before the older rows of their key. Each
+    becomes a row of another file.
+
+    Args:
+        rows, groups: as `MergeEngine.merge`.
+    """
+    if engine.merges_apart(with_deletes=True):
+        return [engine.merge(rows, groups)]
+    deletes = is_retract(kinds_of(rows))[groups.order]
+    if not deletes.any() and engine.merges_apart(with_deletes=False):
+        return [engine.merge(rows, groups)]
+    ends_part = groups.is_last.copy()
+    if engine.merges_apart(with_deletes=False):
+        ends_part |= deletes
+        ends_part[:-1] |= deletes[1:]
+    else:
+        ends_part[:] = True
+    parts = engine.merge(rows, KeyGroups(groups.order, ends_part))
+    number = np.arange(parts.num_rows)
+    is_first = np.append(True, groups.is_last[ends_part][:-1])
+    rank = number - np.maximum.accumulate(np.where(is_first, number, 0))
+    return [parts.filter(pa.array(rank == step)) for step in range(int(rank.max()) + 1)]
