@@ -374,6 +374,20 @@ def test_a_short_list_is_read_as_a_long_one(variant: str, left_out: str) -> None
     assert outcome(3) == outcome(avro.SMALL_COUNT_MAX + 1)
 
 
+@pytest.mark.parametrize("count", [1, 3, avro.SMALL_COUNT_MAX + 1])
+@pytest.mark.parametrize(
+    ("size_bytes", "encoded"), [(2**63 - 1, b"\xfe" + b"\xff" * 8 + b"\x01"), (-(2**63), b"\xff" * 9 + b"\x01")]
+)
+def test_a_number_of_more_than_64_bits_is_damage(count: int, size_bytes: int, encoded: bytes) -> None:
+    """The least and the greatest number are read, in few records and in many; one further bit is refused."""
+    metas = [dataclasses.replace(meta, file_size=size_bytes) for meta in some_metas(1, count + 1)]
+    body = foreign_list(metas, codec="null")
+    assert decode_manifest_list(body, path="l") == metas
+    assert body.count(encoded) == count
+    with pytest.raises(Corruption, match="l "):
+        decode_manifest_list(body.replace(encoded, encoded[:-1] + b"\x02"), path="l")
+
+
 def some_metas(start: int, end: int) -> list[ManifestMeta]:
     """Descriptions of manifests, each another."""
     stats = Stats(b"a", b"b", (None, 1))

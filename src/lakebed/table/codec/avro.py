@@ -308,6 +308,8 @@ class _Decoder:
             if shift >= 7 * VARINT_BYTES_MAX:
                 raise DamageError("a number has more than ten bytes")
             byte = self.data[position[more]]
+            if shift == 63 and (byte & 0x7E).any():
+                raise DamageError("a number has more than 64 bits")
             position[more] += 1
             value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
             more = more[byte >= 0x80]

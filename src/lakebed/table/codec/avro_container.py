@@ -61,6 +61,8 @@ class Cursor:
             self.position += 1
             result |= (byte & 0x7F) << shift
             if byte < 0x80:
+                if result >> 64:
+                    raise DamageError("a number has more than 64 bits")
                 return (result >> 1) ^ -(result & 1)
         raise DamageError("it ends inside a number")
 

@@ -42,7 +42,6 @@ from lakebed.table.codec.ragged import I64, one_array
 from lakebed.table.codec.row_codes import first_and_last, row_codes
 from lakebed.table.codec.stats import compute_stats
 from lakebed.table.model.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats, TableSchema
-from lakebed.texts import LONG_MAX
 
 ADD: Final = 0
 DELETE: Final = 1
@@ -341,12 +340,8 @@ def _is_plain(value: Any, field: _Field) -> bool:
     if value is None:
         return field.is_optional
     if field.kind == _COUNTS:
-        return type(value) is list and all(count is None or _is_long(count) for count in value)
-    return _is_long(value) if field.kind == _LONG else type(value) is (str if field.kind == _TEXT else bytes)
-
-
-def _is_long(value: Any) -> bool:
-    return type(value) is int and -LONG_MAX - 1 <= value <= LONG_MAX
+        return type(value) is list and all(count is None or type(count) is int for count in value)
+    return type(value) is (int if field.kind == _LONG else str if field.kind == _TEXT else bytes)
 
 
 def _tuple(values: Iterable[Any] | None) -> tuple[Any, ...] | None:
