@@ -20,6 +20,7 @@ from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing.between import Between
 from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.table.world import TableWorld
 
 R = TypeVar("R")
 
@@ -134,6 +135,27 @@ def test_a_deleter_that_sleeps_between_two_batches_takes_nothing_of_a_branch_mad
         bench.reopen().delete_branch("b")
         remade += 1
     assert remade > 4
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_an_expiry_of_a_branch_takes_its_own_files_and_none_of_main(is_foreign: bool) -> None:
+    """What was added since the fork goes with its last version; what main has stays, though the branch deleted it."""
+    made = TableWorld(3, foreign=False, rollbacks=False, as_latest=False, branches=True)
+    for _ in range(4):
+        made.foreign() if is_foreign else made.commit()
+    made.branch_step()
+    assert made.branch is not None
+    table, model = made.branch
+    for _ in range(6):
+        made._commit_to(table, model)
+    before = made.stored()
+    assert made.main.head - model.head, "the branch deleted no file of main"
+    report = table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+    model.snapshots = {model.last_id: model.head}
+    made.check(collected=True)
+    made.check_versions()
+    assert report.deleted_count == len(before - made.stored()) > 0
+    assert not report.warnings
 
 
 def test_main_keeps_what_a_branch_of_another_client_needs(bench: Any) -> None:

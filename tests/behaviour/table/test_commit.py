@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,12 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.objects.port import ObjectStore
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import entries_of_changes, files_of
-from lakebed.table.commit.commit import CommitRequest, StagedChange, commit
-from lakebed.table.model.model import BucketChange, Snapshot
+from lakebed.table.commit.commit import Basis, CommitRequest, StagedChange, commit
+from lakebed.table.model.model import BucketChange, CommitKind, Snapshot
 from lakebed.table.rows.overwrite import Overwrite
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
-from lakebed.testing.clock import ManualClock
+from lakebed.testing import ManualClock, RecordingStore
 
 
 def lose_races(bench: Any, rival: Any, count: int) -> None:
@@ -123,6 +124,41 @@ def test_a_lost_race_rewrites_lists_only(bench: Any) -> None:
     assert manifests(bench.store) == referenced(bench)
 
 
+def test_a_merge_of_manifests_is_postponed_while_races_are_lost(new_bench: Callable[..., Any]) -> None:
+    """The loser of a race leaves the manifests as they are, so as not to be overtaken again; the next commit merges."""
+    bench = new_bench({"manifest.merge-min-count": "4"})
+    rival = bench.reopen()
+    for number in range(3):
+        bench.commit(f"f{number}")
+    lose_races(bench, lambda: commit_changes(rival.context, [bench.change("rival")]), 1)
+    context, counts = bench.table.context, []
+    for name in ("lost", "next"):
+        bench.commit(name)
+        newest = bench.table.latest()
+        counts.append(len(context.manifests.metas(newest.base_manifest_list)))
+    assert counts == [4, 1]
+    assert bench.live() == ["f0", "f1", "f2", "lost", "next", "rival"]
+
+
+@pytest.mark.parametrize(("took_s", "unit_s"), [(0.0, 0.5), (2.0, 2.0)])
+def test_the_wait_after_a_lost_race_stops_growing(new_bench: Callable[..., Any], took_s: float, unit_s: float) -> None:
+    """At sixteen times its unit: the least wait of the options, or what a try takes, if that is longer."""
+    bench = new_bench({"commit.min-retry-wait": "500 ms", "commit.max-retry-wait": "1 h"})
+    rival = bench.reopen()
+    times_s: list[float] = []
+
+    def win() -> None:
+        times_s.append(bench.clock.monotonic_s())
+        bench.clock.advance(took_s)
+        commit_changes(rival.context, [bench.change(f"r{len(times_s)}")])
+
+    lose_races(bench, win, 24)
+    bench.commit("ours")
+    waits_s = [after - before - took_s for before, after in itertools.pairwise(times_s)]
+    assert waits_s[0] <= 2 * unit_s
+    assert 12 * unit_s < max(waits_s) <= 16 * unit_s
+
+
 def test_contention_alone_fails_nobody(bench: Any) -> None:
     """Without a limit set, a commit outlasts any number of lost races."""
     rival = bench.reopen()
@@ -172,6 +208,35 @@ def test_an_append_in_between_does_not_disturb_a_compaction(bench: Any) -> None:
     lose_races(bench, lambda: commit_changes(rival.context, [bench.change("r")]), 1)
     bench.commit("ab", deleted=("a", "b"))
     assert bench.live() == ["ab", "r"]
+
+
+def test_a_compaction_that_many_commits_overtook_does_not_read_each(bench: Any) -> None:
+    """After seventy lost ids the live files are compared, which the newest snapshot has."""
+    bench.commit("a", "b")
+    rival = bench.reopen()
+    store = RecordingStore(bench.store)
+    bench.table = Table.open(store, name="t", environment=bench.environment)
+    lose_races(bench, lambda: [commit_changes(rival.context, [bench.change(f"r{row}")]) for row in range(70)], 1)
+    assert bench.commit("ab", deleted=("a", "b"), kind="COMPACT").id == 72
+    calls = [record.call for record in store.trace]
+    assert sum(call.kind == "get" and call.path.startswith("snapshot/") for call in calls) < 10
+    assert bench.live() == sorted(["ab", *(f"r{row}" for row in range(70))])
+
+
+@pytest.mark.parametrize(("kind", "is_refused"), [("APPEND", True), ("OVERWRITE", True), ("COMPACT", False)])
+def test_rows_that_another_writer_changed_are_not_taken_back(bench: Any, kind: CommitKind, is_refused: bool) -> None:
+    """A change made from rows is refused after every commit to its bucket but a compaction's, which changes none."""
+    bench.commit("a")
+    basis = Basis(bench.table.latest())
+    bench.commit("b", deleted=("a",), table=bench.reopen(), kind=kind)
+    request = CommitRequest(kind="APPEND", changes=[bench.change("made from a")], basis=basis)
+    if is_refused:
+        with pytest.raises(Conflict, match="snapshot 1 was read") as refused:
+            commit(bench.table.context, request)
+        assert (refused.value.kind, refused.value.facts["snapshot"]) == ("rows_changed", 1)
+    else:
+        assert commit(bench.table.context, request).id == 3
+    assert bench.live() == (["b"] if is_refused else ["b", "made from a"])
 
 
 def test_deleting_from_an_empty_table_is_a_conflict(bench: Any) -> None:

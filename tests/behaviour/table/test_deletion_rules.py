@@ -200,6 +200,82 @@ def test_a_deletion_that_could_not_delete_everything_is_finished_later() -> None
     made.check(collected=True)
 
 
+class FullDisk(StoreWrapper):
+    """Has no room for the plan of a deletion, the first few times."""
+
+    def __init__(self, inner: ObjectStore, refusals: int) -> None:
+        super().__init__(inner)
+        self.refusals = refusals
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Refuse the plan, or perform."""
+        if self.refusals and is_change("lakebed/reclaim/")(call):
+            self.refusals -= 1
+            raise Unavailable("no space left", kind="disk_full", path=call.path)
+        return perform()
+
+
+@pytest.mark.parametrize(("refusals", "expired_count"), [(0, 7), (1, 4), (2, 2), (3, 1)])
+def test_an_expiry_whose_plan_has_no_room_goes_in_smaller_steps(refusals: int, expired_count: int) -> None:
+    """Each time the plan does not fit, half as many snapshots expire; the next expiry takes the rest."""
+    made = world(snapshot_count=8)
+    report = seen_by(made, FullDisk(made.store, refusals)).expire(retain_max=1, retain_min=1, older_than_ms=0)
+    assert report.hidden_count == expired_count
+    for snapshot_id in range(1, expired_count + 1):
+        del made.main.snapshots[snapshot_id]
+    made.check(collected=True)
+    expire_all(made.table)
+    made.main.snapshots = {8: made.main.snapshots[8]}
+    made.check(collected=True)
+
+
+def test_an_expiry_without_room_for_any_plan_says_so() -> None:
+    """It ends with the store's error, has hidden nothing, and leaves nothing behind."""
+    made = world(snapshot_count=8)
+    before = made.stored()
+    with pytest.raises(Unavailable, match="no space left"):
+        expire_all(seen_by(made, FullDisk(made.store, 4)))
+    assert made.stored() == before
+    assert not list(made.store.list("lakebed/reclaim"))
+    made.check_versions()
+
+
+@pytest.mark.parametrize("others", [(), ("a",), ("z",), ("a", "b", "y", "z")])
+def test_a_tag_that_is_put_while_its_version_is_deleted_is_withdrawn(others: tuple[str, ...]) -> None:
+    """The tag of a creator that died before its check goes once the files have gone, whichever tags are there too."""
+    made = world()
+    for name in others:
+        made.table.create_tag(name, snapshot_id=6)
+    made.table.create_tag("model", snapshot_id=2)
+    body = bytes(made.store.get("tag/tag-model"))
+    made.table.delete_tag("model")
+    store = Between(made.store, kind="delete", prefix="pt=", happens=lambda: made.store.put("tag/tag-late", body))
+    expire_all(seen_by(made, store))
+    assert store.happened
+    assert made.table.context.tags.all_names() == sorted(others)
+
+
+class ExpiredBeforeItIsRead(StoreWrapper):
+    """Snapshot 4 goes right before each time that it is read."""
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Delete it, as another collector does, and look."""
+        if call.kind == "get" and call.path == "snapshot/snapshot-4":
+            self.inner.delete([call.path])
+        return perform()
+
+
+def test_snapshots_that_expire_while_a_rollback_removes_them_hold_up_none_of_the_others() -> None:
+    """The files of the later ones go with the rollback, which looks again at what is there."""
+    made = world()
+    gone = made.main.snapshots[4]
+    seen_by(made, ExpiredBeforeItIsRead(made.store)).rollback_to(3)
+    assert made.table.context.snapshots.ids() == [1, 2, 3, 7]
+    made.main.snapshots = {item: made.main.snapshots[item] for item in (1, 2, 3)} | {7: made.main.snapshots[3]}
+    check(made)
+    assert {path for path in made.unneeded() if "/bucket-" in path} <= gone
+
+
 def test_an_unreadable_snapshot_ends_the_walk() -> None:
     """A snapshot that cannot be read stays, with all later ones, and the report names it."""
     made = world()

@@ -7,6 +7,9 @@ import pytest
 
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.table.branch.manifest_cache import ManifestCache
+from lakebed.table.collect.expire import ExpireRules
+from lakebed.table.table import Table
+from lakebed.testing import RecordingStore
 from worlds.table.world import TableWorld
 
 
@@ -41,6 +44,19 @@ def test_time_retained() -> None:
     made.table.set_options({"snapshot.num-retained.min": "2", "snapshot.time-retained": "3 min"})
     made.table.expire()
     expired(made, 4)
+
+
+@pytest.mark.parametrize(
+    ("rules", "asks"), [({"retain_max": 5}, 0), ({"by_order": True}, 0), ({"older_than_ms": 1 << 62}, 1)]
+)
+def test_the_clock_of_the_store_is_asked_for_what_expires_by_its_age(rules: ExpireRules, asks: int) -> None:
+    """A file is written and looked at to learn that clock's time: not where the number of snapshots alone decides."""
+    made = world()
+    store = RecordingStore(made.store)
+    table = Table.open(store, name="world", environment=made.environment)
+    report = table.expire(retain_min=2, **rules)
+    assert report.hidden_count == (3 if "retain_max" in rules else 6)
+    assert sum("probe" in record.call.path and record.call.kind == "put" for record in store.trace) == asks
 
 
 def test_the_limit_of_one_run() -> None:

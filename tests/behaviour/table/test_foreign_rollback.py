@@ -353,7 +353,10 @@ def test_a_rollback_while_an_expiry_runs_keeps_its_target() -> None:
         table = reopened(plain, store)
         store.left = call
         with suppress(NotFound):  # the target had expired, so there was nothing to roll back to
-            table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+            report = table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+            assert report.plan is not None
+            assert report.hidden_count == len(report.plan.hide)
+            assert not {meta.path for meta in plain.store.list("snapshot")} & set(report.plan.hide), f"call {call}"
         if store.left >= 0:
             break
         is_rolled_back = 3 in plain.context.snapshots.ids()

@@ -507,18 +507,6 @@ def test_an_upsert_under_an_older_schema_is_a_conflict(bench: Bench) -> None:
     assert caught.value.kind == "schema_changed"
 
 
-def test_a_rollback_only_from_a_version(bench: Bench) -> None:
-    """A rollback that names the newest snapshot is refused when another one is the newest."""
-    for name in ("a", "b", "c"):
-        bench.commit(name)
-    with pytest.raises(Conflict) as caught:
-        bench.table.rollback_to(1, only_from=2)
-    assert caught.value.kind == "moved_on"
-    assert bench.live() == ["a", "b", "c"]
-    bench.table.rollback_to(1, only_from=3)
-    assert bench.live() == ["a"]
-
-
 def test_an_outcome_that_is_not_known_any_more_is_said(bench: Bench, client: Client) -> None:
     """An id that went without a record of its winner is neither claimed nor committed again."""
     prepared = client.prepare(bench.change("a"), base=None)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.table.codec.manifest import ADD, DELETE, IDENTITY
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.versions.rollback import ROLLED_BACK_TO
@@ -100,7 +103,8 @@ def test_below_a_branch_it_is_refused() -> None:
         made.table.rollback_to(3)
     with pytest.raises(InvalidRequest, match="experiment"):
         made.table.plan_rollback(3)
-    assert made.table.rollback_to_as_latest(3).id > 6
+    assert made.table.rollback_to(6).id == 8
+    assert made.table.rollback_to_as_latest(3).id == 9
 
 
 def test_the_newest_is_already_the_target() -> None:
@@ -109,6 +113,19 @@ def test_the_newest_is_already_the_target() -> None:
     assert made.table.rollback_to(6).id == 6
     assert made.table.rollback_to_as_latest(6).id == 6
     made.check(collected=True)
+
+
+def test_a_rollback_only_from_a_version(bench: Any) -> None:
+    """A rollback that names the newest snapshot is refused when another one is the newest."""
+    for name in ("a", "b", "c"):
+        bench.commit(name)
+    with pytest.raises(Conflict) as caught:
+        bench.table.rollback_to(1, only_from=2)
+    assert (caught.value.kind, caught.value.facts) == ("moved_on", {"newest": 3, "only_from": 2})
+    assert "it is 3: nothing was changed" in str(caught.value)
+    assert bench.live() == ["a", "b", "c"]
+    bench.table.rollback_to(1, only_from=3)
+    assert bench.live() == ["a"]
 
 
 def test_missing_targets() -> None:
@@ -129,6 +146,8 @@ def test_the_plan_names_what_the_rollback_then_deletes() -> None:
     plan = made.table.plan_rollback(3)
     assert made.stored() == before
     made.table.rollback_to(3)
+    lives = [re.search(r"version in \[([0-9]+), ([0-9]+)\) is left", doomed.why) for doomed in plan.doomed]
+    assert all(life is not None and 3 < int(life[1]) < int(life[2]) <= 8 for life in lives)
     data = {doomed.path for doomed in plan.doomed if "/bucket-" in doomed.path}
     assert data == {path for path in before - made.stored() if "/bucket-" in path}
     assert {f"snapshot/snapshot-{item}" for item in (4, 5, 6)} | {"tag/tag-late"} == set(plan.hide)

@@ -29,7 +29,9 @@ def made() -> TableWorld:
 @pytest.mark.parametrize("names", [("a",), ("b",), ("c",), ("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c")])
 def test_files_go_with_their_last_tag(made: TableWorld, names: tuple[str, ...]) -> None:
     """Exactly the files go that no other tag and no snapshot needs, for any tags that are deleted together."""
-    made.table.delete_tag(*names)
+    before = made.stored()
+    report = made.table.delete_tag(*names)
+    assert (report.hidden_count, report.deleted_count) == (len(names), len(before - made.stored()))
     for name in names:
         del made.main.tags[name]
     made.check(collected=True)

@@ -12,6 +12,8 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.table.branch.tag_index import load_entries
 from lakebed.table.branch.tags import HIDDEN_PREFIX
+from lakebed.table.table import Table
+from lakebed.testing.between import Between
 
 DAY_MS = 86_400_000
 
@@ -231,6 +233,47 @@ def test_hidden_pins_are_hidden_from_people_only(bench: Any) -> None:
         tagger.pin_hidden("rollback.1", source=tagger.source())
     tagger.unpin_hidden("rollback.1")
     assert tagger.list_all() == []
+
+
+@pytest.mark.parametrize("happens", ["nothing", "unpinned", "pinned anew"])
+def test_a_copy_of_a_hidden_pin_stays_only_while_that_pin_does(bench: Any, happens: str) -> None:
+    """What it copies may lose its files once the pin is gone, or another one: then the copy is withdrawn."""
+    bench.commit("a")
+    tags = bench.table.context.tags
+    tags.pin_hidden("old", source=tags.source())
+
+    def interfere() -> None:
+        if happens != "nothing":
+            tags.unpin_hidden("old")
+        if happens == "pinned anew":
+            tags.pin_hidden("old", source=tags.source())
+
+    store = Between(bench.store, kind="put", prefix=f"tag/tag-{HIDDEN_PREFIX}new", happens=interfere)
+    copier = Table.open(store, name="t", environment=bench.environment).context.tags
+    if happens == "nothing":
+        copy = copier.copy_hidden("old", "new", marks={"mark": "m"})
+        assert (copy.name, copy.snapshot.id, copy.lifetime_ms) == (HIDDEN_PREFIX + "new", 1, None)
+        assert copy.snapshot.properties["mark"] == "m"
+    else:
+        with pytest.raises(NotFound, match=r"no tag 'lakebed\.pin\.old'"):
+            copier.copy_hidden("old", "new", marks={})
+    assert store.happened
+    expected = {"nothing": ["new", "old"], "unpinned": [], "pinned anew": ["old"]}[happens]
+    assert tags.all_names() == [HIDDEN_PREFIX + name for name in expected]
+
+
+@pytest.mark.parametrize(("count", "end"), [(1, "t0."), (8, "t7."), (9, "t7, ....")])
+def test_a_missing_tag_is_said_with_at_most_eight_that_are_there(bench: Any, count: int, end: str) -> None:
+    """By each verb that reads one; further ones are three dots."""
+    bench.commit("a")
+    for number in range(count):
+        bench.table.create_tag(f"t{number}")
+    names = ", ".join(f"t{number}" for number in range(min(count, 8)))
+    for ask, before in ((bench.table.tag, "it has "), (bench.table.at, "tags: ")):
+        with pytest.raises(NotFound) as missing:
+            ask("nothing like it")
+        assert f"{before}{names}" in str(missing.value)
+        assert str(missing.value).endswith(end)
 
 
 def test_a_thousand_tags_are_known_from_one_listing(bench: Any) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.table.branch.travel import resolve
+from lakebed.table.branch.travel import resolve, source_of
 
 
 def expire(bench: Any, *snapshot_ids: int) -> None:
@@ -45,6 +45,24 @@ def history(bench: Any) -> Any:
 def test_every_way_to_name_a_version(history: Any, version: int | str | None, snapshot_id: int) -> None:
     """Ids, digits, tags and branches, plain or with their kind."""
     assert history.table.resolve(version=version).id == snapshot_id
+
+
+@pytest.mark.parametrize(
+    ("version", "snapshot_id"), [(3, 3), ("snapshot.3", 3), ("two", 2), ("tag.two", 2), (2, 2), (None, 10)]
+)
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_every_version_of_a_branch_can_be_tagged(
+    history: Any, version: int | str | None, snapshot_id: int, is_expired: bool
+) -> None:
+    """The tag holds the version that was named, also one that only a tag holds."""
+    if is_expired:
+        expire(history, 1, 2)
+    assert (
+        history.table.context.tags.create("new", source=source_of(history.table.context, version)).snapshot.id
+        == snapshot_id
+    )
+    with pytest.raises(InvalidRequest, match=r"'branch\.dev' is a branch: open it with branch='dev'"):
+        source_of(history.table.context, "branch.dev")
 
 
 def test_a_tag_goes_before_a_branch_of_the_same_name(history: Any) -> None:

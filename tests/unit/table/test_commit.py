@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -23,8 +25,16 @@ from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import ADD, DELETE, ENTRY_SCHEMA, entries_of_changes, fold
 from lakebed.table.codec.manifest_merge import fold_run, plan_merge
 from lakebed.table.codec.stats import EMPTY_STATS
-from lakebed.table.commit.conflicts import check_fits, rests_on_state, touches
-from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
+from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state, touches
+from lakebed.table.model.model import (
+    BATCH_COMMIT_IDENTIFIER,
+    BucketChange,
+    DataField,
+    DataFile,
+    ManifestMeta,
+    Snapshot,
+    TableSchema,
+)
 from worlds.binary_rows import encode_row
 from worlds.table import made_up
 
@@ -171,6 +181,70 @@ def test_levels_above_zero_may_not_overlap() -> None:
         key_types=["BIGINT"],
         snapshot_id=1,
     )
+
+
+def test_keys_overlap_as_a_comparison_of_every_pair_says() -> None:
+    """Of files in random buckets and levels, those that are added overlap no other; the error names two that do."""
+
+    def entries_of(names: list[str]) -> pa.Table:
+        files = [(places[name], data_file(name, level=places[name][1], **ranges[name])) for name in names]
+        return pa.concat_tables([entries((ADD, file), bucket=place[0]) for place, file in files])
+
+    rng, conflict_count, rounds = random.Random(5), 0, 40
+    for _ in range(rounds):
+        names = [f"f{number}" for number in range(rng.randint(2, 8))]
+        places = {name: (rng.randrange(2), rng.randint(1, 2)) for name in names}
+        ranges = {
+            name: {"least": least, "greatest": least + rng.randrange(4)}
+            for name in names
+            for least in [rng.randrange(30)]
+        }
+        overlaps = [
+            {first, second}
+            for first, second in itertools.combinations(names, 2)
+            if places[first] == places[second]
+            and ranges[first]["least"] <= ranges[second]["greatest"]
+            and ranges[second]["least"] <= ranges[first]["greatest"]
+        ]
+        live, added = names[:1], names[1:2]
+        for name in names[2:]:
+            is_apart = all({name, other} not in overlaps for other in live)
+            (live if is_apart and rng.random() < 0.7 else added).append(name)
+        expected = [pair for pair in overlaps if pair & set(added)]
+        if not expected:
+            check_fits(entries_of(added), live=entries_of(live), key_types=["BIGINT"], snapshot_id=1)
+            continue
+        conflict_count += 1
+        with pytest.raises(Conflict, match="would overlap") as refused:
+            check_fits(entries_of(added), live=entries_of(live), key_types=["BIGINT"], snapshot_id=1)
+        assert set(refused.value.facts["files"]) in expected
+    assert 5 < conflict_count < rounds - 5
+
+
+@pytest.mark.parametrize(
+    ("written", "least", "is_refused"),
+    [
+        ((), 0, False),
+        ((2,), 2, False),
+        ((1,), 0, False),
+        ((1, 2), 1, False),
+        ((0, 1, 2), 0, False),
+        ((1,), 2, True),
+        ((0, 2), 1, True),
+        ((3,), 0, True),
+        ((2, 3), 0, True),
+    ],
+)
+def test_files_of_older_schemas_are_carried_from_the_one_that_was_read_on(
+    written: tuple[int, ...], least: int, is_refused: bool
+) -> None:
+    """Nothing written under a schema before that of the rows it was made from, or after the table's newest."""
+    columns = tuple(DataField(number, name, "INT") for number, name in enumerate("abc"))
+    schemas = [TableSchema(number, columns[: number + 1], highest_field_id=number) for number in range(4)]
+    with pytest.raises(Conflict, match="open the table again") if is_refused else nullcontext() as refused:
+        check_written_schemas(written, newest=schemas[2], schema_of=schemas.__getitem__, upserts=False, least=least)
+    if refused is not None:
+        assert (refused.value.kind, refused.value.facts["newest"]) == ("schema_changed", 2)
 
 
 def test_an_upgrade_does_not_overlap_itself() -> None:

@@ -114,7 +114,7 @@ def _files_step(
     warning = None
     candidates = CANDIDATES.empty_table()
     gone_ids: list[int] = []
-    for tries in range(_TRIES_MAX):
+    for _ in range(_TRIES_MAX):
         ids = branch.snapshots.ids()
         gone_ids = [snapshot_id for snapshot_id in ids if intent.target_id < snapshot_id < commit.id]
         earlier = [snapshot_id for snapshot_id in ids if snapshot_id <= intent.target_id]
@@ -125,7 +125,7 @@ def _files_step(
             warning = None
         except Unreadable as error:
             warning = f"files of the snapshots rolled back are left to orphan cleaning: {error}"
-            if isinstance(error, NotFound) and tries + 1 < _TRIES_MAX:
+            if isinstance(error, NotFound):
                 continue  # expired meanwhile: look again
         break
     step = Deletion(
