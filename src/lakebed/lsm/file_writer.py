@@ -25,12 +25,11 @@ from lakebed.lsm.block import (
     PLAIN,
     TOMBSTONES_ONLY,
     Compression,
-    keys_of,
     offsets_of,
 )
-from lakebed.lsm.filter import build_filter, hash_keys
+from lakebed.lsm.filter import build_filter, hash_key_column
 from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, encode_tail
-from lakebed.lsm.key_batch import count_common
+from lakebed.lsm.key_batch import count_common, cut, words_of
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
 from lakebed.lsm.page import PAGE_BYTES, encode_pages
 from lakebed.objects.create_once import put_new
@@ -41,6 +40,10 @@ _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
 
 _PAGE_ROW_BYTES: Final = 2 * 2 + 4
 """Of a usual row in a page: where key and value begin, and its sequence."""
+
+
+_BELOW_BYTES: Final = np.uint64(1) << np.arange(8, 64, 8, dtype=np.uint64)
+"""A difference of two words below so many of these numbers begins with as many equal bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +189,7 @@ class FileWriter:
 
     def _emit(self, batch: pa.RecordBatch, ends: Sequence[int]) -> None:
         """Encode neighbouring blocks: the rows of `batch` up to each of `ends`."""
-        keys = keys_of(batch.column(0))
-        hashes = hash_keys(keys)
+        hashes = hash_key_column(batch.column(0))
         self._hashes.append(hashes)
         is_repeat = self._index.add_rows(batch, starts=[0, *ends[:-1]], hashes=hashes)
         starts = _page_starts(batch, [0, *ends[:-1]], is_repeat=is_repeat, page_bytes=self._options.page_bytes)
@@ -195,17 +197,19 @@ class FileWriter:
         pages = encode_pages(batch, starts, compression=compression)
         firsts = starts.tolist()
         codec = NOT_COMPRESSED if compression is None else CODEC_NUMBERS[compression]
-        start = first = 0
+        first_keys, last_keys = _border_keys(batch.column(0), starts)
+        separators = separate_pages(last_keys[:-1], first_keys[1:])
+        first = 0
         for end in ends:
-            # Each row is the merge's concern; an order that is lost altogether must not get into a file.
-            if keys[start] > keys[end - 1] or (start and keys[start - 1] > keys[start]):
-                raise InternalError(f"rows to write to {self._path} are not sorted near {keys[start]!r}")
             last = bisect_left(firsts, end, first)
+            # Each row is the merge's concern; an order that is lost altogether must not get into a file.
+            if first_keys[first] > last_keys[last - 1] or (first and last_keys[first - 1] > first_keys[first]):
+                raise InternalError(f"rows to write to {self._path} are not sorted near {first_keys[first]!r}")
             self._body += self._index.add_block(
-                pages[first:last], offset=len(self._body), first_key=keys[start], codec=codec
+                pages[first:last], offset=len(self._body), first_key=first_keys[first], codec=codec
             )
-            self._index.add_separators([(keys[row - 1], keys[row]) for row in firsts[first + 1 : last]])
-            start, first = end, last
+            self._index.add_separators(separators[first : last - 1])
+            first = last
 
     def _write_tail(self) -> FileMeta:
         """Add the tail."""
@@ -268,11 +272,10 @@ class _Index:
         self.pages.page_counts.append(len(pages))
         return body
 
-    def add_separators(self, borders: Sequence[tuple[bytes, bytes]]) -> None:
-        """Of the block added last, where its pages meet: the last key of one, and the first of the next."""
-        shortest = [after[: count_common(before, after) + 1] for before, after in borders]
-        shared = count_common(self.first_keys[-1], shortest[-1]) if shortest else 0
-        self.pages.separators += [b"", *(separator[shared:] for separator in shortest)]
+    def add_separators(self, separators: Sequence[bytes]) -> None:
+        """Of the block added last, one for each page but its first."""
+        shared = count_common(self.first_keys[-1], separators[-1]) if separators else 0
+        self.pages.separators += [b"", *[separator[shared:] for separator in separators]]
         self.pages.prefix_bytes.append(shared)
 
     def add_rows(
@@ -328,6 +331,31 @@ class _Index:
         ]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
         return pa.record_batch(arrays, schema=INDEX_SCHEMA)
+
+
+def _border_keys(keys: pa.BinaryArray, starts: npt.NDArray[np.int64]) -> tuple[list[bytes], list[bytes]]:
+    """The first and the last key of each page; pages begin at rows `starts`."""
+    offsets, content = offsets_of(keys).astype(np.int64), memoryview(keys.buffers()[2] or b"")
+    stops = np.append(starts[1:], len(keys))
+    firsts = cut(content, offsets[starts], offsets[starts + 1])
+    return firsts, cut(content, offsets[stops - 1], offsets[stops])
+
+
+def separate_pages(lasts: Sequence[bytes], firsts: Sequence[bytes]) -> list[bytes]:
+    """Of the last key of each page and the first key of the next: the shortest beginning of this that is above that.
+
+    Args:
+        lasts, firsts: ascending together; no last is above its first, and where they are equal it is that key.
+    """
+    if not firsts:
+        return []
+    depth = count_common(lasts[0], firsts[-1])
+    differences = words_of(lasts, depth) ^ words_of(firsts, depth)
+    common = depth + np.count_nonzero(differences[:, None] < _BELOW_BYTES, axis=1)
+    common = np.minimum(common, np.fromiter(map(len, lasts), np.int64, len(lasts)))
+    for place in np.flatnonzero(differences == 0).tolist():
+        common[place] = count_common(lasts[place], firsts[place])
+    return [key[: count + 1] for key, count in zip(firsts, common.tolist(), strict=True)]
 
 
 def _page_starts(

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from typing_extensions import Buffer
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
@@ -31,6 +32,17 @@ _PAIR_SHIFTS: Final = 10 * np.arange(_WORD_COUNT // 2, dtype=np.uint64)[:, None]
 _KEYS_AT_ONCE: Final = 1 << 16
 """Hashes whose bits are found together: few enough to stay in the processor's cache."""
 
+_TINY_BYTES_MAX, _SHORT_BYTES_MAX, _LONG_BYTES_MAX = 8, 16, 32
+_HASHED_AT_ONCE: Final = 1 << 13
+_HALF: Final = np.uint64(32)
+_LOW_HALF: Final = np.uint64(0xFFFFFFFF)
+_SHORT_SECRETS: Final = np.array([0x6782737BEA4239B9, 0xAF56BC3B0996523A], np.uint64)
+_LONG_SECRETS: Final = np.array(
+    [0xBE4BA423396CFEB8, 0x1CAD21F72C81017C, 0xDB979083E96DD4DE, 0x1F67B3B7A4A44072], np.uint64
+)
+_LENGTH_FACTOR: Final = np.uint64(0x9E3779B185EBCA87)
+_SPREAD_FACTOR: Final = np.uint64(0x165667919E3779F9)
+
 _PAIR_BITS: Final = tuple(1 << (low & 31) | 1 << (32 + (low >> 5)) for low in range(1024))
 """For each ten bits of a hash, the bits that they set in two neighbouring words, as one 64-bit number."""
 _PAIR_BIT_ARRAY: Final = np.array(_PAIR_BITS, np.uint64)
@@ -40,6 +52,80 @@ _PAIR_MASK: Final = np.array(len(_PAIR_BITS) - 1, np.uint64)
 def hash_keys(keys: Sequence[bytes]) -> npt.NDArray[np.uint64]:
     """The hash of each key, in order: uint64, xxh3-64 with seed 0. About 0.06 us a key."""
     return np.frombuffer(b"".join(map(xxh3_64_digest, keys)), ">u8").astype(np.uint64)
+
+
+def hash_key_column(keys: pa.BinaryArray) -> npt.NDArray[np.uint64]:
+    """`hash_keys` of a column without nulls, by arrays where all keys have 9 to 16 bytes, or all 17 to 32.
+
+    Cost: about 0.02 us a key of these lengths, 0.1 us of others.
+    """
+    count = len(keys)
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, count + 1, 4 * keys.offset) if count else np.zeros(1, np.int32)
+    lengths = np.diff(offsets)
+    shortest, longest = int(lengths.min(initial=_LONG_BYTES_MAX)), int(lengths.max(initial=0))
+    if count and shortest > _TINY_BYTES_MAX and longest <= _SHORT_BYTES_MAX:
+        hash_some = _hash_short
+    elif count and shortest > _SHORT_BYTES_MAX and longest <= _LONG_BYTES_MAX:
+        hash_some = _hash_long
+    else:
+        return hash_keys(keys.to_numpy(zero_copy_only=False).tolist())
+    content = keys.buffers()[2]
+    words = np.ndarray((content.size - 7,), "<u8", content, strides=(1,))
+    hashes = np.empty(count, np.uint64)
+    for start in range(0, count, _HASHED_AT_ONCE):
+        end = start + _HASHED_AT_ONCE
+        begins = offsets[:-1][start:end].astype(np.int64)
+        hashes[start:end] = hash_some(words, begins, lengths[start:end].astype(np.int64))
+    return hashes
+
+
+# Source: the specification of xxh3-64 for inputs of 9 to 16 and of 17 to 128 bytes, with seed 0.
+def _hash_short(
+    words: npt.NDArray[np.uint64], begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    first, last = words[begins], words[begins + (lengths - 8)]
+    first ^= _SHORT_SECRETS[0]
+    last ^= _SHORT_SECRETS[1]
+    mixed = _multiply_and_fold(first, last)
+    mixed += first.byteswap()
+    mixed += last
+    mixed += lengths.view(np.uint64)
+    return _spread_bits(mixed)
+
+
+def _hash_long(
+    words: npt.NDArray[np.uint64], begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    mixed = lengths.view(np.uint64) * _LENGTH_FACTOR
+    ends = begins + lengths
+    for places, secrets in ((begins, _LONG_SECRETS[:2]), (ends - 16, _LONG_SECRETS[2:])):
+        mixed += _multiply_and_fold(words[places] ^ secrets[0], words[places + 8] ^ secrets[1])
+    return _spread_bits(mixed)
+
+
+def _multiply_and_fold(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The upper and the lower 64 bits of the products, combined."""
+    left_low, left_high = left & _LOW_HALF, left >> _HALF
+    right_low, right_high = right & _LOW_HALF, right >> _HALF
+    middle = left_low * right_low
+    middle >>= _HALF
+    middle += left_high * right_low
+    left_low *= right_high
+    left_low += middle & _LOW_HALF
+    left_high *= right_high
+    middle >>= _HALF
+    left_low >>= _HALF
+    left_high += middle
+    left_high += left_low
+    left_high ^= left * right
+    return left_high
+
+
+def _spread_bits(mixed: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    mixed ^= mixed >> np.uint64(37)
+    mixed *= _SPREAD_FACTOR
+    mixed ^= mixed >> _HALF
+    return mixed
 
 
 hash_key: Final = xxh3_64_intdigest

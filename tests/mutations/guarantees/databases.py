@@ -38,6 +38,9 @@ from lakebed.lsm import (
     tree,
     view,
 )
+from lakebed.lsm import (
+    filter as lsm_filter,
+)
 from lakebed.objects import create_once, kernel_syncs, local, numbered_log, probe, shared_sync
 from lakebed.objects.port import ObjectStore
 from mutations.defects import (
@@ -263,6 +266,11 @@ GUARANTEES = [
         "Bytes of a key in the middle of other keys are not taken for the key.",
         always(page._first_row, lambda it: it.length),
         "unit/lsm/test_page.py::test_keys_inside_other_keys[keys0]",
+    ),
+    Guarantee(
+        "A key is in the filter of its file also where keys are hashed as a column.",
+        change_result(lsm_filter._spread_bits, lambda it: it + 1),
+        "unit/lsm/test_files.py::test_hashes_of_a_column[lengths1]",
     ),
     Guarantee(
         "Versions of one key are not parted by the pages of a block.",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import random
 import uuid
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from lakebed.errors import AlreadyExists, InternalError, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.lsm.block import Block
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_id import mint_file_id
-from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.file_writer import FileOptions, separate_pages
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.filter import hash_keys
+from lakebed.lsm.filter import hash_key, hash_key_column, hash_keys
 from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import FileMeta, Kind, Row
 from lakebed.objects import open_store
@@ -99,6 +102,30 @@ def test_requests_of_lookups(memory: ObjectStore) -> None:
         assert [reader.get(key) for key in absent] == [[]] * len(absent)
         assert reader.get(b"a") == reader.get(b"z") == []
     assert requests.total == 0
+
+
+@pytest.mark.parametrize("lengths", [(9, 16), (16, 16), (17, 32), (24, 24), (8, 16), (16, 17), (1, 40), (32, 33)])
+def test_hashes_of_a_column(lengths: tuple[int, int]) -> None:
+    """Keys hashed as a column have the hashes by which a lookup asks for them, whatever their lengths."""
+    chance = random.Random(sum(lengths))
+    keys = [chance.randbytes(chance.randint(*lengths)) for _ in range(10_000)]
+    column = pa.array(keys, pa.binary())
+    assert hash_key_column(column).tolist() == hash_keys(keys).tolist() == list(map(hash_key, keys))
+    assert hash_key_column(column.slice(7, 100)).tolist() == hash_keys(keys[7:107]).tolist()
+    assert hash_key_column(column.slice(0, 0)).tolist() == []
+
+
+def test_separators_of_pages() -> None:
+    """Between two pages stands the shortest beginning of the later key that is above the earlier one."""
+    chance = random.Random(1)
+    keys = sorted({bytes(chance.choices(b"\0\1a", k=chance.randint(1, 24))) for _ in range(3000)})
+    for common in (b"", b"all keys begin so"):
+        pairs = [(common + earlier, common + later) for earlier, later in pairwise(keys)]
+        found = separate_pages(*map(list, zip(*pairs, strict=True)))
+        for (earlier, later), separator in zip(pairs, found, strict=True):
+            assert earlier < separator <= later
+            assert later.startswith(separator)
+            assert separator[:-1] <= earlier
 
 
 def test_requests_without_a_filter(memory: ObjectStore) -> None:
