@@ -158,6 +158,18 @@ def test_several_ranges_come_in_the_order_asked(store: Any) -> None:
     assert store.get_ranges("a", []) == []
 
 
+def test_ranges_are_joined_up_to_a_gap(store: Any) -> None:
+    """Reading 4 KiB of a file, or 1 MiB of a remote object, takes no longer than another request."""
+    gap_bytes = 4096 if store.root_url.startswith("file://") else 1 << 20
+    body = bytes(range(256)) * (gap_bytes // 128)
+    store.put("a", body)
+    for distance, request_count in ((gap_bytes, 1), (gap_bytes + 1, 2)):
+        ranges = [(0, 10), (10 + distance, 20 + distance)]
+        with store.count() as requests:
+            assert [bytes(part) for part in store.get_ranges("a", ranges)] == [body[start:end] for start, end in ranges]
+        assert requests.get == request_count
+
+
 @pytest.mark.parametrize(
     "opened", ["memory", "local", "s3", pytest.param("azure", marks=pytest.mark.long)], indirect=True
 )

@@ -128,6 +128,27 @@ def test_a_shared_signature_does_not_reach_an_error(azure_server: Any) -> None:
         assert secrets_in(error, ["very-secret-signature"]) == []
 
 
+@pytest.mark.parametrize("first", ["!", "0", "z"])
+def test_secrets_that_the_vendor_quotes_do_not_reach_an_error(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those of the options nor those of the environment, also where one begins as another does."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", f"{first}token-of-the-environment")
+    options = {"aws_access_key_id": "id", "aws_secret_access_key": f"{first}token", "aws_region": "us-east-1"}
+    store = open_store("s3://bucket/prefix", storage_options=options)
+    error = GenericError(
+        f"signed with {first}token and {first}token-of-the-environment: GET http://127.0.0.1:9/bucket?"
+        f"X-Amz-Security-Token={first}token-of-the-environment&X-Amz-Signature=0{first}signed&x=1"
+    )
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(Unavailable) as caught:
+        store._driver._ask("a", fail)
+    assert secrets_in(caught.value, [f"{first}token", "-of-the-environment", "signed&"]) == []
+    assert str(caught.value.__cause__).startswith("signed with ... and ...: GET http")
+    assert str(caught.value.__cause__).endswith("X-Amz-Signature=...&x=1")
+
+
 def test_wrong_settings_are_one_sentence(s3_server: Any) -> None:
     """An unknown option is named, with examples; an endpoint that is not a URL is refused before it is used."""
     with pytest.raises(InvalidRequest, match="aws_acces_key"):

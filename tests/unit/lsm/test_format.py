@@ -133,6 +133,9 @@ FAULTS: dict[str, Callable[[Parts], object]] = {
     "a block without pages": lambda parts: parts.pages_column(
         "page_count", lambda column: [0, sum(column[:2]), *column[2:]]
     ),
+    "a block with a page too many": lambda parts: parts.pages_column(
+        "page_count", lambda column: [column[0] + 1, *column[1:]]
+    ),
     "pages of another block": lambda parts: parts.pages_column(
         "page_count", lambda column: [column[0] + 1, column[1] - 1, *column[2:]]
     ),
@@ -164,6 +167,39 @@ FAULTS: dict[str, Callable[[Parts], object]] = {
     "sections elsewhere": lambda parts: setattr(parts, "footer", moved),
     "bytes that belong to nothing": lambda parts: setattr(parts, "gap", b"?"),
 }
+
+DIRECTORY, PAGE_ENDS = "its directory of pages has", "the pages of a block do not follow each other up to its end"
+SENTENCES = {
+    "a filter of odd length": "its filter has 33 bytes, no whole number of blocks",
+    "an index that is none": "its index cannot be read",
+    "an index with other columns": "its index has 4 rows of ['first_key', 'offset', 'length', 'row_count', 'checksum',",
+    "an index without rows": "its index cannot be read",
+    "a directory of pages without bytes": f"{DIRECTORY} 0 bytes, and 0 pages",
+    "a directory without pages": f"{DIRECTORY} 200 bytes, and 0 pages",
+    "a directory that is cut": "the keys between pages do not follow each other up to its end",
+    "a directory with more pages": f"{DIRECTORY} 200 bytes, and 4,294,967,295 pages",
+    "a block without pages": "its blocks have 8 pages, and 8 are named",
+    "a block with a page too many": "its blocks have 9 pages, and 8 are named",
+    "pages of another block": PAGE_ENDS,
+    "a page that ends before it begins": PAGE_ENDS,
+    "a page without bytes": PAGE_ENDS,
+    "pages that end too early": PAGE_ENDS,
+    "a separator that ends before it begins": "the keys between pages do not follow each other up to its end",
+    "separators that end too early": "the keys between pages do not follow each other up to its end",
+    "a prefix longer than the key": "the pages of a block share more than its first key has",
+    "blocks with a gap": "its blocks do not follow each other up to its tail",
+    "blocks that end too early": "its blocks do not follow each other up to its tail",
+    "too many rows": "its blocks have 21 rows, and the file 20",
+    "rows of another block": "The block at byte 0 of x is damaged: it has 5 rows, and the index says 6",
+    "keys out of order": "its blocks are not in the order of their keys",
+    "another first key": "its blocks are not in the order of their keys",
+    "statistics that are none": "its statistics cannot be read",
+    "a footer that is none": "its footer cannot be read",
+    "a footer without sections": "its footer cannot be read",
+    "sections elsewhere": "its index is said to be at 585,",
+    "bytes that belong to nothing": "there are bytes between its statistics and its footer",
+}
+"""What is wrong, with the numbers that are in the file of `Parts`: 4 blocks of 2 pages, 20 rows."""
 
 
 def test_a_file_says_what_a_version_remembers_of_it() -> None:
@@ -203,11 +239,12 @@ def test_parts_make_a_file() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_behind_right_checksums(fault: str) -> None:
-    """What contradicts itself is `Corruption` with path and offset, though every checksum is right."""
+    """What contradicts itself is `Corruption` that says so, with path and offset, though every checksum is right."""
     parts = Parts()
     FAULTS[fault](parts)
     with pytest.raises(Corruption) as caught:
         list(parts.joined().batches())
+    assert SENTENCES[fault] in str(caught.value)
     assert caught.value.facts["path"] == "x"
     assert caught.value.facts["offset"] >= 0
 

@@ -226,7 +226,7 @@ def test_a_file_that_cannot_be_synced_is_an_error(store: Any, monkeypatch: pytes
         "sync_each",
         lambda descriptors: [0] * (len(descriptors) - 1) + [failures.pop() if failures else 0],
     )
-    with pytest.raises(OutcomeUnknown, match="could not be synced") as caught:
+    with pytest.raises(OutcomeUnknown, match=r"and 4 more objects were written, but could not be synced") as caught:
         put_new_each(store, OBJECTS)
     assert caught.value.kind == "unsynced"
     failures.append(errno.EIO)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import pickle
 import stat
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from lakebed.objects import StoreLimits, open_store
+from lakebed.objects import StoreLimits, local, open_store
 from lakebed.objects.create_once import create_once, put_new
+from lakebed.objects.limits import UPLOAD_PART_BYTES_MIN
 from lakebed.objects.local import LocalDriver
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -85,13 +87,42 @@ def test_the_first_durable_put_syncs_the_folders_above(tmp_path: Path, monkeypat
     assert [path for path in synced if path == str(tmp_path)] == []
 
 
-def test_a_small_read_costs_three_calls(tmp_path: Path, calls: list[str]) -> None:
-    """Open, read, close."""
+@pytest.mark.parametrize(
+    ("size_bytes", "look"), [(0, []), (65_535, []), (65_536, ["fstat"]), (65_537, ["fstat", "pread"])]
+)
+def test_a_small_read_costs_three_calls(tmp_path: Path, calls: list[str], size_bytes: int, look: list[str]) -> None:
+    """Open, read, close; one that may be larger is looked at."""
     store = open_store(tmp_path)
-    store.put("a", b"x" * 1000)
+    body = os.urandom(size_bytes)
+    store.put("a", body)
     calls.clear()
-    store.get("a")
-    assert calls == ["open", "read", "close"]
+    assert bytes(store.get("a")) == body
+    assert calls == ["open", "read", *look, "close"]
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 999, 1000, 1001, 2000, 66_000])
+def test_what_one_call_does_not_move_several_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    """A system moves 2 GiB at most at a time; here it is 1000 bytes, and half of what is asked for."""
+    monkeypatch.setattr(local, "_IO_BYTES_MAX", 1000)
+    write, pread, preadv = os.write, os.pread, os.preadv
+
+    def half(count: int) -> int:
+        return (min(count, 1000) + 1) // 2
+
+    monkeypatch.setattr(os, "write", lambda file, body: write(file, body[: half(len(body))]))
+    monkeypatch.setattr(os, "pread", lambda file, count, start: pread(file, half(count), start))
+    monkeypatch.setattr(
+        os, "preadv", lambda file, views, start: preadv(file, [view[: half(len(view))] for view in views], start)
+    )
+    store, body = open_store(tmp_path), os.urandom(size_bytes)
+    for create_only in (True, False):
+        store.put("a", body, create_only=create_only)
+        assert bytes(store.get("a")) == body
+    if size_bytes:
+        ranges = [(0, 1), (0, size_bytes), (size_bytes // 3, size_bytes), (size_bytes - 1, size_bytes)]
+        assert [bytes(part) for part in store.get_ranges("a", ranges)] == [body[start:end] for start, end in ranges]
 
 
 @pytest.mark.parametrize("with_names", [False, True])
@@ -184,7 +215,7 @@ def test_create_only_never_replaces(tmp_path: Path, with_names: bool) -> None:
 
 def test_a_file_system_without_nameless_files_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ``O_TMPFILE`` is not known, hidden names serve, and the store remembers."""
-    store = open_store(tmp_path)
+    store = open_store(tmp_path, limits=StoreLimits(upload_part_bytes=UPLOAD_PART_BYTES_MIN))
     real = os.open
 
     def refuse(path: Any, flags: int, *args: Any, **settings: Any) -> int:
@@ -279,7 +310,7 @@ def test_refusals_of_the_system_are_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: str
 ) -> None:
     """A read-only folder and the like are said once, with the path, and are not tried again."""
-    store = open_store(tmp_path)
+    store = open_store(tmp_path, limits=StoreLimits(upload_part_bytes=UPLOAD_PART_BYTES_MIN))
     real = os.open
 
     def refuse(path: Any, flags: int, *args: Any, **settings: Any) -> int:
@@ -288,9 +319,12 @@ def test_refusals_of_the_system_are_one_sentence(
         return real(path, flags, *args, **settings)
 
     monkeypatch.setattr(os, "open", refuse)
-    for create_only in (True, False):
+    chunks = [bytes(UPLOAD_PART_BYTES_MIN), b"1"]
+    for ask, create_only in itertools.product(
+        (partial(store.put, "a", b"1"), partial(store.put_stream, "a", chunks)), (True, False)
+    ):
         with pytest.raises(InvalidRequest) as caught:
-            store.put("a", b"1", create_only=create_only)
+            ask(create_only=create_only)
         assert caught.value.kind == kind
         assert str(tmp_path) in str(caught.value)
         assert "\n" not in str(caught.value)

@@ -1,0 +1,94 @@
+"""The reserve of a disk: which puts it gives way to, and how large it is afterwards."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+import pytest
+
+from lakebed.errors import Unavailable
+from lakebed.objects import StoreLimits
+from lakebed.objects.accounting import AccountedStore
+from lakebed.objects.memory import MemoryDriver
+from lakebed.objects.reserve import DATABASE_RESERVE_BYTES, RESERVE_BYTES, RESERVE_PATH, freeing_space
+from lakebed.runtime import Environment
+from lakebed.testing import ManualClock
+
+ROOM_BYTES = 1000
+"""What is free next to the reserve."""
+
+
+class SmallDisk(MemoryDriver):
+    """A driver whose objects have a bound in all."""
+
+    def put(self, path: str, body: memoryview, **settings: Any) -> None:
+        """PUT, if there is room."""
+        used = sum(meta.size_bytes for meta in self._metas("", None) if meta.path != path)
+        if used + len(body) > RESERVE_BYTES + ROOM_BYTES:
+            raise Unavailable("the disk is full", kind="disk_full", path=path)
+        super().put(path, body, **settings)
+
+
+@pytest.fixture
+def store() -> AccountedStore:
+    """A disk with a reserve, and little room besides."""
+    clock = ManualClock()
+    driver = SmallDisk(uuid.uuid4().hex, prefix="", clock=clock)
+    opened = AccountedStore(driver, environment=Environment(clock=clock, rng=random.Random(1)), limits=StoreLimits())
+    opened.put(RESERVE_PATH, bytes(RESERVE_BYTES))
+    return opened
+
+
+def reserve_bytes(store: AccountedStore) -> int:
+    """The size of the reserve; 0 when there is none."""
+    return sum(meta.size_bytes for meta in store.list() if meta.path == RESERVE_PATH)
+
+
+def test_a_write_that_frees_nothing_leaves_the_reserve(store: AccountedStore) -> None:
+    """It fails, as on any full disk; so does one after a deletion."""
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="full"):
+            store.put("table/data", bytes(ROOM_BYTES + 1))
+        assert reserve_bytes(store) == RESERVE_BYTES
+        with freeing_space():
+            store.put("table/plan", bytes(ROOM_BYTES))
+
+
+@pytest.mark.parametrize("size_bytes", [ROOM_BYTES + 1, 200_000, 500_000, 700_000, 900_000])
+def test_the_reserve_is_as_large_as_there_is_room(store: AccountedStore, size_bytes: int) -> None:
+    """At least seven eighths of the room, and none where that is too little for a database."""
+    with freeing_space():
+        store.put("table/plan", bytes(size_bytes))
+        assert reserve_bytes(store) == 0
+    room_bytes = RESERVE_BYTES + ROOM_BYTES - size_bytes
+    if room_bytes < DATABASE_RESERVE_BYTES:
+        assert reserve_bytes(store) == 0
+    else:
+        assert room_bytes * 7 // 8 - 1 <= reserve_bytes(store) <= room_bytes
+
+
+def test_the_reserve_is_whole_after_a_deletion_that_frees_enough(store: AccountedStore) -> None:
+    """Also when another deletion is part of it: the outer one gives the reserve back."""
+    with freeing_space():
+        with freeing_space():
+            store.put("table/plan", bytes(500_000))
+        assert reserve_bytes(store) == 0
+        store.delete(["table/plan"])
+    assert reserve_bytes(store) == RESERVE_BYTES
+
+
+def test_the_nearest_reserve_is_given_up(store: AccountedStore) -> None:
+    """That of a database before that of its lake, and both if one is not enough."""
+    mine = f"database/{RESERVE_PATH}"
+    store.put(RESERVE_PATH, bytes(RESERVE_BYTES - DATABASE_RESERVE_BYTES))
+    store.put(mine, bytes(DATABASE_RESERVE_BYTES))
+    with freeing_space():
+        store.put("database/manifest/7", bytes(5000))
+        assert {meta.path for meta in store.list()} == {"database/manifest/7", RESERVE_PATH}
+        store.delete(["database/manifest/7"])
+    assert {meta.path: meta.size_bytes for meta in store.list()} == {
+        RESERVE_PATH: RESERVE_BYTES - DATABASE_RESERVE_BYTES,
+        mine: DATABASE_RESERVE_BYTES,
+    }
