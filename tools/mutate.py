@@ -38,6 +38,7 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ROOT / "tests" / "mutations" / "rooms.toml"
+SERVERS = ROOT / "tests" / "servers" / "node_modules"
 SECONDS_MIN = 20
 
 
@@ -72,7 +73,7 @@ def main() -> None:
 
 
 def copy_checkout(folder: Path) -> None:
-    """Copy what git knows of the code and the tests."""
+    """Copy what git knows of the code and the tests, and link the servers that are installed for them."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "src", "tests", "docs", "pyproject.toml"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -81,6 +82,8 @@ def copy_checkout(folder: Path) -> None:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    if SERVERS.exists():  # else their tests are skipped, and notice nothing
+        (folder / SERVERS.relative_to(ROOT)).symlink_to(SERVERS.resolve())
 
 
 @dataclass

@@ -13,7 +13,15 @@ from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.kv import admin as verbs
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.database_location import DatabaseLocation
-from lakebed.kv.layout import BOUNDARY_FOLDER, LEASE_PATH, manifest_path, sst_path, wal_path
+from lakebed.kv.layout import (
+    BOUNDARY_FOLDER,
+    LEASE_PATH,
+    MANIFEST_FOLDER,
+    manifest_path,
+    parse_manifest,
+    sst_path,
+    wal_path,
+)
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
@@ -227,6 +235,8 @@ def test_why_answers_for_every_object(manual: ManualDatabase) -> None:
         names, sentence = why(path)
         assert names == []
         assert words in sentence
+    with pytest.raises(NotFound):
+        manual.admin.why(manifest_path(newest.manifest_id + 1))
     manual.collect()
     marker = next(meta.path for meta in manual.store.list(BOUNDARY_FOLDER))
     assert "numbers were used" in why(marker)[1]
@@ -236,6 +246,25 @@ def test_why_answers_for_every_object(manual: ManualDatabase) -> None:
         manual.admin.why("nothing/here")
     with pytest.raises(InvalidRequest):
         manual.admin.why("../elsewhere")
+
+
+def test_why_says_of_a_manifest_whether_its_version_can_be_read(manual: ManualDatabase) -> None:
+    """Until a collection has taken something, though it leaves what is young."""
+
+    def readable() -> dict[int, bool]:
+        *older, _ = (parse_manifest(meta.path) for meta in manual.store.list(MANIFEST_FOLDER))
+        sentences = {number: manual.admin.why(manifest_path(number)).sentence for number in older if number}
+        assert all("no checkpoint pins it" in sentence for sentence in sentences.values())
+        return {number: "can be read" in sentence for number, sentence in sentences.items()}
+
+    manual.write(1)
+    manual.clock.advance(2 * 86_400)
+    manual.write(2)
+    assert len(readable()) > 4
+    assert all(readable().values())
+    assert manual.admin.collect(CollectorOptions(grace=timedelta(days=1))).deleted_count > 0
+    assert len(readable()) > 1
+    assert not any(readable().values())
 
 
 def test_why_a_version_is_kept(manual: ManualDatabase) -> None:

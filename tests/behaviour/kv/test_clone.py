@@ -283,20 +283,24 @@ def test_a_name_that_passed_to_another_checkpoint_is_another_clone(databases: Fa
         clone(databases, "clone", "parent", "daily")
 
 
-def test_an_unfinished_clone_by_name_is_finished_after_the_name_expired(databases: FaultyDatabases) -> None:
-    """Its pins keep the version, so the same call finishes it; without them the error says what is gone."""
+@pytest.mark.parametrize("name", ["!first", "zlast"])
+def test_an_unfinished_clone_by_name_is_finished_after_the_name_expired(databases: FaultyDatabases, name: str) -> None:
+    """Its pins keep the version, so the same call finishes it; without them the error says what is gone.
+
+    So it is for names that are before and behind every id.
+    """
     rows = fill(databases, "parent")
-    create_checkpoint(databases.place("parent"), CheckpointOptions(name="before", lifetime=timedelta(minutes=10)))
-    stop_at_first_manifest(databases, "clone", "parent", "before")
+    create_checkpoint(databases.place("parent"), CheckpointOptions(name=name, lifetime=timedelta(minutes=10)))
+    stop_at_first_manifest(databases, "clone", "parent", name)
     databases.clock.advance(601)
     databases.collect("parent")
     begun = databases.save()
-    clone(databases, "clone", "parent", "before")
+    clone(databases, "clone", "parent", name)
     assert databases.rows("clone") == rows
     databases.put_back(begun)
     databases.clock.advance(PIN_LIFETIME.total_seconds())
     with pytest.raises(InvalidRequest, match="no checkpoint"):
-        clone(databases, "clone", "parent", "before")
+        clone(databases, "clone", "parent", name)
 
 
 def test_the_same_clone_by_another_spelling_of_its_url(databases: FaultyDatabases) -> None:

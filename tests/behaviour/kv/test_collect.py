@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from lakebed.kv.layout import manifest_path, parse_sst
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
+from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.lsm.file_id import file_id_time_ms
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, SkewedClock, check_every_fault
@@ -135,6 +137,46 @@ def test_younger_than_the_smallest_age_stays(databases: FaultyDatabases) -> None
     assert report.kept["younger than the smallest age"] > 3
     databases.clock.advance(86_401)
     assert collect_garbage(databases.place("db"), options=day).deleted_count > 5
+
+
+def test_by_default_a_day_passes_before_anything_goes(databases: FaultyDatabases) -> None:
+    """Of garbage, and of a database that was destroyed."""
+    _, _, rows = worn(databases)
+    worn(databases, "destroyed")
+    delete_checkpoint(databases.place("destroyed"), "kept")
+    destroy(databases.place("destroyed"), soft=True, take_over=True)
+    before = databases.objects()
+    for name in ("db", "destroyed"):
+        assert collect_garbage(databases.place(name)).deleted_count == 0
+    assert before.keys() <= databases.objects().keys()
+    databases.clock.advance(86_401)
+    assert collect_garbage(databases.place("db")).deleted_count > 5
+    assert databases.rows("db") == rows
+    assert collect_garbage(databases.place("destroyed")).deleted_count > 5
+    assert not list(databases.place("destroyed").store.list("sst"))
+
+
+@pytest.mark.parametrize("count_max", [0, 1, 3])
+def test_a_collection_judges_so_many_objects_of_the_log(databases: FaultyDatabases, count_max: int) -> None:
+    """The oldest first; fences stay and are not counted, so that every collection gets on."""
+    options = replace(AT_ONCE, log_count_max=count_max)
+    for _ in range(3):
+        with databases.open("db") as db:
+            for number in range(2):
+                db.put(b"%d" % number, b"value")
+                db.flush()
+            db.flush(memtable=True)
+
+    def logs() -> list[str]:
+        store = databases.place("db").store
+        return [meta.path for meta in store.list("wal") if meta.size_bytes != FENCE_BYTES]
+
+    before = logs()
+    assert len(before) == 6
+    collect_garbage(databases.place("db"), options=options)
+    assert logs() == before[count_max:]
+    collect_garbage(databases.place("db"), options=options)
+    assert logs() == before[2 * count_max :]
 
 
 def test_expired_checkpoints_are_dropped_and_their_files_go(databases: FaultyDatabases) -> None:

@@ -111,8 +111,13 @@ def test_hard_names_the_checkpoints_and_their_owners_and_changes_nothing(databas
             destroy(databases.place("db"), soft=False)
         assert databases.objects() == before
     assert error.value.kind == "invalid_deletion"
-    for words in ("'kept'", made.id, "reader", f"clone {databases.url('clone')}"):
+    for words in ("it has 3 live checkpoints: ", "'kept'", made.id, "reader", f"clone {databases.url('clone')}"):
         assert words in str(error.value)
+    with pytest.raises(InvalidRequest, match=r"for it has 2 live checkpoints: "):
+        destroy(databases.place("db"), soft=False)
+    delete_checkpoint(databases.place("db"), "kept")
+    with pytest.raises(InvalidRequest, match=r"for it has a live checkpoint: "):
+        destroy(databases.place("db"), soft=False)
 
 
 def test_a_process_whose_clock_is_ahead_destroys_nothing_that_a_checkpoint_holds(databases: FaultyDatabases) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lakebed.http import authentication, call, endpoint, signing, tls
 from lakebed.http.slot_pool import SlotPool
 from lakebed.objects.port import ObjectStore
+from lakebed.objects.vendor import VendorDriver
 from lakebed.repo import directories
 from lakebed.repo.heads import actions, write
 from lakebed.repo.objects import data
@@ -55,6 +56,11 @@ GUARANTEES = [
         "Limits of repositories hold for the tables in their branches.",
         returns(keys.Principal.sees, value=True),
         "behaviour/server/test_paimon_branches.py::test_a_key_of_a_repository_sees_its_branches_alone",
+    ),
+    Guarantee(
+        "A secret that the client of a bucket quotes reaches no error.",
+        replace(VendorDriver._redact, lambda original, driver, error: error),
+        "behaviour/objects/test_vendors.py::test_secrets_that_the_vendor_quotes_do_not_reach_an_error",
     ),
     Guarantee(
         "A commit to a table in a branch is not acknowledged when a reset took its files.",

@@ -450,3 +450,13 @@ def test_settings_that_cannot_work_are_refused(place: DatabaseLocation, options:
     with pytest.raises(InvalidRequest, match=sentence):
         Database.open(place, options=DatabaseOptions(**options))
     assert list(place.store.list()) == []
+
+
+def test_by_default_a_megabyte_of_rows_stays_in_memory(place: DatabaseLocation) -> None:
+    """The memtable becomes a file at 64 MiB, or when that is asked for."""
+    with Database.open(place, options=DatabaseOptions(background=False)) as database:
+        for number in range(250):
+            database.put(b"%d" % number, bytes(4096), await_durable=False)
+        assert list(place.store.list("sst")) == []
+        database.flush(memtable=True)
+        assert len(list(place.store.list("sst"))) == 1

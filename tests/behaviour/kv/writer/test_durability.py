@@ -603,3 +603,25 @@ def test_a_fenced_database_stops_its_threads(real: DatabaseLocation) -> None:
         wait_until(lambda: old.stats().fenced)
         old.close()
         assert new.get(b"k", linearizable=True) == b"new"
+
+
+def test_rows_are_due_in_the_log_after_its_interval_and_at_once_when_many_wait(
+    place: DatabaseLocation, clock: ManualClock, open_at: Callable[..., Database]
+) -> None:
+    """When the thread of the log looks next: no write before that is put off by a later one."""
+    clock.advance(50.0)
+    database = open_at(place, wal_bytes_max=2_000, wal_flush_interval_ms=300)
+    writer = database._writer
+    writer.has_background = True  # whose thread this test is
+    database.put(b"a", b"1", await_durable=False)
+    assert writer.log_due_s == pytest.approx(50.3)
+    clock.advance(0.1)
+    for want_ms, due_s in ((300, 50.3), (100, 50.2), (150, 50.2)):
+        with writer.lock:
+            writer.want_log(within_ms=want_ms)
+        assert writer.log_due_s == pytest.approx(due_s)
+    for number in range(30):
+        database.put(b"%d" % number, bytes(200), await_durable=False)
+    assert writer.log_due_s == pytest.approx(50.1)
+    writer.has_background = False
+    assert all(database.get(b"%d" % number) == bytes(200) for number in range(30))
