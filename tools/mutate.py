@@ -75,7 +75,7 @@ def main() -> None:
 def copy_checkout(folder: Path) -> None:
     """Copy what git knows of the code and the tests, and link the servers that are installed for them."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "src", "tests", "docs", "pyproject.toml"],
+        ["git", "ls-files", "-z", "src", "tests", "docs", "bench", "pyproject.toml"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     for name in filter(None, listed.stdout.split("\0")):

@@ -154,6 +154,10 @@ def test_mistakes_are_told_before_the_first_chunk(store: Any) -> None:
         assert caught.value.kind == "invalid_range"
     with pytest.raises(InvalidRequest, match="chunk_bytes"):
         store.get_stream("a", chunk_bytes=0)
+    for body in (b"body", bytearray(b"body"), memoryview(b"body"), "body", 5):
+        with pytest.raises(InvalidRequest, match="an iterable of chunks") as caught:
+            store.put_stream("b", body)
+        assert caught.value.kind == "invalid_body"
     for ask in (store.get_stream, lambda path: store.put_stream(path, [b""])):
         with pytest.raises(InvalidRequest) as caught:
             ask("../a")
@@ -215,10 +219,12 @@ def test_an_object_of_too_many_parts_is_refused(s3_server: Any, monkeypatch: pyt
     """What the vendor cannot take in parts of this size is one clear sentence, and leaves nothing."""
     monkeypatch.setattr("lakebed.objects.vendor._PART_COUNT_MAX", {"s3": 2})
     store = open_store(s3_server.url(), storage_options=s3_server.options, limits=SMALL_PARTS)
-    with pytest.raises(InvalidRequest, match="upload_part_bytes") as caught:
-        store.put_stream("a", blocks(3 * PART, PART))
-    assert caught.value.kind == "stream_too_large"
-    assert list(store.list()) == []
+    for sizes in ((PART, PART, PART), (PART, PART - 1, 2)):
+        with pytest.raises(InvalidRequest, match="upload_part_bytes") as caught:
+            store.put_stream("a", map(bytes, sizes))
+        assert caught.value.kind == "stream_too_large"
+        assert list(store.list()) == []
+    assert store.put_stream("a", map(bytes, (PART, PART - 1, 1))) == 2 * PART
     with pytest.raises(InvalidRequest, match="upload_part_bytes"):
         StoreLimits(upload_part_bytes=PART - 1)
 

@@ -70,6 +70,20 @@ def test_what_may_be_repeated_is_repeated_after_a_wait() -> None:
     assert 0 < clock.monotonic_s() <= 0.15
 
 
+def test_waits_double_up_to_their_bound() -> None:
+    """The longest that chance allows."""
+    clock = ManualClock()
+    rng = random.Random(1)
+    rng.random = lambda: 1.0  # type: ignore[method-assign]
+    driver = Flaky(f"flaky-{random.random()}", prefix="", clock=clock)
+    driver.errors = [Unavailable("no")] * 6
+    limits = StoreLimits(retry_wait_first_ms=50, retry_wait_max_ms=350, retry_count_max=5)
+    store = AccountedStore(driver, environment=Environment(clock=clock, rng=rng), limits=limits)
+    with pytest.raises(Unavailable):
+        store.get("a")
+    assert clock.monotonic_s() == pytest.approx(0.05 + 0.1 + 0.2 + 0.35 + 0.35, rel=1e-6)
+
+
 def test_retries_end() -> None:
     """After the limit the error is the caller's, and counted."""
     store = flaky([Unavailable("no")] * 9, ManualClock(), retry_count_max=3)

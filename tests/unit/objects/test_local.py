@@ -100,6 +100,22 @@ def test_a_small_read_costs_three_calls(tmp_path: Path, calls: list[str], size_b
     assert calls == ["open", "read", *look, "close"]
 
 
+def test_a_range_costs_three_calls_and_several_one_more_each(tmp_path: Path, calls: list[str]) -> None:
+    """Open, read, close; the size is looked at where a range ends behind the file."""
+    store = open_store(tmp_path)
+    body = os.urandom(50_000)
+    store.put("a", body)
+    for ranges, reads in (
+        ([(0, 100)], ["pread"]),
+        ([(99, 50_000)], ["pread"]),
+        ([(3, 7), (20_000, 20_001), (40_000, 40_009)], 3 * ["pread"]),
+        ([(49_000, 60_000)], ["pread", "fstat", "pread"]),
+    ):
+        calls.clear()
+        assert [bytes(part) for part in store.get_ranges("a", ranges)] == [body[start:end] for start, end in ranges]
+        assert calls == ["open", *reads, "close"]
+
+
 @pytest.mark.parametrize("size_bytes", [0, 1, 999, 1000, 1001, 2000, 66_000])
 def test_what_one_call_does_not_move_several_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
