@@ -368,3 +368,14 @@ def test_only_what_landed_late_is_withdrawn(padded: bool) -> None:
     store.put(log.path(1), body_of("late"))
     assert log.withdraw_late() == [1]
     assert (log.ids(), log.withdraw_late()) == ([2, 3, 4], [])
+
+
+def test_markers_are_numbered_from_one_on() -> None:
+    """As the format says, so that every client sees the first one that any other has raised."""
+    store = fresh()
+    log = log_on(store)
+    append(log, 1, 2, 3)
+    for place, below in enumerate((2, 3), start=1):
+        log.raise_boundary(below)
+        assert [int(meta.path.rpartition("/")[2]) for meta in store.list("boundary")] == list(range(1, place + 1))
+        assert log_on(store).boundary() == below

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import uuid
 from datetime import timedelta
 from pathlib import Path
@@ -246,6 +247,23 @@ def test_why_answers_for_every_object(manual: ManualDatabase) -> None:
         manual.admin.why("nothing/here")
     with pytest.raises(InvalidRequest):
         manual.admin.why("../elsewhere")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7])
+def test_why_names_the_first_checkpoints_and_counts_the_others(manual: ManualDatabase, count: int) -> None:
+    """Four by name, as a sentence lists them."""
+    manual.write(1)
+    path = sst_path(manual.admin.show_manifest().l0[0].id)
+    names = [f"name-{number}" for number in range(count)]
+    for name in names:
+        manual.admin.create_checkpoint(CheckpointOptions(name=name))
+    verdict = manual.admin.why(path)
+    assert [pin.name for pin in verdict.pins[1:]] == names
+    sentence = verdict.sentence.removeprefix(f"{path} is needed by ").removesuffix(".")
+    *listed, last = re.split(", | and ", re.sub(r"\(.*?\)|checkpoint |[0-9a-f-]{36} ?|'", "", sentence))
+    words = ["the newest version", *names[:4], *([f"{count - 4} more"] if count > 4 else [])]
+    assert [word.strip() for word in (*listed, last)] == words
+    assert sentence.count(" and ") == 1
 
 
 def test_why_says_of_a_manifest_whether_its_version_can_be_read(manual: ManualDatabase) -> None:

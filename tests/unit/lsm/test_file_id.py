@@ -61,3 +61,12 @@ def test_the_last_id() -> None:
     """There is an end, and it is an error, not an id that starts again from nothing."""
     with pytest.raises(InternalError, match="no file id is left"):
         mint_file_id("7" + "Z" * 25, environment=environment_at(NOW_MS))
+
+
+@pytest.mark.parametrize("time_ms", [0, 1, (1 << 47) - 1, 1 << 47, (1 << 48) - 1])
+def test_an_id_has_every_time_of_48_bits(time_ms: int) -> None:
+    """What is before or behind counts as the first or the last."""
+    assert file_id_time_ms(file_id_at(time_ms)) == time_ms
+    assert file_id_time_ms(mint_file_id(environment=environment_at(time_ms))) == time_ms
+    assert file_id_at(-1) == file_id_at(0)
+    assert file_id_time_ms(file_id_at(1 << 48)) == (1 << 48) - 1
