@@ -260,6 +260,8 @@ def test_a_dry_run_foretells_and_changes_nothing(databases: FaultyDatabases) -> 
     assert destroy(databases.place("db"), soft=True, dry_run=True).plan.doomed == ()
     done = destroy(databases.place("db"), soft=False)
     assert {target.path for target in foretold.plan.doomed} <= {target.path for target in done.plan.doomed}
+    gone = before.keys() - databases.objects().keys()
+    assert {f"db/{target.path}" for target in foretold.plan.doomed} == gone
 
 
 def test_destroying_again_is_fine_and_nothing_is_not(databases: FaultyDatabases) -> None:
