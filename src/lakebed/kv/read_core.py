@@ -122,8 +122,9 @@ class ReadVerbs:
         if isinstance(keys, bytes | str):
             raise InvalidRequest("get_many takes several keys, and one was given: use get.", kind="wrong_type")
         wanted = list(keys)
-        lengths = set(map(len, wanted)) if set(map(type, wanted)) <= {bytes} else {0}
-        if 0 in lengths or max(lengths, default=1) > KEY_BYTES_MAX:
+        # Together no longer than one key may be, none of them is longer.
+        is_plain = [type(key) for key in wanted].count(bytes) == len(wanted) and all(wanted)
+        if not is_plain or (len(b"".join(wanted)) > KEY_BYTES_MAX and max(map(len, wanted)) > KEY_BYTES_MAX):
             for key in wanted:
                 check_key(key)
         view, pin = self._source.pin_view()

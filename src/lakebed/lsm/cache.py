@@ -245,6 +245,9 @@ class RowCache:
             return self._promote(key)
         return value
 
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.young or key in self.old
+
     def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
         """The values kept of some keys."""
         values: dict[bytes, bytes] = {}

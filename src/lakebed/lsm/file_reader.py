@@ -129,8 +129,11 @@ class FileReader:
             Corruption: the tail is damaged, or is not what `meta` says.
             UnsupportedFormat: a newer lakebed wrote it.
         """
-        tail: Tail | None = self._cache.get(self._name, _TAIL)
-        if tail is None:
+        entry = self._entries.get(self.tail_key)
+        if entry is not None:
+            entry.used = True
+            tail: Tail = entry.value
+        else:
             meta = self.meta
             mapped = self._store.map(self._path)
             if mapped is None:
@@ -293,7 +296,8 @@ class FileReader:
 
     def select(self, batch: KeyBatch) -> KeyBatch:
         """Those of the keys that the filter lets pass: no other is here. Opens the file. Raises as `tail`."""
-        return batch.select(self.tail().filter.may_contain_each(batch.hashes).nonzero()[0])
+        places = self.tail().filter.select(batch.hashes)
+        return batch if len(places) == len(batch.keys) else KeyBatch(list(map(batch.keys.__getitem__, places.tolist())))
 
     def find_neighbours(self, keys: Sequence[bytes], *, sequence: int | None, values: dict[bytes, bytes]) -> bool:
         """Add the values of keys that lie in a few pages of a mapped file, for which all rows of these are taken.

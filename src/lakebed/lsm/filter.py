@@ -24,10 +24,21 @@ _BLOCK_SHIFT: Final = 40  # on disk: DO NOT CHANGE
 _BLOCK_INDEX_BITS: Final = 24  # on disk: DO NOT CHANGE
 _BLOCK_COUNT_MAX: Final = 1 << _BLOCK_INDEX_BITS
 _WORD_COUNT: Final = 8
+_FEW_KEYS: Final = 512
+"""Up to so many keys a step over arrays takes mostly the same time, however many there are."""
 # Arrays without a dimension, for scalars take longer in each operation.
 _BLOCK_SHIFT_64: Final = np.array(_BLOCK_SHIFT, np.uint64)
 _BLOCK_INDEX_BITS_64: Final = np.array(_BLOCK_INDEX_BITS, np.uint64)
-_PAIR_SHIFTS: Final = 10 * np.arange(_WORD_COUNT // 2, dtype=np.uint64)[:, None]
+_UINT64: Final = np.dtype(np.uint64)
+_INT64: Final = np.dtype(np.int64)
+_DIGEST: Final = np.dtype(">u8")
+_PAIR: Final = np.dtype("<u8")
+_PAIR_COUNT: Final = _WORD_COUNT // 2
+_PAIR_SHIFTS: Final = 10 * np.arange(_PAIR_COUNT, dtype=np.uint64)
+_PAIR_SHIFTS_OF_KEYS: Final = np.tile(_PAIR_SHIFTS, _FEW_KEYS)
+_PAIRS_SET: Final = np.dtype(np.uint32)
+_ALL_PAIRS_SET: Final = np.array(0x01010101, np.uint32)
+"""Four booleans that are true, as one number."""
 
 _KEYS_AT_ONCE: Final = 1 << 16
 """Hashes whose bits are found together: few enough to stay in the processor's cache."""
@@ -51,7 +62,7 @@ _PAIR_MASK: Final = np.array(len(_PAIR_BITS) - 1, np.uint64)
 
 def hash_keys(keys: Sequence[bytes]) -> npt.NDArray[np.uint64]:
     """The hash of each key, in order: uint64, xxh3-64 with seed 0. About 0.06 us a key."""
-    return np.frombuffer(b"".join(map(xxh3_64_digest, keys)), ">u8").astype(np.uint64)
+    return np.frombuffer(b"".join(map(xxh3_64_digest, keys)), _DIGEST).astype(_UINT64)
 
 
 def hash_key_column(keys: pa.BinaryArray) -> npt.NDArray[np.uint64]:
@@ -143,7 +154,7 @@ def build_filter(hashes: npt.NDArray[np.uint64], *, bits_per_key: int) -> bytes:
         return b""
     distinct_count = 1 + int(np.count_nonzero(hashes[1:] != hashes[:-1]))
     block_count = min(max(1, -(-distinct_count * bits_per_key // _BLOCK_BITS)), _BLOCK_COUNT_MAX)
-    blocks = np.zeros((block_count, _WORD_COUNT // 2), np.uint64)
+    blocks = np.zeros((block_count, _PAIR_COUNT), np.uint64)
     # Ascending hashes have ascending blocks: what one block gets is a run, joined by one call for many blocks.
     ordered = np.sort(hashes)
     for start in range(0, len(ordered), _KEYS_AT_ONCE):
@@ -151,7 +162,7 @@ def build_filter(hashes: npt.NDArray[np.uint64], *, bits_per_key: int) -> bytes:
         numbers = ((some >> _BLOCK_SHIFT_64) * np.uint64(block_count) >> _BLOCK_INDEX_BITS_64).view(np.int64)
         starts = np.flatnonzero(np.diff(numbers, prepend=-1))
         places = numbers.take(starts)
-        for pair, shift in enumerate(_PAIR_SHIFTS):
+        for pair, shift in enumerate(_PAIR_SHIFTS[:, None]):
             bits = _PAIR_BIT_ARRAY.take((some >> shift & _PAIR_MASK).view(np.int64))
             blocks[places, pair] |= np.bitwise_or.reduceat(bits, starts)
     return blocks.astype("<u8", copy=False).tobytes()
@@ -164,7 +175,7 @@ class Filter:
         body: a whole number of blocks; empty: every key may be there.
     """
 
-    __slots__ = ("_block_count", "_blocks", "_view", "may_contain")
+    __slots__ = ("_block_count", "_blocks", "_pairs", "_view", "may_contain")
 
     may_contain: Callable[[int], bool]
     """False when the key of this hash was certainly not put in. About 0.3 us.
@@ -178,26 +189,41 @@ class Filter:
         self._block_count = np.array(block_count, np.uint64)
         # As records, which may stand at any address: of numbers at an odd one numpy copies all before it takes some.
         self._blocks = np.frombuffer(self._view, np.dtype((np.void, FILTER_BLOCK_BYTES)))
-        self.may_contain = _make_probe(self._view[: block_count * FILTER_BLOCK_BYTES].cast("Q"))
+        self._pairs = self._view[: block_count * FILTER_BLOCK_BYTES].cast("Q")
+        self.may_contain = _make_probe(self._pairs)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it lets every key pass."""
+        return not self._pairs
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the filter."""
         return len(self._view)
 
-    def may_contain_each(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """`may_contain` of many hashes at once (`hash_keys`): about 5 us, and 0.03 us each."""
+    def select(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """The places, ascending, of those hashes (`hash_keys`) that `may_contain` lets pass: 5 us, and 0.03 us each."""
+        passed: npt.NDArray[np.int64]
         if not self._block_count:
-            return np.ones(len(hashes), bool)
-        places = hashes >> _PAIR_SHIFTS
-        places &= _PAIR_MASK
-        bits = _PAIR_BIT_ARRAY.take(places.view(np.int64))
+            return np.arange(len(hashes))
         blocks = hashes >> _BLOCK_SHIFT_64
         blocks *= self._block_count
         blocks >>= _BLOCK_INDEX_BITS_64
-        words = self._blocks.take(blocks.view(np.int64)).view("<u8").reshape(-1, _WORD_COUNT // 2).T
-        answers: npt.NDArray[np.bool_] = np.logical_and.reduce(words & bits == bits)
-        return answers
+        words = self._blocks.take(blocks.view(_INT64)).view(_PAIR)
+        if len(hashes) > _FEW_KEYS:
+            places = hashes >> _PAIR_SHIFTS[:, None] & _PAIR_MASK
+            bits = _PAIR_BIT_ARRAY.take(places.view(_INT64))
+            (passed,) = np.logical_and.reduce(words.reshape(-1, _PAIR_COUNT).T & bits == bits).nonzero()
+            return passed
+        # The same in fewer and quicker steps: the pairs of a key stand together.
+        places = hashes.repeat(_PAIR_COUNT)
+        places >>= _PAIR_SHIFTS_OF_KEYS[: len(places)]
+        places &= _PAIR_MASK
+        bits = _PAIR_BIT_ARRAY.take(places.view(_INT64))
+        words &= bits
+        (passed,) = ((words == bits).view(_PAIRS_SET) == _ALL_PAIRS_SET).nonzero()
+        return passed
 
 
 def _make_probe(pairs: memoryview) -> Callable[[int], bool]:
@@ -205,7 +231,7 @@ def _make_probe(pairs: memoryview) -> Callable[[int], bool]:
     block_count, pair_bits = len(pairs) * 8 // FILTER_BLOCK_BYTES, _PAIR_BITS
     if not block_count:
         return lambda key_hash: True
-    first, second, third, fourth = (pairs[pair :: _WORD_COUNT // 2] for pair in range(_WORD_COUNT // 2))
+    first, second, third, fourth = (pairs[pair::_PAIR_COUNT] for pair in range(_PAIR_COUNT))
 
     def may_contain(key_hash: int) -> bool:
         block = (key_hash >> _BLOCK_SHIFT) * block_count >> _BLOCK_INDEX_BITS
@@ -222,3 +248,31 @@ def _make_probe(pairs: memoryview) -> Callable[[int], bool]:
         return fourth[block] & bits == bits
 
     return may_contain
+
+
+def make_finder(filters: Sequence[Filter]) -> Callable[[bytes], tuple[int, int] | None]:
+    """What says of a key which of some filters, at least one and none empty, is the first that lets it pass.
+
+    Returns:
+        A function, whose variables are its own for each get calls it. It returns the hash of the key and the number of
+        the filter, or None: the key is absent. About 0.4 us for one filter, and 0.3 us for each other.
+    """
+    pairs, pair_bits = filters[0]._pairs, _PAIR_BITS
+    first, block_count = pairs[::_PAIR_COUNT], len(pairs) // _PAIR_COUNT
+    may_contain_first, *others = [some.may_contain for some in filters]
+
+    def find_first(key: bytes) -> tuple[int, int] | None:
+        key_hash = hash_key(key)
+        # Of most absent keys this says so without one more call.
+        bits = pair_bits[key_hash & 1023]
+        is_likely = first[(key_hash >> _BLOCK_SHIFT) * block_count >> _BLOCK_INDEX_BITS] & bits == bits
+        if is_likely and may_contain_first(key_hash):
+            return key_hash, 0
+        number = 1  # a counter takes less than `enumerate`
+        for may_contain in others:
+            if may_contain(key_hash):
+                return key_hash, number
+            number += 1
+        return None
+
+    return find_first

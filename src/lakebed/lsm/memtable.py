@@ -237,6 +237,27 @@ class Memtable:
             position = self.older.get(position)
         return rows
 
+    def find_all(self, keys: Sequence[bytes], *, sequence: int | None = None) -> list[bytes | None] | None:
+        """The values of keys that are all here, in order, where each newest row says it all; None: use `find_values`.
+
+        Args:
+            sequence: as for `rows_of`.
+        Cost: about 0.1 us a key; 1 us where a key is not here.
+        """
+        try:
+            rows = list(map(self.index.__getitem__, keys))
+        except KeyError:
+            return None
+        if (
+            sequence is not None
+            and self.last_sequence > sequence
+            and max(rows, default=-1) > sequence - self.first_sequence
+        ):
+            return None
+        if self.special and not self.special.keys().isdisjoint(rows):
+            return None
+        return list(map(self.values.__getitem__, rows))
+
     def find_values(
         self, keys: Sequence[bytes], values: dict[bytes, bytes] | None, *, sequence: int | None = None
     ) -> dict[bytes, list[Row]]:

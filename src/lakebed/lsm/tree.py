@@ -34,7 +34,7 @@ from lakebed.lsm.cache import RowCache
 from lakebed.lsm.compact import run_compaction
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.filter import hash_key
+from lakebed.lsm.filter import make_finder
 from lakebed.lsm.flush import encode_memtable
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, FileSet, Kind
@@ -94,9 +94,19 @@ class _Waiting:
 
 
 class _Shown:
-    """What readers below the active memtable see, all of one moment. Immutable, but for `probes`."""
+    """What readers below the active memtable see, all of one moment. Immutable, but for what is kept of it."""
 
-    __slots__ = ("file_set", "files_view", "has_operands", "memtables", "probes", "rows_generation", "waiting")
+    __slots__ = (
+        "file_set",
+        "files_view",
+        "find_level",
+        "has_operands",
+        "is_asked",
+        "memtables",
+        "newest",
+        "rows_generation",
+        "waiting",
+    )
 
     def __init__(
         self, waiting: tuple[_Waiting, ...], file_set: FileSet, files_view: View, rows_generation: int
@@ -109,8 +119,12 @@ class _Shown:
         """The files alone."""
         self.rows_generation = rows_generation
         """Of the row cache, when the set was shown."""
-        self.probes: Sequence[Callable[[int], bool]] | None = None
-        """`View.probes` of the files, once all of them were read; None before."""
+        self.is_asked = False
+        """Whether `View.filters` of the files was asked, which is once all of them were read."""
+        self.find_level: Callable[[bytes], tuple[int, int] | None] | None = None
+        """Of these filters, if there are some (`make_finder`)."""
+        self.newest: View | None = None
+        """The last view of everything, given again while nothing is written."""
         self.has_operands = any(file.merge_count for file in file_set.files())
         """Then a value may be combined of rows of which one has a TTL that is not known here: none is cached."""
 
@@ -224,15 +238,10 @@ class Tree:
                 value = rows.young.get(key)
                 if value is not None:
                     return value
-                if shown.probes and key not in rows.old:
-                    key_hash = hash_key(key)
-                    level = 0
-                    for may_contain in shown.probes:  # a counter takes less than `enumerate`
-                        if may_contain(key_hash):
-                            return self._latest_in_files(key, shown, key_hash, level)
-                        level += 1  # noqa: SIM113
-                    return None
-                return self._latest_in_files(key, shown)
+                if shown.find_level is None or key in rows.old:
+                    return self._latest_in_files(key, shown)
+                likely = shown.find_level(key)
+                return None if likely is None else self._latest_in_files(key, shown, *likely)
         if row in memtable.special:
             return self._latest_special(key, memtable, row)
         return memtable.values[row]
@@ -256,14 +265,15 @@ class Tree:
     def _latest_in_files(
         self, key: bytes, shown: _Shown, key_hash: int | None = None, first_level: int = 0
     ) -> bytes | None:
-        """From the older part of the cache of rows, or from files, with what their probes said as for `find_value`."""
+        """From the older part of the cache of rows, or from files, with what their filters said as for `find_value`."""
         rows, view = self._rows, shown.files_view
         if key in rows.old and (value := rows.get(key)) is not None:
             return value
         try:
             answer = view.find_value(key, key_hash=key_hash, first_level=first_level)
-            if shown.probes is None:
-                shown.probes = view.probes()
+            if not shown.is_asked and (filters := view.filters()) is not None:
+                shown.is_asked = True
+                shown.find_level = make_finder(filters) if filters else None
             if answer is None:
                 return None
             if answer is ROWS_DECIDE:
@@ -319,15 +329,21 @@ class Tree:
         Args:
             through: of the rows that are in no file yet, the newest sequence that counts; None: all.
         """
-        shown = self._shown
-        memtables = (self.active, *shown.memtables)
-        return self._view_of(
+        shown, active = self._shown, self.active
+        sequence, newest = active.last_sequence, shown.newest
+        if through is None and newest is not None and newest.sequence == sequence and newest.memtables[0] is active:
+            return newest
+        memtables = (active, *shown.memtables)
+        view = self._view_of(
             memtables,
             shown.file_set,
-            sequence=memtables[0].last_sequence if through is None else max(through, memtables[-1].first_sequence - 1),
+            sequence=sequence if through is None else max(through, memtables[-1].first_sequence - 1),
             levels=shown.files_view.levels,
             cached_rows=(self._rows, shown.rows_generation),
         )
+        if through is None:
+            shown.newest = view
+        return view
 
     def _view_of(
         self,

@@ -25,7 +25,7 @@ from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import RowCache
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FileReader
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.filter import hash_key
+from lakebed.lsm.filter import Filter, hash_key
 from lakebed.lsm.format import Tail
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.memtable import Memtable
@@ -80,6 +80,9 @@ class Level:
         at = bisect_left(self._last_keys, key)
         if at == len(self._last_keys) or self.files[at].first_key > key:
             return None
+        return self._reader(at, files)
+
+    def _reader(self, at: int, files: FileStore) -> FileReader:
         reader = self._readers[at]
         if reader is None:
             self._readers[at] = reader = files.reader(self.files[at])
@@ -87,17 +90,20 @@ class Level:
                 self.only = reader
         return reader
 
-    def of_keys(self, keys: Sequence[bytes]) -> Iterator[tuple[FileMeta, int, int]]:
+    def of_keys(self, keys: Sequence[bytes], files: FileStore) -> Iterable[tuple[FileReader, int, int]]:
         """Files whose ranges include some of the sorted keys, with the range [low, high) of these keys' positions.
 
         A file that is alone is given all keys, whatever their order, if its range includes one of them.
         """
-        if len(self.files) == 1:
-            file = self.files[0]
-            first_key, last_key = file.first_key, file.last_key
-            if any(first_key <= key <= last_key for key in keys):
-                yield file, 0, len(keys)
-            return
+        if len(self.files) > 1:
+            return self._of_sorted_keys(keys, files)
+        reader = self.only or self._reader(0, files)
+        first_key, last_key = reader.first_key, reader.last_key
+        if first_key <= keys[0] <= last_key or any(first_key <= key <= last_key for key in keys):
+            return ((reader, 0, len(keys)),)
+        return ()
+
+    def _of_sorted_keys(self, keys: Sequence[bytes], files: FileStore) -> Iterator[tuple[FileReader, int, int]]:
         low = 0
         while low < len(keys):
             at = bisect_left(self._last_keys, keys[low])
@@ -107,7 +113,7 @@ class Level:
             first = bisect_left(keys, file.first_key, low)
             low = bisect_right(keys, file.last_key, first)
             if first < low:
-                yield file, first, low
+                yield self._reader(at, files), first, low
 
     def of_range(self, start: bytes | None, end: bytes | None) -> Sequence[FileMeta]:
         """Files that overlap [start, end), in the order of their keys."""
@@ -257,8 +263,8 @@ class View:
         """The value that a key has in the files, if it is settled by a PUT that does not end, in the fewest steps.
 
         Args:
-            key_hash: of a key that one of `probes` let pass; None: they were not asked.
-            first_level: the number of that probe.
+            key_hash: of a key that one of `filters` let pass; None: they were not asked.
+            first_level: the number of that filter.
 
         Returns:
             None when it has none; `ROWS_DECIDE` when only `get_row` can tell.
@@ -292,13 +298,13 @@ class View:
                 return value
         return None
 
-    def probes(self) -> Sequence[Callable[[int], bool]] | None:
-        """What says of each level, by the hash of a key, that it certainly does not have it; of memtables nothing.
+    def filters(self) -> Sequence[Filter] | None:
+        """What says of each level that it certainly does not have a key; of memtables nothing.
 
-        They hold no memory but maps of files. Nothing where a level has several files, or one that is not mapped; None
-        while a file is not open, for none is opened here. Cost: 0.2 us a level.
+        They hold no memory but maps of files. Nothing where a level has several files, or one that is not mapped or has
+        no filter; None while a file is not open, for none is opened here. Cost: 0.2 us a level.
         """
-        probes: list[Callable[[int], bool]] = []
+        filters: list[Filter] = []
         for level in self.levels:
             if len(level.files) > 1:
                 return ()
@@ -306,10 +312,10 @@ class View:
             if entry is None:
                 return None
             tail: Tail = entry.value
-            if tail.mapped is None:
+            if tail.mapped is None or tail.filter.is_empty:
                 return ()
-            probes.append(tail.filter.may_contain)
-        return probes
+            filters.append(tail.filter)
+        return filters
 
     def _resolve(self, rows: list[Row], *, now_ms: int | None = None) -> Row | None:
         newest = rows[0]
@@ -329,10 +335,12 @@ class View:
         Raises: as `get_row`.
         Cost: in files, 1 GET a run of neighbouring blocks in which keys may be.
         """
+        sequence = self.sequence
+        if self.memtables and (found := self.memtables[0].find_all(keys, sequence=sequence)) is not None:
+            return found
         now_ms = self._clock.now_ms()
         by_key: dict[bytes, Sequence[Row]] = {}
         values: dict[bytes, bytes] = {}
-        sequence = self.sequence
         wanted: Sequence[bytes] = keys
         for memtable in self.memtables:
             index = memtable.index
@@ -343,7 +351,8 @@ class View:
                 wanted = _still_wanted(wanted, rows, by_key)
         # What the cache of rows has, no filter denies. Where it has the first key it is asked of all of them before the
         # filters, and else behind them: of keys that are nowhere.
-        is_cached = bool(self._values_in_cache(wanted[:1], by_key))
+        cached_rows = self._cached_rows
+        is_cached = cached_rows is not None and bool(wanted) and wanted[0] in cached_rows[0]
         if is_cached:
             cached = self._values_in_cache(wanted, by_key)
             wanted = [key for key in wanted if key not in cached]
@@ -384,23 +393,26 @@ class View:
         Args:
             asks_cache: before a file, the cache of rows is asked of the keys that its filter lets pass.
         """
-        sequence, levels = self.sequence, self.levels
-        if any(len(level.files) > 1 for level in levels):
-            wanted = sorted(wanted)
+        sequence, levels, files = self.sequence, self._levels or self.levels, self._files
+        for level in levels:
+            if len(level.files) > 1:
+                wanted = sorted(wanted)
+                break
         batch = KeyBatch(wanted)
         for level in levels:
             # Rows are needed where some were found above: there they are operands.
             needs_rows = bool(by_key) and not by_key.keys().isdisjoint(wanted)
             rows: dict[bytes, list[Row]] = {}
             value_count = len(values)
-            for file, low, high in level.of_keys(wanted):
-                if sequence is not None and file.min_sequence > sequence:
+            for reader, low, high in level.of_keys(wanted, files):
+                if sequence is not None and reader.meta.min_sequence > sequence:
                     continue
-                reader = self._files.reader(file)
                 some = batch.slice(low, high)
                 if not needs_rows and reader.find_neighbours(some.keys, sequence=sequence, values=values):
                     continue
                 likely = reader.select(some)
+                if not likely.keys:
+                    continue
                 if asks_cache and (cached := self._values_in_cache(likely.keys, by_key)):
                     values |= cached
                     likely = likely.select(np.flatnonzero([key not in cached for key in likely.keys]))

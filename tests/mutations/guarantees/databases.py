@@ -199,8 +199,23 @@ GUARANTEES = [
     ),
     Guarantee(
         "A key is absent when the filters of all levels say so, and not those of one.",
-        change_result(view.View.probes, lambda it: it and it[:1]),
+        change_result(view.View.filters, lambda it: it and it[:1]),
         "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
+    ),
+    Guarantee(
+        "Many keys of a memtable that are asked of an older moment are not answered with its newer rows.",
+        never(memtable.Memtable.find_all, lambda it: it.last_sequence),
+        "unit/lsm/test_tree.py::test_many_keys_read_as_a_dictionary[0]",
+    ),
+    Guarantee(
+        "A value of a memtable that has ended is not given where many keys are asked together.",
+        never(memtable.Memtable.find_all, lambda it: it.special),
+        "unit/lsm/test_tree.py::test_many_keys_read_as_a_dictionary[0]",
+    ),
+    Guarantee(
+        "A view is given again only while nothing was written since.",
+        always(tree.Tree.view_locked, lambda it: it.sequence),
+        "unit/lsm/test_tree.py::test_many_keys_read_as_a_dictionary[0]",
     ),
     Guarantee(
         "A deletion hides its key also where many keys of a page are read together.",

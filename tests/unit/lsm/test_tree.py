@@ -555,6 +555,47 @@ def test_keys_of_several_mapped_files(tmp_path: Path, cache_is_full: bool) -> No
             assert world.tree.view().get_many(keys) == list(map(model.get, keys))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_many_keys_read_as_a_dictionary(tmp_path: Path, seed: int) -> None:
+    """In memory, in levels of mapped files and in both, now and as of an older view: present, gone, repeated ones."""
+    chance = random.Random(seed)
+    options = Options(l0_compaction_count=9, row_cache_bytes=chance.choice([0, 1 << 20]))
+    world = World(options, operator="append", url=str(tmp_path), cache=BlockCache(1 << 20))
+    keys = [b"%d" % number * (1 + number % 3) for number in range(240)]
+    model: dict[bytes, tuple[bytes, int | None]] = {}
+
+    def read(model: dict[bytes, tuple[bytes, int | None]], key: bytes) -> bytes | None:
+        value, ends_ms = model.get(key, (None, None))
+        return None if ends_ms is not None and ends_ms <= world.clock.now_ms() else value
+
+    for step in range(40):
+        before, view = dict(model), world.tree.view()
+        written = chance.sample(keys[:200], chance.choice([1, 8, 40]))
+        plain = chance.random() < 0.4  # then the newest rows of all of them are values or deletions
+        for key in written:
+            act, value = chance.random(), b"%d" % step
+            if act < 0.2:
+                world.delete(key)
+                model.pop(key, None)
+            elif act < 0.4 and not plain and len(key) % 3 == 0:
+                world.merge(key, value)
+                model[key] = ((read(model, key) or b"") + value, None)
+            elif act < 0.6 and not plain and len(key) % 3:
+                model[key] = value, world.clock.now_ms() + chance.randrange(1, 3_000)
+                world.put(key, *model[key])
+            else:
+                model[key] = value, None
+                world.put(key, value)
+        for asked in (written, written[:7] * 2, chance.choices(keys, k=90), chance.choices(keys[200:], k=30), keys[:3]):
+            assert world.tree.view().get_many(asked) == [read(model, key) for key in asked]
+            assert view.get_many(asked) == [read(before, key) for key in asked]
+            assert [world.tree.latest(key) for key in asked] == [read(model, key) for key in asked]
+        assert world.tree.view().get_many([]) == view.get_many([]) == []
+        for act in chance.sample([world.rotate, world.flush, world.tree.compact_full], chance.choice([0, 0, 1, 2])):
+            act()
+        world.clock.advance(chance.random())
+
+
 @pytest.mark.parametrize("step", ["before compacted", "after compacted"])
 def test_a_compaction_whose_publication_failed_changes_nothing(step: str) -> None:
     """Publishing fails, or its reply is lost: reads go on, the job is ended, and the next try succeeds."""

@@ -316,11 +316,11 @@ def test_a_level_asks_each_file_for_its_own_keys(place: Place) -> None:
     files = [place.write(puts(low, low + 10)) for low in (10, 30, 50)]
     (level,) = levels_of(FileSet(runs=(Run("run", tuple(files)),)))
     keys = [key_of(n) for n in (0, 5, 12, 19, 20, 25, 50, 59, 60, 99)]
-    assert [(file.id, keys[low:high]) for file, low, high in level.of_keys(keys)] == [
+    assert [(reader.meta.id, keys[low:high]) for reader, low, high in level.of_keys(keys, place.files)] == [
         (files[0].id, [key_of(12), key_of(19)]),
         (files[2].id, [key_of(50), key_of(59)]),
     ]
-    assert list(level.of_keys([])) == []
+    assert list(level.of_keys([], place.files)) == []
     readers = [level.reader_of(key_of(n), place.files) for n in (9, 10, 25, 59, 60)]
     assert [reader and reader.meta for reader in readers] == [None, files[0], None, files[2], None]
     assert list(level.of_range(key_of(20), key_of(30))) == []
