@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NoReturn, Protocol, Self, TypeVar, cast
+from typing import Final, NoReturn, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 
@@ -20,6 +20,8 @@ from lakebed.lsm.model import KEY_BYTES_MAX, ROW_SCHEMA, check_key
 from lakebed.lsm.view import View
 
 T = TypeVar("T")
+
+_ONE_KEY: Final = bytes | str
 
 
 class ViewSource(Protocol):
@@ -119,7 +121,7 @@ class ReadVerbs:
 
         Raises `InvalidRequest` for an invalid key. Cost: neighbouring blocks are read together.
         """
-        if isinstance(keys, bytes | str):
+        if isinstance(keys, _ONE_KEY):
             raise InvalidRequest("get_many takes several keys, and one was given: use get.", kind="wrong_type")
         wanted = list(keys)
         # Together no longer than one key may be, none of them is longer.

@@ -336,7 +336,8 @@ class View:
         Cost: in files, 1 GET a run of neighbouring blocks in which keys may be.
         """
         sequence = self.sequence
-        if self.memtables and (found := self.memtables[0].find_all(keys, sequence=sequence)) is not None:
+        active = self.memtables[0] if self.memtables else None
+        if active is not None and active.index and (found := active.find_all(keys, sequence=sequence)) is not None:
             return found
         now_ms = self._clock.now_ms()
         by_key: dict[bytes, Sequence[Row]] = {}
