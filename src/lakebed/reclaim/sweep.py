@@ -182,7 +182,7 @@ def notes_on(store: ObjectStore, doomed: Sequence[Deletable]) -> tuple[str, ...]
     )
 
 
-def batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield consecutive lists of at most `size` items."""
     source = iter(items)
     while batch := list(islice(source, size)):

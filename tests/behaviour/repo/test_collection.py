@@ -13,12 +13,15 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.key_value.port import KeyValue
 from lakebed.lsm.file_id import file_id_at
-from lakebed.repo.collect.collect import collect_garbage, plan_collection
+from lakebed.repo.collect.collect import collect_garbage, plan_collection, subtract_here
 from lakebed.repo.collect.why import why, why_version
 from lakebed.repo.heads.compact import compact_once
 from lakebed.repo.heads.write import delete, stage
@@ -28,8 +31,10 @@ from lakebed.repo.model.model import Entry
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import encode_record
 from lakebed.repo.records.retention import store_retention
 from lakebed.repo.references.branches import create_branch, delete_branch, list_branches, undelete_branch
+from lakebed.repo.references.commits import find_commit, load_commit
 from lakebed.repo.references.mark import mark
 from lakebed.repo.references.tags import create_tag, delete_tag, list_tags
 from lakebed.repo.staging.view import at_reference
@@ -37,6 +42,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from lakebed.testing.scheduler import seed_count
+from worlds.key_value_wrapper import KeyValueWrapper
 from worlds.repo.memory_repository import MemoryRepository, Pause, Trap, copy_of_all, open_context
 from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, rebase, reset, revert
 
@@ -391,6 +397,8 @@ def test_what_keeps_a_version_is_what_a_collection_keeps(lab: Lab, home: Reposit
         else:
             lab.put(home, f"{name}{number}", b"", branch=name)
             commit(home, name, message=str(number))
+        if rng.random() < 0.2:
+            forget_time(home, dict(list_branches(home))[name].commit_id)
         if rng.random() < 0.1:
             create_tag(home, f"v{number}", commit_id=dict(list_branches(home))[name].commit_id)
         lab.days(rng.choice((0, 1, 5)))
@@ -404,9 +412,144 @@ def test_what_keeps_a_version_is_what_a_collection_keeps(lab: Lab, home: Reposit
     assert expired == set(marked.commits) - kept != set()
 
 
+def forget_time(home: RepositoryContext, commit_id: str) -> None:
+    """Make the record of a commit what an older version wrote."""
+    old = msgspec.structs.replace(load_commit(home, commit_id), stored_at_ms=None)
+    home.key_value.set(home.keys.commit(commit_id), encode_record(old))
+
+
 def names_of(home: RepositoryContext, version: str) -> list[tuple[str, str]]:
     """Kind and name of what keeps the objects of a version."""
     return [(pin.kind, pin.name) for pin in why_version(home, version).pins]
+
+
+def test_marks_and_records_are_changed_in_batches(
+    lab: Lab, home: RepositoryContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More commits than one write takes: what expires is marked for good, what nothing reaches loses its record."""
+    monkeypatch.setattr("lakebed.repo.collect.collect._WRITE_COUNT_MAX", 2)
+    create_branch(home, "dev", source="main")
+    made: dict[str, list[str]] = {"main": [], "dev": []}
+    for number in range(6):
+        for branch, ids in made.items():
+            lab.put(home, "a", f"{branch}{number}".encode(), branch=branch)
+            ids.append(commit(home, branch, message=str(number)).id)
+    delete_branch(home, "dev")
+    lab.days(30)
+    store_retention(home, default_days=5)
+    collect_garbage(home)
+    *old, head = made["main"]
+    first = load_commit(home, old[0]).parents[0]
+    assert [home.key_value.get(home.keys.expired(id)) for id in [first, *old, *made["dev"]]] == [b""] * 12
+    assert home.key_value.get(home.keys.expired(head)) is None
+    assert [find_commit(home, id) for id in made["dev"]] == [None] * 6
+    assert [load_commit(home, id).message for id in made["main"]] == list("012345")
+
+
+def test_what_is_as_old_as_the_boundary_stays(lab: Lab, home: RepositoryContext) -> None:
+    """It may be staged still: only what is older is listed, of uploads, ranges and what is made for others alike."""
+    lab.days(30)
+    boundary_ms = lab.clock.now_ms() - 86_400_000
+    names = [f"{DATA_FOLDER}/{{}}", f"{RANGE_FOLDER}/{'0a' * 32}-{{}}", f"derived/{'0a' * 12}-{{}}.metadata.json"]
+    older, equal = ({name.format(file_id_at(at_ms)) for name in names} for at_ms in (boundary_ms - 1, boundary_ms))
+    for path in older | equal:
+        home.store.put(path, b"1")
+    collect_garbage(home)
+    assert {meta.path for meta in home.store.list()} >= equal
+    assert not {meta.path for meta in home.store.list()} & older
+    entry = Entry(f"{DATA_FOLDER}/{file_id_at(boundary_ms)}", 1, "", 0)
+    stage(home, branch="main", path="a", entry=entry)
+    assert readable(home, "main") == {"a": b"1"}
+
+
+def test_objects_are_compared_in_batches(lab: Lab, home: RepositoryContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing is columns, some objects a batch; all of it is compared."""
+    monkeypatch.setattr("lakebed.repo.collect.collect._LISTED_COUNT", 2)
+    kept = lab.put(home, "a", b"kept")
+    commit(home, "main", message="1")
+    garbage = [data.upload(home, b"x" * number) for number in range(4)]
+    lab.days(2)
+    sizes: list[int] = []
+
+    def subtract(context: RepositoryContext, listed: pa.Table, **others: Any) -> pa.Table:
+        sizes.extend(batch.num_rows for batch in listed.to_batches())
+        return subtract_here(context, listed, **others)
+
+    report = collect_garbage(home, subtract=subtract)
+    assert sizes == [2, 2, 1]
+    assert (report.deleted_count, report.deleted_bytes) == (len(garbage), 0 + 1 + 2 + 3)
+    assert objects(home) == {kept.address}
+
+
+def test_a_report_says_what_is_kept_and_why_the_rest_goes(lab: Lab, home: RepositoryContext) -> None:
+    """Named objects are counted; every path that goes has its reason; commits without objects are a warning."""
+    for number in range(3):
+        lab.put(home, "a", str(number).encode())
+        commit(home, "main", message=str(number))
+    lab.put(home, "b", b"compacted")
+    compact_once(home, "main", force=True)
+    garbage = data.upload(home, b"garbage")
+    derived = f"derived/{'0a' * 12}-{file_id_at(lab.clock.now_ms())}.metadata.json"
+    home.store.put(derived, b"12345")
+    lab.days(30)
+    plan = plan_collection(home)
+    assert (plan.kept, plan.warnings) == ({"named": 4}, ())
+    assert {(target.path, target.size_bytes, target.why) for target in plan.doomed} == {
+        (garbage.address, 7, "no kept commit and nothing staged names it"),
+        (derived, 5, "it was made for Iceberg's clients, and is made again when they ask"),
+    }
+    compacted = files(home)
+    reset(home, "main")
+    lab.days(2)
+    store_retention(home, default_days=5)
+    plan = plan_collection(home)
+    assert plan.kept == {"named": 1}
+    assert plan.warnings == (
+        "3 commits are older than the rules of retention: they stay in the log without their objects.",
+    )
+    assert {target.path for target in plan.doomed if "no compacted staging area" in target.why} < compacted
+    assert plan.bytes_freed == collect_garbage(home).deleted_bytes
+    assert plan_collection(home).doomed == ()
+
+
+class Rising(KeyValueWrapper):
+    """A key-value store in which other collections raise the boundary before each of some attempts to do so."""
+
+    def __init__(self, inner: KeyValue, *, boundary: bytes, times: int) -> None:
+        super().__init__(inner)
+        self._boundary, self._times = boundary, times
+        self.attempts = 0
+
+    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
+        """Let another one be first."""
+        if key == self._boundary:
+            self.attempts += 1
+            if self.attempts <= self._times:
+                self.inner.set(key, file_id_at(self.attempts).encode())
+        super().set_if(key, value, expected=expected)
+
+
+def test_collections_raise_the_boundary_together(
+    lab: Lab, home: RepositoryContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that loses tries again, so often; then nothing is deleted, and the error says so."""
+    monkeypatch.setattr("lakebed.repo.collect.collect._TRIES_MAX", 3)
+    garbage = data.upload(home, b"garbage")
+    lab.days(2)
+    for times in (4, 3):
+        rising = Rising(home.key_value, boundary=home.keys.boundary, times=times)
+        with pytest.raises(Conflict, match="raised its boundary 3 times") as caught:
+            collect_garbage(replace(home, key_value=rising))
+        assert caught.value.kind == "boundary_contention"
+        assert rising.attempts == 3
+        assert objects(home) == {garbage.address}
+    rising = Rising(home.key_value, boundary=home.keys.boundary, times=2)
+    collect_garbage(replace(home, key_value=rising))
+    assert home.key_value.get(home.keys.boundary) == file_id_at(lab.clock.now_ms() - 86_400_000).encode()
+    assert objects(home) == set()
+    raised = home.key_value.get(home.keys.boundary)
+    collect_garbage(home, options=CollectionOptions(grace=timedelta(days=1, seconds=1)))
+    assert home.key_value.get(home.keys.boundary) == raised
 
 
 def test_negative_ages_are_refused(home: RepositoryContext) -> None:

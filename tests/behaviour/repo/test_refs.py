@@ -85,7 +85,10 @@ def test_every_form_of_a_reference_finds_its_commit(home: RepositoryContext) -> 
         ("wrok", "reference_not_found", "Did you mean work?"),
         ("nothing-like-it", "reference_not_found", "has the branches"),
         ("work~5", "reference_not_found", "behind the first commit"),
-        ("work^2", "reference_not_found", "number 2 was asked for"),
+        ("work~2", "reference_not_found", "behind the first commit"),
+        ("work^2", "reference_not_found", "has one parent, and number 2 was asked for"),
+        ("work~1^1", "reference_not_found", "has no parent, and number 1 was asked for"),
+        ("merged^3", "reference_not_found", "has 2 parents, and number 3 was asked for"),
         ("0123456789", "reference_not_found", "no branch, tag or commit"),
         ("f" * 64, "reference_not_found", "no branch, tag or commit"),
         ("", "invalid_reference", "not a valid reference"),
@@ -98,7 +101,9 @@ def test_every_form_of_a_reference_finds_its_commit(home: RepositoryContext) -> 
 def test_a_wrong_reference_is_named(home: RepositoryContext, text: str, kind: str, says: str) -> None:
     """What cannot be read or found is said in a sentence, with what is near."""
     first = add_commit(home, "first")
-    make_branch(home, "work", add_commit(home, "second", first))
+    second = add_commit(home, "second", first)
+    make_branch(home, "work", second)
+    make_branch(home, "merged", add_commit(home, "merge", second, first))
     create_tag(home, "v1", commit_id=first)
     with pytest.raises((NotFound, InvalidRequest)) as caught:
         resolve(home, text)
@@ -116,8 +121,81 @@ def test_an_ambiguous_abbreviation_is_refused(home: RepositoryContext) -> None:
     assert caught.value.kind == "ambiguous_reference"
     assert len(caught.value.facts["commits"]) == 2
     assert resolve(home, "c0ffee1a").commit_id == "c0ffee1" + "a" * 57
+    assert resolve(home, "c0ffee1" + "a" * 56).name == "c0ffee1" + "a" * 57
     with pytest.raises(NotFound):
         resolve(home, "c0ffe")
+
+
+@pytest.mark.parametrize("count", [2, 5, 6, 8])
+def test_an_ambiguous_abbreviation_shows_up_to_five_commits(home: RepositoryContext, count: int) -> None:
+    """Each with six characters more than were given; dots where there are more."""
+    commit = load_commit(home, load_branch(home, "main")[0].commit_id)
+    ids = ["c0ffee" + digit * 58 for digit in "0123456789"[:count]]
+    for id in ids:
+        home.key_value.set(home.keys.commit(id), encode_record(commit))
+    with pytest.raises(InvalidRequest) as caught:
+        resolve(home, "c0ffee")
+    shown = ", ".join("c0ffee" + digit * 6 for digit in "01234"[:count]) + (", ..." if count > 5 else "")
+    assert caught.value.message == (
+        f"Several commits of repository {home.name} begin with 'c0ffee': {shown}. Give more characters."
+    )
+    assert caught.value.facts["commits"] == ids[:5]
+
+
+@pytest.mark.parametrize(
+    ("branches", "tags", "says", "says_of_branch"),
+    [
+        ("", "", "It has the branch main.", "It has the branch main."),
+        ("one", "", "It has the branches main, one.", "It has the branches main, one."),
+        (
+            "a b c d",
+            "v1",
+            "It has the branches a, b, c, d, main and the tag v1.",
+            "It has the branches a, b, c, d, main.",
+        ),
+        (
+            "a b c d e",
+            "v1 v2",
+            "It has the branches a, b, c, d, e, ... and the tags v1, v2.",
+            "It has the branches a, b, c, d, e, ....",
+        ),
+        ("nothing-like", "", "Did you mean nothing-like?", "Did you mean nothing-like?"),
+        (
+            "nothing-like",
+            "nothing_like_it",
+            "Did you mean nothing-like or nothing_like_it?",
+            "Did you mean nothing-like?",
+        ),
+        ("", "nothing-like", "Did you mean nothing-like?", "It has the branch main."),
+    ],
+)
+def test_a_name_that_nothing_has_is_answered_with_names(
+    home: RepositoryContext, branches: str, tags: str, says: str, says_of_branch: str
+) -> None:
+    """With the nearest, or else with some that there are; for a branch only with branches."""
+    head = load_branch(home, "main")[0].commit_id
+    for name in branches.split():
+        create_branch(home, name, source="main")
+    for name in tags.split():
+        create_tag(home, name, commit_id=head)
+    with pytest.raises(NotFound) as caught:
+        resolve(home, "nothing-like-it")
+    sentence = f"Repository {home.name} has no branch, tag or commit 'nothing-like-it'. "
+    assert caught.value.message == sentence + says
+    with pytest.raises(NotFound) as caught:
+        load_branch(home, "nothing-like-it")
+    assert caught.value.message == f"Repository {home.name} has no branch 'nothing-like-it'. {says_of_branch}"
+
+
+def test_a_tag_in_place_of_a_branch_is_called_a_tag(home: RepositoryContext) -> None:
+    """The error of a verb that needs a branch says what the name is."""
+    create_tag(home, "v1", commit_id=load_branch(home, "main")[0].commit_id)
+    create_branch(home, "v11", source="main")
+    with pytest.raises(NotFound) as caught:
+        load_branch(home, "v1")
+    assert caught.value.message == (
+        f"Repository {home.name} has no branch 'v1'. That is a tag, and this needs a branch."
+    )
 
 
 def test_names_go_before_ids(home: RepositoryContext) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
 from lakebed.errors import Closed
 from lakebed.repo.staging.view import READ_LAYERS, View, at_reference
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
+from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.staging import BRANCH, StagedBranch
+
+R = TypeVar("R")
 
 
 def shown(view: View) -> dict[str, str]:
@@ -104,3 +112,45 @@ def test_a_single_read_opens_at_most_one_range() -> None:
         with branch.home.committed.count() as counts, branch.view() as view:
             view.get(path)
         assert counts.ranges_read <= ranges
+
+
+class CountedCalls(KeyValueWrapper):
+    """Counts calls by kind."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryKeyValue())
+        self.counts: Counter[str] = Counter()
+
+    def intercept(self, call: KeyValueCall, perform: Callable[[], R]) -> R:
+        """Make it, and count it."""
+        self.counts[call.kind] += 1
+        return perform()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "path", "single", "together"),
+    [
+        (1, "newest", 1, 0),
+        (1, "nowhere", 1, 0),
+        (2, "newest", 1, 0),
+        (2, "oldest", 2, 0),
+        (2, "nowhere", 2, 0),
+        (3, "newest", 0, 1),
+        (3, "nowhere", 0, 1),
+        (40, "oldest", 0, 1),
+    ],
+)
+def test_a_single_read_asks_two_tokens_one_by_one_and_more_at_once(
+    tokens: int, path: str, single: int, together: int
+) -> None:
+    """So a read costs two requests of the records at most, however many tokens are sealed."""
+    key_value = CountedCalls()
+    branch = StagedBranch({"head": "x"}, key_value=key_value)
+    branch.put("oldest", "x")
+    for _ in range(tokens - 1):
+        branch.seal()
+    branch.put("newest", "x")
+    with branch.view() as view:
+        key_value.counts.clear()
+        assert (view.get(path) is None) == (path == "nowhere")
+    assert (key_value.counts["snapshot get"], key_value.counts["snapshot get_many"]) == (single, together)

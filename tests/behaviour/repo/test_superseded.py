@@ -13,7 +13,7 @@ from lakebed.errors import Conflict, Corruption, LakebedError, NotFound
 from lakebed.repo.collect.collect import collect_garbage
 from lakebed.repo.heads.compact import compact_once
 from lakebed.repo.heads.write import delete, delete_prefix, stage, stage_if_absent
-from lakebed.repo.model.layout import DATA_FOLDER, RANGE_FOLDER
+from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.objects import data
@@ -292,6 +292,30 @@ def test_a_file_that_the_branch_needs_and_misses_is_still_corruption(lab: Lab) -
             with pytest.raises(Corruption) as caught:
                 verb()
             assert caught.value.kind == "missing_range"
+
+
+@pytest.mark.parametrize("folder", [RANGE_FOLDER, METARANGE_FOLDER])
+def test_a_young_file_of_a_replaced_state_that_is_missing_protects_everything(lab: Lab, folder: str) -> None:
+    """No collection has deleted it, so that it is damage: what it names is not known, and may be read still."""
+    hour = CollectionOptions(grace=timedelta(hours=1))
+    with open_context(lab.place) as home:
+        reset(home, "main")
+        uploaded(home, "a", b"garbage")
+        uploaded(home, "a", b"old")
+        lab.days(0.1)
+        before = {meta.path for meta in home.store.list(folder)}
+        compact_once(home, "main", force=True)
+        new = {meta.path for meta in home.store.list(folder)} - before
+        reset(home, "main")
+        lab.days(0.01)
+        home.store.delete(sorted(new))
+    with open_context(lab.place) as home:
+        report = collect_garbage(home, options=hour)
+        assert report.deleted_count == 0
+        assert "Nothing is deleted" in report.warnings[0]
+        lab.days(1)
+        assert collect_garbage(home, options=hour).warnings == ()
+        assert list(home.store.list(DATA_FOLDER)) == []
 
 
 def test_an_object_that_is_replaced_and_collected_while_it_is_opened_is_looked_up_again(lab: Lab) -> None:

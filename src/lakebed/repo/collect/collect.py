@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -39,7 +40,7 @@ from lakebed.lsm.file_id import file_id_at, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
-from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
+from lakebed.reclaim.sweep import Sweep, Sweeper, batches, report_of
 from lakebed.repo.collect.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, drop_named
 from lakebed.repo.model.layout import (
     DATA_FOLDER,
@@ -202,10 +203,8 @@ class _Collection:
         keys, key_value = self._context.keys, self._context.key_value
         for commit_id in self._marked:
             self._change_mark(commit_id, b"")
-        for first in range(0, len(self._gone), _WRITE_COUNT_MAX):
-            key_value.write(
-                deletes=[keys.commit(commit_id) for commit_id in self._gone[first : first + _WRITE_COUNT_MAX]]
-            )
+        for some in batches(self._gone, _WRITE_COUNT_MAX):
+            key_value.write(deletes=[keys.commit(commit_id) for commit_id in some])
 
     def _guard(self, judge: Callable[[], CollectionPlan]) -> CollectionPlan:
         """Plan with nothing to delete when something is unreadable."""
@@ -216,7 +215,7 @@ class _Collection:
 
     def _boundary(self, now_ms: int) -> str:
         raw = self._context.key_value.get(self._context.keys.boundary)
-        return max(file_id_at(max(0, now_ms - self._grace_ms)), "" if raw is None else raw.decode())
+        return max(file_id_at(now_ms - self._grace_ms), "" if raw is None else raw.decode())
 
     def _raise_boundary(self, wanted: str) -> str:
         """Raise the boundary; concurrent collections never lower it."""
@@ -247,19 +246,11 @@ class _Collection:
         return _Listed(pa.Table.from_batches(self._objects(boundary), schema=LISTED_SCHEMA), tuple(files), boundary)
 
     def _objects(self, boundary: str) -> Iterator[pa.RecordBatch]:
-        ulids: list[str] = []
-        sizes: list[int] = []
-        for meta in self._context.store.list(DATA_FOLDER):
-            ulid = meta.path[len(DATA_FOLDER) + 1 :]
-            if ulid >= boundary:
-                break  # names are in the order of their times
-            if is_file_id(ulid) and ulid >= self._since:
-                ulids.append(ulid)
-                sizes.append(meta.size_bytes)
-            if len(ulids) == _LISTED_COUNT:
-                yield _object_batch(ulids, sizes)
-                ulids, sizes = [], []
-        yield _object_batch(ulids, sizes)
+        named = ((meta.path.removeprefix(f"{DATA_FOLDER}/"), meta) for meta in self._context.store.list(DATA_FOLDER))
+        older = takewhile(lambda pair: pair[0] < boundary, named)  # names are in the order of their times
+        for some in batches((pair for pair in older if is_file_id(pair[0]) and pair[0] >= self._since), _LISTED_COUNT):
+            ulids, sizes = [ulid for ulid, _ in some], [meta.size_bytes for _, meta in some]
+            yield pa.RecordBatch.from_arrays([pa.array(ulids), pa.array(sizes, pa.int64())], schema=LISTED_SCHEMA)
 
     def _judge(self, listed: _Listed, *, now_ms: int) -> CollectionPlan:
         context = self._context
@@ -286,8 +277,7 @@ class _Collection:
     def _write_marks(self) -> None:
         """Ours, also over those of a collection that died, or that runs too."""
         keys, key_value = self._context.keys, self._context.key_value
-        for first in range(0, len(self._marked), _WRITE_COUNT_MAX):
-            some = self._marked[first : first + _WRITE_COUNT_MAX]
+        for some in batches(self._marked, _WRITE_COUNT_MAX):
             key_value.write([(keys.expired(commit_id), self._run_id) for commit_id in some])
 
     def _change_mark(self, commit_id: str, value: bytes | None) -> None:
@@ -352,10 +342,6 @@ def _why_garbage(path: str) -> str:
 
 def _is_older(ulid: str, boundary: str) -> bool:
     return is_file_id(ulid) and ulid < boundary
-
-
-def _object_batch(ulids: list[str], sizes: list[int]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(ulids, pa.string()), pa.array(sizes, pa.int64())], schema=LISTED_SCHEMA)
 
 
 def _read_staged(context: RepositoryContext, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:

@@ -97,7 +97,7 @@ def _tokens_with_rows(context: RepositoryContext, snapshot: KeyValueSnapshot) ->
         first = next(iter(snapshot.scan(begin, end)), None)
         if first is None:
             return
-        token = first[0][len(start) : len(start) + FILE_ID_CHARACTERS].decode(errors="replace")
+        token = first[0].removeprefix(start)[:FILE_ID_CHARACTERS].decode(errors="replace")
         if is_file_id(token):
             yield token
             begin = prefix_range(context.keys.token(token))[1]

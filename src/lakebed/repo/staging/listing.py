@@ -183,7 +183,7 @@ def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Liste
         kept[row:past] = False
         commons.append((row, common))
         inside = past - row
-        hit = bisect_left(hits, past, hit + 1)
+        hit = bisect_left(hits, past)
         row = past
     entries = iter(lines_of(chunk.filter(pa.array(kept))) if kept.any() else ())
     lines: list[Listed] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from lakebed.errors import Unavailable
@@ -11,8 +13,10 @@ from lakebed.fleet.control.reconciler import UNFINISHED_COUNT_MAX
 from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.model import Policy
 from lakebed.fleet.ports import TimelineChange
-from worlds.fleet_control import World
+from worlds.fleet_control import CountedKeyValue, World
 from worlds.fleet_in_process import FleetInProcess
+from worlds.key_value_wrapper import KeyValueCall
+from worlds.memory_key_value import MemoryKeyValue
 
 
 def test_a_silent_node_is_replaced_and_told_when_it_answers() -> None:
@@ -202,6 +206,9 @@ def test_a_record_is_bounded_where_a_node_never_acknowledges() -> None:
     node.broken.add("t")
     world.wait(UNFINISHED_COUNT_MAX)
     assert len(world.control.tenant("t").transactions) == UNFINISHED_COUNT_MAX
+    world.ledger.change("t", lambda record: machine.attach(record, node.record(), now_ms=0))  # as an operator may
+    world.wait(5)
+    assert len(world.control.tenant("t").transactions) == UNFINISHED_COUNT_MAX + 1
     for transaction in world.control.tenant("t").transactions[:-1]:
         node.ack("t", transaction.id, transaction.generation)
     last = world.control.tenant("t").next_txn
@@ -277,3 +284,72 @@ def test_what_a_control_plane_that_hangs_did_not_say_is_said_by_another(verb: st
     world.control.route(tenant)
     world.wait(35 if verb == "set policy" else 0.5)
     assert not untold()
+
+
+def test_a_node_that_starts_again_disturbs_no_other() -> None:
+    """It is told what it has; the others have been told, and hear nothing, also when clients ask for their tenants."""
+    world = World()
+    world.add("a", "b", "c")
+    for number in range(6):
+        world.control.create_tenant(f"t{number}")
+    world.wait(1)
+    for node in world.nodes.values():
+        node.calls.clear()
+    world.nodes["b"].restart()
+    for number in range(6):
+        world.control.route(f"t{number}")
+    world.wait(1)
+    assert {name for name, node in world.nodes.items() if node.calls} <= {"b"}
+    assert sorted(len(node.held) for node in world.nodes.values()) == [2, 2, 2]
+
+
+def test_tenants_that_could_not_be_attached_count_for_no_node() -> None:
+    """The ledger did not answer: what was promised to a node is taken back, and the next tenants are spread evenly."""
+    key_value = CountedKeyValue(MemoryKeyValue())
+    world = World(key_value=key_value)
+    world.add("a", "b")
+    world.wait(0.5)
+    for node in world.nodes.values():
+        node.is_down = True
+    for number in range(5):
+        world.control.create_tenant(f"t{number}")
+    for tenant in world.control.tenants():
+        world.ledger.change(tenant.tenant, lambda record: machine.detach(record, record.preferred or "", now_ms=0))
+    world.start()
+    for node in world.nodes.values():
+        node.is_down = False
+        node.restart()
+    before = {status.node: status.tenant_count for status in world.control.nodes()}
+    world.control.scan_once()
+    key_value.happens, key_value.lost_at = False, None
+    key_value.calls.clear()
+
+    def lose(call: KeyValueCall, perform: Callable[[], object]) -> object:
+        if call.changes:
+            raise Unavailable("no answer")
+        return perform()
+
+    answer, key_value.intercept = key_value.intercept, lose  # type: ignore[method-assign, assignment]
+    world.control.attend_once()
+    assert {status.node: status.tenant_count for status in world.control.nodes()} == before
+    key_value.intercept = answer  # type: ignore[method-assign]
+    world.wait(1)
+    assert sorted(len(node.held) for node in world.nodes.values()) == [2, 3]
+
+
+def test_a_commit_is_one_write_and_no_work_for_a_round() -> None:
+    """Of a tenant on one node: no node is to be told of it."""
+    key_value = CountedKeyValue(MemoryKeyValue())
+    world = World(key_value=key_value)
+    world.add("a", "b")
+    world.control.create_tenant("t")
+    world.wait(1)
+    node = world.node_of("t")
+    node.commit("t")
+    world.wait(3)
+    key_value.calls.clear()
+    assert node.commit("t").verdict == "granted"
+    assert [call.kind for call in key_value.calls if call.changes] == ["write"]
+    key_value.calls.clear()
+    world.control.attend_once()
+    assert key_value.calls == []

@@ -99,6 +99,32 @@ def test_a_target_that_does_not_come_near_gets_help_and_is_given_up(set_s: int) 
     assert [event.kind for _, event in world.control.events()] == ["relocation_given_up"]
 
 
+@pytest.mark.parametrize("source_commits", [False, True])
+def test_a_target_that_has_nothing_to_commit_takes_over(source_commits: bool) -> None:
+    """It has what the last committed transaction has; not when the source has committed once more meanwhile."""
+    world = fleet()
+    source, target = pair(world)
+    source.commit("t", lsn=10)
+    before = source.held["t"].base
+    commits = iter([source_commits])
+    world.control.set_policy("t", Policy(relocation_wait_max_ms=0))
+
+    def checkpoint(tenant: str) -> int:
+        if next(commits, False):
+            assert source.commit("t", lsn=11).verdict == "granted"
+        return 0
+
+    target.checkpoint = checkpoint  # type: ignore[method-assign]
+    world.control.migrate("t", target.name)
+    world.control.reconcile_once()
+    world.control.relocate_once()
+    assert (world.node_of("t") is target) is not source_commits
+    assert world.control.tenant("t").committed == before + source_commits
+    world.wait(2)
+    assert world.node_of("t") is target
+    assert target.commit("t", lsn=12).verdict == "granted"
+
+
 @pytest.mark.parametrize("who", ["source", "target"])
 @pytest.mark.parametrize("has_moved", [False, True])
 def test_one_of_both_dies_on_the_way(who: str, has_moved: bool) -> None:
