@@ -207,7 +207,9 @@ def test_a_record_is_bounded_where_a_node_never_acknowledges() -> None:
     world.wait(UNFINISHED_COUNT_MAX)
     assert len(world.control.tenant("t").transactions) == UNFINISHED_COUNT_MAX
     world.ledger.change("t", lambda record: machine.attach(record, node.record(), now_ms=0))  # as an operator may
+    world.control.route("t")
     world.wait(5)
+    assert node.held["t"].generation == UNFINISHED_COUNT_MAX + 1
     assert len(world.control.tenant("t").transactions) == UNFINISHED_COUNT_MAX + 1
     for transaction in world.control.tenant("t").transactions[:-1]:
         node.ack("t", transaction.id, transaction.generation)
@@ -319,10 +321,10 @@ def test_tenants_that_could_not_be_attached_count_for_no_node() -> None:
     for node in world.nodes.values():
         node.is_down = False
         node.restart()
+    for number in range(8):
+        world.control.create_tenant(f"u{number}")
     before = {status.node: status.tenant_count for status in world.control.nodes()}
     world.control.scan_once()
-    key_value.happens, key_value.lost_at = False, None
-    key_value.calls.clear()
 
     def lose(call: KeyValueCall, perform: Callable[[], object]) -> object:
         if call.changes:
@@ -331,25 +333,8 @@ def test_tenants_that_could_not_be_attached_count_for_no_node() -> None:
 
     answer, key_value.intercept = key_value.intercept, lose  # type: ignore[method-assign, assignment]
     world.control.attend_once()
+    assert world.control.route("t0").node is None
     assert {status.node: status.tenant_count for status in world.control.nodes()} == before
     key_value.intercept = answer  # type: ignore[method-assign]
     world.wait(1)
-    assert sorted(len(node.held) for node in world.nodes.values()) == [2, 3]
-
-
-def test_a_commit_is_one_write_and_no_work_for_a_round() -> None:
-    """Of a tenant on one node: no node is to be told of it."""
-    key_value = CountedKeyValue(MemoryKeyValue())
-    world = World(key_value=key_value)
-    world.add("a", "b")
-    world.control.create_tenant("t")
-    world.wait(1)
-    node = world.node_of("t")
-    node.commit("t")
-    world.wait(3)
-    key_value.calls.clear()
-    assert node.commit("t").verdict == "granted"
-    assert [call.kind for call in key_value.calls if call.changes] == ["write"]
-    key_value.calls.clear()
-    world.control.attend_once()
-    assert key_value.calls == []
+    assert sorted(len(node.held) for node in world.nodes.values()) == [6, 7]
