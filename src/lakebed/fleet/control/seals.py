@@ -75,6 +75,7 @@ class Seals:
         except NotFound:  # it has been removed since
             return
         except Unavailable as error:
+            self._due.setdefault(tenant, self._context.now_s())  # also when the caller does not ask again
             raise OutcomeUnknown(
                 f"{what} is decided, and the log does not answer yet, so clients may still write as before: ask again. "
                 f"{error.message}",
