@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from math import ceil
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ from lakebed.lsm.format import (
 )
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Row, RowsDecide
-from lakebed.lsm.page import BadPageError, add_pairs, find_among_all, find_rows, find_value, rows_of_page
+from lakebed.lsm.page import BadPageError, add_pairs, find_among_all, find_rows, find_value, find_values, rows_of_page
 from lakebed.lsm.short_scan import Newest, Source, put_rows
 from lakebed.objects.port import ObjectStore
 
@@ -54,6 +54,12 @@ _FEW_IN_BLOCK: Final = 4
 
 _MANY_OF_PAGE: Final = 6
 """So many keys of a page on average are looked for among all that it has: that is one call a page."""
+
+_FULL_CALL_COUNT: Final = 8
+"""After so many calls of which nearly all keys were in a file, its filter is no longer asked of many keys."""
+
+_FEW_ABSENT: Final = 16
+"""Nearly all keys are here when at most one in so many is not."""
 
 _TAIL: Final = -1
 """The tail's number in the cache, where blocks count from 0."""
@@ -88,6 +94,7 @@ class FileReader:
         "_cache",
         "_ceiling",
         "_entries",
+        "_full_call_count",
         "_name",
         "_path",
         "_store",
@@ -110,6 +117,8 @@ class FileReader:
         self._entries = cache.entries
         self.tail_key = (self._name, _TAIL)
         """Of the open file in `BlockCache.entries`."""
+        self._full_call_count = 0
+        """Calls of many keys in a row of which nearly all were here; a lost one does no harm."""
 
     @property
     def path(self) -> str:
@@ -295,9 +304,23 @@ class FileReader:
         return rows_by_key
 
     def select(self, batch: KeyBatch) -> KeyBatch:
-        """Those of the keys that the filter lets pass: no other is here. Opens the file. Raises as `tail`."""
-        places = self.tail().filter.select(batch.hashes)
-        return batch if len(places) == len(batch.keys) else KeyBatch(list(map(batch.keys.__getitem__, places.tolist())))
+        """Those of the keys that the filter lets pass: no other is here. Opens the file. Raises as `tail`.
+
+        Where nearly all keys of the last calls were in a mapped file, all are given: to look for a few in vain takes
+        less time than to ask for each.
+        """
+        tail = self.tail()
+        if self._full_call_count >= _FULL_CALL_COUNT and len(batch) >= _FEW_KEYS and tail.mapped and tail.pages:
+            return batch
+        places = tail.filter.select(batch.hashes)
+        self._full_call_count += 1
+        self._note_absent(len(batch) - len(places), len(batch))
+        return batch if len(places) == len(batch) else KeyBatch(list(map(batch.keys.__getitem__, places.tolist())))
+
+    def _note_absent(self, absent_count: int, count: int) -> None:
+        """Note of how many keys of a call some were not here."""
+        if _FEW_ABSENT * absent_count > count:
+            self._full_call_count = 0
 
     def find_neighbours(self, keys: Sequence[bytes], *, sequence: int | None, values: dict[bytes, bytes]) -> bool:
         """Add the values of keys that lie in a few pages of a mapped file, for which all rows of these are taken.
@@ -373,7 +396,10 @@ class FileReader:
                 elif value is not None and values is not None:
                     values[key] = value
         else:
+            former_count = len(rows_by_key) + len(values or ())
             self._find_in_pages(tail, pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
+            found_count = len(rows_by_key) + len(values or ()) - former_count
+            self._note_absent(len(likely) - found_count, len(likely))
 
     def _find_in_blocks(
         self,
@@ -434,6 +460,46 @@ class FileReader:
             if not len(batch):
                 return
         numbers = pages.find_each(tail, batch)
+        group, places = _distinct(numbers)
+        entries = pages.table.take(group, mode="clip")
+        cached = self._cache.numbers_of(self._name)
+        if (
+            group[0] < 0
+            or self._wants_block(tail)
+            or np.count_nonzero(entries["flags"] & CONTINUES)
+            or not cached.isdisjoint(entries["block"].tolist())
+        ):
+            batch, numbers = self._find_otherwise(
+                tail, pages, batch, numbers, cached=cached, sequence=sequence, rows_by_key=rows_by_key, values=values
+            )
+            if not len(batch):
+                return
+            group, places = _distinct(numbers)
+        for some, part, ranks in _page_groups(pages, batch, group, places, ahead_bytes=AHEAD_BYTES_DEFAULT):
+            self._find_in_group(
+                tail, pages, part, some, places=ranks, sequence=sequence, rows_by_key=rows_by_key, values=values
+            )
+
+    def _find_otherwise(
+        self,
+        tail: Tail,
+        pages: Pages,
+        batch: KeyBatch,
+        numbers: npt.NDArray[np.int64],
+        *,
+        cached: Set[int],
+        sequence: int | None,
+        rows_by_key: dict[bytes, list[Row]],
+        values: dict[bytes, bytes] | None,
+    ) -> tuple[KeyBatch, npt.NDArray[np.int64]]:
+        """Add what blocks have of keys whose rows begin in the block before, or whose blocks are cached or fit in.
+
+        Args:
+            numbers: of each key which page may have it; -1: none.
+
+        Returns:
+            The keys that are left for single pages, and the numbers of these.
+        """
         if np.count_nonzero(numbers < 0):
             batch, numbers = batch.select((numbers >= 0).nonzero()[0]), numbers[numbers >= 0]
         entries = pages.table.take(numbers)
@@ -444,18 +510,12 @@ class FileReader:
                     rows_by_key[key] = rows
             batch = batch.select((continues == 0).nonzero()[0])
             numbers, blocks = numbers[continues == 0], blocks[continues == 0]
-            if not len(batch):
-                return
-        cached = self._cache.numbers_of(self._name)
-        if self._wants_block(tail) or not cached.isdisjoint(blocks.tolist()):
+        if len(batch) and (self._wants_block(tail) or not cached.isdisjoint(blocks.tolist())):
             by_block, left = self._choose_blocks(tail, blocks, cached=cached)
             batches = {number: batch.select(places) for number, places in by_block.items()}
             self._find_in_blocks(tail, batches, sequence=sequence, rows_by_key=rows_by_key, values=values)
             batch, numbers = batch.select(left), numbers.take(left)
-        for some, group, places in _page_groups(pages, batch, numbers, ahead_bytes=AHEAD_BYTES_DEFAULT):
-            self._find_in_group(
-                tail, pages, group, some, places=places, sequence=sequence, rows_by_key=rows_by_key, values=values
-            )
+        return batch, numbers
 
     def _choose_blocks(
         self, tail: Tail, blocks: npt.NDArray[np.uint32], *, cached: Set[int]
@@ -515,17 +575,22 @@ class FileReader:
             if tail.mapped is None
             else decode_pages(tail, group, None, path=self._path)
         )
+        if sequence is not None and self.meta.max_sequence <= sequence:
+            sequence = None
         place = 0
         try:
             if (
                 values is not None
                 and len(batch) >= _MANY_OF_PAGE * len(group)
-                and (sequence is None or self.meta.max_sequence <= sequence)
+                and sequence is None
                 and np.count_nonzero(pages.table.take(group)["flags"] & PLAIN) == len(group)
             ):
                 find_among_all(bodies, batch.keys, values)
                 return
-            for key, place in zip(batch.keys, places.tolist(), strict=True):
+            pairs: Iterable[tuple[bytes, int]] = zip(batch.keys, places.tolist(), strict=True)
+            if values is not None and sequence is None:
+                pairs = find_values(bodies, batch.keys, places.tolist(), values)
+            for key, place in pairs:
                 value = find_value(bodies[place], key, sequence=sequence) if values is not None else ROWS_DECIDE
                 if value is ROWS_DECIDE:
                     rows, unfinished = find_rows(bodies[place], key, sequence=sequence)
@@ -920,26 +985,34 @@ def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence
         start = end
 
 
+def _distinct(numbers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The distinct of some numbers, at least one, ascending; and of each number its place among them."""
+    order = numbers.argsort()
+    ordered = numbers.take(order)
+    is_first = np.empty(len(numbers), bool)
+    is_first[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    places = np.empty(len(numbers), np.int64)
+    places[order] = is_first.cumsum() - 1
+    return ordered[is_first], places
+
+
 def _page_groups(
-    pages: Pages, batch: KeyBatch, numbers: npt.NDArray[np.int64], *, ahead_bytes: int
+    pages: Pages,
+    batch: KeyBatch,
+    group: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64],
+    *,
+    ahead_bytes: int,
 ) -> Iterator[tuple[KeyBatch, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Keys with the ascending numbers of their pages, as many at once as have `ahead_bytes`.
+    """Pages, ascending, as many at once as have `ahead_bytes`, with their keys.
 
     Args:
-        numbers: of the pages in which the keys may be.
+        places: of each key which of the pages.
 
     Yields:
         Keys, the pages, and of each key which of these pages.
     """
-    if not len(batch):
-        return
-    order = numbers.argsort()
-    ordered = numbers.take(order)
-    is_first = np.ones(len(batch), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-    group = ordered[is_first]
-    places = np.empty(len(batch), np.int64)
-    places[order] = is_first.cumsum() - 1
     if len(group) * pages.raw_length_max <= ahead_bytes:
         yield batch, group, places
         return

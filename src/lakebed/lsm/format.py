@@ -676,7 +676,7 @@ def decode_pages(
     codecs = set(entries["codec"].tolist())
     if sums == checksums and len(codecs) == 1:
         with suppress(KeyError, pa.ArrowException, OSError):
-            return list(map(bytes, unpack_each(pieces, entries["raw_length"].tolist(), codec=codecs.pop())))
+            return unpack_each(pieces, entries["raw_length"].tolist(), codec=codecs.pop())
     # Each by itself says which of them is wrong.
     return [decode_page(tail, int(page), piece, path=path) for page, piece in zip(numbers, pieces, strict=True)]
 

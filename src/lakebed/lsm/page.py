@@ -168,12 +168,10 @@ def unpack_pages(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, co
         code = _frame_code(max(raw_lengths))
         if code is not None and list(map(len, pieces)) != raw_lengths:
             return _unpack_as_frame(pieces, raw_lengths, code=code)
-    return b"".join(unpack_each(pieces, raw_lengths, codec=codec))
+    return b"".join(pieces if codec == NOT_COMPRESSED else unpack_each(pieces, raw_lengths, codec=codec))
 
 
-def unpack_each(
-    pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, codec: int
-) -> Sequence[bytes | memoryview]:
+def unpack_each(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, codec: int) -> list[bytes]:
     """Each of some pages as it was before compression.
 
     Args:
@@ -185,10 +183,10 @@ def unpack_each(
         OSError, pa.ArrowException: they cannot be decompressed.
     """
     if codec == NOT_COMPRESSED:
-        return pieces
+        return list(map(bytes, pieces))
     unpack = CODECS[codec].decompress
     return [
-        piece if len(piece) == size else unpack(piece, size, asbytes=True)
+        bytes(piece) if len(piece) == size else unpack(piece, size, asbytes=True)
         for piece, size in zip(pieces, raw_lengths, strict=True)
     ]
 
@@ -248,6 +246,45 @@ def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes
     if not value_start <= value_end <= value_bytes:
         raise BadPageError
     return page[values_at + value_start : values_at + value_end]
+
+
+def find_values(
+    pages: Sequence[bytes], keys: Sequence[bytes], places: Sequence[int], values: dict[bytes, bytes]
+) -> list[tuple[bytes, int]]:
+    """`find_value` of many keys, each in one of some pages.
+
+    Args:
+        keys: none is empty.
+        places: of each key in which of the pages it may be.
+        values: receives the values.
+
+    Returns:
+        The keys that are left, with their places: rows have to tell, or the page contradicts itself.
+    Cost: about 1.2 us a key; a call to `find_value` for each would add a tenth.
+    """
+    left: list[tuple[bytes, int]] = []
+    for key, place in zip(keys, places, strict=True):
+        page = pages[place]
+        flags, count, key_bytes, value_bytes = _read_head(page)
+        keys_at = PAGE_HEADER_BYTES + 8 * count
+        values_at = keys_at + key_bytes
+        if flags or values_at + value_bytes != len(page):
+            left.append((key, place))
+            continue
+        found = page.find(key, keys_at, values_at) - keys_at
+        if found < 0:
+            continue
+        row = found * count // key_bytes  # as in `find_value`
+        if row + 1 < count:
+            start, value_start, _, end, value_end = _read_two(page, PAGE_HEADER_BYTES + 8 * row)
+        else:
+            start, value_start, _ = _read_narrow(page, PAGE_HEADER_BYTES + 8 * row)
+            end, value_end = key_bytes, value_bytes
+        if start == found and end - start == len(key) and value_start <= value_end <= value_bytes:
+            values[key] = page[values_at + value_start : values_at + value_end]
+        else:
+            left.append((key, place))
+    return left
 
 
 def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:

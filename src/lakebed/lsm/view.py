@@ -400,6 +400,9 @@ class View:
                 wanted = sorted(wanted)
                 break
         batch = KeyBatch(wanted)
+        cached_rows = self._cached_rows
+        if asks_cache and cached_rows is not None and cached_rows[0].is_passed_by():
+            asks_cache, cached_rows = False, None
         for level in levels:
             # Rows are needed where some were found above: there they are operands.
             needs_rows = bool(by_key) and not by_key.keys().isdisjoint(wanted)
@@ -417,13 +420,12 @@ class View:
                 if asks_cache and (cached := self._values_in_cache(likely.keys, by_key)):
                     values |= cached
                     likely = likely.select(np.flatnonzero([key not in cached for key in likely.keys]))
-                settled: dict[bytes, bytes] = {}
+                settled = values if cached_rows is None else {}
                 reader.find_many(likely, sequence=sequence, rows_by_key=rows, values=None if needs_rows else settled)
-                if settled:
+                if settled and cached_rows is not None:
                     values |= settled
-                    if self._cached_rows is not None:
-                        cache, generation = self._cached_rows
-                        cache.put_each(settled, generation=generation)
+                    cache, generation = cached_rows
+                    cache.put_each(settled, generation=generation)
             if level is levels[-1]:
                 _still_wanted((), rows, by_key)
                 return

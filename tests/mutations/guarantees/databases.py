@@ -223,6 +223,16 @@ GUARANTEES = [
         "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
     ),
     Guarantee(
+        "Many keys that are asked of an older moment are not answered with newer rows of their pages.",
+        always(file_reader.FileReader._find_in_group, lambda it: it.max_sequence),
+        "unit/lsm/test_page.py::test_many_keys_of_an_older_moment",
+    ),
+    Guarantee(
+        "A key of many is not found in a row that has more than its bytes.",
+        always(page.find_values, lambda it: it.start),
+        "unit/lsm/test_page.py::test_the_value_of_a_key_alone",
+    ),
+    Guarantee(
         "Neighbouring keys that are asked of an older moment are not answered with newer rows of their pages.",
         never(file_reader.FileReader.find_neighbours, lambda it: it.max_sequence),
         "unit/lsm/test_page.py::test_neighbours_of_a_mapped_file",

@@ -189,6 +189,26 @@ def test_rows_that_are_read_together_are_kept_as_single_ones() -> None:
     assert nothing.size_bytes == 0
 
 
+def test_many_keys_pass_by_a_cache_that_has_few_of_them() -> None:
+    """While half of it is taken: one call in eight asks it, and where that has many keys all do again."""
+    cache = RowCache(20 * KIB)
+    kept = [b"kept %03d" % number for number in range(30)]
+    others = [b"other %03d" % number for number in range(100)]
+    for _ in range(9):
+        cache.get_many(others)
+    assert not cache.is_passed_by(), "a cache with room is not passed by"
+    cache.put_each(dict.fromkeys(kept, b"v" * 200), generation=0)
+    answers = []
+    for _ in range(64):
+        answers.append(cache.is_passed_by())
+        if not answers[-1]:
+            cache.get_many(others)
+    assert 7 <= answers.count(False) <= 10
+    assert cache.get_many(others[:5]) == {}, "what says nothing of many keys"
+    assert cache.get_many(kept).keys() == set(kept)
+    assert not any(cache.is_passed_by() for _ in range(8))
+
+
 def test_rows_go_one_by_one_where_room_is_needed() -> None:
     """A cache of rows that was full stays so, whatever is read next, and of what is not read again the oldest goes."""
     cache = RowCache(20 * KIB)

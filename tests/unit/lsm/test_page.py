@@ -28,6 +28,7 @@ from lakebed.lsm.page import (
     find_among_all,
     find_rows,
     find_value,
+    find_values,
 )
 from lakebed.lsm.row_merge import rows_of_batch
 from lakebed.lsm.short_scan import Newest
@@ -120,6 +121,13 @@ def test_the_value_of_a_key_alone() -> None:
             rows = [row for row in pages[place] if row.key == key and (sequence is None or row.sequence <= sequence)]
             assert value is ROWS_DECIDE or value == (rows[0].value if rows else None)
             assert value is not ROWS_DECIDE or place > 1 or sequence is not None or not rows
+    values: dict[bytes, bytes] = {}
+    for some in (asked, asked[::-1], asked[:1]):
+        left = find_values(contents, [key for key, _ in some], [place for _, place in some], values)
+        assert {place for key, place in left if find_value(contents[place], key) is not ROWS_DECIDE} <= {4}
+        assert values.items() <= {row.key: row.value for rows in pages for row in rows}.items()
+        for key, place in set(some) - set(left):
+            assert find_value(contents[place], key) == values.get(key)
     for place in (0, 3, 4):
         for page in (contents[place], memoryview(contents[place])):
             pairs: tuple[list[bytes], list[bytes]] = ([], [])
@@ -153,6 +161,8 @@ def test_a_page_that_contradicts_itself() -> None:
         bad[at] = byte
         with pytest.raises(BadPageError):
             find_value(bytes(bad), key)
+        assert find_values([page, bytes(bad)], [key, key], [0, 1], {}) == [(key, 1)]
+    assert find_values([page + b"!"], [b"a"], [0], {}) == [(b"a", 0)]
 
 
 ROWS = [put(b"%06d" % number, number, b"value %d" % number * 3) for number in range(6000)]
@@ -237,6 +247,32 @@ def test_keys_of_a_mapped_file(tmp_path: Path, has_space: bool) -> None:
             assert (rows, values) == ({}, {row.key: row.value for row in some})
             assert reader.get_many(keys, hashes=hash_keys(keys)) == {row.key: [row] for row in some}
     assert reader.get_many(absent, hashes=hash_keys(absent)) == {}
+
+
+def test_many_keys_of_an_older_moment(tmp_path: Path) -> None:
+    """Of a mapped file, rows that are newer than what is asked for are passed over, far apart as well as near."""
+    reader = full_reader(store := open_store(str(tmp_path)), written(store))
+    for some in (ROWS[::60], ROWS[2900:3100]):
+        values: dict[bytes, bytes] = {}
+        rows: dict[bytes, list[Row]] = {}
+        reader.find_many(KeyBatch([row.key for row in some]), sequence=3000, rows_by_key=rows, values=values)
+        assert values | {key: row.value for key, (row,) in rows.items()} == {
+            row.key: row.value for row in some if row.sequence <= 3000
+        }
+
+
+def test_a_filter_is_not_asked_while_nearly_all_keys_are_here(tmp_path: Path) -> None:
+    """Of a mapped file; absent keys read as such then, and make it be asked again. By requests it is asked always."""
+    store = open_store(str(tmp_path))
+    here, absent = [row.key for row in ROWS[::90]], [row.key + b"x" for row in ROWS[::90]]
+    for url in (str(tmp_path), f"memory://{uuid.uuid4().hex}"):
+        store = open_store(url)
+        reader = full_reader(store, written(store))
+        for _ in range(9):
+            assert reader.get_many(here, hashes=hash_keys(here)).keys() == set(here)
+        assert (len(reader.select(KeyBatch(absent))) == len(absent)) == (url == str(tmp_path))
+        assert reader.get_many(absent, hashes=hash_keys(absent)) == {}
+        assert len(reader.select(KeyBatch(absent))) < len(absent) // 4
 
 
 def test_neighbours_of_a_mapped_file(tmp_path: Path) -> None:

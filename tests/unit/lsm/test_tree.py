@@ -596,6 +596,50 @@ def test_many_keys_read_as_a_dictionary(tmp_path: Path, seed: int) -> None:
         world.clock.advance(chance.random())
 
 
+@pytest.mark.parametrize("row_cache_bytes", [0, 40 << 10])
+def test_many_keys_of_every_kind_of_row(tmp_path: Path, row_cache_bytes: int) -> None:
+    """In any order, some twice, of mapped files in several levels and a memtable: each reads as it does alone."""
+    rng = random.Random(7)
+    options = Options(l0_compaction_count=9, row_cache_bytes=row_cache_bytes)
+    cache = BlockCache(1 << 20)
+    cache.put("another", 0, b"", size_bytes=int(0.92 * cache.bytes_max))  # so that pages are read, and not blocks
+    world = World(options, operator="append", url=str(tmp_path), cache=cache)
+    asked = [b"%d" % number * (1 if number % 9 else 1 + number) for number in range(160)]
+    assert max(map(len, asked)) > 300
+    asked.append(b"long" * 2_000)
+    model: dict[bytes, bytes] = {}
+    for step in range(6):
+        for number, key in enumerate(asked):
+            if step and rng.random() < 0.7:
+                continue
+            value = rng.choice([b"", b"v%d" % step, bytes(rng.randrange(90)), b"page" * 1_500])
+            match (number + step) % 8 if step else 0:
+                case 1:
+                    world.delete(key)
+                    model.pop(key, None)
+                case 2:
+                    world.merge(key, b"+")
+                    model[key] = model.get(key, b"") + b"+"
+                case 3:
+                    world.put(key, value, world.clock.now_ms() + 1_000)
+                    model.pop(key, None)  # it ends before it is read
+                case _:
+                    world.put(key, value)
+                    model[key] = value
+        world.clock.advance(2.0)
+        if step < 5:
+            world.flush()
+        if step in (0, 3):
+            world.tree.compact_full()
+        for count_of_keys in (20, len(asked), *(40,) * 9):
+            keys = [*rng.sample(asked, count_of_keys), *rng.choices(asked, k=5)]
+            if step % 2:
+                keys += [key + b"!" for key in keys[::9]]
+            expected = list(map(model.get, keys))
+            assert world.tree.view().get_many(keys) == expected
+            assert list(map(world.tree.latest, keys)) == expected
+
+
 @pytest.mark.parametrize("step", ["before compacted", "after compacted"])
 def test_a_compaction_whose_publication_failed_changes_nothing(step: str) -> None:
     """Publishing fails, or its reply is lost: reads go on, the job is ended, and the next try succeeds."""
