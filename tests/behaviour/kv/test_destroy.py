@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, Fenced, InvalidRequest, NotFound
+from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint, refresh_checkpoint
 from lakebed.kv.clone import create_clone
 from lakebed.kv.collect import collect_once
@@ -172,6 +173,8 @@ def test_a_new_database_on_the_path_is_new_and_numbers_go_on(databases: FaultyDa
     fill(databases, "db")
     destroy(databases.place("db"), soft=False)
     tombstone = databases.newest("db")
+    with pytest.raises(InvalidRequest, match="was destroyed"):
+        DatabaseAdmin(databases.place("db")).open()
     with databases.open_after_destroy("db") as db:
         assert dict(db.scan()) == {}
         db.put(b"new", b"1")

@@ -625,3 +625,15 @@ def test_rows_are_due_in_the_log_after_its_interval_and_at_once_when_many_wait(
     assert writer.log_due_s == pytest.approx(50.1)
     writer.has_background = False
     assert all(database.get(b"%d" % number) == bytes(200) for number in range(30))
+
+
+def test_the_compactors_files_are_looked_for_after_the_interval(
+    place: DatabaseLocation, clock: ManualClock, open_at: Callable[..., Database]
+) -> None:
+    """Counted from the last look, or from the opening."""
+    clock.advance(50.0)
+    threads = open_at(place, manifest_poll_interval_ms=20_000)._threads
+    assert threads._poll_due(clock.monotonic_s()) == 70.0
+    clock.advance(25.0)
+    threads._poll()
+    assert threads._poll_due(clock.monotonic_s()) == 95.0
