@@ -228,6 +228,7 @@ def test_who_slept_through_too_many_collections_is_told() -> None:
         (["schema/schema-0"], "table", "it is a table"),
         (["lakebed.json"], "lake", "it is a lake"),
         (["default.db/t/schema/schema-0"], "lake", "it is a lake"),
+        (["a.txt"], "other", r"holds a.txt\. "),
         (["a.txt", "b.txt", "c.txt"], "other", r"holds a.txt, b.txt, c.txt\. "),
         (["a.txt", "b.txt", "c.txt", "d.txt"], "other", "holds a.txt, b.txt, c.txt and more"),
     ],
