@@ -526,3 +526,24 @@ def test_there_is_nothing_to_compact(step: str) -> None:
     assert isinstance(caught.value, LakebedError)
     assert caught.value.kind == ("invalid_db_state" if step == "destroyed" else "database_not_found")
     assert {meta.path for meta in world.inner.list("")} == before
+
+
+@pytest.mark.parametrize("is_in_process", [False, True])
+def test_the_role_is_claimed_once(is_in_process: bool) -> None:
+    """Further compactions of the same process change the manifest for their jobs alone."""
+    world, model = fresh()
+    if is_in_process:
+        with Database.open(world.place(), options=IN_PROCESS) as database:
+            claimed = world.newest()
+            database.compact(full=True)
+            database.compact(full=True)
+            newest = world.newest()
+    else:
+        compactor = Compactor(world.place(), options=OPTIONS)
+        compactor.compact_full()
+        claimed = world.newest()
+        compactor.compact_full()
+        newest = world.newest()
+    assert newest.compactor_epoch == claimed.compactor_epoch
+    assert newest.manifest_id - claimed.manifest_id == (4 if is_in_process else 2)
+    world.check(model, where="after two compactions")
