@@ -99,7 +99,7 @@ def run_compaction(
             outputs.append(stretch.files[0][1])
             continue
         cutter = _Cutter(files, next_file_id, run_file_bytes)
-        for window in merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES):
+        for window in merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES, growing=False):
             row_count += window.num_rows
             cutter.write(
                 compact_rows(
@@ -169,7 +169,7 @@ def _sources(files: FileStore, stretch: _Stretch) -> list[Iterator[pa.RecordBatc
 def _rows(files: FileStore, metas: Sequence[FileMeta], ahead_bytes: int) -> Iterator[pa.RecordBatch]:
     """All rows of files that follow each other, a batch a block."""
     for meta in metas:
-        for block in files.reader(meta).batches(ahead_bytes=min(ahead_bytes, AHEAD_BYTES_DEFAULT)):
+        for block in files.reader(meta).batches(ahead_bytes=min(ahead_bytes, AHEAD_BYTES_DEFAULT), growing=False):
             yield block.batch
 
 

@@ -618,6 +618,7 @@ class FileReader:
         *,
         reverse: bool = False,
         ahead_bytes: int = AHEAD_BYTES_DEFAULT,
+        growing: bool = True,
         fill_cache: bool = False,
     ) -> Iterator[Block]:
         """The rows with keys in [start, end), one block or some at a time; those at the edges are cut without a copy.
@@ -625,7 +626,8 @@ class FileReader:
         Args:
             start, end: None: from the first, to the last.
             reverse: blocks from the last to the first; the rows of each stay ascending.
-            ahead_bytes: reads begin with one block and double up to this size, or one block.
+            ahead_bytes: most that is read at once, or one block.
+            growing: reads begin with one block and double up to this size, for who may stop soon.
             fill_cache: keep what is read. Otherwise a scan leaves the cache as it is, but for the block in which a
                 bounded one begins: small ranges are asked for again.
 
@@ -644,7 +646,7 @@ class FileReader:
         keep = fill_cache or start is not None or end is not None
         if tail.mapped is not None:
             ahead_bytes = min(ahead_bytes, _LOCAL_AHEAD_BYTES)
-        for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=True):
+        for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=growing):
             for lowest, highest, block in self._blocks(tail, group, fill_cache=keep):
                 low = block.find(start) if start is not None and lowest == first else 0
                 high = block.find(end) if end is not None and highest == last - 1 else block.row_count

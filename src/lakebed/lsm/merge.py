@@ -5,8 +5,8 @@ sources, are in one window; windows follow one another in the order of keys (or 
 source has read ahead is bounded, and so is a window, unless a single key has more versions than that.
 
 How a cut is found: a source that may have more is complete only before (in reverse: behind) the last key it has shown.
-The smallest of those keys is the cut. Windows begin small, so that the first row comes quickly, and grow, so that the
-work done once a window does not count. Knows no visibility: rows of all versions go in, and all come out.
+The smallest of those keys is the cut. Windows of readers begin small, so that the first row comes quickly, and grow, so
+that the work done once a window does not count. Knows no visibility: rows of all versions go in, and all come out.
 """
 
 from __future__ import annotations
@@ -169,21 +169,25 @@ class _Source:
 
 
 def cut_windows(
-    sources: Sequence[Iterable[Part]], *, reverse: bool = False, size_bytes: int | None = None
+    sources: Sequence[Iterable[Part]],
+    *,
+    reverse: bool = False,
+    size_bytes: int | None = None,
+    growing: bool = True,
 ) -> Iterator[Window]:
     """Windows over sorted sources, each with all versions of its keys.
 
     Args:
         sources: parts in the order of keys; in reverse the last part first, the rows within a part ascending still.
         reverse: from the largest keys to the smallest.
-
         size_bytes: what all sources together may show before a cut; None: `READ_AHEAD_BYTES`.
+        growing: windows begin small, for who waits for the first row.
 
     Cost: at most `size_bytes` and a part a source are held; some 10 us a window and source.
     """
     live = [_Source(source, reverse=reverse) for source in sources]
     share_bytes = (size_bytes or READ_AHEAD_BYTES) // max(1, len(live))
-    row_count = FIRST_ROW_COUNT
+    row_count = FIRST_ROW_COUNT if growing else WINDOW_ROW_COUNT
     while True:
         for source in live:
             source.fill(row_count, share_bytes)
@@ -207,7 +211,11 @@ def cut_windows(
 
 
 def merge_windows(
-    sources: Sequence[Iterable[pa.RecordBatch]], *, reverse: bool = False, size_bytes: int | None = None
+    sources: Sequence[Iterable[pa.RecordBatch]],
+    *,
+    reverse: bool = False,
+    size_bytes: int | None = None,
+    growing: bool = True,
 ) -> Iterator[pa.Table]:
     """All rows of all sources, sorted by (key ascending, sequence descending).
 
@@ -215,7 +223,7 @@ def merge_windows(
         sources: batches of `ROW_SCHEMA`, sorted each and one behind another; in reverse the last batch first, the rows
             within a batch ascending still.
         reverse: tables with the largest keys first; the rows within a table ascend still.
-        size_bytes: as `cut_windows`.
+        size_bytes, growing: as `cut_windows`.
 
     Returns:
         Tables of `ROW_SCHEMA`, none empty, with all versions of a key in one of them. One source alone passes through
@@ -225,5 +233,5 @@ def merge_windows(
     """
     # What the buffers hold may be more than the rows, where they are slices: windows are only smaller then.
     parts = [(Part(rows, False, rows.get_total_buffer_size()) for rows in source) for source in sources]
-    for window in cut_windows(parts, reverse=reverse, size_bytes=size_bytes):
+    for window in cut_windows(parts, reverse=reverse, size_bytes=size_bytes, growing=growing):
         yield window.merge_parts()
