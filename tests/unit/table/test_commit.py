@@ -334,6 +334,19 @@ def test_carried_facts_survive_their_encoding() -> None:
     assert not is_ours(snapshot(10))
 
 
+def test_only_what_lakebed_wrote_about_users_is_carried() -> None:
+    """A property of a caller's own, or one that is no pair of numbers, names no commit of a user."""
+    properties = {
+        "note": "5@7",
+        "lakebed.user.text": "x@7",
+        "lakebed.user.no id": "5@",
+        "lakebed.user.no number": "@7",
+        "lakebed.user.alone": "5",
+        "lakebed.user.a@b": "-5@7",
+    }
+    assert inheritance_of(snapshot(10, **properties)) == InheritedState(users={"a@b": UserCommit(-5, 7)})
+
+
 def test_batch_users_are_not_carried() -> None:
     """Only users with identifiers of their own are remembered; the properties of batch tables stay small."""
     assert InheritedState().after(snapshot(3)).users == {}
