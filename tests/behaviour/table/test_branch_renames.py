@@ -537,6 +537,43 @@ MEANWHILE: dict[str, Callable[[Any], object]] = {
 }
 
 
+class BeforeItIsDecided(StoreWrapper):
+    """Lets something happen once, right before the rename of a branch is decided."""
+
+    happens: Callable[[], object] | None = None
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        if is_decision(call) and self.happens is not None:
+            happens, self.happens = self.happens, None
+            happens()
+        return perform()
+
+
+def is_decision(call: Call) -> bool:
+    return call.kind == "put" and call.path.startswith(RENAMED_FOLDER)
+
+
+@pytest.mark.parametrize("winner", ["alpha", "zeta"])
+def test_the_name_that_a_lost_rename_had_taken_is_free_again(new_bench: Any, winner: str) -> None:
+    """Of two renames of a branch one is decided: the loser finishes it, and the name that it had taken can be used."""
+    bench = new_bench({})
+    fill(bench)
+
+    def win() -> None:
+        store = FaultyStore(bench.store, faults=lambda _, call: Fault.CRASH_AFTER if is_decision(call) else None)
+        with suppress(Crashed):
+            through(bench, store).rename_branch("old", winner)
+
+    store = BeforeItIsDecided(bench.store)
+    store.happens = win
+    with pytest.raises(NotFound, match="'old'"):
+        through(bench, store).rename_branch("old", "new")
+    assert store.happens is None
+    assert check_whole(bench) == {winner: ["b2", "b3", "m2"]}
+    assert bench.table.context.tags.all_names() == [fork_pin(winner)]
+    bench.table.create_branch("new")
+
+
 @pytest.mark.parametrize("verb", MEANWHILE)
 def test_another_verb_of_branches_comes_between(new_bench: Any, verb: str) -> None:
     """At any call of a rename another rename, a deletion, a creation or a collection: the rows have one name, whole.
