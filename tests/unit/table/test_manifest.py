@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import random
 from typing import Any
 
 import fastavro
@@ -28,7 +29,9 @@ from lakebed.table.codec.manifest import (
     entries_of_changes,
     files_of,
     fold,
+    live_after,
 )
+from lakebed.table.codec.manifest_merge import fold_run
 from lakebed.table.codec.stats import EMPTY_STATS
 from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Stats
 
@@ -241,6 +244,47 @@ def test_fold_tells_levels_apart() -> None:
     upgraded = dataclasses.replace(FILE, level=6)
     folded = fold(pa.concat_tables([changes(added=(FILE,)), changes(added=(upgraded,), deleted=(FILE,))]))
     assert folded.column("level").to_pylist() == [6]
+
+
+Files = list[tuple[str, int]]
+"""Names and levels, in the order in which they were added last."""
+
+
+def applied(base: Files, entries: pa.Table) -> Files:
+    """The files after some entries, one by one."""
+    files = dict.fromkeys(base)
+    for kind, name, level in zip(*(entries[column].to_pylist() for column in FOLDED), strict=True):
+        files.pop((name, level), None)
+        if kind == ADD:
+            files[name, level] = None
+    return list(files)
+
+
+FOLDED = ("kind", "file_name", "level")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_folded_entries_have_the_effect_of_all_of_them(seed: int) -> None:
+    """Of few entries and of many: on whatever was there before, and on the live files of a snapshot."""
+    rng = random.Random(seed)
+    only_adds = rng.random() < 0.4
+    files = [(f"f{number}", level) for number in range(rng.choice((4, 40))) for level in (0, 1)]
+    before = sorted(rng.sample(files, len(files) // 2))
+    present, steps = set(before), []
+    for _ in range(rng.choice((0, 1, 20, 64, 65, 120))):
+        file = rng.choice([file for file in files if not only_adds or file not in present] or files)
+        kind = DELETE if file in present else ADD
+        present ^= {file}
+        steps.append((kind, dataclasses.replace(FILE, file_name=file[0], level=file[1])))
+    rows = [changes(added=(file,)) if kind == ADD else changes(deleted=(file,)) for kind, file in steps]
+    entries = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *rows])
+    live = changes(added=tuple(dataclasses.replace(FILE, file_name=name, level=level) for name, level in before))
+    expected = applied(before, entries)
+    assert applied([], live_after(live, entries)) == expected
+    assert live_after(live, entries).num_rows == len(expected)
+    for folded in (fold(entries), fold_run(entries)):
+        assert sorted(applied(before, folded)) == sorted(expected)
+    assert fold(entries).num_rows <= len({(file.file_name, file.level) for _, file in steps})
 
 
 def row_of(record: dict[str, Any], *, added_snapshot: int | None) -> dict[str, Any]:
