@@ -109,6 +109,26 @@ def test_a_dry_run_names_them(made: TableWorld) -> None:
     assert strays(made) == list(STRAYS)
 
 
+@pytest.mark.parametrize("options", [{"bucket": "1"}, {"bucket": "-1"}, {"deletion-vectors.enabled": "true"}])
+def test_changelogs_and_indexes_of_versions_are_in_use(options: dict[str, str]) -> None:
+    """A search finds no orphan in a table of which every file belongs to a version, and takes none."""
+    table = Table.create(
+        open_store(f"memory://{uuid.uuid4()}"),
+        name="t",
+        schema=pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())]),
+        primary_keys="k",
+        options={"changelog-producer": "input", **options},
+    )
+    for number in range(4):
+        table.upsert(pa.table({"k": [number, 9], "v": [number, number]}))
+    before = {meta.path for meta in table.store.list("")}
+    changes = table.changes(1)
+    assert table.collect(grace_ms=0).deleted_count == 0
+    assert {meta.path for meta in table.store.list("")} >= before
+    assert table.changes(1).equals(changes)
+    assert changes.num_rows > 0
+
+
 def test_other_things_in_the_folder_are_left_alone(made: TableWorld) -> None:
     """What lies outside the format's folders is not ours to judge."""
     for path in ("README.txt", "notes/plan.md", "lakebed/boundary/other", "schema/schema-draft", "branch/readme"):

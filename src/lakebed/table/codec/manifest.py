@@ -420,7 +420,7 @@ def fold(entries: pa.Table) -> pa.Table:
 def _is_all_new(entries: pa.Table) -> bool:
     """Whether few entries are all ADDs of files with names of their own, so that none takes back another."""
     names = entries.column("file_name").to_pylist()
-    return len(set(names)) == len(names) and set(entries.column("kind").to_pylist()) <= {ADD}
+    return len(set(names)) == len(names) and DELETE not in entries.column("kind").to_pylist()
 
 
 def live_after(live: pa.Table, entries: pa.Table) -> pa.Table:
