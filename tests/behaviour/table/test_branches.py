@@ -57,7 +57,7 @@ def test_a_commit_to_a_deleted_branch_is_refused(bench: Any) -> None:
     with pytest.raises(NotFound, match="branch 'b' was deleted"):
         bench.commit("b2", table=fork)
     assert bench.table.branches() == []
-    assert not [meta.path for meta in bench.store.list("branch") if "/snapshot-" in meta.path]
+    assert not [meta.path for meta in bench.store.list("branch") if "/snapshot/" in meta.path]
 
 
 def test_a_commit_while_its_branch_is_deleted_is_not_acknowledged_and_not_left(bench: Any) -> None:
@@ -69,7 +69,7 @@ def test_a_commit_while_its_branch_is_deleted_is_not_acknowledged_and_not_left(b
         bench.commit("b1", table=through(bench, between, branch="b"))
     assert between.happened
     assert bench.table.branches() == []
-    assert not [meta.path for meta in bench.store.list("branch") if "/snapshot-" in meta.path]
+    assert not [meta.path for meta in bench.store.list("branch") if "/snapshot/" in meta.path]
 
 
 def test_a_branch_made_anew_starts_clean(bench: Any) -> None:

@@ -6,6 +6,7 @@ from lakebed.lake import drop as lake_drop
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.server.iceberg.reference_objects import ReferenceObjects
 from lakebed.table.branch import branch_folder, branches, renames, tags
+from lakebed.table.branch.candidates import Role
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental
 from lakebed.table.collect import deletion, expire, lineage, live_versions, orphans, reachability, recovery
@@ -15,7 +16,18 @@ from lakebed.table.iceberg.lines import Line
 from lakebed.table.iceberg.published import PublishedTable
 from lakebed.table.schema.schema_log import SchemaLog
 from lakebed.table.versions import fast_forward, rollback
-from mutations.defects import answer, change_arguments, never, pass_on, raise_nothing, replace, returns, see, skip
+from mutations.defects import (
+    answer,
+    change_arguments,
+    never,
+    pass_on,
+    raise_nothing,
+    replace,
+    returns,
+    see,
+    set_value,
+    skip,
+)
 from mutations.guarantee import Guarantee
 
 RENAMES = "behaviour/table/test_branch_renames.py"
@@ -158,6 +170,11 @@ GUARANTEES = [
         "A collection of a table whose clock is ahead takes no file of a writer that has not committed yet.",
         returns(expire.ms_ahead, 0),
         "behaviour/table/test_orphans.py::test_a_collection_whose_clock_is_ahead_takes_no_file_of_a_writer",
+    ),
+    Guarantee(
+        "Changelogs and indexes of a version are no orphans.",
+        set_value(reachability, lambda it: it.ROLES, (Role.DATA, Role.MANIFEST, Role.LIST)),
+        "behaviour/table/test_orphans.py::test_changelogs_and_indexes_of_versions_are_in_use",
     ),
     Guarantee(
         "Orphan cleaning lists files before it asks what is used.",

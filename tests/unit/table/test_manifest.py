@@ -284,6 +284,7 @@ def test_folded_entries_have_the_effect_of_all_of_them(seed: int) -> None:
     assert live_after(live, entries).num_rows == len(expected)
     for folded in (fold(entries), fold_run(entries)):
         assert sorted(applied(before, folded)) == sorted(expected)
+        assert applied([], folded) == applied([], entries)
     assert fold(entries).num_rows <= len({(file.file_name, file.level) for _, file in steps})
 
 
