@@ -258,16 +258,23 @@ def make_finder(filters: Sequence[Filter]) -> Callable[[bytes], tuple[int, int] 
         the filter, or None: the key is absent. About 0.4 us for one filter, and 0.3 us for each other.
     """
     pairs, pair_bits = filters[0]._pairs, _PAIR_BITS
-    first, block_count = pairs[::_PAIR_COUNT], len(pairs) // _PAIR_COUNT
-    may_contain_first, *others = [some.may_contain for some in filters]
+    first, second, third, fourth = (pairs[pair::_PAIR_COUNT] for pair in range(_PAIR_COUNT))
+    block_count = len(first)
+    others = [some.may_contain for some in filters[1:]]
 
     def find_first(key: bytes) -> tuple[int, int] | None:
         key_hash = hash_key(key)
-        # Of most absent keys this says so without one more call.
+        # As `may_contain` of the first, without one more call.
+        block = (key_hash >> _BLOCK_SHIFT) * block_count >> _BLOCK_INDEX_BITS
         bits = pair_bits[key_hash & 1023]
-        is_likely = first[(key_hash >> _BLOCK_SHIFT) * block_count >> _BLOCK_INDEX_BITS] & bits == bits
-        if is_likely and may_contain_first(key_hash):
-            return key_hash, 0
+        if first[block] & bits == bits:
+            bits = pair_bits[key_hash >> 10 & 1023]
+            if second[block] & bits == bits:
+                bits = pair_bits[key_hash >> 20 & 1023]
+                if third[block] & bits == bits:
+                    bits = pair_bits[key_hash >> 30 & 1023]
+                    if fourth[block] & bits == bits:
+                        return key_hash, 0
         number = 1  # a counter takes less than `enumerate`
         for may_contain in others:
             if may_contain(key_hash):

@@ -241,7 +241,10 @@ class Tree:
                 if shown.find_level is None or key in rows.old:
                     return self._latest_in_files(key, shown)
                 likely = shown.find_level(key)
-                return None if likely is None else self._latest_in_files(key, shown, *likely)
+                if likely is None:
+                    return None
+                key_hash, level = likely
+                return self._latest_in_files(key, shown, key_hash, level)
         if row in memtable.special:
             return self._latest_special(key, memtable, row)
         return memtable.values[row]
