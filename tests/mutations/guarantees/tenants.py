@@ -181,6 +181,12 @@ GUARANTEES = [
         see(Collector._remove, lambda it: it.transactions, ()),
         "behaviour/fleet/control/test_collection.py::test_a_deleted_tenant_leaves_nothing",
     ),
+    Guarantee(
+        "A control plane that hung deletes nothing of a tenant that was created again meanwhile.",
+        pass_on(Collector._remove, lambda it: it.tenant, fresh=False),
+        "behaviour/fleet/control/test_collection.py"
+        "::test_a_control_plane_that_hung_deletes_nothing_of_a_tenant_created_again",
+    ),
     # ---- seals
     Guarantee(
         "A timeline that a restore has replaced, or that is deleted, takes no row any more.",

@@ -329,6 +329,24 @@ def test_a_deleted_tenant_leaves_nothing() -> None:
     assert (record.transactions[0].id, record.attachments[0].generation) == (4, 2)
 
 
+def test_a_control_plane_that_hung_deletes_nothing_of_a_tenant_created_again() -> None:
+    """It was about to remove the deleted one; meanwhile another did, and the name was given again."""
+    world = fleet()
+    node = world.node_of("t")
+    node.commit("t")
+    world.control.delete_tenant("t")
+    assert node.ack("t", 2, 1) == "reject_acknowledged"
+    assert world.control.tenant("t").transactions == ()
+    hung = world.control
+    world.start()
+    world.wait(2 * SETTLE_S + 2)
+    record = world.control.create_tenant("t")
+    kept = layers(world, "t", record.transactions[0].id, 2)
+    assert world.node_of("t").commit("t").verdict == "granted"
+    hung.collect_once()
+    assert set(kept) <= set(paths(world))
+
+
 def test_a_deleted_tenant_stays_until_its_rejected_transactions_are_collected() -> None:
     """A put that lands after the first LIST of a rejected transaction is found by the second: nothing is left."""
     world = fleet()

@@ -338,3 +338,16 @@ def test_tenants_that_could_not_be_attached_count_for_no_node() -> None:
     key_value.intercept = answer  # type: ignore[method-assign]
     world.wait(1)
     assert sorted(len(node.held) for node in world.nodes.values()) == [6, 7]
+
+
+def test_a_tenant_that_is_nowhere_is_attached_when_a_client_asks() -> None:
+    """Another control plane detached it, and ended: the client does not wait for the next scan of the ledger."""
+    world = World()
+    world.add("a")
+    world.control.create_tenant("t")
+    world.wait(1)
+    world.ledger.change("t", lambda record: machine.detach(record, "a", now_ms=0))
+    world.control.attend_once()
+    assert world.control.route("t").node is None
+    world.control.attend_once()
+    assert world.control.route("t").node == "a"
