@@ -282,6 +282,19 @@ def test_a_deleted_branch_can_come_back_for_days(lab: Lab, home: RepositoryConte
         create_tag(home, "late", commit_id=at.id)
 
 
+def test_a_deleted_branch_whose_head_is_old_can_come_back_too(lab: Lab, home: RepositoryContext) -> None:
+    """The days count from the deletion, which the reference log has, and not from the commit."""
+    create_branch(home, "dev", source="main")
+    lab.put(home, "d", b"dev", branch="dev")
+    commit(home, "dev", message="dev")
+    lab.days(30)
+    delete_branch(home, "dev")
+    lab.days(6)
+    collect_garbage(home)
+    undelete_branch(home, "dev")
+    assert readable(home, "dev") == {"d": b"dev"}
+
+
 def test_compacted_and_superseded_metaranges(lab: Lab, home: RepositoryContext) -> None:
     """What a compaction made stays while a branch has it; what a later one or a reset replaced goes a day later."""
     lab.put(home, "a", b"1")
