@@ -110,7 +110,9 @@ def test_hashes_of_a_column(lengths: tuple[int, int]) -> None:
     chance = random.Random(sum(lengths))
     keys = [chance.randbytes(chance.randint(*lengths)) for _ in range(10_000)]
     column = pa.array(keys, pa.binary())
-    assert hash_key_column(column).tolist() == hash_keys(keys).tolist() == list(map(hash_key, keys))
+    hashes = zip(keys, hash_key_column(column).tolist(), hash_keys(keys).tolist(), strict=True)
+    # A few, for a comparison of long lists takes minutes to say where they differ.
+    assert [key for key, *numbers in hashes if {*numbers} != {hash_key(key)}][:5] == []
     assert hash_key_column(column.slice(7, 100)).tolist() == hash_keys(keys[7:107]).tolist()
     assert hash_key_column(column.slice(0, 0)).tolist() == []
 
