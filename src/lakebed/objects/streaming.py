@@ -30,13 +30,21 @@ def byte_view(body: Buffer) -> memoryview:
         ) from error
 
 
-def take_first(chunks: Iterable[Buffer], *, bytes_max: int) -> bytearray | Iterator[memoryview]:
-    """Return the whole stream when it has at most `bytes_max`; else an equal stream, its beginning included."""
+def check_chunks(chunks: Iterable[Buffer]) -> None:
+    """Raise `InvalidRequest` for a whole body in place of its chunks."""
     if isinstance(chunks, bytes | bytearray | memoryview | str) or not isinstance(chunks, Iterable):
         raise InvalidRequest(
             f"a stream is an iterable of chunks, not {type(chunks).__name__}: put whole bodies with put",
             kind="invalid_body",
         )
+
+
+def take_first(chunks: Iterable[Buffer], *, bytes_max: int) -> bytearray | Iterator[memoryview]:
+    """Return the whole stream when it has at most `bytes_max`; else an equal stream, its beginning included.
+
+    Raises `InvalidRequest`.
+    """
+    check_chunks(chunks)
     views = map(byte_view, chunks)
     first = bytearray()
     for view in views:

@@ -34,7 +34,7 @@ from lakebed.objects.limits import StoreLimits
 from lakebed.objects.memory import absent, exists_error
 from lakebed.objects.path import check_folder, check_path, is_path, join_path
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
-from lakebed.objects.streaming import byte_view, stream_ranges
+from lakebed.objects.streaming import byte_view, check_chunks, stream_ranges
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects.task_store import EntryStore, ObjectBytes, TaskStore
 from lakebed.repo.staging.listing import Listed
@@ -246,11 +246,7 @@ class BranchStore(ObjectStore, EntryStore):
         """See `ObjectStore.put_stream`. Always durable."""
         full = self._full(path)
         self._objects.check_writable(full)
-        if isinstance(chunks, bytes | bytearray | memoryview):
-            raise InvalidRequest(
-                f"a stream is an iterable of chunks, not {type(chunks).__name__}: put whole bodies with put",
-                kind="invalid_body",
-            )
+        check_chunks(chunks)
         put = partial(self._objects.put_stream, full, chunks, only_if_absent=create_only)
         return self._count_request("put", lambda: self._free(path, put), written_bytes=lambda size_bytes: size_bytes)
 
