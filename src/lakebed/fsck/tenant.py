@@ -18,7 +18,7 @@ from lakebed.fleet.layout import layer_path, tenant_folder, txn_folder
 from lakebed.fleet.model import TimelineIndex, TransactionState
 from lakebed.fleet.state import TenantState
 from lakebed.fsck.model import Findings
-from lakebed.lake.databases import LakeRoot
+from lakebed.lake.root import LakeRoot
 from lakebed.lake.stores import Stores, read_tenants, root_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader

@@ -6,7 +6,6 @@ Loaded on first use. Does not know: names of databases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lakebed.kv.admin import DatabaseAdmin
@@ -15,22 +14,10 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.destroy import find_objects
 from lakebed.kv.model import Manifest
 from lakebed.kv.reclaim import is_taken_apart
+from lakebed.lake.root import LakeRoot
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionReport
-from lakebed.runtime import Environment
-
-
-@dataclass(frozen=True, slots=True)
-class LakeRoot:
-    """Where a lake is, and what its stores are opened with."""
-
-    store: ObjectStore
-    """The lake's root."""
-    environment: Environment
-    storage_options: dict[str, str] | None
-    is_probed: bool
-    """The store is known to honour create-only puts."""
 
 
 def location(root: LakeRoot, folder: str) -> DatabaseLocation:

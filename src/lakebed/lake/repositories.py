@@ -14,7 +14,8 @@ from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
 from lakebed.key_value.reader import ReadOnlyKeyValue
 from lakebed.kv.options import CollectorOptions
-from lakebed.lake.databases import LakeRoot, admin, location
+from lakebed.lake.databases import admin, location
+from lakebed.lake.root import LakeRoot
 from lakebed.reclaim.model import CollectionReport
 from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.model.options import RepositoryOptions

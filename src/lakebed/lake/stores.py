@@ -13,7 +13,6 @@ import lakebed.lake
 from lakebed.arguments import check_arguments
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
-from lakebed.lake.databases import LakeRoot
 from lakebed.lake.drop import is_dropped
 from lakebed.lake.names import (
     DATABASE_SUFFIX,
@@ -28,6 +27,7 @@ from lakebed.lake.names import (
     parse_table_name,
     split_path,
 )
+from lakebed.lake.root import LakeRoot
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment

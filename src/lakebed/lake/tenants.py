@@ -25,7 +25,8 @@ from lakebed.fleet.records import main_of
 from lakebed.fleet.state import TenantState
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.reader import ReadOnlyKeyValue
-from lakebed.lake.databases import LakeRoot, location
+from lakebed.lake.databases import location
+from lakebed.lake.root import LakeRoot
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan
 

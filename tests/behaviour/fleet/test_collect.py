@@ -17,7 +17,7 @@ from lakebed.fleet.manifest import decode_referenced
 from lakebed.fleet.model import Manifest, Policy
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.tenant import check_objects
-from lakebed.lake.databases import LakeRoot
+from lakebed.lake.root import LakeRoot
 from lakebed.lake.tenants import Records
 from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import RESERVE_PATH
