@@ -136,4 +136,6 @@ def test_long_and_deep_filters() -> None:
         chain = both("OR", chain, compared("=", "k", number, "bigint"))
         deep = both("NOT", both("AND" if number % 2 else "OR", deep, compared("=", "k", number, "bigint")))
     assert translated(chain).inexact == ()
+    for _ in range(5000):
+        deep = both("NOT", deep)
     assert translated(deep).inexact == (0,)

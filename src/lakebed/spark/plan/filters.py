@@ -117,6 +117,27 @@ def from_json(tree: object) -> Term:
 
     What has another form, or a value that its type does not allow, is a term that has no translation.
     """
+    # Spark nests a long OR as deep as it has parts, more than a recursion bears on every Python. So trees are gathered
+    # level by level, and terms made from the last of them up.
+    trees, begins = [tree], list[int]()
+    for node in trees:
+        begins.append(len(trees))
+        trees.extend(_children_of(node))
+    begins.append(len(trees))
+    terms: list[Term] = [_UNKNOWN] * len(trees)
+    for place in reversed(range(len(trees))):
+        terms[place] = _json_term(trees[place], tuple(terms[begins[place] : begins[place + 1]]))
+    return terms[0]
+
+
+def _children_of(tree: object) -> Sequence[object]:
+    if not isinstance(tree, Mapping) or "column" in tree or "literal" in tree:
+        return ()
+    children: Sequence[object] = tree.get("children", ())
+    return children
+
+
+def _json_term(tree: object, children: tuple[Term, ...]) -> Term:
     if not isinstance(tree, Mapping):
         return _UNKNOWN
     if "column" in tree:
@@ -126,8 +147,7 @@ def from_json(tree: object) -> Term:
             return Literal(_json_value(tree["literal"], str(tree.get("type"))))
         except (ValueError, TypeError, ArithmeticError, pa.ArrowException, KeyError, binascii.Error):
             return _UNKNOWN
-    children = tree.get("children", ())
-    return Operation(str(tree.get("name")), tuple(map(from_json, children)))
+    return Operation(str(tree.get("name")), children)
 
 
 _JSON_TYPES: Final[Mapping[str, Callable[[Any], Any]]] = {
