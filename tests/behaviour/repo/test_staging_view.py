@@ -154,3 +154,30 @@ def test_a_single_read_asks_two_tokens_one_by_one_and_more_at_once(
         key_value.counts.clear()
         assert (view.get(path) is None) == (path == "nowhere")
     assert (key_value.counts["snapshot get"], key_value.counts["snapshot get_many"]) == (single, together)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_committed"),
+    [
+        (lambda branch: branch.put("b", "2"), False),
+        (lambda branch: branch.put("c", "2"), False),
+        (lambda branch: branch.delete("c"), False),
+        (lambda branch: branch.delete_prefix("c"), False),
+        (lambda branch: branch.put("c!", "2"), True),
+        (lambda branch: branch.delete("e"), True),
+        (lambda branch: branch.delete_prefix("e"), True),
+    ],
+)
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_rows_of_a_page_are_the_committed_ones_where_nothing_is_staged_up_to_its_last(
+    change: Callable[[StagedBranch], object], is_committed: bool, sealed: bool
+) -> None:
+    """A change of the last path of a page makes it another page, one behind it does not."""
+    branch = StagedBranch({"a": "1", "c": "1", "e": "1"})
+    change(branch)
+    if sealed:
+        branch.seal()
+    with at_reference(branch.home, BRANCH) as view:
+        batches = view.committed_rows(b"", None, count=2)
+    assert batches is None or [path for batch in batches for path in batch.column(0).to_pylist()] == [b"a", b"c"]
+    assert (batches is not None) == is_committed
