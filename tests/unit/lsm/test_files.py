@@ -123,8 +123,8 @@ def test_separators_of_pages() -> None:
     keys = sorted({bytes(chance.choices(b"\0\1a", k=chance.randint(1, 24))) for _ in range(3000)})
     for common in (b"", b"all keys begin so"):
         pairs = [(common + earlier, common + later) for earlier, later in pairwise(keys)]
-        found = separate_pages(*map(list, zip(*pairs, strict=True)))
-        for (earlier, later), separator in zip(pairs, found, strict=True):
+        separators = separate_pages(*map(list, zip(*pairs, strict=True)))
+        for (earlier, later), separator in zip(pairs, separators, strict=True):
             assert earlier < separator <= later
             assert later.startswith(separator)
             assert separator[:-1] <= earlier
