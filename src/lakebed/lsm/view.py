@@ -22,7 +22,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
-from lakebed.lsm.cache import RowCache
+from lakebed.lsm.cache import Entry, RowCache
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FileReader
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.filter import Filter, hash_key
@@ -57,6 +57,9 @@ SLICE_ROW_COUNT: Final = 512
 LIMITED_ROWS_MAX: Final = 128
 """Rows that the first step of a scan with a limit takes at once: more leave the processor's cache."""
 
+_FILES_ASKED_MAX: Final = 64
+"""Most files whose filters a get asks before anything else: while one of them is not open, each get looks for all."""
+
 PUT: Final = int(Kind.PUT)
 MERGE: Final = int(Kind.MERGE)
 
@@ -64,7 +67,7 @@ MERGE: Final = int(Kind.MERGE)
 class Level:
     """Files that are sorted by key and do not overlap: a run, or one file of level 0."""
 
-    __slots__ = ("_last_keys", "_readers", "files", "only", "visible_from")
+    __slots__ = ("_readers", "files", "last_keys", "only", "visible_from")
 
     def __init__(self, files: Sequence[FileMeta]) -> None:
         self.files = files
@@ -72,15 +75,26 @@ class Level:
         """The handle of a file that is alone, once it was asked for."""
         self.visible_from = max([file.min_sequence for file in files], default=0)
         """From this sequence on something is visible of each of the files."""
-        self._last_keys = [file.last_key for file in files]
+        self.last_keys = [file.last_key for file in files]
+        """Of each file."""
         self._readers: list[FileReader | None] = [None] * len(files)
 
     def reader_of(self, key: bytes, files: FileStore) -> FileReader | None:
         """The handle of the file whose range includes a key. Cost: a bisection."""
-        at = bisect_left(self._last_keys, key)
-        if at == len(self._last_keys) or self.files[at].first_key > key:
+        at = bisect_left(self.last_keys, key)
+        if at == len(self.last_keys) or self.files[at].first_key > key:
             return None
         return self._reader(at, files)
+
+    def open_tails(self, entries: Mapping[tuple[str, int], Entry]) -> list[Tail] | None:
+        """What the cache has of each file; None if one was not read yet, or is not kept."""
+        tails: list[Tail] = []
+        for reader in self._readers:
+            entry = None if reader is None else entries.get(reader.tail_key)
+            if entry is None:
+                return None
+            tails.append(entry.value)
+        return tails
 
     def _reader(self, at: int, files: FileStore) -> FileReader:
         reader = self._readers[at]
@@ -106,7 +120,7 @@ class Level:
     def _of_sorted_keys(self, keys: Sequence[bytes], files: FileStore) -> Iterator[tuple[FileReader, int, int]]:
         low = 0
         while low < len(keys):
-            at = bisect_left(self._last_keys, keys[low])
+            at = bisect_left(self.last_keys, keys[low])
             if at == len(self.files):
                 return
             file = self.files[at]
@@ -117,7 +131,7 @@ class Level:
 
     def of_range(self, start: bytes | None, end: bytes | None) -> Sequence[FileMeta]:
         """Files that overlap [start, end), in the order of their keys."""
-        low = 0 if start is None else bisect_left(self._last_keys, start)
+        low = 0 if start is None else bisect_left(self.last_keys, start)
         high = len(self.files) if end is None else bisect_left(self.files, end, low, key=lambda file: file.first_key)
         return self.files[low:high]
 
@@ -278,9 +292,9 @@ class View:
             reader = level.only
             if reader is None:
                 reader = level.reader_of(key, files)
-                if reader is None:
-                    continue
             elif not reader.first_key <= key <= reader.last_key:
+                reader = None
+            if reader is None:
                 is_likely = False
                 continue
             entry = entries.get(reader.tail_key)
@@ -298,23 +312,23 @@ class View:
                 return value
         return None
 
-    def filters(self) -> Sequence[Filter] | None:
-        """What says of each level that it certainly does not have a key; of memtables nothing.
+    def filters(self) -> Sequence[tuple[Sequence[bytes], Sequence[Filter]]] | None:
+        """The last keys and the filters of each level's files, which say that it certainly does not have a key.
 
-        They hold no memory but maps of files. Nothing where a level has several files, or one that is not mapped or has
-        no filter; None while a file is not open, for none is opened here. Cost: 0.2 us a level.
+        They hold no memory but maps of files. Nothing where there are more than `_FILES_ASKED_MAX` files, or one is not
+        mapped or has no filter; None while a file is not open, for none is opened here. Cost: 0.2 us a file.
         """
-        filters: list[Filter] = []
-        for level in self.levels:
-            if len(level.files) > 1:
-                return ()
-            entry = None if level.only is None else self._entries.get(level.only.tail_key)
-            if entry is None:
+        levels = self.levels
+        if sum(len(level.files) for level in levels) > _FILES_ASKED_MAX:
+            return ()
+        filters: list[tuple[Sequence[bytes], Sequence[Filter]]] = []
+        for level in levels:
+            tails = level.open_tails(self._entries)
+            if tails is None:
                 return None
-            tail: Tail = entry.value
-            if tail.mapped is None or tail.filter.is_empty:
+            if any(tail.mapped is None or tail.filter.is_empty for tail in tails):
                 return ()
-            filters.append(tail.filter)
+            filters.append((level.last_keys, [tail.filter for tail in tails]))
         return filters
 
     def _resolve(self, rows: list[Row], *, now_ms: int | None = None) -> Row | None:

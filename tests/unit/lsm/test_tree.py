@@ -555,6 +555,30 @@ def test_keys_of_several_mapped_files(tmp_path: Path, cache_is_full: bool) -> No
             assert world.tree.view().get_many(keys) == list(map(model.get, keys))
 
 
+def test_filters_of_levels_of_several_mapped_files(tmp_path: Path) -> None:
+    """Keys in files, between two of them, below and above all: each reads as in a dictionary, once filters are asked.
+
+    A key between two files of the newer level, which a filter there may let pass, is found in the older one.
+    """
+    options = Options(l0_compaction_count=2, run_compaction_count=9, row_cache_bytes=0, run_file_bytes=2_048)
+    world = World(options, url=str(tmp_path), cache=BlockCache(1 << 20))
+    model: dict[bytes, bytes] = {}
+    asked = [b"%05d" % number for number in range(4_000)]
+    for value, numbers in ((b"old", range(500, 3_500)), (b"new", range(1_000, 3_000, 3))):
+        for part in (numbers[::2], numbers[1::2]):
+            for number in part:
+                model[b"%05d" % number] = value * 9
+                world.put(b"%05d" % number, value * 9)
+            world.flush()
+        assert world.tree.compact_once()
+    for run_count in (2, 1):
+        assert [len(run.files) > 3 for run in world.tree.file_set.runs] == [True] * run_count
+        for _ in range(2):  # the first opens the files
+            assert [world.tree.latest(key) for key in asked] == list(map(model.get, asked))
+        assert world.tree._shown.find_level is not None
+        world.tree.compact_full()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_many_keys_read_as_a_dictionary(tmp_path: Path, seed: int) -> None:
     """In memory, in levels of mapped files and in both, now and as of an older view: present, gone, repeated ones."""
