@@ -203,6 +203,11 @@ GUARANTEES = [
         "unit/lsm/test_tree.py::test_keys_of_several_mapped_files[True]",
     ),
     Guarantee(
+        "Of the files of a level, that in whose range a key lies says whether it is absent.",
+        change_result(view.View.filters, lambda it: it and [(last_keys, each[::-1]) for last_keys, each in it]),
+        "unit/lsm/test_tree.py::test_filters_of_levels_of_several_mapped_files",
+    ),
+    Guarantee(
         "Many keys of a memtable that are asked of an older moment are not answered with its newer rows.",
         never(memtable.Memtable.find_all, lambda it: it.last_sequence),
         "unit/lsm/test_tree.py::test_many_keys_read_as_a_dictionary[0]",
