@@ -92,13 +92,15 @@ class Simulation(Generic[W]):
         )
         return counts
 
-    def first_failing_seed(self, scenario: str, *, seed_count: int, known: int | None = None) -> tuple[int, str] | None:
+    def first_failing_seed(self, scenario: str, *, tries: int, known: int | None = None) -> tuple[int, str] | None:
         """The first seed whose run breaks a promise, and which; None: none does.
 
         Args:
-            known: a seed that did so before, which is tried first; as code changes, so do the runs.
+            known: a seed that did so before, which is tried first; as code changes, so do the runs. A long run
+                searches from the first seed, and tells which ones are to be known.
         """
-        for seed in (*([] if known is None else [known]), *range(seed_count)):
+        is_known = known is not None and seed_count(1) == 1
+        for seed in (*([known] if is_known else []), *range(tries)):
             try:
                 self.play(seed, scenario)
             except PromiseBroken as violation:
