@@ -134,11 +134,20 @@ LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], dead
 
 
 @LAW
-@given(histories(size_max=40), st.lists(st.integers(0, 40), max_size=4), st.integers(1, 7), st.booleans())
-def test_windows_are_all_rows_in_order(rows: list[Row], cuts: list[int], size: int, reverse: bool) -> None:
-    """Every row comes out once and sorted, in windows that share no key, for any sources."""
+@given(
+    histories(size_max=40),
+    st.lists(st.integers(0, 40), max_size=4),
+    st.integers(1, 7),
+    st.sampled_from([None, 1, 200, 1000]),
+    st.booleans(),
+)
+def test_windows_are_all_rows_in_order(
+    rows: list[Row], cuts: list[int], size: int, size_bytes: int | None, reverse: bool
+) -> None:
+    """Every row comes out once and sorted, in windows that share no key, for any sources and bound."""
     pieces = split(rows, cuts)
-    windows = list(merge_windows([source(piece, size, reverse=reverse) for piece in pieces], reverse=reverse))
+    sources = [source(piece, size, reverse=reverse) for piece in pieces]
+    windows = list(merge_windows(sources, reverse=reverse, size_bytes=size_bytes))
     assert all(window.num_rows for window in windows)
     tables = [rows_of(window) for window in (windows[::-1] if reverse else windows)]
     assert [row for table in tables for row in table] == ordered(rows)

@@ -70,8 +70,9 @@ _PAGES: Final = -2
 _LOCAL_AHEAD_BYTES: Final = 1 << 20
 """Most bytes that a scan takes at once of a mapped file."""
 
-_UNLOAD_BEFORE_BYTES: Final = 2 << 20
-"""So much in front of a place may be loaded with it: Linux maps what lies around a page that is touched."""
+_LOADED_AROUND_BYTES: Final = 2 << 20
+"""So much in front of a place and behind it may be loaded with it: Linux maps what lies around a page that is touched,
+of a file that it keeps in large pages all of one."""
 
 RUN_BYTES: Final = 512 << 10
 """Most bytes of neighbouring blocks, before compression, that a scan decodes as one: each time costs some steps."""
@@ -633,7 +634,8 @@ class FileReader:
 
         Raises: as `tail`.
         Cost: 1 GET each time something is read, none for what is in the cache. A mapped file adds about
-            `_LOCAL_AHEAD_BYTES` to the memory of the process, however long it is.
+            `_LOCAL_AHEAD_BYTES` to the memory of the process, however long it is; nothing but the batch that is in use
+            where less than that is read ahead.
         """
         if start is not None and end is not None and start >= end:
             return
@@ -644,10 +646,17 @@ class FileReader:
         if reverse:
             numbers.reverse()
         keep = fill_cache or start is not None or end is not None
-        if tail.mapped is not None:
+        is_merged = ahead_bytes < _LOCAL_AHEAD_BYTES  # with many files, of each of which what stays loaded counts
+        mapped = tail.mapped
+        if mapped is not None:
+            if is_merged:
+                _unload(mapped, self.meta.tail_offset, self.meta.size_bytes)
             ahead_bytes = min(ahead_bytes, _LOCAL_AHEAD_BYTES)
         for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=growing):
             for lowest, highest, block in self._blocks(tail, group, fill_cache=keep):
+                if mapped is not None and is_merged:  # before its rows wait for those of other files: they are copies
+                    end_offset = tail.offsets[highest] + tail.lengths[highest]
+                    _unload(mapped, tail.offsets[lowest], end_offset + _LOADED_AROUND_BYTES)
                 low = block.find(start) if start is not None and lowest == first else 0
                 high = block.find(end) if end is not None and highest == last - 1 else block.row_count
                 if low < high:
@@ -656,9 +665,9 @@ class FileReader:
                         kept = kept.through(self._ceiling)
                     if kept.row_count:
                         yield kept
-            if tail.mapped is not None and group[0] != numbers[0]:  # the first block alone may be asked for again
+            if mapped is not None and not is_merged and group[0] != numbers[0]:  # the first may be asked for again
                 lowest, highest = min(group[0], group[-1]), max(group[0], group[-1])
-                _unload(tail.mapped, tail.offsets[lowest], tail.offsets[highest] + tail.lengths[highest])
+                _unload(mapped, tail.offsets[lowest], tail.offsets[highest] + tail.lengths[highest])
             keep = fill_cache
 
     def rows_from(self, start: bytes, *, sequence: int | None = None) -> Source | None:
@@ -941,7 +950,7 @@ def unload_mapped(cache: BlockCache) -> None:
     for entry in list(cache.entries.values()):
         tail = entry.value
         if isinstance(tail, Tail) and tail.mapped is not None:
-            _unload(tail.mapped, 0, len(tail.mapped) + mmap.PAGESIZE - 1)  # with the page that the file ends in
+            _unload(tail.mapped, 0, len(tail.mapped))
 
 
 def _unload(mapped: memoryview, start: int, end: int) -> None:
@@ -954,9 +963,9 @@ def _unload(mapped: memoryview, start: int, end: int) -> None:
     if _MADVISE is None:
         return
     address = np.frombuffer(mapped, np.uint8).ctypes.data
-    low = address + max(start - _UNLOAD_BEFORE_BYTES, 0)
+    low = address + max(start - _LOADED_AROUND_BYTES, 0)
     low -= low % mmap.PAGESIZE
-    high = address + end
+    high = address + (end if end < len(mapped) else len(mapped) + mmap.PAGESIZE - 1)  # with the page that it ends in
     high -= high % mmap.PAGESIZE
     if low < high:
         _MADVISE(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)

@@ -145,27 +145,69 @@ class _Source:
         if bound is None:
             taken, self.parts = self.parts, []
         elif self._reverse:
-            kept, taken = self._cut(bound + b"\0")
-            self.parts = kept
+            self.parts, taken = _cut(self.parts, bound + b"\0")
         else:
-            taken, self.parts = self._cut(bound)
+            taken, self.parts = _cut(self.parts, bound)
         self.row_count = sum(part.rows.num_rows for part in self.parts)
         self._bytes = sum(part.size_bytes for part in self.parts)
         return taken
 
-    def _cut(self, key: bytes) -> tuple[list[Part], list[Part]]:
-        """The parts before a key, and from it on."""
-        at = len(self.parts)
-        while at and first_key(self.parts[at - 1].rows) >= key:
-            at -= 1
-        if not at:
-            return [], self.parts
-        part, count = self.parts[at - 1], self.parts[at - 1].rows.num_rows
-        position = KeyColumn(part.rows.column(0)).lower_bound(key)
-        if position == count:
-            return self.parts[:at], self.parts[at:]
-        before = [*self.parts[: at - 1], part.slice(0, position)]
-        return before, [part.slice(position, count), *self.parts[at:]]
+
+def _cut(parts: list[Part], key: bytes) -> tuple[list[Part], list[Part]]:
+    """The parts of one source before a key, and from it on."""
+    at = len(parts)
+    while at and first_key(parts[at - 1].rows) >= key:
+        at -= 1
+    if not at:
+        return [], parts
+    part, count = parts[at - 1], parts[at - 1].rows.num_rows
+    position = KeyColumn(part.rows.column(0)).lower_bound(key)
+    if position == count:
+        return parts[:at], parts[at:]
+    return [*parts[: at - 1], part.slice(0, position)], [part.slice(position, count), *parts[at:]]
+
+
+def _split_windows(taken: list[list[Part]], *, size_bytes: int, reverse: bool) -> Iterator[Window]:
+    """What sources gave at once, which may be several times what they were asked for, as windows of about one size.
+
+    Merging copies a window twice. Sources that read in step, as all do where a scan begins, give all that each has read
+    at once. What one source gives alone is not copied, and stays whole.
+    """
+    while len(taken) > 1:
+        row_count = sum(map(_count_rows, taken))
+        piece_count = round(sum(part.size_bytes for parts in taken for part in parts) / size_bytes)
+        piece_count = min(piece_count, row_count // FIRST_ROW_COUNT)  # the sizes of rows may be those of larger buffers
+        if piece_count < 2:
+            break
+        key = _key_at(max(taken, key=_count_rows), 1 - 1 / piece_count if reverse else 1 / piece_count)
+        halves = [_cut(parts, key) for parts in taken]
+        first, others = (
+            [parts for half in halves if (parts := half[side])] for side in ((1, 0) if reverse else (0, 1))
+        )
+        if not first or not others:  # rows of one key stay together
+            break
+        yield _window(first)
+        taken = others
+    yield _window(taken)
+
+
+def _key_at(parts: list[Part], share: float) -> bytes:
+    """The key before which a share of the rows of one source are."""
+    place = int(share * _count_rows(parts))
+    for part in parts:
+        if place < part.rows.num_rows:
+            break
+        place -= part.rows.num_rows
+    return first_key(part.rows.slice(place))
+
+
+def _count_rows(parts: list[Part]) -> int:
+    return sum(part.rows.num_rows for part in parts)
+
+
+def _window(taken: list[list[Part]]) -> Window:
+    parts = [part for parts in taken for part in parts]
+    return Window(parts, _count_rows(parts), len(taken) == 1)
 
 
 def cut_windows(
@@ -180,13 +222,15 @@ def cut_windows(
     Args:
         sources: parts in the order of keys; in reverse the last part first, the rows within a part ascending still.
         reverse: from the largest keys to the smallest.
-        size_bytes: what all sources together may show before a cut; None: `READ_AHEAD_BYTES`.
+        size_bytes: what all sources together may show before a cut, and about the most that a window of several of
+            them has; None: `READ_AHEAD_BYTES`.
         growing: windows begin small, for who waits for the first row.
 
     Cost: at most `size_bytes` and a part a source are held; some 10 us a window and source.
     """
     live = [_Source(source, reverse=reverse) for source in sources]
-    share_bytes = (size_bytes or READ_AHEAD_BYTES) // max(1, len(live))
+    bytes_max = size_bytes or READ_AHEAD_BYTES
+    share_bytes = bytes_max // max(1, len(live))
     row_count = FIRST_ROW_COUNT if growing else WINDOW_ROW_COUNT
     while True:
         for source in live:
@@ -201,8 +245,7 @@ def cut_windows(
             bound = None if not edges else max(edges) if reverse else min(edges)
         taken = [parts for source in live if (parts := source.take(bound))]
         if taken:
-            parts = [part for parts in taken for part in parts]
-            yield Window(parts, sum(part.rows.num_rows for part in parts), len(taken) == 1)
+            yield from _split_windows(taken, size_bytes=bytes_max, reverse=reverse)
         else:
             for source in live:
                 if not source.exhausted and source.edge() == bound:

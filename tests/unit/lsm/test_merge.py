@@ -81,6 +81,26 @@ def test_bytes_bound_a_window_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(sizes) == 100_000
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_sources_that_read_in_step_do_not_make_a_window_of_all_that_they_have_read(reverse: bool) -> None:
+    """Eight sources show five hundred interleaved rows each, and no window has more than one and a half of its size."""
+    sources = [[Part(rows, True, 50_000) for rows in numbered(start, 32_000, 8)] for start in range(8)]
+    for source in sources if reverse else ():
+        source.reverse()
+    windows = list(cut_windows(sources, reverse=reverse, size_bytes=80_000))
+    keys = [sorted(key for part in window.parts for key in part.rows.column(0).to_pylist()) for window in windows]
+    assert [key for some in (keys[::-1] if reverse else keys) for key in some] == [b"%09d" % n for n in range(32_000)]
+    assert max(sum(part.size_bytes for part in window.parts) for window in windows) <= 120_000
+    assert len(windows) < 80
+
+
+def test_what_sources_give_one_behind_another_is_not_cut_for_its_size() -> None:
+    """Rows that are not copied anyway stay in the pieces in which they were read."""
+    sources = [[Part(rows, True, 1 << 20) for rows in numbered(low, low + 2_000)] for low in (2_000, 0)]
+    windows = list(cut_windows(sources, size_bytes=1 << 18))
+    assert [window.row_count for window in windows if window.of_one_source and window.row_count >= 500][:3] == [500] * 3
+
+
 def addresses(rows: pa.Table | pa.RecordBatch) -> set[int]:
     """Where the keys of some rows lie in memory."""
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
