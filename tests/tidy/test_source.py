@@ -16,6 +16,10 @@ BANNED_CLASS = re.compile(r"(Manager|Helper|Helpers|Util|Utils|Impl)$|^(Abstract
 BANNED_FUNCTION = re.compile(r"^_*(do|process)_")
 BANNED_MODULE = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "impl"}
 
+NAME_IN_TEXT = re.compile(r"(?<!`)`([a-zA-Z_]\w*(?:\.[a-zA-Z_]\w*)+)(?:\(\))?`(?!`)")
+"""A dotted name as docstrings and comments quote it."""
+FOREIGN = {"pyarrow", "pyspark"}
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -152,3 +156,42 @@ def system_clocks(module: Any) -> Iterator[str]:
         is_call = isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call)
         if is_call and ast.unparse(node.value) == "SystemClock()":
             yield from map(ast.unparse, node.targets if isinstance(node, ast.Assign) else [node.target])
+
+
+def test_names_in_docstrings_lead_somewhere(sources: list[Any]) -> None:
+    """`module.name`, `Class.name` and `lakebed.package.name` in docstrings and comments exist, also after a rename."""
+    owners = names_by_owner(sources)
+    wrong, count = [], 0
+    for module in sources:
+        for match in NAME_IN_TEXT.finditer(module.text):
+            parts, count = match[1].split("."), count + 1
+            if parts[0] in FOREIGN or parts[-1] in ("py", "jinja") or parts[0] in owners[module.name]:
+                continue
+            depth = max((n for n in range(1, len(parts) + 1) if ".".join(parts[:n]) in owners), default=0)
+            if depth < len(parts) and parts[depth] not in owners.get(".".join(parts[:depth]), ()):
+                wrong.append(f"{module.shown}:{module.text.count(chr(10), 0, match.start()) + 1} {match[1]}")
+    assert count > 500
+    assert not wrong, "These names are gone:\n" + "\n".join(wrong)
+
+
+def names_by_owner(modules: list[Any]) -> dict[str, set[str]]:
+    """What may follow the dot: of modules, by their whole and by their last name, and of classes, with their bases."""
+    owners: dict[str, set[str]] = {}
+    bases: list[tuple[str, str]] = []
+    for module in modules:
+        names = owners[module.name] = set(map(name_of, module.nodes))
+        owners.setdefault(module.path.stem, set()).update(names)
+        for node in module.nodes:
+            if isinstance(node, ast.ClassDef):
+                owners.setdefault(node.name, set()).update(map(name_of, ast.walk(node)))
+                bases += [(node.name, re.sub(r"\[.*|\w+\.", "", ast.unparse(base))) for base in node.bases]
+    for _ in range(3):  # bases of bases
+        for name, base in bases:
+            owners[name] |= owners.get(base, set())
+    return owners
+
+
+def name_of(node: ast.AST) -> str:
+    """The name that a node defines or uses, or its text, as in `__all__`; empty: none."""
+    found = (getattr(node, attribute, None) for attribute in ("asname", "name", "id", "attr", "arg", "value"))
+    return next((name for name in found if isinstance(name, str)), "")

@@ -393,7 +393,7 @@ class FleetAddress(Message, frozen=True):
     storage: str
     """URL of the fleet's storage."""
     log: str
-    """URL of the log, as `lakebed.fleet.log.open_log` takes it, without credentials."""
+    """URL of the log, as `lakebed.fleet.log.open.open_log` takes it, without credentials."""
     ledger: str
     """``kv``: the database in the storage; ``postgresql``."""
 

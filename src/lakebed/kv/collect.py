@@ -3,7 +3,7 @@
 Owns: `collect_garbage`, its step function `collect_once`, and `Collector`, which serves many databases in one process.
 
 Invariants:
-- The order is list, read, seal versions, decide, raise the boundary, sweep, detach; `kv.reclaim` says why it is safe.
+- The order is list, read, seal versions, decide, raise the boundary, sweep, detach; `lakebed.kv.reclaim` says why.
 - A database with nothing to collect is left as it is: nothing is written.
 - Any number of collectors may run at once, and sleep anywhere: each deletes what its own manifest allows, and that
   stays deletable.

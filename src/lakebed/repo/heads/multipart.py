@@ -9,7 +9,7 @@ Invariants:
   comes after either is refused.
 - A completion that is asked for again, because its reply was lost, answers as the first did, and changes nothing.
 - Parts are referred to by these records only, which a collection does not mark: parts of an upload that takes longer
-  than `CollectionOptions.min_age` may go, and its completion then says which. Nothing is half read: the entry is staged
+  than `CollectionOptions.grace` may go, and its completion then says which. Nothing is half read: the entry is staged
   behind the last byte of the last part.
 """
 

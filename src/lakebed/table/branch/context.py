@@ -43,8 +43,8 @@ class TableBranch:
     commit_turn: AbstractContextManager[object]
     """Held by a commit: threads that share the context take turns."""
     fork_point: Snapshot | None = None
-    """The fork snapshot: the one that a branch started from, whose files are main's; see `branches.with_fork_point`.
-    None: main, or not looked up yet."""
+    """The fork snapshot: the one that a branch started from, whose files are main's; None: main, or not looked up yet.
+    See `branch_folder.with_fork_point`."""
     made_by: TableBranch | None = None
     """Main of a branch, when it was looked up before; see `main`."""
     origin: TableBranch | None = None

@@ -183,7 +183,7 @@ class TableStream:
         return StreamOffset(self._table, snapshot_id)
 
     def newest(self) -> int:
-        """The id of the newest snapshot; 0: there is none. Cost: as `Snapshots.latest`."""
+        """The id of the newest snapshot; 0: there is none. Cost: as `SnapshotLog.latest`."""
         newest = self._branch.snapshots.latest()
         return 0 if newest is None else newest.id
 
