@@ -6,7 +6,7 @@ Each package has the logger ``lakebed.<package>`` of the standard library: ``lak
 are in the dictionary ``record.fields``, so that a handler can store them as columns.
 
 Invariants: nothing is printed unless a program adds a handler; a record that no handler wants costs one comparison; no
-field holds a secret: URLs are shown without users, passwords and queries, and `redacted` removes those
+field holds a secret: URLs are shown without users, passwords and queries, and `redact` removes those
 that an error of another library repeats. Does not know: where the log goes.
 """
 

@@ -18,6 +18,7 @@ import pytest
 
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
+from lakebed.table.engines.functions import FUNCTIONS, Retracts
 from lakebed.table.read.read import read_split, read_split_table
 from lakebed.table.table import Table
 from worlds.table.row_by_row import Column, Groups, Row, aggregated, updated
@@ -83,17 +84,15 @@ EVERY = {
     "nested_update_by_key": column("nested_update_by_key", ROWS, *NESTED),
     "merge_map": column("merge_map", MAPS, [("a", 1), ("b", 2)], [], [("a", None), ("c", 3)]),
 }
-RETRACTING = (
-    "sum",
-    "product",
-    "last_value",
-    "last_non_null_value",
-    "collect",
-    "collect_distinct",
-    "merge_map",
-    "nested_update",
-    "nested_update_by_key",
-)
+
+
+def function_of(name: str) -> str:
+    """The function of a column, without its options."""
+    return name.removesuffix("_distinct").removesuffix("_by_key")
+
+
+RETRACTING = tuple(name for name in EVERY if FUNCTIONS[function_of(name)].retracts is not Retracts.NO)
+EXACT = tuple(name for name in EVERY if FUNCTIONS[function_of(name)].retracts is Retracts.EXACT)
 NO_GROUPS = Groups({}, {})
 
 
@@ -101,8 +100,7 @@ def functions(names: Sequence[str], *, ignored: Sequence[str] = ()) -> tuple[dic
     """The options of some columns, each named after its function, and their oracles."""
     options, oracles = {}, {}
     for name in names:
-        plain = name.removesuffix("_distinct").removesuffix("_by_key")
-        options[f"fields.{name}.aggregate-function"] = plain
+        options[f"fields.{name}.aggregate-function"] = function_of(name)
         if name.endswith("_distinct"):
             options[f"fields.{name}.distinct"] = "true"
         if name.endswith("_by_key"):
@@ -167,7 +165,7 @@ OTHERS = tuple(name for name in EVERY if name not in (*RETRACTING, "first_value"
 CASES = {
     "every function": aggregation(tuple(EVERY), deletes=False),
     "retracts that merge apart": aggregation(
-        ("sum", "last_value", "max", "listagg", "bool_and"), ignored=("max", "listagg", "bool_and"), deletes=True
+        (*EXACT, "max", "listagg", "bool_and"), ignored=("max", "listagg", "bool_and"), deletes=True
     ),
     "retracts that merge late": aggregation((*RETRACTING, *OTHERS), ignored=OTHERS, deletes=True),
     "aggregation, removed": aggregation(("sum", "max", "last_non_null_value", "collect"), removes=True, deletes=True),
@@ -293,6 +291,11 @@ def shown(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], tuple):
         value = sorted(value)
     return repr(value)
+
+
+def test_no_function_is_left_out() -> None:
+    """Each aggregate function has a column here, and so a dictionary that it is compared with."""
+    assert set(map(function_of, EVERY)) == set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("name", CASES)

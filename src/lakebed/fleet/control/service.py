@@ -58,7 +58,7 @@ class ControlSite(FleetSite["ControlCall"]):
         return self.control
 
     def address(self) -> ports.FleetAddress:
-        """Where storage and log are. Raises as `opened` and `ControlPlane.address`."""
+        """Where storage and log are. Raises as `require_control` and `ControlPlane.address`."""
         return self._known or self.require_control().address()
 
     def new_call(

@@ -141,7 +141,7 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         changes: rows of UPDATE, DELETE or MERGE, with the column `OPERATION`.
         removes: they are those of a DELETE.
         native: tasks can write the files themselves, if the table still allows it.
-        staged: the schema that the commit gives the table, as `Replace` answered it.
+        staged: the schema that the commit gives the table, as `ReplaceTable` answered it.
     """
 
     schema: str

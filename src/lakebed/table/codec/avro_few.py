@@ -29,7 +29,7 @@ class Leaf:
 
 @lru_cache(maxsize=64)
 def leaves_of(schema_json: bytes) -> tuple[Leaf, ...] | None:
-    """The fields of a file's records in order; None for a schema that `decode_few` does not support."""
+    """The fields of a file's records in order; None for a schema that `read_few` does not support."""
     leaves: list[Leaf] = []
 
     def is_plain(record: Any, prefix: str) -> bool:

@@ -57,7 +57,7 @@ def plan_splits(
         target_bytes: files are packed together up to this size; a merge is never cut.
         open_cost_bytes: least weight of a file.
         may_match: one element an entry; files that need no merge are dropped where it is False. None keeps all.
-        newest_survives: drop other files, too, as `unneeded` allows.
+        newest_survives: drop other files, too, as `find_unneeded` allows.
         is_marked: above level 0, vectors mark all rows of a key but one; only buckets with deletes need a merge there.
 
     Cost: a few sorts over all files, then Python steps for each bucket and each split; no `DataFile` is made.
@@ -268,7 +268,7 @@ class _KeyedRows:
         return np.flatnonzero(is_start if self.free is None else is_start | self.free[self.group_of])
 
     def without_unneeded(self, entries: pa.Table, may_match: BoolArray) -> _KeyedRows:
-        """Leave files out as `unneeded` says, section by section."""
+        """Leave files out as `find_unneeded` says, section by section."""
         first, last = _column(entries, "min_sequence_number"), _column(entries, "max_sequence_number")
         starts = self.starts()
         counts = np.diff(np.append(starts, len(self.order)))

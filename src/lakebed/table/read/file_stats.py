@@ -7,7 +7,7 @@ Invariants:
 - Statistics are found by field id, through schema evolution: a renamed column keeps its bounds, a widened one is
   compared in its new type, and a column added after the file was written is null in it.
 - Statistics that are missing or do not have the form of their schema prove nothing. Neither do bounds that older
-  versions and other clients compute wrongly, unless the entry has the current `STATS_VERSION` (`_trusted`).
+  versions and other clients compute wrongly, unless the entry has the current `STATS_VERSION` (`_is_proven`).
 
 Does not know: which columns may be used. In a primary-key table a file may hold old versions of a row, so its value
 columns prove nothing; the caller passes `stats_columns`.

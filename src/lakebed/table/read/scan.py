@@ -6,7 +6,7 @@ lakebed can read a table (`check_readable`).
 Invariants:
 - Pruning drops only files without matching rows. Predicates on partitions drop files in all tables; predicates on key
   columns drop files by key range; other predicates drop a file by its statistics only if no older row of a key can
-  reappear: it needs no merge, or `splits.unneeded` says so.
+  reappear: it needs no merge, or `splits.find_unneeded` says so.
 - A scan is bound to one snapshot and always reads the same rows, until the files of that snapshot expire.
 """
 
