@@ -136,7 +136,7 @@ SEQUENCE_SORT_ORDER = _option(
     "sequence.field.sort-order",
     "ascending",
     choice("ascending", "descending"),
-    "Order of ``sequence.field``.",
+    "Order of the columns of sequence.field.",
     immutable=True,
 )
 IGNORE_DELETE = _option("ignore-delete", False, parse_boolean, "Drop deletes instead of applying them.")
