@@ -1,6 +1,7 @@
 """Each guarantee has a test that fails when the defect is in which breaks it; ``make mutations`` prints them.
 
-The tests run in forks of one process (`zygote.py`), those with a JVM of another; nothing in the checkout changes.
+The tests run in forks of one process (`zygote.py`): most of what they cost is to import and collect. Nothing in the
+checkout changes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,25 +21,16 @@ from mutations.guarantee import ROOMS, load_room
 ROOT = Path(__file__).parents[2]
 
 
-WITH_A_JVM = ("spark",)
-WITHOUT = tuple(room for room in ROOMS if room not in WITH_A_JVM)
-
-
-def neighbours(room: str) -> tuple[str, ...]:
-    """The rooms whose tests run in forks of the same process: most of what it costs is to import and collect."""
-    return WITH_A_JVM if room in WITH_A_JVM else WITHOUT
-
-
 class Runner:
-    """The process that answers whether the defects of some rooms are found."""
+    """The process that answers whether defects are found."""
 
-    def __init__(self, rooms: tuple[str, ...], folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self._output = folder / "output"
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         for name in ("PYTEST_ADDOPTS", "PYTEST_DEBUG_TEMPROOT"):
             environment.pop(name, None)
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
-        command = [sys.executable, "-m", "mutations.zygote", str(self._output), *rooms]
+        command = [sys.executable, "-m", "mutations.zygote", str(self._output), *ROOMS]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -66,23 +58,15 @@ class Runner:
 
 
 @pytest.fixture(scope="module")
-def runner_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Runner]]:
-    """The process for a room, which is started when it is asked for."""
-    opened: dict[tuple[str, ...], Runner] = {}
-
-    def find(room: str) -> Runner:
-        rooms = neighbours(room)
-        if rooms not in opened:
-            opened[rooms] = Runner(rooms, tmp_path_factory.mktemp(rooms[0]))
-        return opened[rooms]
-
-    yield find
-    for runner in opened.values():
-        assert runner.process.stdin is not None
-        runner.process.stdin.close()
-        runner.process.wait(30)
-        assert runner.process.stdout is not None
-        runner.process.stdout.close()
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """The process of all rooms."""
+    result = Runner(tmp_path_factory.mktemp("guarantees"))
+    yield result
+    assert result.process.stdin is not None
+    result.process.stdin.close()
+    result.process.wait(30)
+    assert result.process.stdout is not None
+    result.process.stdout.close()
 
 
 @pytest.mark.parametrize(
@@ -92,30 +76,26 @@ def runner_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
             room,
             number,
             id=f"{room}-{guarantee.id}",
-            marks=[
-                pytest.mark.xdist_group(f"guarantees of {neighbours(room)[0]}"),
-                *([pytest.mark.long] if guarantee.is_long else []),
-            ],
+            marks=[pytest.mark.long] if guarantee.is_long else [],
         )
         for room in ROOMS
         for number, guarantee in enumerate(load_room(room))
     ],
 )
-def test_the_defect_is_found(room: str, number: int, runner_of: Callable[[str], Runner]) -> None:
+@pytest.mark.xdist_group("guarantees")
+def test_the_defect_is_found(room: str, number: int, runner: Runner) -> None:
     """With the defect in, one of the named tests fails."""
-    reply = runner_of(room).ask(room, number)
+    reply = runner.ask(room, number)
     if reply["outcome"] == "skipped":
         pytest.skip(reply["details"])
     assert reply["outcome"] == "found", f"{reply['outcome']}: {reply['details']}"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "room", [pytest.param(room, marks=pytest.mark.xdist_group(f"controls of {neighbours(room)[0]}")) for room in ROOMS]
-)
-def test_the_tests_pass_without_a_defect(room: str, runner_of: Callable[[str], Runner]) -> None:
+@pytest.mark.xdist_group("controls")
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_tests_pass_without_a_defect(room: str, runner: Runner) -> None:
     """In forks of one process, as with a defect: what fails there fails for the defect."""
-    runner = runner_of(room)
     for number, guarantee in enumerate(load_room(room)):
         reply = runner.control(room, number)
         assert reply["outcome"] in ("passed", "skipped"), f"{guarantee.sentence}\n{reply['details']}"
