@@ -14,6 +14,7 @@ import ctypes
 import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import compress
 from math import ceil
 from typing import Any, Final
 
@@ -313,10 +314,13 @@ class FileReader:
         tail = self.tail()
         if self._full_call_count >= _FULL_CALL_COUNT and len(batch) >= _FEW_KEYS and tail.mapped and tail.pages:
             return batch
-        places = tail.filter.select(batch.hashes)
+        if len(batch) < _FEW_KEYS:
+            passed = list(compress(batch.keys, map(tail.filter.may_contain, batch.hashes.tolist())))
+        else:
+            passed = list(map(batch.keys.__getitem__, tail.filter.select(batch.hashes).tolist()))
         self._full_call_count += 1
-        self._note_absent(len(batch) - len(places), len(batch))
-        return batch if len(places) == len(batch) else KeyBatch(list(map(batch.keys.__getitem__, places.tolist())))
+        self._note_absent(len(batch) - len(passed), len(batch))
+        return batch if len(passed) == len(batch) else KeyBatch(passed)
 
     def _note_absent(self, absent_count: int, count: int) -> None:
         """Note of how many keys of a call some were not here."""
@@ -389,18 +393,56 @@ class FileReader:
             by_block = {number: KeyBatch(some) for number, some in _by_block(tail, keys[low:high])}
             self._find_in_blocks(tail, by_block, sequence=sequence, rows_by_key=rows_by_key, values=values)
         elif len(likely) < _FEW_KEYS and tail.mapped is not None:
-            for key in likely.keys:
-                value = self.find_value(tail, key, sequence=sequence) if values is not None else ROWS_DECIDE
-                if value is ROWS_DECIDE:
-                    if rows := self._rows_in_file(tail, key, sequence=sequence):
-                        rows_by_key[key] = rows
-                elif value is not None and values is not None:
-                    values[key] = value
+            if values is None:
+                left: Sequence[bytes] = likely.keys
+            else:
+                left = self._find_few(tail, pages, tail.mapped, likely.keys, sequence=sequence, values=values)
+            for key in left:
+                if rows := self._rows_in_file(tail, key, sequence=sequence):
+                    rows_by_key[key] = rows
         else:
             former_count = len(rows_by_key) + len(values or ())
             self._find_in_pages(tail, pages, likely, sequence=sequence, rows_by_key=rows_by_key, values=values)
             found_count = len(rows_by_key) + len(values or ()) - former_count
             self._note_absent(len(likely) - found_count, len(likely))
+
+    def _find_few(
+        self,
+        tail: Tail,
+        pages: Pages,
+        mapped: memoryview,
+        keys: Sequence[bytes],
+        *,
+        sequence: int | None,
+        values: dict[bytes, bytes],
+    ) -> list[bytes]:
+        """Add the values of keys, each from its page; return those of which rows have to tell.
+
+        As `find_value` of each, but for pages in the cache, which are neither taken nor kept: this costs as little.
+        """
+        separators, entries, name = pages.keys or pages.load_keys(tail), self._entries, self._name
+        wants_block, left = self._wants_block(tail), []
+        for key in keys:
+            page = bisect_right(separators, key) - 1
+            if page < 0:
+                continue
+            entry = start, _, length, _, number, _, flags = read_page_entry(pages.octets, PAGE_ENTRY_BYTES * page)
+            value: bytes | RowsDecide | None
+            if flags & CONTINUES:
+                value = ROWS_DECIDE
+            elif wants_block or (name, number) in entries:
+                value = self.find_value(tail, key, sequence=sequence)
+            else:
+                body = unpack_page(entry, mapped[start : start + length], path=self._path)
+                try:
+                    value = find_value(body, key, sequence=sequence)
+                except BadPageError as error:
+                    raise self._bad_page_error(tail, number) from error
+            if value is ROWS_DECIDE:
+                left.append(key)
+            elif value is not None:
+                values[key] = value
+        return left
 
     def _find_in_blocks(
         self,
