@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lakebed.errors import Corruption
+from lakebed.lsm import file_reader
 from lakebed.lsm.block import Compression
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader, unload_mapped
@@ -403,13 +404,18 @@ def test_a_mapped_file_of_another_length(tmp_path: Path) -> None:
         assert caught.value.facts["path"] == "x"
 
 
-def offset_of_damage(reader: FileReader, row: Row) -> int | None:
-    """Where a get of this row says that the file is damaged; None: it found the row."""
+def offset_of_damage(reader: FileReader, *few: Row) -> int | None:
+    """Where a get of these rows, one or some, says that the file is damaged; None: it found them."""
+    values: dict[bytes, bytes] = {}
     try:
-        rows = reader.get(row.key)
+        if len(few) == 1:
+            assert reader.get(few[0].key) == [*few]
+        else:
+            keys = KeyBatch([row.key for row in few])
+            reader.find_many(keys, sequence=None, rows_by_key={}, values=values)
+            assert values == {row.key: row.value for row in few}
     except Corruption as error:
         return int(error.facts["offset"])
-    assert rows == [row]
     return None
 
 
@@ -423,6 +429,9 @@ def test_damage_under_a_map(tmp_path: Path, compression: Compression | None) -> 
         (tmp_path / "x").unlink()
         (tmp_path / "x").write_bytes(body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :])
         reader = FileReader(store, "x", meta=meta, cache=BlockCache(0))
+        few = ROWS[::251][:15]
+        offsets = [offset for row in few if (offset := offset_of_damage(reader, row)) is not None]
+        assert offset_of_damage(reader, *few) == next(iter(offsets), None)
         offsets = [offset for row in ROWS[::251] if (offset := offset_of_damage(reader, row)) is not None]
         assert place >= meta.tail_offset or all(place - (1 << 11) < offset <= place for offset in offsets)
         assert len(offsets) <= (1 if place < meta.tail_offset else len(ROWS[::251]))
@@ -516,3 +525,24 @@ def test_few_cached_blocks_do_not_part_what_a_scan_decodes(tmp_path: Path) -> No
     before = [rows_of_batch(block.batch) for block in reader.batches()]
     assert reader.get(ROWS[len(ROWS) // 2].key)
     assert [rows_of_batch(block.batch) for block in reader.batches()] == before
+
+
+def test_a_mapped_page_that_contradicts_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its checksum is right: a key alone and a few at once are `Corruption` with a place."""
+    reader = full_reader(store := open_store(str(tmp_path)), written(store))
+
+    def contradict(body: bytes, key: bytes, **_: object) -> bytes:
+        raise BadPageError
+
+    monkeypatch.setattr(file_reader, "find_value", contradict)
+    acts: list[Callable[[], object]] = [
+        lambda: reader.find_value(reader.tail(), ROWS[900].key),
+        lambda: reader.find_many(KeyBatch([ROWS[900].key]), sequence=None, rows_by_key={}, values={}),
+    ]
+    places = []
+    for act in acts:
+        with pytest.raises(Corruption) as caught:
+            act()
+        assert caught.value.facts["path"].endswith("x")
+        places.append(caught.value.facts["offset"])
+    assert places[0] == places[1] > 0
