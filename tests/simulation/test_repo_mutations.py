@@ -345,8 +345,8 @@ def unclear_publishes_are_made_again(patch: Patch) -> None:
         patch,
         heads,
         "publish",
-        ("if unclear is not None and proof is not None", "if False and proof is not None"),
-        ("if unclear is not None and seen == encoded:", "if False:"),
+        ("is_made = proof is not None and", "is_made = False and"),
+        ("is_made = seen == encoded", "is_made = False"),
     )
 
 

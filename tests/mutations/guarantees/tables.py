@@ -151,7 +151,7 @@ GUARANTEES = [
         "A commit keeps the list of its changelog after a lost race.",
         replace(
             commit._Commit._discard,
-            lambda original, self, *, keep: original(
+            lambda original, self, *, keep=frozenset(): original(
                 self, keep=frozenset(keep) - (self.changelog.paths if self.changelog else frozenset())
             ),
         ),

@@ -252,7 +252,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             self._scan_soon()  # tenants may wait for a node
         for load in heartbeat.loads:
             if load.is_broken:
-                self._reconciler.is_broken(load.tenant, load.generation, node=heartbeat.node)
+                self._reconciler.note_broken(load.tenant, load.generation, node=heartbeat.node)
         return ports.HeartbeatReply(
             is_known=True,
             report=self._relocations.tenants_of(heartbeat.node),
@@ -295,7 +295,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
                     raise outcome
                 if outcome is not None:
                     locations.append(outcome)
-                    self._reconciler.has(node.node, outcome)
+                    self._reconciler.note_held(node.node, outcome)
         self._collector.add(tasks)
         member = self._members.learn(node)
         member.is_ready = True
@@ -360,7 +360,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             if attachment is None:
                 self._reconciler.detach(tenant, request.node)
             elif attachment.generation == request.generation and attachment.may_commit:
-                self._reconciler.is_broken(tenant, attachment.generation, node=request.node)
+                self._reconciler.note_broken(tenant, attachment.generation, node=request.node)
             else:
                 self._reconciler.look_at(tenant)
             return

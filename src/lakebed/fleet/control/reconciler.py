@@ -16,7 +16,7 @@ from lakebed.errors import Conflict, LakebedError, NotFound, OutcomeUnknown, Una
 from lakebed.fleet import machine, records
 from lakebed.fleet.control.context import LOG, ControlContext
 from lakebed.fleet.control.members import Member
-from lakebed.fleet.model import AttachmentMode, CollectTask, TenantRecord, Transaction
+from lakebed.fleet.model import Attachment, AttachmentMode, CollectTask, Relocation, TenantRecord, Transaction
 from lakebed.fleet.ports import AckReply, AckRequest, Held, Location
 from lakebed.fleet.records import Step
 from lakebed.metrics import default_registry
@@ -101,7 +101,7 @@ class Reconciler:
         for key in [key for key in list(self._delivered) if key[1] == node]:
             self._delivered.pop(key, None)
 
-    def has(self, node: str, location: Location) -> None:
+    def note_held(self, node: str, location: Location) -> None:
         """A node has a location: its reply said so."""
         self._delivered[location.tenant, node] = _mark(location)
 
@@ -135,14 +135,15 @@ class Reconciler:
 
     def _repair(self, tenants: list[str]) -> list[Delivery]:
         """Attach what is nowhere; what nodes are to be told."""
-        ledger, members, tasks = self._context.ledger, dict[str, Member | None](), dict[str, tuple[CollectTask, ...]]()
+        ledger, before = self._context.ledger, dict[str, TenantRecord]()
+        targets: dict[str, Member | None] = {}  # a tenant that is decided about again goes to the same node
+        tasks: dict[str, tuple[CollectTask, ...]] = {}
 
         def decide(record: TenantRecord) -> Step[TenantRecord]:
-            step = self._repair_record(record, members)
+            step = self._repair_record(record, targets)
             tasks[record.tenant] = step.tasks
             return step
 
-        before: dict[str, TenantRecord] = {}
         changed: list[str] = []
         for tenant in tenants:
             try:
@@ -172,7 +173,7 @@ class Reconciler:
             after[tenant] = outcome
             self._collect(tasks[tenant])
             self._count(before[tenant], outcome)
-        for tenant, member in members.items():  # what was promised to it and did not come
+        for tenant, member in targets.items():  # what was promised to it and did not come
             if member is not None and (tenant not in after or after[tenant] is before[tenant]):
                 member.promised = max(0, member.promised - 1)
         return [delivery for tenant, record in after.items() for delivery in self._deliveries(record, before[tenant])]
@@ -194,49 +195,52 @@ class Reconciler:
         """Note what a repair attached."""
         self._broken.pop(after.tenant, None)
         new = records.attachment_of(after, after.preferred)
-        if new is None or new in before.attachments:
-            return
-        _ATTACHES.add(1)
+        if new is not None and new not in before.attachments:
+            _ATTACHES.add(1)
 
     @property
     def _retry_s(self) -> float:
         return self._context.options.retry_ms / 1000
 
     def _repair_record(self, record: TenantRecord, targets: dict[str, Member | None]) -> Step[TenantRecord]:
-        """What a record needs, by the nodes that are usable. Changes nothing when it needs nothing."""
-        context, now_ms, draft = self._context, self._context.now_ms(), Draft(record)
-        members = context.members
+        """What a record needs, by the nodes that are usable. Changes nothing when it needs nothing.
+
+        A relocation is ended before the tenant is attached anew, for its other node may have the tenant already.
+        """
+        members, now_ms, draft = self._context.members, self._context.now_ms(), Draft(record)
         for node in records.nodes_of(record):
             if self._is_over(node, now_ms=now_ms):
                 draft.take(machine.decommission(draft.record, node, now_ms=now_ms))
         if record.is_deleted:
             return draft.step()
-        running = draft.record.relocation
-        if running is not None:  # before the tenant is attached anew, for the other node may have it already
-            for node, other in ((running.target, running.source), (running.source, running.target)):
-                if not members.is_usable(node) and members.is_usable(other):
-                    draft.take(machine.detach(draft.record, node, now_ms=now_ms))
-                    break
-        target = records.attachment_of(draft.record, None if running is None else running.target)
-        if target is not None and self._broken.get(record.tenant) == target.generation:
-            draft.take(machine.cancel_relocation(draft.record, now_ms=now_ms))
+        if (relocation := draft.record.relocation) is not None:
+            self._repair_relocation(draft, relocation, now_ms=now_ms)
         for attachment in draft.record.attachments:
-            if attachment.mode in (AttachmentMode.READER, AttachmentMode.STALE) and not members.is_usable(
-                attachment.node
-            ):
+            if not attachment.may_commit and not members.is_usable(attachment.node):
                 draft.take(machine.detach(draft.record, attachment.node, now_ms=now_ms))
         current = records.attachment_of(draft.record, draft.record.preferred)
-        is_broken = current is not None and self._broken.get(record.tenant) == current.generation
-        is_broken = is_broken and len(record.transactions) < UNFINISHED_COUNT_MAX
+        is_broken = self._is_broken(record.tenant, current) and len(record.transactions) < UNFINISHED_COUNT_MAX
         if current is None or not current.may_commit or not members.is_usable(current.node) or is_broken:
             if record.tenant not in targets:
-                targets[record.tenant] = self._choose_member(
-                    current.node if current is not None and is_broken else None
-                )
+                targets[record.tenant] = self._choose_member(None if current is None or not is_broken else current.node)
             member = targets[record.tenant]
             if member is not None:
                 draft.take(machine.attach(draft.record, member.record, now_ms=now_ms))
         return draft.step()
+
+    def _repair_relocation(self, draft: Draft, running: Relocation, *, now_ms: int) -> None:
+        """Leave the tenant to the one of the two nodes that is usable, and to the source when the target is broken."""
+        is_usable = self._context.members.is_usable
+        for node, other in ((running.target, running.source), (running.source, running.target)):
+            if not is_usable(node) and is_usable(other):
+                draft.take(machine.detach(draft.record, node, now_ms=now_ms))
+                break
+        if self._is_broken(draft.record.tenant, records.attachment_of(draft.record, running.target)):
+            draft.take(machine.cancel_relocation(draft.record, now_ms=now_ms))
+
+    def _is_broken(self, tenant: str, attachment: Attachment | None) -> bool:
+        """Whether its node reports that an attachment cannot commit any more."""
+        return attachment is not None and self._broken.get(tenant) == attachment.generation
 
     def _choose_member(self, wanted: str | None) -> Member | None:
         """Where a tenant goes: to the node that has it in memory if that is well, else to the least loaded."""
@@ -437,7 +441,7 @@ class Reconciler:
             self._delivered.pop((record.tenant, node), None)
         self.look_at(record.tenant)
 
-    def is_broken(self, tenant: str, generation: int, *, node: str) -> None:
+    def note_broken(self, tenant: str, generation: int, *, node: str) -> None:
         """Replace an attachment of which its node reports that it cannot commit any more, and detach it there.
 
         Cost: no request; the next round sends them.

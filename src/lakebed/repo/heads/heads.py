@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -123,6 +123,11 @@ class Move:
     expected: Mapping[bytes, bytes | None] = field(default_factory=dict)
     """What else must be as it was."""
 
+    @property
+    def named(self) -> Sequence[str]:
+        """Every commit whose objects must exist."""
+        return (self.commit_id, *(commit.id for commit in self.commits), *self.relies_on)
+
 
 Plan = Callable[[SealedBranch], Move]
 
@@ -190,7 +195,7 @@ def seal(context: RepositoryContext, branch: str, *, fresh_token: bool = False, 
 
 
 def seal_for_compaction(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> SealedBranch | None:
-    """The same in one step with the stamp of a compaction's start.
+    """As `seal`, in one step with the stamp of a compaction's start; tried once.
 
     Args:
         cooldown_ms: shortest time since the last start.
@@ -254,27 +259,28 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
     also, proof = _also_written(context, sealed, move, operation)
     guards = _guards(context, sealed, move)
     for _ in range(context.options.publish_tries_max):
-        unclear: OutcomeUnknown | None = None
         after = _move_record(record, sealed, move)
         encoded = encode_record(after)
         try:
             context.key_value.write([(key, encoded), *also], expected={**guards, key: raw})
+            is_made = True
         except Conflict:
-            pass
-        except OutcomeUnknown as problem:
-            unclear = problem
-        else:
-            return _note_publish(context, sealed, after)
-        with nullcontext() if unclear is None else resolving_outcome(unclear):
-            if unclear is not None and proof is not None and context.key_value.get(proof) is not None:
-                return _note_publish(context, sealed, after)
+            is_made = False
             record, seen = load_branch(context, sealed.name)
-        if unclear is not None and seen == encoded:
-            return _note_publish(context, sealed, after)
-        if seen == raw and unclear is None:  # not the record, but another key: a collection's, or the plan's own
-            for id in (move.commit_id, *(commit.id for commit in move.commits), *move.relies_on):
-                refuse_expired(context, id)
-            return False
+            if seen == raw:  # not the record, but another key: a collection's, or the plan's own
+                for id in move.named:
+                    refuse_expired(context, id)
+                return False
+        except OutcomeUnknown as unclear:
+            with resolving_outcome(unclear):
+                is_made = proof is not None and context.key_value.get(proof) is not None
+                if not is_made:
+                    record, seen = load_branch(context, sealed.name)
+                    is_made = seen == encoded
+        if is_made:
+            tokens = [token.id for token in (after.staging, *after.sealed)]
+            context.counters.reset(sealed.name, sealed_count=len(after.sealed), tokens=tokens)
+            return True
         if not _only_gained(record, sealed.record):
             return False
         raw = seen
@@ -309,8 +315,7 @@ def _guards(context: RepositoryContext, sealed: SealedBranch, move: Move) -> dic
     """What must be unchanged, besides the record."""
     guards: dict[bytes, bytes | None] = dict(move.expected)
     guards[context.keys.boundary] = sealed.boundary
-    for id in (move.commit_id, *(commit.id for commit in move.commits), *move.relies_on):
-        guards[context.keys.expired(id)] = None
+    guards.update((context.keys.expired(id), None) for id in move.named)
     return guards
 
 
@@ -324,12 +329,6 @@ def _only_gained(record: Branch, before: Branch) -> bool:
     """Whether a record is an earlier one with more tokens on top (and perhaps another stamp)."""
     tail = record.sealed[len(record.sealed) - len(before.sealed) :] if before.sealed else ()
     return record.commit_id == before.commit_id and record.compacted == before.compacted and tail == before.sealed
-
-
-def _note_publish(context: RepositoryContext, sealed: SealedBranch, after: Branch) -> bool:
-    tokens = [token.id for token in (after.staging, *after.sealed)]
-    context.counters.reset(sealed.name, sealed_count=len(after.sealed), tokens=tokens)
-    return True
 
 
 class Overtaken(Exception):

@@ -81,7 +81,7 @@ def at_version(branch: TableBranch, version: int | str) -> Resolved:
     if len(version.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX or not is_utf8(version):
         raise InvalidRequest(
             f"{format_value(version)} is not a valid version: a name is Unicode text of at most {_NAME_BYTES_MAX} "
-            f"bytes.",
+            "bytes.",
             kind="invalid_version",
         )
     if dot and kind == "tag":
@@ -212,8 +212,7 @@ def parse_time_ms(time: Time) -> int:
         except ValueError as wrong:
             raise InvalidRequest(
                 f"{format_value(time)} is not a valid time: write it like 2013-02-01, 2013-02-01T06:30:00+01:00 (UTC "
-                f"without "
-                "a zone), or as Unix milliseconds.",
+                "without a zone), or as Unix milliseconds.",
                 kind="invalid_time",
             ) from wrong
     if isinstance(time, dt.datetime):

@@ -399,6 +399,12 @@ def files_of(entries: pa.Table) -> list[DataFile]:
     return [DataFile(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
+def row_count_delta(entries: pa.Table) -> int:
+    """How many rows the files of a change bring, less those of the files that it takes away."""
+    row_counts = entries["row_count"].to_numpy()
+    return int(np.where(entries["kind"].to_numpy() == ADD, row_counts, -row_counts).sum())
+
+
 def fold(entries: pa.Table) -> pa.Table:
     """The entries that remain when DELETEs take back earlier ADDs, in order of their last appearance.
 

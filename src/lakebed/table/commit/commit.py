@@ -40,7 +40,14 @@ from lakebed.table.branch.discard import discard, discard_changes
 from lakebed.table.branch.earlier_commits import find_earlier, newest_first
 from lakebed.table.branch.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
 from lakebed.table.branch.renames import confirm_commit
-from lakebed.table.codec.manifest import ADD, encode_manifest, encode_manifest_list, entries_of_changes, manifest_meta
+from lakebed.table.codec.manifest import (
+    ADD,
+    encode_manifest,
+    encode_manifest_list,
+    entries_of_changes,
+    manifest_meta,
+    row_count_delta,
+)
 from lakebed.table.codec.manifest_merge import MergePlan, fold_run, plan_merge
 from lakebed.table.commit.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
 from lakebed.table.commit.index_after import index_after
@@ -259,7 +266,7 @@ class _Commit:
                 inherited = InheritedState() if head is None else load_inherited(newest_first(self.branch, head))
                 earlier = self._earlier_snapshot(inherited, head)
                 if earlier is not None:
-                    self._discard(keep=frozenset())
+                    self._discard()
                     if self.tries == 0:
                         # No snapshot was put that could name these files. After a try they are left to the search of
                         # orphans, whatever became of it.
@@ -271,17 +278,17 @@ class _Commit:
                     # A rollback deleted the snapshot, and files of it, while this change was prepared on it.
                     self._note_race(error)
                     continue
-                self._discard(keep=frozenset())
+                self._discard()
                 raise
             try:
                 confirm = partial(confirm_commit, self.branch, snapshot, began_in, *self.looked)
                 self.branch.snapshots.append(snapshot, confirm=confirm)
             except NotFound:
-                self._discard(keep=frozenset())
+                self._discard()
                 raise
             except Conflict as lost:
                 if lost.kind == "branch_replaced":
-                    self._discard(keep=frozenset())
+                    self._discard()
                     raise
                 self.stuck = self.stuck + 1 if snapshot.id == self.lost_id else 0
                 self.lost_id = snapshot.id
@@ -355,7 +362,7 @@ class _Commit:
         self._check_presence(staged.entries)
         if changelog.entries is not None:
             self._check_presence(changelog.entries)
-        delta_rows = _row_count_delta(staged.entries)
+        delta_rows = row_count_delta(staged.entries)
         kept = staged.keeps or staged.base
         marks = (self.request.options.get("watermark"), head.watermark if head else None)
         now_ms = self.branch.environment.clock.now_ms()
@@ -396,7 +403,7 @@ class _Commit:
         if self.request.basis is not None:
             self._check_basis(self.request.basis, self.entries, head)
         if rests_on_state(self.entries):
-            self._check(self.entries, head)
+            self._check_fits(self.entries, head)
         if may_have_vectors(self.schema) and any(map(read_files, self.request.changes)):
             self._check_vectors(head)
         return StagedChange(entries=self.entries, base=head, changes=self.request.changes)
@@ -477,7 +484,7 @@ class _Commit:
                 snapshot=None if basis.snapshot is None else basis.snapshot.id,
             )
 
-    def _check(self, entries: pa.Table, head: Snapshot | None) -> None:
+    def _check_fits(self, entries: pa.Table, head: Snapshot | None) -> None:
         """Raise `Conflict` unless `entries` fit `head`; after a lost race, look at the winners' deltas first."""
         if head is None:
             raise Conflict(
@@ -587,7 +594,7 @@ class _Commit:
         self.tries += 1
         self.backoff.note(lost)
         if self.stuck >= _STUCK_TRIES_MAX:
-            self._discard(keep=frozenset())
+            self._discard()
             raise Conflict(
                 f"The commit was tried {self.stuck + 1} times as snapshot {self.lost_id}, and each time "
                 f"snapshot {self.lost_id} is taken, although the newest that can be seen is older. Nothing was "
@@ -611,7 +618,7 @@ class _Commit:
 
     def _contention(self) -> Conflict:
         """The error of a commit that lost too many races, or lost them for too long."""
-        self._discard(keep=frozenset())
+        self._discard()
         is_late = self.tries <= self._retries_max
         limit = "commit.timeout" if is_late else f"{self._retries_max:,}, which commit.max-retries sets"
         return Conflict(
@@ -631,7 +638,7 @@ class _Commit:
                 if meta.file_name in self.entries_of:
                     self.branch.manifests.remember_entries(meta, self.entries_of[meta.file_name])
 
-    def _discard(self, *, keep: frozenset[str]) -> None:
+    def _discard(self, *, keep: frozenset[str] = frozenset()) -> None:
         """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
         unused = [path for path in self.written if path not in keep]
         discard(self.branch.store, unused, environment=self.branch.environment)
@@ -639,9 +646,3 @@ class _Commit:
 
 def _select_new(entries: pa.Table) -> pa.Table:
     return entries.filter(pc.and_(pc.is_null(entries["commit_snapshot"]), pc.is_valid(entries["creation_time_ms"])))
-
-
-def _row_count_delta(entries: pa.Table) -> int:
-    added = pc.equal(entries["kind"], ADD)
-    signed = pc.if_else(added, entries["row_count"], pc.negate(entries["row_count"]))
-    return pc.sum(signed).as_py() or 0

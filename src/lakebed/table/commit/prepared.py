@@ -46,7 +46,7 @@ from lakebed.table.branch.earlier_commits import newest_first
 from lakebed.table.branch.inherited import encode_inherited, load_inherited
 from lakebed.table.branch.renames import confirm_commit
 from lakebed.table.codec.index_manifest import HASH, IndexEntry
-from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES
+from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES, row_count_delta
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
 from lakebed.table.commit.presence import WHY_GONE, find_gone_file
@@ -233,8 +233,7 @@ def _complete(
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
         _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)
     _check_index(branch, snapshot, head, entries, live, schema)
-    row_counts = entries["row_count"].to_numpy()
-    row_count_delta = int(np.where(entries["kind"].to_numpy() == ADD, row_counts, -row_counts).sum())
+    delta_rows = row_count_delta(entries)
     inherited = load_inherited(() if head is None else newest_first(branch, head))
     marks = [mark for mark in (snapshot.watermark, head.watermark if head else None) if mark is not None]
     now_ms = branch.now_ms()
@@ -243,8 +242,8 @@ def _complete(
         schema_id=schema.id,
         # By our clock: a client's may be years ahead, and no later snapshot may be older than this one.
         time_ms=now_ms if head is None else max(now_ms, head.time_ms),
-        delta_record_count=row_count_delta,
-        total_record_count=(head.total_record_count if head else 0) + row_count_delta,
+        delta_record_count=delta_rows,
+        total_record_count=(head.total_record_count if head else 0) + delta_rows,
         watermark=max(marks, default=None),
         properties={
             **snapshot.properties,
