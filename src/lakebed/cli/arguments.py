@@ -55,8 +55,7 @@ def duration(text: str) -> timedelta:
     except OverflowError:
         raise InvalidRequest(
             f"{format_value(text)} is longer than a duration can be: use at most {timedelta.max.days} d, or leave it "
-            f"out "
-            "where that means no limit.",
+            "out where that means no limit.",
             kind="invalid_duration",
             text=text,
         ) from None

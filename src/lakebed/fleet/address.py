@@ -91,8 +91,7 @@ def control_url(store: ObjectStore, url: str | None = None) -> str:
     if address is None:
         raise NotFound(
             f"No fleet has served {store.root_url} yet: start one with lakebed fleet up {display_url(store)}, or "
-            f"name its "
-            f"control plane in {CONTROL_VARIABLE}.",
+            f"name its control plane in {CONTROL_VARIABLE}.",
             kind="fleet_not_found",
             url=store.root_url,
         )

@@ -326,8 +326,7 @@ def _check_digest(digest: bytes, announced: Iterable[bytes]) -> None:
         if header_digest != digest:
             raise InvalidRequest(
                 f"The body has the MD5 {digest.hex()}, but its Content-MD5 states {header_digest.hex()}: it was "
-                f"changed "
-                "on its way, or the header is of another body. Send both again.",
+                "changed on its way, or the header is of another body. Send both again.",
                 kind="body_differs",
             )
 

@@ -78,7 +78,7 @@ class Document(Generic[E]):
         except UnicodeEncodeError as error:
             raise InvalidRequest(
                 f"{format_value(error.object)} has bytes that are not UTF-8, so no {self._what} can name it: rename "
-                f"it.",
+                "it.",
                 kind="not_utf8",
             ) from error
         body += b"}\n"

@@ -256,8 +256,7 @@ def _check_names(root: Path, entries: dict[str, Entry]) -> None:
         if not folders[parent]:
             raise InvalidRequest(
                 f"The object {format_value(path)} would be written outside of {root}, because a link leads there: "
-                f"remove the "
-                "link, or name another directory.",
+                "remove the link, or name another directory.",
                 kind="not_a_file_name",
                 path=path,
             )

@@ -37,8 +37,7 @@ def sides_of(text: str) -> tuple[str, str, str] | None:
     if not left or not right or dots not in _SCOPES:
         raise InvalidRequest(
             f"{format_value(text)} is not a range: write two references with two dots between them, such as "
-            f"main~1..main "
-            "(with three dots a difference shows what the right side did since the two parted).",
+            "main~1..main (with three dots a difference shows what the right side did since the two parted).",
             kind="invalid_range",
             text=text,
         )
@@ -84,8 +83,7 @@ def log_of_range(log: Log, text: str, *, amount: int | None = None, **filters: A
     if dots != "..":
         raise InvalidRequest(
             f"The log of {format_value(text)} is not known: write {left}..{right} for the commits behind {right} "
-            f"that are not "
-            f"behind {left}.",
+            f"that are not behind {left}.",
             kind="invalid_range",
             text=text,
         )

@@ -85,8 +85,7 @@ def time_ms_of(text: str) -> int:
     if not text.strip().removeprefix("-").isdecimal() and dt.datetime.fromisoformat(text.strip()).tzinfo is None:
         raise InvalidRequest(
             f"{format_value(text)} is not a valid time: write it like 2013-02-01 or 2013-02-01 06:30:00, in the "
-            f"session's "
-            "time zone, like 2013-02-01T06:30:00+01:00, or as Unix milliseconds.",
+            "session's time zone, like 2013-02-01T06:30:00+01:00, or as Unix milliseconds.",
             kind="invalid_time",
         )
     return time_ms

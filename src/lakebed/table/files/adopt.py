@@ -120,8 +120,7 @@ def describe_file(
     if schema.primary_keys:
         raise InvalidRequest(
             f"The file {format_value(file.file_name)} cannot become part of a table with a primary key: its rows "
-            f"have no "
-            "sequence numbers. Write its rows instead.",
+            "have no sequence numbers. Write its rows instead.",
             kind="has_primary_key",
         )
     if footer.num_rows == 0:

@@ -142,6 +142,5 @@ class ImportReport:
         shares = f" ({', '.join(parts)})" if parts else ""
         return (
             f"{self.table}: {verb} {rows}{files}{shares}, {format_size(self.size_bytes)}, from the {self.format} "
-            f"source "
-            f"{self.source}{version}."
+            f"source {self.source}{version}."
         )

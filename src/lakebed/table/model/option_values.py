@@ -73,8 +73,7 @@ def check_listed(text: str, columns: Collection[str], *, what: str) -> None:
         if any(names[start : start + len(parts)] == parts for start in range(len(names) - len(parts) + 1)):
             raise InvalidRequest(
                 f"{what} = {format_value(text)} separates names by commas and ignores spaces around them, so it "
-                f"cannot name "
-                f"the column {format_value(column)}: give the column another name.",
+                f"cannot name the column {format_value(column)}: give the column another name.",
                 kind="invalid_option",
                 column=column,
             )
