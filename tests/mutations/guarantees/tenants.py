@@ -398,7 +398,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "After a restart, what the local state does not know is deleted.",
-        answer(attached.AttachedTenant._load, lambda it: it.delete_unknown, lambda delete_unknown: 0),
+        answer(attached.AttachedTenant._open_transaction, lambda it: it.delete_unknown, lambda delete_unknown: 0),
         f"{CRASHES}::test_unknown_objects_are_deleted_after_a_restart",
     ),
     Guarantee(

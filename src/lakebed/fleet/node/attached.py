@@ -247,28 +247,9 @@ class AttachedTenant:
 
     def _load(self, location: Location) -> None:
         """Begin from the location's base, with the rows in memory that are above it."""
-        context = self._context
-        with context.loading.one():
+        with self._context.loading.one():
             base = self._read_base(location)
-        resumed = self._resumed
-        is_resumed = resumed is not None and (resumed.generation, resumed.txn) == (location.generation, location.txn)
-        transaction = None
-        if location.txn is not None:
-            record = resumed if is_resumed and resumed is not None else LocalTenant.of(location)
-            timelines = base.timelines
-            if is_resumed:
-                timelines = _resume_timelines(context.local.state(self.tenant), base, txn=record.txn)
-            transaction = OpenTransaction(
-                record,
-                base=base,
-                timelines=timelines,
-                node=context.name,
-                storage=context.storage,
-                local=context.local,
-            )
-            if is_resumed:
-                count = transaction.delete_unknown()
-                _LOG.info("resumed", tenant=self.tenant, txn=record.txn, unknown=count)
+        transaction = None if location.txn is None else self._open_transaction(location, base)
         self._resumed = None
         self._give_up()
         self._base, self._base_ref = base, location.manifest
@@ -284,6 +265,26 @@ class AttachedTenant:
         }.get(location.mode or AttachmentMode.STALE, TenantState.ACTIVE)
         self.problem = None
         _LOG.info("attached", tenant=self.tenant, generation=location.generation, base=base.txn)
+
+    def _open_transaction(self, location: Location, base: Manifest) -> OpenTransaction:
+        """The location's transaction: as the process before this one left it, if it is that one's, else a new one."""
+        context, resumed, timelines = self._context, self._resumed, base.timelines
+        if resumed is not None and (resumed.generation, resumed.txn) != (location.generation, location.txn):
+            resumed = None
+        if resumed is not None:
+            timelines = _resume_timelines(context.local.state(self.tenant), base, txn=resumed.txn)
+        transaction = OpenTransaction(
+            resumed or LocalTenant.of(location),
+            base=base,
+            timelines=timelines,
+            node=context.name,
+            storage=context.storage,
+            local=context.local,
+        )
+        if resumed is not None:
+            count = transaction.delete_unknown()
+            _LOG.info("resumed", tenant=self.tenant, txn=resumed.txn, unknown=count)
+        return transaction
 
     def _read_base(self, location: Location) -> Manifest:
         reference = location.manifest
@@ -433,8 +434,9 @@ class AttachedTenant:
         """Run one planned compaction of any timeline; whether there was one. Raises as `flush_once`."""
         with self._turn:
             transaction = self._may_write()
-            for timeline in list(self.timelines.values()) if transaction is not None else ():
-                assert transaction is not None
+            if transaction is None:
+                return False
+            for timeline in list(self.timelines.values()):
                 if timeline.needs_compaction and not timeline.is_read_only and timeline.id in transaction.timelines:
                     timeline.advance_cutoff(self._wanted.policy)
                     if timeline.compact_once():
@@ -538,8 +540,8 @@ class AttachedTenant:
                 return False
             if transaction.request is not None:
                 raise commit_pending(self.tenant)
-            if change.kind == "detach":
-                self._detach_files(find_timeline(transaction.timelines, target_of(change)))
+            if change.kind == "detach":  # all files are written anew, so that it names none of its ancestors'
+                self._require_timeline(find_timeline(transaction.timelines, target_of(change)).id).compact_full()
             context, lifetime_ms = self._context, change.lifetime_ms
             timelines = change_timelines(
                 transaction.timelines,
@@ -554,10 +556,6 @@ class AttachedTenant:
             transaction.replace_timelines(timelines)
             self._note_dirty()
             return False
-
-    def _detach_files(self, index: TimelineIndex) -> None:
-        """Write all files of a branch anew, so that it names none of its ancestors'."""
-        self._require_timeline(index.id).compact_full()
 
     def _require_timeline(self, id: str) -> Timeline:
         """A timeline of the working set that is committed. Raises `Unavailable`: not yet."""
