@@ -166,10 +166,7 @@ class CompactorPublisher:
         return msgspec.structs.replace(manifest, l0=file_set.l0, runs=file_set.runs, jobs=jobs)
 
     def publish_compaction(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
-        """Publish a compaction and end its job. Raises as `replace_inputs`.
-
-        Cost: 1 PUT + 1 LIST if nothing else changed.
-        """
+        """Publish a compaction and end its job. Raises as `replace_inputs`. Cost: 1 PUT + 1 LIST if no other wrote."""
         return self._log.update(lambda manifest: self.replace_inputs(manifest, job, task, run)).file_set
 
     def abandon(self, job: CompactionJob) -> None:

@@ -169,10 +169,7 @@ class Repository(OverTransport, Closing):
         self._transport.call(DeleteBranch(name=name, committer=committer))
 
     def undelete_branch(self, name: str, *, committer: str = "") -> Branch:
-        """Bring a deleted branch back at the commit it had.
-
-        Errors as `lakebed.repo.references.branches.undelete_branch`.
-        """
+        """Bring a deleted branch back at the commit it had. Errors as `branches.undelete_branch`."""
         self._transport.call(UndeleteBranch(name=name, committer=committer))
         return self.branch(name)
 

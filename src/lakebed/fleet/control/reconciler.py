@@ -172,7 +172,10 @@ class Reconciler:
                 continue
             after[tenant] = outcome
             self._collect(tasks[tenant])
-            self._count(before[tenant], outcome)
+            self._broken.pop(tenant, None)
+            new = records.attachment_of(outcome, outcome.preferred)
+            if new is not None and new not in before[tenant].attachments:
+                _ATTACHES.add(1)
         for tenant, member in targets.items():  # what was promised to it and did not come
             if member is not None and (tenant not in after or after[tenant] is before[tenant]):
                 member.promised = max(0, member.promised - 1)
@@ -190,13 +193,6 @@ class Reconciler:
                 since_ms = member.record.decommissioned_ms or 0
                 left_ms = since_ms + self._context.options.decommission_wait_ms - now_ms
                 self.look_at(record.tenant, in_s=max(left_ms, 1) / 1000)
-
-    def _count(self, before: TenantRecord, after: TenantRecord) -> None:
-        """Note what a repair attached."""
-        self._broken.pop(after.tenant, None)
-        new = records.attachment_of(after, after.preferred)
-        if new is not None and new not in before.attachments:
-            _ATTACHES.add(1)
 
     @property
     def _retry_s(self) -> float:
