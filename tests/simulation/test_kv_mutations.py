@@ -275,7 +275,7 @@ def unclear_records_are_dropped(patch: Patch) -> None:
         try:
             return append(self)
         except OutcomeUnknown:
-            self._sealed.popleft()
+            self._sealed = self._sealed[1:]
             raise
 
     patch.setattr(LogGroups, "append_oldest", dropping)

@@ -101,7 +101,7 @@ def _log_groups(location: DatabaseLocation, claim: Claim, tree: Tree, *, options
         WalLog(location),
         epoch=claim.epoch,
         last_wal_id=claim.fence_id,
-        memtable=tree.active,
+        active=lambda: tree.active,
         lock=tree.lock,
         spacing_ms=options.wal_flush_spacing_ms,
         environment=location.environment,

@@ -14,12 +14,14 @@ Invariants:
 - A group that cannot be encoded is given up: an empty record takes its id, its rows are taken back, and its writers get
   the reason. Groups behind it continue, unless one has a conditional write, whose condition may depend on those rows.
 
+- A thread may be interrupted behind any call (Ctrl-C): state that belongs together is assigned without a call between,
+  and which memtable is written is asked, not told.
+
 Locks: all state is guarded by the tree's lock, which no store call happens under.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -249,7 +251,8 @@ class LogGroups:
     Args:
         epoch: ours; part of every record.
         last_wal_id: the newest id of the log, the fence of this opening: the next group gets the id behind it.
-        memtable: the active one; all its rows so far are in the log.
+        active: the memtable that is written, which changes when all rows of it are sealed; all rows so far are in the
+            log. Called under the lock.
         spacing_ms: shortest time between the beginnings of two appends.
     """
 
@@ -259,7 +262,7 @@ class LogGroups:
         *,
         epoch: int,
         last_wal_id: int,
-        memtable: Memtable,
+        active: Callable[[], Memtable],
         lock: AbstractContextManager[Any],
         spacing_ms: int,
         environment: Environment,
@@ -269,11 +272,11 @@ class LogGroups:
         self._lock = lock
         self._spacing_s: Final = spacing_ms / 1000
         self._environment = environment
-        self._sealed: deque[_Group] = deque()
-        self._memtable = memtable
-        self._start = memtable.row_count
-        self.sealed_bytes = memtable.payload_bytes
-        """Keys and values of the active memtable in groups that are sealed, or in the log."""
+        self._sealed: tuple[_Group, ...] = ()
+        self._active = active
+        self._memtable = active()
+        self._start = self._memtable.row_count
+        self._sealed_bytes = self._memtable.payload_bytes
         self._last_append_s: float | None = None
         self.last_wal_id = last_wal_id
         """Last id given to a group; its object may not be there yet."""
@@ -284,20 +287,24 @@ class LogGroups:
 
     def seal(self) -> int:
         """Close the open group, if it has rows; returns the log id up to which the memtable's rows will be."""
-        end = self._memtable.row_count
+        self._follow()
+        end, bytes_ = self._memtable.row_count, self._memtable.payload_bytes
         if end > self._start:
+            group = _Group(self.last_wal_id + 1, self._memtable, self._start, end)
+            self._sealed, self._start, self._sealed_bytes = (*self._sealed, group), end, bytes_
             self.last_wal_id += 1
-            self._sealed.append(_Group(self.last_wal_id, self._memtable, self._start, end))
-            self._start = end
-            self.sealed_bytes = self._memtable.payload_bytes
         return self.last_wal_id
 
-    def follow(self, memtable: Memtable) -> None:
-        """Rows go into this memtable from now on; the one before must have been sealed."""
-        assert self._start == self._memtable.row_count, "a memtable was left with rows outside of every group"
-        self._memtable = memtable
-        self._start = 0
-        self.sealed_bytes = 0
+    def pending_bytes(self) -> int:
+        """Keys and values of the active memtable that are in no log object and in no group on its way there."""
+        self._follow()
+        return self._memtable.payload_bytes - self._sealed_bytes
+
+    def _follow(self) -> None:
+        active = self._active()
+        if active is not self._memtable:
+            assert self._start == self._memtable.row_count, "a memtable was left with rows outside of every group"
+            self._memtable, self._start, self._sealed_bytes = active, 0, 0
 
     @property
     def durable_wal_id(self) -> int:
@@ -339,6 +346,7 @@ class LogGroups:
 
     def _last_sequence_in_log(self) -> int:
         """Of the last row that is surely in the log when no group is sealed. Under the lock."""
+        self._follow()
         return self._memtable.first_sequence + self._start - 1
 
     def append_oldest(self) -> int:
@@ -357,6 +365,8 @@ class LogGroups:
         with self._lock:
             if not self._sealed:
                 self.seal()
+            if not self._sealed:  # another thread appended all, and was interrupted before it could tell
+                return self._last_sequence_in_log()
             group = self._sealed[0]
         if group.body is None:
             try:
@@ -366,7 +376,7 @@ class LogGroups:
                 raise Unencodable(_not_written(error)) from error
         self._wal.append(group.wal_id, group.body)
         with self._lock:
-            self._sealed.popleft()
+            self._sealed = self._sealed[1:]
             self.appended_count += 1
             return group.last_sequence if self._sealed else self._last_sequence_in_log()
 
@@ -380,7 +390,7 @@ class LogGroups:
         Returns:
             The sequences ``[first, last]`` of each group that was taken back, the oldest group's first.
         """
-        lost = list(self._sealed) if checked_sequence > self._sealed[0].last_sequence else [self._sealed[0]]
+        lost = self._sealed if checked_sequence > self._sealed[0].last_sequence else self._sealed[:1]
         for group in lost:
             if group.body is None:
                 group.body = self._wal.encode_empty(id=group.wal_id, epoch=self._epoch)

@@ -103,7 +103,6 @@ class WriterCore(ViewSource):
         self.why_closed = "was closed: open it again"
         self._room = environment.runtime.condition(tree.lock)
         """Writers that are held back wait here."""
-        self._rotated_sequence = tree.active.first_sequence - 1
         self._rotated_wal_id = claim.fence_id
         self._checked_sequence = 0
         """Of the last conditional write."""
@@ -251,7 +250,7 @@ class WriterCore(ViewSource):
 
     def _pending_bytes(self) -> int:
         """Keys and values of the active memtable that are in no log object and in no group on its way there."""
-        return 0 if self.groups is None else self.tree.active.payload_bytes - self.groups.sealed_bytes
+        return 0 if self.groups is None else self.groups.pending_bytes()
 
     def _log_objects(self) -> int:
         """Log objects that hold rows of the active memtable."""
@@ -276,9 +275,6 @@ class WriterCore(ViewSource):
         if self.groups is not None:
             token = self.groups.seal()
         self.tree.rotate(token)
-        if self.groups is not None:
-            self.groups.follow(self.tree.active)
-        self._rotated_sequence = self.tree.active.first_sequence - 1
         self._rotated_wal_id = token
         self._release_histories()
         self.wanted.notify_all()
@@ -318,8 +314,6 @@ class WriterCore(ViewSource):
         """Give up the oldest group, which cannot be encoded, so that later ones become durable. Under the lock."""
         self._rotate()
         self.tree.begin_after_loss()
-        groups.follow(self.tree.active)
-        self._rotated_sequence = self.tree.active.first_sequence - 1
         oldest, *behind = groups.take_back_oldest(checked_sequence=self._checked_sequence)
         self.commit.lose(*oldest, error)
         for first, last in behind:
@@ -330,7 +324,7 @@ class WriterCore(ViewSource):
         """Put everything written so far into files, without a log; returns the sequence up to which it is."""
         with self.lock:
             self._rotate()
-            through = self._rotated_sequence
+            through = self.tree.active.first_sequence - 1
         while self.tree.flush_once():
             continue
         return through
@@ -393,7 +387,7 @@ class WriterCore(ViewSource):
         """As `Database.flush_once`."""
         with self.lock:
             self.check_not_fenced()
-            through = self._rotated_sequence
+            through = self.tree.active.first_sequence - 1
             if not self.tree.waiting_count:
                 return False
         self.commit.wait_durable(through)

@@ -98,33 +98,26 @@ class Memtable:
         keys = self.keys
         row = len(keys)
         index = self.index
-        if expires_at_ms is not None:
-            self.special[row] = (PUT, expires_at_ms)
-        if key in index:
-            self.older[row] = index[key]
-        self.values.append(value)
-        keys.append(key)
-        index[key] = row
-        self.payload_bytes += len(key) + len(value)
+        try:
+            if expires_at_ms is not None:
+                self.special[row] = (PUT, expires_at_ms)
+            if key in index:
+                self.older[row] = index[key]
+            self.values.append(value)
+            keys.append(key)
+            index[key] = row
+            self.payload_bytes += len(key) + len(value)
+        except BaseException:  # an interrupt, or no memory
+            self._mend(row)
+            raise
 
     def delete(self, key: bytes) -> None:
         """Write a tombstone."""
-        self._append(key, None)
+        self.extend([key], [None])
 
     def merge(self, key: bytes, operand: bytes) -> None:
         """Write an operand, for the database's operator."""
-        self.special[len(self.keys)] = (MERGE, None)
-        self._append(key, operand)
-
-    def _append(self, key: bytes, value: bytes | None) -> None:
-        row = len(self.keys)
-        previous = self.index.get(key)
-        if previous is not None:
-            self.older[row] = previous
-        self.values.append(value)
-        self.keys.append(key)
-        self.index[key] = row
-        self.payload_bytes += len(key) + (len(value) if value is not None else 0)
+        self.extend([key], [operand], [MERGE])
 
     def extend(
         self,
@@ -144,30 +137,43 @@ class Memtable:
         base, count = len(self.keys), len(keys)
         if any(len(column) != count for column in (values, kinds, expires) if column is not None):
             raise InternalError("columns of rows to write differ in length")
-        if kinds is not None:
-            values = [None if kind == DELETE else value for kind, value in zip(kinds, values, strict=True)]
-            self.special.update({base + i: (MERGE, None) for i, kind in enumerate(kinds) if kind == MERGE})
-        if expires is not None:
-            for i, expires_at_ms in enumerate(expires):
-                if expires_at_ms is not None and values[i] is not None:
-                    self.special[base + i] = (PUT if kinds is None else int(kinds[i]), expires_at_ms)
-        fresh = dict(zip(keys, range(base, base + count), strict=True))
-        index = self.index
-        if len(fresh) < count or not index.keys().isdisjoint(fresh):
-            newest = {key: index[key] for key in fresh if key in index}
-            for row, key in enumerate(keys, base):
-                if key in newest:
-                    self.older[row] = newest[key]
-                newest[key] = row
         try:
+            if kinds is not None:
+                values = [None if kind == DELETE else value for kind, value in zip(kinds, values, strict=True)]
+                self.special.update({base + i: (MERGE, None) for i, kind in enumerate(kinds) if kind == MERGE})
+            if expires is not None:
+                for i, expires_at_ms in enumerate(expires):
+                    if expires_at_ms is not None and values[i] is not None:
+                        self.special[base + i] = (PUT if kinds is None else int(kinds[i]), expires_at_ms)
+            fresh = dict(zip(keys, range(base, base + count), strict=True))
+            index = self.index
+            if len(fresh) < count or not index.keys().isdisjoint(fresh):
+                newest = {key: index[key] for key in fresh if key in index}
+                for row, key in enumerate(keys, base):
+                    if key in newest:
+                        self.older[row] = newest[key]
+                    newest[key] = row
             self.values.extend(values)
             self.keys.extend(keys)
-        finally:
-            # An interrupt in between leaves all of the rows or none.
-            del self.values[len(self.keys) :]
-            if len(self.keys) > base:
-                index.update(fresh)
-        self.payload_bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
+            index.update(fresh)
+            self.payload_bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
+        except BaseException:  # an interrupt, or no memory
+            self._mend(base)
+            raise
+
+    def _mend(self, base: int) -> None:
+        """Leave all of a write that was torn apart, if its keys are here from row `base` on, or else nothing.
+
+        What it had stored of rows that are not here would be taken for a part of the rows that get their numbers.
+        Cost: about 0.1 us a row of the memtable.
+        """
+        end = len(self.keys)
+        del self.values[end:]
+        for rows in (self.special, self.older):
+            for row in [row for row in rows if row >= end]:
+                del rows[row]
+        self.index.update(zip(self.keys[base:], range(base, end), strict=True))
+        self.payload_bytes = sum(map(len, self.keys)) + sum(map(len, filter(None, self.values)))
 
     def take_back(self, start: int, end: int) -> None:
         """Hide rows [start, end) by position, as if they had never been written; their sequences stay unused.

@@ -380,11 +380,12 @@ class Tree:
             return
         shown = self._shown
         # First where readers look second: at no moment are the rows in neither place.
-        self._shown = _Shown(
+        now_shown = _Shown(
             (_Waiting(full, token), *shown.waiting), shown.file_set, shown.files_view, shown.rows_generation
         )
-        self._waiting_bytes += full.size_bytes
-        self.active = Memtable(full.last_sequence + 1)
+        waiting_bytes, active = self._waiting_bytes + full.size_bytes, Memtable(full.last_sequence + 1)
+        # No call between: a thread that is interrupted (Ctrl-C) has done all of it, or nothing.
+        self._shown, self._waiting_bytes, self.active = now_shown, waiting_bytes, active
 
     def begin_after_loss(self) -> None:
         """Skip a sequence, so that reads before and after rows were taken back can be distinguished.

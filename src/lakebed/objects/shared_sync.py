@@ -22,7 +22,10 @@ class _Round:
     """One sync, and what became of it."""
 
     has_ended: bool = False
-    error: OSError | None = None
+    error: OSError | None = field(
+        default_factory=lambda: OSError(errno.EINTR, "the sync of the folder was interrupted")
+    )
+    """Until the flush returns, nothing is synced: a signal's handler may end it with an error of any kind."""
 
 
 @dataclass(slots=True)
@@ -72,25 +75,26 @@ class SharedSyncs:
             process = self._process = self._new_process()
         status = os.fstat(descriptor)
         key = status.st_dev, status.st_ino
-        with process.lock:
-            folder = process.folders.setdefault(key, _Folder())
-            shared = folder.following = folder.following or _Round()
-            while folder.running is not None and not shared.has_ended:
-                process.ended.wait()
-            is_ours = not shared.has_ended
-            if is_ours:
-                folder.running, folder.following = shared, None
-        if is_ours:
-            # Until the flush returns, nothing is synced: a signal's handler may end it with an error of any kind.
-            shared.error = OSError(errno.EINTR, "the sync of the folder was interrupted")
-            try:
+        ours = None
+        try:  # from here on an interrupt (Ctrl-C) leaves no round that seems to run
+            with process.lock:
+                folder = process.folders.setdefault(key, _Folder())
+                shared = folder.following = folder.following or _Round()
+                while folder.running is not None and not shared.has_ended:
+                    process.ended.wait()
+                if not shared.has_ended:
+                    folder.running, folder.following, ours = shared, None, shared
+            if ours is not None:
                 self._flush(descriptor)
-                shared.error = None
-            except OSError as error:
-                shared.error = error
-            finally:
+                ours.error = None
+        except OSError as error:
+            if ours is None:
+                raise
+            ours.error = error
+        finally:
+            if ours is not None:
                 with process.lock:
-                    shared.has_ended, folder.running = True, None
+                    ours.has_ended, folder.running = True, None
                     if folder.following is None:
                         del process.folders[key]
                     process.ended.notify_all()

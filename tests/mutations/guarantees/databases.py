@@ -77,6 +77,16 @@ def join_the_sync_under_way(original, self, descriptor):
         original(self, descriptor)
 
 
+def seal_in_two_steps(original, self):
+    """Seal a group, and let an interrupt come before its rows count as sealed."""
+    start = self._start
+    last = original(self)
+    end, self._start = self._start, start
+    len(())
+    self._start = end
+    return last
+
+
 class AnyEpoch(int):
     """An epoch that is equal to every other one."""
 
@@ -168,6 +178,16 @@ GUARANTEES = [
         "Who did not wait for rows that were lost learns of it from the next flush.",
         raise_nothing(group_commit.GroupCommit.check_untold),
         "behaviour/kv/writer/test_durability.py::test_writers_behind_rows_that_cannot_be_encoded_go_on",
+    ),
+    Guarantee(
+        "What an interrupted write had begun is no part of a row that is written after it.",
+        returns(memtable.Memtable._mend, None),
+        "behaviour/kv/test_interrupts.py::test_an_interrupted_verb_changes_no_other_row[put that ends]",
+    ),
+    Guarantee(
+        "No two log objects have a row, and the log can be read, after a write that was interrupted.",
+        replace(group_commit.LogGroups.seal, seal_in_two_steps),
+        "behaviour/kv/test_interrupts.py::test_an_interrupted_verb_changes_no_other_row[put]",
     ),
     # ---- clones
     Guarantee(

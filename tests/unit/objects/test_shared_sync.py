@@ -6,12 +6,14 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from lakebed.objects.shared_sync import SharedSyncs
 from lakebed.runtime import ThreadRuntime
+from worlds.interrupts import interrupt_at
 from worlds.waiting import HANG_S, wait_until
 
 
@@ -101,6 +103,23 @@ def test_an_interrupted_sync_covers_nobody(folder: int) -> None:
         "InterruptedError",
         "KeyboardInterrupt",
     ]
+
+
+def test_an_interrupt_at_any_moment_stops_no_later_sync(folder: int) -> None:
+    """What was interrupted seems to run no more: another thread syncs the folder."""
+    disk = Disk()
+    syncs = SharedSyncs(disk.flush, runtime=ThreadRuntime())
+    with ThreadPoolExecutor(1) as pool:
+        for moment in count(1):
+            disk.may_end.release()
+            where = interrupt_at(moment, lambda: syncs.sync(folder), within=["objects/shared_sync.py"])
+            begun = disk.begun
+            disk.may_end.release()
+            assert pool.submit(syncs.sync, folder).result(HANG_S) is None, where
+            assert disk.begun == begun + 1, where
+            if where is None:
+                break
+    assert moment > 5
 
 
 def test_a_fork_waits_for_no_thread_of_its_parent(folder: int) -> None:
