@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.table.codec.row_codes import row_codes
+from lakebed.table.codec.row_codes import distinct_rows
 from lakebed.table.model.model import COMMIT_SNAPSHOT_UNKNOWN
 
 UNKNOWN = COMMIT_SNAPSHOT_UNKNOWN
@@ -127,13 +127,8 @@ def paths_of(
 
 def _inside(narrow: pa.Table, folders_of: Callable[[bytes, int], tuple[str, ...]]) -> pa.Table:
     """`paths_of` for files in the table's folder."""
-    (codes,) = row_codes(("partition", "bucket"), narrow)
-    _, firsts, numbers = np.unique(codes, return_index=True, return_inverse=True)
-    pairs = narrow.select(["partition", "bucket"]).take(pa.array(firsts))
-    folders = [
-        folders_of(partition, bucket)
-        for partition, bucket in zip(pairs["partition"].to_pylist(), pairs["bucket"].to_pylist(), strict=True)
-    ]
+    buckets, numbers = distinct_rows(("partition", "bucket"), narrow)
+    folders = [folders_of(partition, bucket) for partition, bucket in buckets]
     choices = max(map(len, folders), default=1)
     if choices == 1:
         return _in_folders(narrow, _each([alternatives[0] for alternatives in folders], numbers))
@@ -153,6 +148,8 @@ def _inside(narrow: pa.Table, folders_of: Callable[[bytes, int], tuple[str, ...]
 
 def _each(folders: Sequence[str], numbers: IntArray) -> pa.Array:
     """The folder of each entry; `numbers` are the positions of their buckets."""
+    if len(folders) == 1:
+        return pa.repeat(pa.scalar(folders[0], pa.string()), len(numbers))
     return pa.array(folders, pa.string()).take(pa.array(numbers))
 
 

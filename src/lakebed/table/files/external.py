@@ -37,7 +37,7 @@ from lakebed.ids import new_uuid
 from lakebed.objects.open import open_elsewhere
 from lakebed.objects.port import ObjectStore
 from lakebed.table.codec.ragged import one_array
-from lakebed.table.codec.row_codes import row_codes
+from lakebed.table.codec.row_codes import distinct_rows
 from lakebed.table.model.external_paths import ENTROPY, ExternalPaths
 from lakebed.table.model.layout import Layout, parse_schema
 from lakebed.table.model.model import TableSchema
@@ -289,13 +289,8 @@ class OwnFiles:
             return np.zeros(files.num_rows, np.bool_)
         if self._roots is None:
             self._roots = roots_of(self.store)
-        (codes,) = row_codes(("partition", "bucket"), files)
-        _, firsts, numbers = np.unique(codes, return_index=True, return_inverse=True)
-        pairs = files.select(["partition", "bucket"]).take(pa.array(firsts))
-        folders = [
-            self.folders_of(partition, bucket)
-            for partition, bucket in zip(pairs["partition"].to_pylist(), pairs["bucket"].to_pylist(), strict=True)
-        ]
+        buckets, numbers = distinct_rows(("partition", "bucket"), files)
+        folders = [self.folders_of(partition, bucket) for partition, bucket in buckets]
         urls, names = (one_array(files[name]) for name in ("external_path", "file_name"))
         folder_urls = pc.replace_substring_regex(urls, r"/[^/]*$", "")
         is_named = pc.equal(pc.binary_join_element_wise(folder_urls, names, "/"), urls)
