@@ -19,7 +19,8 @@ from lakebed.errors import InvalidRequest
 
 Scheme = Literal["file", "memory", "s3", "gs", "az"]
 
-_WRONG_SEGMENT: Final = re.compile(r"(?:\A|/)(?:\.{0,2})(?:/|\Z)|[\x00\ud800-\udfff]")
+_WRONG_SEGMENTS: Final = frozenset(("", ".", ".."))
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 URL_PATTERN: Final = "^[A-Za-z][A-Za-z0-9+.-]*:/"
 """The pattern of `is_url`, for Arrow's functions."""
 _URL: Final = re.compile(URL_PATTERN)
@@ -66,7 +67,7 @@ def check_path(path: str) -> str:
     Raises:
         InvalidRequest: it is empty, absolute, or has empty, ``.`` or ``..`` segments, or is not UTF-8.
     """
-    if _WRONG_SEGMENT.search(path) is not None:
+    if not is_path(path):
         raise InvalidRequest(
             f"{path!r} is not a path inside a store: use names separated by single slashes, without '.' and '..', "
             "and without a slash at either end",
@@ -77,8 +78,10 @@ def check_path(path: str) -> str:
 
 
 def is_path(path: str) -> bool:
-    """Return whether `path` may name an object; see `check_path`."""
-    return _WRONG_SEGMENT.search(path) is None
+    """Return whether `path` may name an object; see `check_path`. Every call to a store asks this once or twice."""
+    if "\0" in path or not _WRONG_SEGMENTS.isdisjoint(path.split("/")):
+        return False
+    return path.isascii() or _SURROGATE.search(path) is None
 
 
 def is_url(path: str) -> bool:
