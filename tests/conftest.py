@@ -59,6 +59,16 @@ settings.load_profile("any machine")
 gc.disable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One worker runs what needs Azurite, whose start takes as much processor time as 700 requests to it."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if "azure" in item.name or "azure_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("azure"))
+
+
 def pytest_collection_finish() -> None:
     """From here on there is garbage."""
     gc.freeze()
