@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from operator import attrgetter
 from typing import TypeVar, cast
 
 from typing_extensions import Buffer
@@ -321,19 +322,41 @@ class AccountedStore(ObjectStore):
         return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
+        pages = self._pages(self._driver.list_pages, prefix, start_after, path_of=attrgetter("path"))
+        return chain.from_iterable(map(self._relative, page) for page in pages)
+
+    def list_paths(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[str]:
+        pages = self._pages(self._driver.path_pages, prefix, start_after, path_of=str)
+        below = slice(len(self._folder) + 1 if self._folder else 0, None)
+        return (path[below] for page in pages for path in page)
+
+    def _pages(
+        self,
+        open_pages: Callable[[str, str | None, int], Iterator[Sequence[R]]],
+        prefix: str,
+        start_after: str | None,
+        *,
+        path_of: Callable[[R], str],
+    ) -> Iterator[Sequence[R]]:
+        """Pages of a listing, each when it is asked for; a wrong prefix is refused at once."""
         folder = join_path(self._folder, check_folder(prefix))
-        after = None if start_after is None else self._full(start_after)
-        return self._pages(folder, after)
+        return self._take_pages(open_pages, folder, None if start_after is None else self._full(start_after), path_of)
 
-    def _pages(self, folder: str, after: str | None) -> Iterator[ObjectMeta]:
+    def _take_pages(
+        self,
+        open_pages: Callable[[str, str | None, int], Iterator[Sequence[R]]],
+        folder: str,
+        after: str | None,
+        path_of: Callable[[R], str],
+    ) -> Iterator[Sequence[R]]:
         page_count = self._shared.limits.list_page_count
-        pages: Iterator[Sequence[ObjectMeta]] | None = None
+        pages: Iterator[Sequence[R]] | None = None
 
-        def take() -> Sequence[ObjectMeta] | None:
+        def take() -> Sequence[R] | None:
             # A failed iterator is consumed: a retry starts a new one after the last name seen.
             nonlocal pages
             if pages is None:
-                pages = self._driver.list_pages(folder, after, page_count)
+                pages = open_pages(folder, after, page_count)
             try:
                 return next(pages, None)
             except LakebedError:
@@ -347,8 +370,8 @@ class AccountedStore(ObjectStore):
             empty_count = 0
             if not page:
                 return
-            yield from map(self._relative, page)
-            after = page[-1].path
+            yield page
+            after = path_of(page[-1])
             if len(page) < page_count:
                 return
 

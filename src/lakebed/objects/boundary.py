@@ -177,7 +177,7 @@ class Boundary:
 
     def _places(self, *, after: int) -> list[int]:
         start_after = self.path(after) if after else None
-        names = (meta.path.rpartition("/")[2] for meta in self._store.list(self._folder, start_after=start_after))
+        names = (path.rpartition("/")[2] for path in self._store.list_paths(self._folder, start_after=start_after))
         return [int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdecimal()]
 
     def _load(self, place: int) -> Marker | None:

@@ -93,6 +93,10 @@ class Driver(Protocol):
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
         """Objects below a folder in order, one LIST a page; the last page may be empty."""
 
+    def path_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[str]]:
+        """The paths of `list_pages`, of files that were just deleted too."""
+        return ([meta.path for meta in page] for page in self.list_pages(prefix, start_after, page_count))
+
     def list_level(self, prefix: str) -> Listing:
         """One level below a folder, in order."""
 

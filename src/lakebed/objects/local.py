@@ -23,7 +23,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from typing_extensions import Buffer
 
@@ -35,6 +35,8 @@ from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 from lakebed.objects.shared_sync import SharedSyncs
 from lakebed.runtime import Environment, map_in_pool
+
+R = TypeVar("R")
 
 _READ_FIRST_BYTES: Final = 64 << 10
 """One read of this size gets a small object whole, without asking for its size first."""
@@ -469,13 +471,17 @@ class LocalDriver(Driver):
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
         """Pages of a lazy walk: a folder is read when the listing reaches it."""
-        page: list[ObjectMeta] = []
-        for meta in self._walk(prefix, start_after):
-            if len(page) == page_count:
-                yield page
-                page = []
-            page.append(meta)
-        yield page
+        return _pages_of(self._metas(prefix, start_after), page_count)
+
+    def path_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[str]]:
+        """As `list_pages`, without a look at each file."""
+        return _pages_of(self._walk(prefix, start_after), page_count)
+
+    def _metas(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
+        for path in self._walk(prefix, start_after):
+            status = _status(f"{self._root}/{path}")
+            if status is not None:
+                yield _meta(path, status)
 
     def list_level(self, prefix: str) -> Listing:
         """One level; a folder counts when an object is below it."""
@@ -491,7 +497,7 @@ class LocalDriver(Driver):
                 folders.append(path)
         return Listing(tuple(objects), tuple(folders))
 
-    def _walk(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
+    def _walk(self, prefix: str, start_after: str | None) -> Iterator[str]:
         lead = join_path(prefix, "x")[:-1]
         for name in self._names(prefix):
             path = lead + name
@@ -500,9 +506,7 @@ class LocalDriver(Driver):
             if name.endswith("/"):
                 yield from self._walk(path[:-1], start_after)
             elif start_after is None or path > start_after:
-                status = _status(f"{self._root}/{path}")
-                if status is not None:
-                    yield _meta(path, status)
+                yield path
 
     def _names(self, folder: str) -> list[str]:
         """Return the names of files, and of folders with a slash, in order; empty for a missing folder.
@@ -615,6 +619,17 @@ class LocalDriver(Driver):
         if code in _FULL:
             return Unavailable(f"the disk is full: lakebed could not {verb} {what}", kind="disk_full", path=path)
         return Unavailable(f"lakebed could not {verb} {what}: {reason}", kind="io_error", path=path)
+
+
+def _pages_of(names: Iterator[R], page_count: int) -> Iterator[Sequence[R]]:
+    """Pages of so many, and at the end one with fewer or none."""
+    page: list[R] = []
+    for name in names:
+        if len(page) == page_count:
+            yield page
+            page = []
+        page.append(name)
+    yield page
 
 
 def _remember(folders: dict[str, None], folder: str, count_max: int) -> None:

@@ -134,7 +134,7 @@ class NumberedLog:
 
     def _last_listed(self, *, start_after: str | None = None) -> int | None:
         """Return the last number of a padded log's listing; other files after it are skipped one by one."""
-        paths = [meta.path for meta in self._store.list(self._folder, start_after=start_after)]
+        paths = list(self._store.list_paths(self._folder, start_after=start_after))
         numbers = (self._id_of(path.rpartition("/")[2]) for path in reversed(paths))
         return next((number for number in numbers if number is not None), None)
 
@@ -212,8 +212,8 @@ class NumberedLog:
         return [number for number in self._list() if number is not None]
 
     def _list(self, *, start_after: str | None = None) -> Iterable[int | None]:
-        metas = self._store.list(self._folder, start_after=start_after)
-        return (self._id_of(meta.path.rpartition("/")[2]) for meta in metas)
+        paths = self._store.list_paths(self._folder, start_after=start_after)
+        return (self._id_of(path.rpartition("/")[2]) for path in paths)
 
     def append(self, number: int, payload: Buffer, *, write_id: str, hints: bool = True) -> None:
         """Create one number. When this returns, the payload is durable and won its number.

@@ -186,6 +186,10 @@ class ObjectStore(Protocol):
         ``start_after`` is a full path, exclusive. Cost: 1 LIST a 1000 names.
         """
 
+    def list_paths(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[str]:
+        """The paths of `list`, for who asks nothing else of the objects: a local folder looks at none of its files."""
+        return (meta.path for meta in self.list(prefix, start_after=start_after))
+
     def list_with_delimiter(self, prefix: str = "") -> Listing:
         """List one level below a folder. Cost: 1 LIST a 1000 names."""
 

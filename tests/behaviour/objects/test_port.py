@@ -208,6 +208,21 @@ def test_order_is_that_of_whole_paths(store: Any) -> None:
     assert paths(store.list("a/")) == paths(store.list("a"))
 
 
+def test_paths_alone_are_those_of_a_listing(store: Any) -> None:
+    """Of every store and folder of it the same paths, in as many requests, from any place on."""
+    names = [f"many/{number:05d}" for number in range(1001)] + ["many-more/x", "other"]
+    put_many(store, names)
+    for listed, whole in ((store, ""), (store, "many"), (store, "missing"), (store.sub("many"), "")):
+        with store.count() as requests:
+            metas = list(listed.list(whole))
+        with store.count() as path_requests:
+            assert list(listed.list_paths(whole)) == paths(metas)
+        assert path_requests.list == requests.list
+    assert list(store.list_paths("many", start_after="many/00997")) == names[998:1001]
+    with pytest.raises(InvalidRequest):
+        store.list_paths("a//b")
+
+
 def test_a_prefix_is_a_folder(store: Any) -> None:
     """Listing ``a`` shows nothing of ``ab``, and a missing folder shows nothing."""
     put_many(store, ["a/1", "ab/2", "ab3"])

@@ -104,6 +104,10 @@ def test_a_listing_goes_on_where_it_failed() -> None:
     driver.errors = [Unavailable("no"), Unavailable("no")]
     seen += [meta.path for meta in names]
     assert seen == [f"{number:02d}" for number in range(35)]
+    others = store.list_paths()
+    seen = [next(others) for _ in range(10)]
+    driver.errors = [Unavailable("no")]
+    assert seen + list(others) == [f"{number:02d}" for number in range(35)]
 
 
 def test_an_unclear_creation_is_not_repeated() -> None:

@@ -100,6 +100,20 @@ def test_a_small_read_costs_three_calls(tmp_path: Path, calls: list[str], size_b
     assert calls == ["open", "read", *look, "close"]
 
 
+def test_paths_are_listed_without_a_look_at_each_file(tmp_path: Path, calls: list[str]) -> None:
+    """A log of a thousand numbers is one call of the system for its folder; sizes are a call a file more."""
+    store = open_store(tmp_path, durable=False)
+    names = [f"log/{number:04d}" for number in range(30)]
+    for name in names:
+        store.put(name, b"x")
+    calls.clear()
+    assert list(store.list_paths("log")) == names
+    assert calls == ["scandir"]
+    calls.clear()
+    assert [meta.path for meta in store.list("log", start_after=names[-3])] == names[-2:]
+    assert calls == ["scandir", "lstat", "lstat"]
+
+
 def test_a_range_costs_three_calls_and_several_one_more_each(tmp_path: Path, calls: list[str]) -> None:
     """Open, read, close; the size is looked at where a range ends behind the file."""
     store = open_store(tmp_path)
