@@ -17,7 +17,7 @@ from lakebed.lsm.block import Compression
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader, unload_mapped
 from lakebed.lsm.file_writer import FileOptions, FileWriter
-from lakebed.lsm.filter import hash_keys
+from lakebed.lsm.filter import hash_key, hash_keys
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Kind, Row
@@ -450,6 +450,34 @@ def test_damage_under_a_map(tmp_path: Path, compression: Compression | None) -> 
             with pytest.raises(Corruption) as caught:
                 rows.take(None, {})
             assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
+
+
+def is_made(holder: object, name: str) -> bool:
+    """Whether a part that is made when it is first asked for is there."""
+    try:
+        object.__getattribute__(holder, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def test_what_nothing_asks_for_is_not_decoded(tmp_path: Path) -> None:
+    """The filter's no needs neither index nor pages, a scan no table of single pages; a get makes it, once for all."""
+    store = open_store(str(tmp_path))
+    reader = FileReader(store, "x", meta=written(store), cache=BlockCache(1 << 20))
+    absent = next(b"%d" % number for number in range(1000) if not reader.may_contain(hash_key(b"%d" % number)))
+    assert reader.get(absent) == []
+    tail = reader.tail()
+    assert not is_made(tail, "pages")
+    assert sum(block.row_count for block in reader.batches()) == len(ROWS)
+    assert tail.pages is not None
+    assert not is_made(tail.pages, "table")
+    assert tail.pages.bounds[len(tail.pages.table)] == reader.meta.tail_offset
+    assert is_made(tail.pages, "octets")
+    with pytest.raises(AttributeError):
+        tail.missing  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError):
+        tail.pages.missing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def loaded_bytes(path: Path) -> int:
