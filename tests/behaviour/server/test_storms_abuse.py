@@ -20,6 +20,9 @@ from worlds.repo.client import QUIET, check_sound
 from worlds.repo.server_process import HttpClient, ServerProcess, memory_of
 from worlds.waiting import wait_until
 
+# Each worker with one of these tests would start the server, and look through all of it at the end.
+pytestmark = pytest.mark.xdist_group("storms of abuse")
+
 CREATION = json.dumps({"name": "storm", "storage_namespace": "local://storm"})
 OBJECTS = "/api/v1/repositories/storm/branches/main/objects"
 READ = "/api/v1/repositories/storm/refs/main/objects"

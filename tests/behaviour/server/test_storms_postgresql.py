@@ -35,6 +35,8 @@ WORKLOADS: dict[str, type[Workload]] = {
     "p1": OwnBranchWorkload,
     "names": NamesWorkload,
 }
+RACES = pytest.mark.xdist_group("races at three servers")
+"""In one worker: each one with a race would start three servers of its own."""
 LANDS_LATE_S = 0.5
 """What a killed server had sent may be done by PostgreSQL a moment later."""
 
@@ -183,6 +185,7 @@ def race(calls: list[Callable[[], Any]]) -> list[str]:
     return outcomes
 
 
+@RACES
 def test_one_of_many_creates_the_object(calm: Trio) -> None:
     """Of conditional creates of one path at three servers at once exactly one wins, and its bytes are there."""
     clients = [calm.web(only=number % 3) for number in range(9)]
@@ -198,6 +201,7 @@ def test_one_of_many_creates_the_object(calm: Trio) -> None:
         assert data == b"%d" % outcomes.index("won")
 
 
+@RACES
 def test_names_and_repositories_have_one_maker(calm: Trio) -> None:
     """Of many clients that create one branch, tag or repository at three servers at once, exactly one succeeds."""
     clients = [calm.web(only=number % 3) for number in range(6)]
@@ -213,6 +217,7 @@ def test_names_and_repositories_have_one_maker(calm: Trio) -> None:
             assert len(set(outcomes)) == 2, outcomes
 
 
+@RACES
 def test_commits_and_merges_race(calm: Trio) -> None:
     """Of commits of one branch at three servers every staged path is in exactly one; racing merges lose nothing."""
     clients = [calm.web(only=number % 3) for number in range(6)]
