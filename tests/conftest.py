@@ -273,6 +273,7 @@ def spark() -> Iterator[SparkSession]:
     # A plan that runs once is interpreted sooner than it is compiled. JVMs that tests start themselves do compile.
     settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     settings["spark.sql.shuffle.partitions"] = "2"  # of a few rows, and so many cores
+    settings["spark.python.daemon.module"] = "worlds.spark_archive"  # its forks have what they would import
     session = lakebed.spark.session("lakebed tests", cores=2, settings=settings)
     yield session
     session.stop()

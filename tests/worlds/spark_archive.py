@@ -3,10 +3,15 @@
 ``python -m worlds.spark_archive FILE`` runs a few statements and writes the classes that they loaded; ``make test``
 does it once. A JVM that is given the archive (`java_options`) uses it if its version and class path are those of the
 archive. Otherwise it is as slow as without, and says nothing of that, since tests compare what programs print.
+
+``python -m worlds.spark_archive pyspark.worker`` is PySpark's daemon, for the session of tests: it forks the Python
+processes of tasks (`fork_workers`).
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import sys
 import tempfile
@@ -52,5 +57,20 @@ def write(file: Path) -> None:
     new.replace(file)
 
 
+def fork_workers(module: str) -> None:
+    """Serve as PySpark's daemon, whose forks have imported what tasks need.
+
+    After each task a worker of PySpark collects all garbage, and looks at no object that was frozen before the fork.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no thread is to run where processes are forked
+    for name in (module, "pandas", "pyarrow.compute", "pyarrow.parquet", "lakebed.spark.datasource"):
+        importlib.import_module(name)
+    gc.freeze()
+    importlib.import_module("pyspark.daemon").manager()
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    if sys.argv[1].startswith("pyspark."):
+        fork_workers(sys.argv[1])
+    else:
+        write(Path(sys.argv[1]))
