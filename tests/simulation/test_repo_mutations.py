@@ -544,7 +544,7 @@ KNOWN_SEEDS = {
     "imports_do_not_look_at_their_record": 18,
     "layers_of_two_moments": 6,
     "merges_do_not_mind_the_dirt": 3,
-    "no_boundary": 6,
+    "no_boundary": 10,
     "own_entries_are_rivals": 60,
     "plans_look_once": 14,
     "publishes_compare_the_head_alone": 4,
