@@ -22,7 +22,7 @@ Locks: all state is guarded by the tree's lock, which no store call happens unde
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -154,8 +154,9 @@ class GroupCommit:
                         self._changed.notify_all()
 
     def lose(self, first: int, last: int, error: LakebedError) -> None:
-        """The rows ``[first, last]`` were taken back; their writers get the error. Under the lock."""
-        self._losses.append(_Loss(first, last, error, last - first + 1))
+        """The rows ``[first, last]`` are taken back; their writers get the error. Under the lock; may be repeated."""
+        if all(loss.first != first for loss in self._losses):
+            self._losses.append(_Loss(first, last, error, last - first + 1))
 
     def _check_lost(self, sequence: int, row_count: int) -> None:
         for loss in self._losses:
@@ -356,7 +357,7 @@ class LogGroups:
             The sequence up to which all is in the log.
 
         Raises:
-            Unencodable: it cannot be; `take_back_oldest`, then call again.
+            Unencodable: it cannot be; `take_back` it, then call again.
             Fenced: another owner's record or fence is in its place.
             OutcomeUnknown: the store gave no clear answer; the group stays first, with its id and its bytes.
         Cost: 1 PUT.
@@ -380,22 +381,25 @@ class LogGroups:
             self.appended_count += 1
             return group.last_sequence if self._sealed else self._last_sequence_in_log()
 
-    def take_back_oldest(self, *, checked_sequence: int) -> list[tuple[int, int]]:
-        """Hide the rows of the oldest group, and give its id to an empty record. Under the lock; all groups are sealed.
+    def choose_lost(self, *, checked_sequence: int) -> tuple[_Group, ...]:
+        """The groups that go with the oldest one, which cannot be encoded, that one first. Under the lock.
 
         Args:
             checked_sequence: of the last write that was made under a condition: where it stands behind the group, all
-                behind it is taken back as well, because the condition may have seen a row of it.
-
-        Returns:
-            The sequences ``[first, last]`` of each group that was taken back, the oldest group's first.
+                behind it goes as well, because the condition may have seen a row of it.
         """
-        lost = self._sealed if checked_sequence > self._sealed[0].last_sequence else self._sealed[:1]
-        for group in lost:
+        return self._sealed if checked_sequence > self._sealed[0].last_sequence else self._sealed[:1]
+
+    def take_back(self, lost: Sequence[_Group]) -> None:
+        """Hide the rows of groups, and give their ids to empty records. Under the lock; all groups are sealed.
+
+        The oldest one's record comes last: until it is there, the next append fails again, and all of this is repeated,
+        also what an interrupt (Ctrl-C) has cut short.
+        """
+        for group in reversed(lost):
             if group.body is None:
-                group.body = self._wal.encode_empty(id=group.wal_id, epoch=self._epoch)
                 group.memtable.take_back(group.start, group.end)
-        return [(group.first_sequence, group.last_sequence) for group in lost]
+                group.body = self._wal.encode_empty(id=group.wal_id, epoch=self._epoch)
 
     def _wait_for_spacing(self) -> None:
         clock = self._environment.clock

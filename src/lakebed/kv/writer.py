@@ -314,10 +314,11 @@ class WriterCore(ViewSource):
         """Give up the oldest group, which cannot be encoded, so that later ones become durable. Under the lock."""
         self._rotate()
         self.tree.begin_after_loss()
-        oldest, *behind = groups.take_back_oldest(checked_sequence=self._checked_sequence)
-        self.commit.lose(*oldest, error)
-        for first, last in behind:
-            self.commit.lose(first, last, _error_behind(error))
+        lost = groups.choose_lost(checked_sequence=self._checked_sequence)
+        for group in lost:
+            reason = error if group is lost[0] else _error_behind(error)
+            self.commit.lose(group.first_sequence, group.last_sequence, reason)
+        groups.take_back(lost)
         self.trip_alarm()  # only until the next writer sets the alarm for the new memtable
 
     def _flush_all(self) -> int:

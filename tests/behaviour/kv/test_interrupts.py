@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -10,6 +11,7 @@ from itertools import count
 import pytest
 
 from behaviour.kv.conftest import ManualDatabase
+from lakebed.errors import LakebedError
 from lakebed.kv import Database, WriteBatch
 from worlds.interrupts import interrupt_at
 
@@ -71,3 +73,26 @@ def check_rows(db: Database, where: str | None) -> None:
         assert rows.pop(key, None) in values, where
     assert rows == {b"later": b"L"}, where
     assert db.get(b"stays") is None, where
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupted_give_up_acknowledges_no_lost_row() -> None:
+    """At whatever moment rows that cannot be encoded are taken back: none of them is read, or written later."""
+    for moment in count(1):
+        manual = ManualDatabase.new()
+        db = manual.open(l0_sst_bytes=2_000)
+        db.put(b"stays", b"1")
+        db._writer.append_rows([b"bad"], [b"1"], [0], [2**63], check=None, await_durable=False)
+        db.put(b"behind", bytes(3_000), await_durable=False)  # ends the memtable, and with it the group
+        where = None
+        with suppress(LakebedError):  # why the rows were lost, unless the interrupt came when that was about to be told
+            where = interrupt_at(moment, db.flush, within=WRITING)
+            db.flush()
+        db.put(b"later", b"L")
+        assert dict(db.scan()) == {b"stays": b"1", b"later": b"L"}, where
+        db.close()
+        with manual.writer() as again:
+            assert dict(again.scan()) == {b"stays": b"1", b"later": b"L"}, where
+        if where is None:
+            break
+    assert moment > 10
