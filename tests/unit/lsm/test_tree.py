@@ -574,7 +574,7 @@ def test_filters_of_levels_of_several_mapped_files(tmp_path: Path) -> None:
     for run_count in (2, 1):
         assert [len(run.files) > 3 for run in world.tree.file_set.runs] == [True] * run_count
         for _ in range(2):  # the first opens the files
-            assert [world.tree.latest(key) for key in asked] == list(map(model.get, asked))
+            assert not [key for key in asked if world.tree.latest(key) != model.get(key)][:3]
         assert world.tree._shown.find_level is not None
         world.tree.compact_full()
 
