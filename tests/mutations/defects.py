@@ -288,7 +288,10 @@ def _redirect(target: FunctionType, by: Callable[..., Any]) -> None:
     original.__kwdefaults__ = target.__kwdefaults__
     name = _global_name()
     target.__globals__[name] = functools.partial(by, original)
-    tree = ast.parse(f"def {target.__name__}(*args, **kwargs): return {name}(*args, **kwargs)").body[0]
+    answer = f"{name}(*args, **kwargs)"
+    if inspect.isgeneratorfunction(target):  # it stays one: Python takes no code of another kind
+        answer = f"(yield from {answer})"
+    tree = ast.parse(f"def {target.__name__}(*args, **kwargs): return {answer}").body[0]
     assert isinstance(tree, ast.FunctionDef)
     target.__code__ = _compile(tree, target)
 
