@@ -230,6 +230,7 @@ def begin_stream(running: Running) -> socket.socket:
     connection = socket.create_connection((where.hostname, where.port), timeout=60)
     connection.sendall(b"GET /v1/notes/abc/forever HTTP/1.1\r\nHost: x\r\n\r\n")
     assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+    wait_until(lambda: running.site.piece_count > 0)  # the status line may come before anything of the reply is made
     return connection
 
 
