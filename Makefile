@@ -42,7 +42,7 @@ unit: $(VENV)/.ready ## the fast tests, in under two minutes on two cores
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long and not spark" \
 		-k "not [s3] and not [azure]" $(UNIT) $(ARGS)
 
-test: ## lint, types, and all tests but the long ones, in a quarter of an hour on two cores
+test: ## lint, types, and all tests but the long ones, in twenty minutes on two cores
 	@$(MAKE) --no-print-directory --jobs=4 lint environments
 	@$(MAKE) --no-print-directory --jobs=2 types tests
 
