@@ -124,8 +124,8 @@ class Move:
     """What else must be as it was."""
 
     @property
-    def named(self) -> Sequence[str]:
-        """Every commit whose objects must exist."""
+    def required_commits(self) -> Sequence[str]:
+        """The id of every commit whose objects must exist."""
         return (self.commit_id, *(commit.id for commit in self.commits), *self.relies_on)
 
 
@@ -268,7 +268,7 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
             is_made = False
             record, seen = load_branch(context, sealed.name)
             if seen == raw:  # not the record, but another key: a collection's, or the plan's own
-                for id in move.named:
+                for id in move.required_commits:
                     refuse_expired(context, id)
                 return False
         except OutcomeUnknown as unclear:
@@ -315,7 +315,7 @@ def _guards(context: RepositoryContext, sealed: SealedBranch, move: Move) -> dic
     """What must be unchanged, besides the record."""
     guards: dict[bytes, bytes | None] = dict(move.expected)
     guards[context.keys.boundary] = sealed.boundary
-    guards.update((context.keys.expired(id), None) for id in move.named)
+    guards.update((context.keys.expired(id), None) for id in move.required_commits)
     return guards
 
 

@@ -400,7 +400,7 @@ def files_of(entries: pa.Table) -> list[DataFile]:
 
 
 def row_count_delta(entries: pa.Table) -> int:
-    """How many rows the files of a change bring, less those of the files that it takes away."""
+    """Rows in the files that a change adds, less those in the files that it deletes."""
     row_counts = entries["row_count"].to_numpy()
     return int(np.where(entries["kind"].to_numpy() == ADD, row_counts, -row_counts).sum())
 

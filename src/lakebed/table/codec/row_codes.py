@@ -48,6 +48,8 @@ def distinct_rows(columns: Sequence[str], table: pa.Table) -> tuple[list[tuple[A
 
     Args:
         columns: as `row_codes`.
+
+    Cost: as `row_codes`, and of more than `_FEW_MAX` rows a sort.
     """
     if table.num_rows <= _FEW_MAX:
         number_of: dict[tuple[Any, ...], int] = {}
