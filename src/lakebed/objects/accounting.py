@@ -180,6 +180,21 @@ class AccountedStore(ObjectStore):
         driver = self._driver
         return self._call("get", lambda: driver.get(full, byte_range), _length, size_bytes=size_bytes, path=full)
 
+    def get_resident(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer | None:
+        driver = self._driver
+        if driver.is_remote:
+            return None
+        full = self._full(path)
+        if byte_range is not None:
+            _check_range(byte_range, path)
+        return self._call(
+            "get",
+            lambda: driver.get_resident(full, byte_range),
+            _length_there,
+            requests_of=_count_there,
+            path=full,
+        )
+
     def map(self, path: str) -> Buffer | None:
         driver = self._driver
         if driver.is_remote:
@@ -510,8 +525,12 @@ def _nothing(_: object) -> tuple[int, int]:
 
 
 def _count_there(body: Buffer | None) -> int:
-    """What was mapped is one request; what cannot be is none."""
+    """What is there is one request; what cannot be had so is none."""
     return int(body is not None)
+
+
+def _length_there(body: Buffer | None) -> tuple[int, int]:
+    return (0, 0) if body is None else _length(body)
 
 
 def _length(body: Buffer) -> tuple[int, int]:

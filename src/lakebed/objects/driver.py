@@ -70,6 +70,10 @@ class Driver(Protocol):
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """One GET for each of `ranges`, which are already coalesced."""
 
+    def get_resident(self, path: str, byte_range: ByteRange | None) -> Buffer | None:
+        """One GET that waits for no disk and no network; None where it would."""
+        return None
+
     def map(self, path: str) -> Buffer | None:
         """One object in memory without reading it; None where that is not possible."""
         return None

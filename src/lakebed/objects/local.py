@@ -48,6 +48,7 @@ _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _O_TMPFILE: Final[int] = getattr(os, "O_TMPFILE", 0)
+_RWF_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)  # of Linux
 _PROC: Final = "/proc/self/fd"
 _NO_NAMELESS: Final = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
 _DENIED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -160,6 +161,26 @@ class LocalDriver(Driver):
             return [self._read_range(descriptor, path, byte_range) for byte_range in ranges]
         except OSError as error:
             raise self._translate(error, "read", path) from error
+        finally:
+            os.close(descriptor)
+
+    def get_resident(self, path: str, byte_range: ByteRange | None) -> Buffer | None:
+        """Open, ask the system for what it has in its cache, close. The lookup of the name may wait, as that of `head`.
+
+        Where a file system cannot tell, nothing is resident.
+        """
+        if _RWF_NOWAIT is None:
+            return None
+        descriptor = self._open(path)
+        try:
+            start, end = byte_range or (0, os.fstat(descriptor).st_size)
+            if end - start > _READ_FIRST_BYTES:
+                return None
+            body = bytearray(end - start)
+            is_whole = os.preadv(descriptor, [body], start, _RWF_NOWAIT) == end - start
+            return memoryview(body).toreadonly() if is_whole else None
+        except OSError:
+            return None  # it is not there yet, or cannot be read: `get` waits, and tells
         finally:
             os.close(descriptor)
 

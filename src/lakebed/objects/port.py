@@ -105,6 +105,13 @@ class ObjectStore(Protocol):
         Cost: 1 GET a joined range.
         """
 
+    def get_resident(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer | None:
+        """As `get`, of some 64 KiB at most that this machine has in memory; None: `get` may have to wait for them.
+
+        For an event loop, which other requests wait for. Raises `NotFound`. Cost: 1 GET; none where it is None.
+        """
+        return None
+
     def map(self, path: str) -> Buffer | None:
         """Map an object into memory, if the store is a folder of this machine and can; None: read it by ranges.
 

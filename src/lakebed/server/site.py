@@ -23,9 +23,11 @@ from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
 from lakebed.http.site import Change
 from lakebed.objects.path import parse_url
+from lakebed.objects.port import ByteRange
 from lakebed.objects.reserve import freeing_space
 from lakebed.repo.heads.uploads import SmallUpload, upload_many
 from lakebed.repo.model.model import Entry
+from lakebed.repo.objects.data import read, read_resident
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.transport import context_of
@@ -242,6 +244,18 @@ class RepositoryCall(Call):
         if isinstance(outcome, LakebedError):
             raise outcome
         return outcome
+
+    async def read_small(
+        self, context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | None = None
+    ) -> memoryview:
+        """The bytes of a small object: at once where this machine has them in memory, else in a pool.
+
+        Raises as `lakebed.repo.objects.data.read`.
+        """
+        body = read_resident(context, entry, byte_range=byte_range) if self.serving.reads_inline else None
+        if body is None:
+            body = await self.quick(read, context, entry, byte_range=byte_range)
+        return memoryview(body)
 
     def check(self, permission: Permission) -> None:
         """Refuse a user who may not do something. Raises `InvalidRequest` (``forbidden``)."""

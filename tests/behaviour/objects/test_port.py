@@ -147,6 +147,16 @@ def test_range_edges(store: Any) -> None:
         assert caught.value.kind == "invalid_range"
 
 
+def test_what_is_resident_is_what_get_gives(store: Any) -> None:
+    """Bytes that are had without waiting are those of `get`, counted as one; None costs nothing."""
+    store.put("a", bytes(range(256)) * 100)
+    for byte_range in [None, (0, 1), (255, 25_600)]:
+        with store.count() as requests:
+            resident = store.get_resident("a", byte_range=byte_range)
+        assert requests.get == int(resident is not None)
+        assert resident is None or bytes(resident) == bytes(store.get("a", byte_range=byte_range))
+
+
 def test_several_ranges_come_in_the_order_asked(store: Any) -> None:
     """Overlapping, repeated, far and reversed ranges each get their own bytes; near ones share a request."""
     body = bytes(range(256)) * 16384  # 4 MiB

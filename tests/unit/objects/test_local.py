@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
+import mmap
 import os
 import pickle
 import stat
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -48,6 +51,76 @@ def open_named(folder: Path, *, with_names: bool, **settings: Any) -> Any:
     if with_names:
         store._driver._nameless = False
     return store
+
+
+def evict(path: Path) -> bool:
+    """Ask the system to drop a small file from its memory; whether it did, which a file system in memory does not."""
+    residence = ctypes.c_ubyte(1)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        start = ctypes.c_char.from_buffer(mapped)
+        for _ in range(100):
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            ctypes.CDLL(None).mincore(ctypes.byref(start), ctypes.c_size_t(len(mapped)), ctypes.byref(residence))
+            if not residence.value & 1:
+                break
+            time.sleep(0.02)  # what another processor has just written may have to wait for it
+        del start
+    return not residence.value & 1
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells whether a read would wait")
+def test_what_was_just_written_is_resident(tmp_path: Path) -> None:
+    """Whole objects and ranges up to 64 KiB; no more, nor what is not whole, or not there."""
+    store = open_store(tmp_path)
+    store.put("small", b"0123456789")
+    store.put("empty", b"")
+    store.put("large", bytes(65_537))
+    assert store.get_resident("small") == b"0123456789"
+    assert store.get_resident("small", byte_range=(3, 5)) == b"34"
+    assert store.get_resident("small", byte_range=(8, 11)) is None  # `get` gives what there is
+    assert store.get_resident("empty") == b""
+    assert store.get_resident("large") is None
+    assert store.get_resident("large", byte_range=(1, 65_537)) == bytes(65_536)
+    assert store.get_resident("small").readonly
+    with pytest.raises(NotFound):
+        store.get_resident("absent")
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells whether a read would wait")
+def test_what_the_disk_has_to_give_is_not_resident_until_it_was_read(tmp_path: Path) -> None:
+    """An event loop never waits for a disk."""
+    store = open_store(tmp_path)
+    store.put("a", b"0123456789")
+    if not evict(tmp_path / "a"):
+        pytest.skip("this file system keeps its files in memory")
+    assert store.get_resident("a") is None
+    assert store.get("a") == b"0123456789"
+    assert store.get_resident("a") == b"0123456789"
+
+
+def test_a_read_that_would_wait_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a file that is in no memory: the descriptor is closed, and no request is counted."""
+
+    def refuse(*_: Any) -> int:
+        raise BlockingIOError(errno.EAGAIN, "would wait")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    store = open_store(tmp_path)
+    store.put("a", b"0123456789")
+    open_count = len(os.listdir("/dev/fd"))
+    with store.count() as requests:
+        assert store.get_resident("a") is None
+    assert (requests.get, len(os.listdir("/dev/fd"))) == (0, open_count)
+    assert store.get("a") == b"0123456789"
+
+
+def test_where_the_system_cannot_tell_nothing_is_resident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.setattr(local, "_RWF_NOWAIT", None)
+    store = open_store(tmp_path)
+    store.put("a", b"0123456789")
+    assert store.get_resident("a") is None
 
 
 def test_a_durable_create_costs_nine_calls(tmp_path: Path, calls: list[str]) -> None:

@@ -44,6 +44,15 @@ def read_object(store: ObjectStore, path: str, entry: Entry, *, byte_range: Byte
     return body
 
 
+def read_resident_object(
+    store: ObjectStore, path: str, entry: Entry, *, byte_range: ByteRange | None = None
+) -> Buffer | None:
+    """As `read_object` of one that was not imported, without waiting; None: that one tells. Cost: 1 GET or none."""
+    size_bytes = _length(entry, byte_range)
+    body = store.get_resident(path, byte_range=byte_range)
+    return body if body is not None and memoryview(body).nbytes == size_bytes else None
+
+
 def read_object_ranges(store: ObjectStore, path: str, entry: Entry, ranges: Sequence[ByteRange]) -> list[Buffer]:
     """Several ranges, in the order asked. Raises as `read_object`. Cost: 1 GET a joined range, and as there."""
     sizes = [_length(entry, byte_range) for byte_range in ranges]

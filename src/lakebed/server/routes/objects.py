@@ -1,7 +1,8 @@
 """Objects: stat, read, write, delete, list, copy.
 
 The most frequent calls are here, and their routes are tried first. Objects of up to
-`ServerOptions.small_object_bytes` are handled whole, in one step of the pool; larger ones as streams.
+`ServerOptions.small_object_bytes` are handled whole, in one step of the pool, or at once where their bytes are in
+memory; larger ones as streams.
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ async def get_object(call: RepositoryCall) -> Response:
                 lambda: data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
             )
             return StreamedResponse(chunks, part.status, part.headers)
-        body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=part.span)
-        return Response(memoryview(body), part.status, part.headers)
+        body = b"" if entry.size_bytes == 0 else await call.read_small(context, entry, byte_range=part.span)
+        return Response(body, part.status, part.headers)
 
     entry = await look_up(call, context, call.path["ref"], path)
     return await reply_with_found(call, lambda: find_entry(context, call.path["ref"], path), reply, first=entry)

@@ -199,8 +199,7 @@ async def read(call: RepositoryCall) -> Response:
         count = max(0, min(end, entry.size_bytes) - start)
         headers = {"content-type": data.CONTENT_TYPE, "x-content-type-options": "nosniff"}
         if count <= call.site.options.small_object_bytes:
-            body = await call.quick(data.read, context, entry, byte_range=wanted)
-            return Response(memoryview(body), headers=headers)
+            return Response(await call.read_small(context, entry, byte_range=wanted), headers=headers)
         chunk_bytes = call.site.options.chunk_bytes
         chunks = await call.download(lambda: data.stream(context, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
         return StreamedResponse(chunks, 200, {**headers, "content-length": str(count)})

@@ -132,8 +132,8 @@ async def get_object(call: S3Call) -> Response:
                 lambda: data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
             )
             return StreamedResponse(chunks, status, headers)
-        body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=span)
-        return Response(memoryview(body), status, headers)
+        body = b"" if entry.size_bytes == 0 else await call.read_small(context, entry, byte_range=span)
+        return Response(body, status, headers)
 
     with explaining_bucket(place):
         entry = await look_up(call, context, place.ref, place.path)
