@@ -27,7 +27,7 @@ from harness import Result
 from lakebed.objects.port import RequestCounts
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.iceberg.published import PublishedTable
 from lakebed.table.model.model import BucketChange

@@ -26,7 +26,7 @@ from harness import Result, alternate
 from inputs import rows_of
 from lakebed.objects import open_store
 from lakebed.objects.port import RequestCounts
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.branch.tag_files import TAG_CACHE
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.model.model import BucketChange, DataFile

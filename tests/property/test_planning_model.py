@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.manifest_reader import ManifestReader
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import (
@@ -127,7 +127,7 @@ class Histories:
             snapshot, live = self.versions[keep]
             # Another client's rollback: the ids above are used again.
             self.model = TableModel(empty={}, snapshots={snapshot.id: live}, last_id=snapshot.id)
-            reader = ManifestReader(self.store, Layout(), environment=Environment(), cache=ManifestCache(0))
+            reader = ManifestReader(self.store, Layout(), environment=Environment(), cache=BoundedCache(0))
             self.metas = reader.all_metas(snapshot)
         live, snapshot_id = self.model.head, self.model.last_id + 1
         if live and self.rng.random() < 0.15:
@@ -159,7 +159,7 @@ class Histories:
 def test_live_files_equal_a_replay_of_the_events(seed: int, cache_bytes: int) -> None:
     """Whatever was read before, in any order, each version holds what a replay of its own history leaves."""
     history = Histories(seed)
-    cache = ManifestCache(cache_bytes)
+    cache = BoundedCache(cache_bytes)
     reader = ManifestReader(history.store, Layout(), environment=Environment(), cache=cache)
     for _ in range(60):
         history.commit()
@@ -177,7 +177,7 @@ def test_threads_share_the_cache() -> None:
     history = Histories(99)
     for _ in range(40):
         history.commit()
-    cache = ManifestCache(60_000)
+    cache = BoundedCache(60_000)
     readers = [ManifestReader(history.store, Layout(), environment=Environment(), cache=cache) for _ in range(4)]
 
     def look(number: int) -> None:

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionReport
 from lakebed.runtime import Environment
 from lakebed.table.branch import tags
-from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.unfinished import Deletion
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import files_of
@@ -104,7 +104,7 @@ class Race:
 
     @staticmethod
     def _own_cache(table: Table) -> Table:
-        table.context.manifests._cache = ManifestCache()
+        table.context.manifests._cache = BoundedCache(1 << 28)
         return table
 
     # ---- what actors do

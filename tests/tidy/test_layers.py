@@ -13,6 +13,7 @@ RANK = {
         (
             "arguments",
             "backoff",
+            "bounded_cache",
             "decoding",
             "errors",
             "first_use",

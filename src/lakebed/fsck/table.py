@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import NotFound
 from lakebed.fsck.files import Seen, check_data_files, check_runs, check_vectors
 from lakebed.fsck.model import Findings
@@ -28,7 +29,6 @@ from lakebed.fsck.orphans import check_iceberg, list_external, report_orphans, r
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectMeta
 from lakebed.table.branch.candidates import Role, paths_of
-from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.manifest_reader import ManifestReader
 from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.codec.manifest import ADD, fold
@@ -100,7 +100,7 @@ class _BranchCheck:
         self._used = used
         self._findings = findings
         # A reader of its own: the process's caches may differ from the store.
-        cache = ManifestCache(_CACHE_BYTES_MAX, runtime=table.context.environment.runtime)
+        cache = BoundedCache(_CACHE_BYTES_MAX, runtime=table.context.environment.runtime)
         context = table.context
         self._reader = ManifestReader(context.store, context.layout, environment=context.environment, cache=cache)
         self._branch = branch = replace(context, manifests=self._reader)

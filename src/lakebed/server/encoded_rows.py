@@ -8,12 +8,12 @@ is for the caller to see to.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from threading import Lock
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+
+from lakebed.bounded_cache import BoundedCache
 
 _ROW_BYTES: Final = 41
 """What one row costs in addition to its JSON: a bytes object and its slot in a list."""
@@ -27,7 +27,6 @@ class _Kept(NamedTuple):
 
     block: pa.Buffer
     rows: list[bytes | None]
-    size_bytes: int
 
 
 class EncodedRows:
@@ -40,15 +39,7 @@ class EncodedRows:
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._kept: OrderedDict[tuple[int, str], _Kept] = OrderedDict()
-        self._size_bytes = 0
-        self._lock = Lock()
-
-    @property
-    def size_bytes(self) -> int:
-        """Sum over what is kept; at most the setting."""
-        return self._size_bytes
+        self.cache: Final = BoundedCache(bytes_max)
 
     def rows(
         self, batch: pa.RecordBatch, *, shape: str, encode: Callable[[pa.RecordBatch], Sequence[bytes]]
@@ -68,10 +59,7 @@ class EncodedRows:
             return encode(batch)
         key = (block.address, shape)
         first, last = paths.offset, paths.offset + len(paths)
-        with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
+        kept: _Kept | None = self.cache.get(key)
         if kept is not None:
             known = kept.rows[first:last]
             if len(known) == last - first and None not in known:
@@ -80,21 +68,8 @@ class EncodedRows:
         merged: list[bytes | None] = [] if kept is None else list(kept.rows)
         merged += [None] * (last - len(merged))
         merged[first:last] = rows
-        self._keep(key, _Kept(block, merged, _size_of(batch, merged)))
+        self.cache.put(key, _Kept(block, merged), size_bytes=_size_of(batch, merged))
         return rows
-
-    def _keep(self, key: tuple[int, str], kept: _Kept) -> None:
-        with self._lock:
-            replaced = self._kept.pop(key, None)
-            if replaced is not None:
-                self._size_bytes -= replaced.size_bytes
-            if kept.size_bytes > self._bytes_max:
-                return
-            self._kept[key] = kept
-            self._size_bytes += kept.size_bytes
-            while self._size_bytes > self._bytes_max:
-                _, oldest = self._kept.popitem(last=False)
-                self._size_bytes -= oldest.size_bytes
 
 
 def _size_of(batch: pa.RecordBatch, rows: Sequence[bytes | None]) -> int:

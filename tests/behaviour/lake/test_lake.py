@@ -18,7 +18,7 @@ from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model.options import RepositoryOptions
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.testing.faulty import Crashed, Fault, FaultyStore
 from lakebed.testing.wrapper import Call, StoreWrapper
 

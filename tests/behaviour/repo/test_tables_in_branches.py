@@ -16,7 +16,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.transport.local_objects import local_store
 from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.branch.tag_files import TAG_CACHE
 from worlds.repo.memory_repository import MemoryRepository, open_context
 

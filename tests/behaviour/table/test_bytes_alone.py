@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.collect.bytes_alone import bytes_alone
 from worlds.table.foreign_world import ForeignWorld
 from worlds.table.world import TableWorld

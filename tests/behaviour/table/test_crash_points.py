@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import LakebedError, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.branches import every_branch
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE, ManifestCache
-from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE, ManifestReader
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.collect.live_versions import read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
@@ -43,7 +43,7 @@ from lakebed.testing import (
 from worlds.binary_rows import encode_row
 from worlds.table.world import InlineRuntime, TableWorld
 
-_CHECKED = ManifestCache()
+_CHECKED = BoundedCache(1 << 28)
 """What checks have decoded: from the store alone, never what the product remembers of its own writing."""
 
 

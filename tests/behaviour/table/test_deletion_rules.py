@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.errors import Conflict, Unavailable
 from lakebed.objects.port import ObjectStore
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.collect.live_versions import expiry_boundary, read_live_versions
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table

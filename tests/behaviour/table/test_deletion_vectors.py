@@ -22,7 +22,7 @@ from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.changes.stream import StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.codec.index_manifest import DELETION_VECTORS, IndexEntry, encode_index_manifest

@@ -14,7 +14,7 @@ import lakebed
 from lakebed.errors import AlreadyExists, Conflict, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.objects.port import ObjectStore
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import Between, Call, StoreWrapper

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.collect.expire import ExpireRules
 from lakebed.table.table import Table
 from lakebed.testing import RecordingStore
@@ -131,7 +131,7 @@ def test_an_unreadable_manifest_keeps_what_it_might_matter_to() -> None:
     name = made.table.context.manifests.metas(delta)[0].file_name
     body = bytes(made.store.get(f"manifest/{name}"))
     made.store.put(f"manifest/{name}", b"\0" * len(body))
-    made.table.context.manifests._cache = ManifestCache()
+    made.table.context.manifests._cache = BoundedCache(1 << 28)
     report = made.table.expire(retain_max=1)
     assert any(name in warning for warning in report.warnings)
     assert made.table.context.snapshots.ids() == [4, 5, 6, 7, 8]
@@ -187,7 +187,7 @@ def test_a_snapshot_that_lands_late_below_the_oldest_is_withdrawn() -> None:
     expired(made, 4)
     for number, body in bodies.items():
         made.store.put(f"snapshot/snapshot-{number}", body)
-    made.table.context.manifests._cache = ManifestCache()
+    made.table.context.manifests._cache = BoundedCache(1 << 28)
     assert not made.table.expire(retain_max=2).warnings
     expired(made, 2)
 
@@ -205,7 +205,7 @@ def test_the_cost_does_not_grow_with_tags() -> None:
         made.clock.advance(3600.0)
         made.table.context.tags.index()
         made.table.expire(retain_max=60)
-        made.table.context.manifests._cache = ManifestCache()
+        made.table.context.manifests._cache = BoundedCache(1 << 28)
         with made.store.count() as counts:
             made.table.expire(retain_max=20)
         costs.append(counts)

@@ -24,7 +24,7 @@ from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.candidates import candidates_of
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.branch.unfinished import Deletion, decode_deletion, encode_deletion
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.model.model import BucketChange

@@ -17,7 +17,7 @@ from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.inherited import FOLLOWS
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.model.model import Snapshot
 from lakebed.table.rows.rows import commit_changes, new_writer, without_matching
 from lakebed.table.table import Table

@@ -17,7 +17,7 @@ from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.commit.commit import Basis
 from lakebed.table.compaction.compact import compact
 from lakebed.table.rows.rows import commit_changes, new_writer

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import Closed, Conflict
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.manifest_reader import ManifestReader
 from lakebed.table.branch.unfinished import load_deletions
 from lakebed.table.collect import deletion
@@ -144,7 +144,7 @@ def test_an_unreadable_manifest_stops_it(made: TableWorld) -> None:
     name = made.table.context.manifests.all_metas(snapshot)[0].file_name
     made.store.put(f"manifest/{name}", b"broken")
     main = made.table.context
-    reader = ManifestReader(main.store, main.layout, environment=main.environment, cache=ManifestCache())
+    reader = ManifestReader(main.store, main.layout, environment=main.environment, cache=BoundedCache(1 << 28))
     said = remove_orphan_files(replace(main, manifests=reader), older_than_ms=2**60)
     assert (said.hidden_count, said.deleted_count, said.deleted_bytes) == (0, 0, 0)
     assert any(name in warning for warning in said.warnings)

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.objects.open import open_store
 from lakebed.objects.port import RequestCounts
-from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.tag_files import SETTLED_MS, TAG_CACHE
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.rows.rows import commit_changes
@@ -104,7 +104,7 @@ def test_replaced_tags_are_seen_in_a_local_folder(tmp_path: Path, bench: Any) ->
 
 def test_remembered_tags_are_bounded(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tags above the bound are read each time; the answer is the same."""
-    cache = ManifestCache(20_000)
+    cache = BoundedCache(20_000)
     monkeypatch.setattr("lakebed.table.branch.tag_files.TAG_CACHE", cache)
     bench.commit("a")
     for number in range(50):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.model.positions import Positions, format_position, parse_position
-from lakebed.runtime import ThreadRuntime
+from lakebed.repo.model.positions import format_position, parse_position
 
 IDS = [f"{number:064x}" for number in range(10_000)]
 
@@ -33,22 +32,3 @@ def test_what_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_position(text)
     assert caught.value.kind == "invalid_position"
-
-
-def test_positions_are_kept_in_bounded_memory() -> None:
-    """The last ones, of each where its log began; those with very many commits take the place of several."""
-    positions = Positions(runtime=ThreadRuntime())
-    for id in IDS[:1_000]:
-        positions.put("head", first_parent=False, after=id, waiting=[id])
-    assert positions.get("head", first_parent=False, after=IDS[999]) == (IDS[999],)
-    assert positions.get("head", first_parent=True, after=IDS[999]) is None
-    assert positions.get("other", first_parent=False, after=IDS[999]) is None
-    assert positions.get("head", first_parent=False, after=IDS[0]) is None
-    assert sum(positions.get("head", first_parent=False, after=id) is not None for id in IDS[:1_000]) == 128
-    for start in ("a", "b", "b", "c"):
-        positions.put(start, first_parent=False, after="x", waiting=IDS[:4_000])
-    kept = [start for start in ("a", "b", "c") if positions.get(start, first_parent=False, after="x") is not None]
-    assert kept == ["b", "c"]
-    positions.put("d", first_parent=False, after="x", waiting=IDS)
-    assert positions.get("d", first_parent=False, after="x") is None
-    assert positions.get("c", first_parent=False, after="x") is not None

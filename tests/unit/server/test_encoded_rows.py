@@ -54,4 +54,4 @@ def test_the_bound_holds_and_memory_that_is_used_again_is_not_mistaken() -> None
         block = block_of(f"block{number}")
         rows = kept.rows(block, shape="", encode=encode)
         assert list(rows) == block.column(0).to_pylist()
-        assert 0 < kept.size_bytes <= 50_000
+        assert 0 < kept.cache.size_bytes <= 50_000

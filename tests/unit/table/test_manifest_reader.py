@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import Corruption, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.branch.manifest_reader import ManifestReader
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes
@@ -48,9 +48,9 @@ def snapshot(store: ObjectStore) -> Snapshot:
     return Snapshot(2, 0, "l1", "l2", "me", 1, "APPEND", 0, 2, 0, **sizes)
 
 
-def reader(store: ObjectStore, *, cache: ManifestCache | None = None) -> ManifestReader:
+def reader(store: ObjectStore, *, cache: BoundedCache | None = None) -> ManifestReader:
     """A reader with a cache of its own."""
-    return ManifestReader(store, Layout(), environment=Environment(), cache=cache or ManifestCache())
+    return ManifestReader(store, Layout(), environment=Environment(), cache=cache or BoundedCache(1 << 28))
 
 
 def test_live_and_delta(store: ObjectStore, snapshot: Snapshot) -> None:
@@ -109,14 +109,14 @@ def test_two_added_snapshots_do_not_mix(store: ObjectStore) -> None:
 
 def test_small_manifests_count_at_what_they_take(store: ObjectStore) -> None:
     """A manifest of one entry takes tens of kilobytes decoded, whatever its values: the cache's bound means that."""
-    cache = ManifestCache()
+    cache = BoundedCache(1 << 28)
     reader(store, cache=cache).entries(stored(store, "m", BucketChange(EMPTY_ROW, 0, 1, added=(FILE,)), 1))
     assert cache.size_bytes > 20_000
 
 
 def test_live_files_count_against_the_bound(store: ObjectStore, snapshot: Snapshot) -> None:
     """The cache counts the live files it keeps, and drops those of an earlier snapshot that it extended."""
-    cache = ManifestCache()
+    cache = BoundedCache(1 << 28)
     manifests = reader(store, cache=cache)
     metas = manifests.all_metas(snapshot)
     entries = [manifests.entries(meta) for meta in metas]
@@ -140,7 +140,7 @@ def test_live_files_count_against_the_bound(store: ObjectStore, snapshot: Snapsh
 
 def test_a_cache_too_small_keeps_nothing(store: ObjectStore, snapshot: Snapshot) -> None:
     """With a bound of no bytes every plan reads its manifests again, and answers the same."""
-    cache = ManifestCache(0)
+    cache = BoundedCache(0)
     for _ in range(2):
         with store.count() as counts:
             assert reader(store, cache=cache).live_entries(snapshot).column("file_name").to_pylist() == ["b", "c"]

@@ -8,12 +8,12 @@ sequences in a stream is the order of the LSNs of a timeline. What is remembered
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import xxhash
 
 from lakebed.backoff import Backoff, Pauses
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import Unavailable
 from lakebed.fleet.log.jetstream import JetStream, Message
 from lakebed.fleet.log.port import log_ends_before, log_pruned, timeline_not_found
@@ -34,8 +34,6 @@ _LEADER_COUNT: Final = 64
 _SILENT_S: Final = 10.0
 """How long no batch is asked for after one was not answered."""
 _KNOWN_COUNT_MAX: Final = 65_536
-
-T = TypeVar("T")
 
 
 class Tail(NamedTuple):
@@ -61,10 +59,9 @@ class Subjects:
         self._environment = environment
         self._clock = environment.clock
         self._stale_s = stale_s
-        self._lock = environment.runtime.lock()
-        self._tails: OrderedDict[str, Tail] = OrderedDict()
-        """Where timelines end, as this process last saw it."""
-        self._positions: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._tails = BoundedCache(0, count_max=_KNOWN_COUNT_MAX, runtime=environment.runtime)
+        """Where timelines end, as this process last saw it: their `Tail`."""
+        self._positions = BoundedCache(0, count_max=_KNOWN_COUNT_MAX, runtime=environment.runtime)
         """Where the last read of a timeline ended: LSN and sequence."""
         self._replicas_from_s = 0.0
         """From when on batches are asked for."""
@@ -84,19 +81,16 @@ class Subjects:
 
     def hint(self, timeline: str) -> Tail | None:
         """Where a timeline ended when this process last looked, or appended."""
-        with self._lock:
-            return self._tails.get(timeline)
+        return self._tails.get(timeline)
 
     def note_append(self, timeline: str, tail: Tail) -> None:
         """Remember where a timeline ends."""
-        with self._lock:
-            _remember(self._tails, timeline, tail)
+        self._tails.put(timeline, tail, size_bytes=0)
 
     def forget(self, timeline: str) -> None:
         """Remember nothing of a timeline."""
-        with self._lock:
-            self._tails.pop(timeline, None)
-            self._positions.pop(timeline, None)
+        self._tails.discard(timeline)
+        self._positions.discard(timeline)
 
     def load_tail(self, timeline: str) -> Tail | None:
         """The last message of a timeline, from the leader; of one that was dropped, that which says so."""
@@ -160,8 +154,7 @@ class Subjects:
     def read(self, timeline: str, after: int, bytes_max: int) -> list[LogRecord]:
         """As `Log.read`: from any replica, and from the leader where that has a hole or an end too early."""
         number, subject = self.place(timeline)
-        with self._lock:
-            position = self._positions.get(timeline)
+        position: tuple[int, int] | None = self._positions.get(timeline)
         if position is not None and position[0] == after:
             start = position[1] + 1
         else:
@@ -185,9 +178,8 @@ class Subjects:
             records = self._read_from_leader(timeline, after, start, count=1 if reads_replicas else _LEADER_COUNT)
         page = _within(records, bytes_max)
         if page:
-            last, sequence = page[-1][1].last_lsn, page[-1][0]
-            with self._lock:
-                _remember(self._positions, timeline, (last, sequence))
+            sequence, last = page[-1]
+            self._positions.put(timeline, (last.last_lsn, sequence), size_bytes=0)
         return [record for _, record in page]
 
     def _read_from_leader(self, timeline: str, after: int, start: int, *, count: int) -> list[tuple[int, LogRecord]]:
@@ -257,11 +249,3 @@ def _within(records: list[tuple[int, LogRecord]], bytes_max: int) -> list[tuple[
         if at and size > bytes_max:
             return records[:at]
     return records
-
-
-def _remember(known: OrderedDict[str, T], timeline: str, value: T) -> None:
-    """Keep what is known of a timeline, of so many as were used last. Under the lock."""
-    known[timeline] = value
-    known.move_to_end(timeline)
-    if len(known) > _KNOWN_COUNT_MAX:
-        known.popitem(last=False)

@@ -8,11 +8,12 @@ so a caller that needs only the first reads one window.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from lakebed.repo.committed.diff_cache import DIFF_BYTES_MAX, DiffCache
+from lakebed.bounded_cache import BoundedCache
 from lakebed.repo.committed.segment_rows import rows_of_segments
 from lakebed.repo.committed.segments import cut_segments
 from lakebed.repo.committed.store import Committed
@@ -20,6 +21,12 @@ from lakebed.repo.committed.windows import FIRST_ROW_COUNT, Positions, match_pat
 from lakebed.repo.model.entry import identities
 from lakebed.repo.model.model import DIFF_SCHEMA, DiffKind, MetarangeRef
 from lakebed.repo.model.rows import clip_rows
+
+DIFF_BYTES_MAX: Final = 1 << 20
+"""A difference with more bytes is not kept."""
+
+_BATCH_BYTES: Final = 2_048
+"""Bytes of a batch besides its columns."""
 
 
 def diff_metaranges(
@@ -46,7 +53,7 @@ def diff_metaranges(
     """
     if left.id == right.id:
         return
-    kept = committed.diffs.get(left.id, right.id)
+    kept = committed.diffs.get((left.id, right.id))
     if kept is not None:
         yield from _clip(kept, start, end)
         return
@@ -54,7 +61,7 @@ def diff_metaranges(
     if start is not None or end is not None:
         yield from differences
     else:
-        yield from _remember(differences, committed.diffs, left.id, right.id)
+        yield from _remember(differences, committed.diffs, (left.id, right.id))
 
 
 def has_difference(
@@ -77,18 +84,18 @@ def _clip(batches: Iterable[pa.RecordBatch], start: bytes | None, end: bytes | N
 
 
 def _remember(
-    differences: Iterator[pa.RecordBatch], cache: DiffCache, left_id: str, right_id: str
+    differences: Iterator[pa.RecordBatch], cache: BoundedCache, ids: tuple[str, str]
 ) -> Iterator[pa.RecordBatch]:
     """The batches, and when all were taken and they are small, they are kept."""
     batches: list[pa.RecordBatch] | None = []
     size_bytes = 0
     for batch in differences:
         if batches is not None:
-            size_bytes += batch.get_total_buffer_size()
+            size_bytes += batch.get_total_buffer_size() + _BATCH_BYTES
             batches = None if size_bytes > DIFF_BYTES_MAX else [*batches, batch]
         yield batch
     if batches is not None:
-        cache.put(left_id, right_id, tuple(batches))
+        cache.put(ids, tuple(batches), size_bytes=size_bytes)
 
 
 def _differences(

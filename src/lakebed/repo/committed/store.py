@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.lsm.cache import BlockCache, block_cache
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID
-from lakebed.repo.committed.diff_cache import DiffCache
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.range_files import RangeCounts, RangeFiles
 from lakebed.repo.committed.range_writer import MetarangeWriter
@@ -22,6 +22,9 @@ from lakebed.runtime import Environment
 
 EMPTY_METARANGE: Final = MetarangeRef(EMPTY_METARANGE_ID)
 """No entries: what the first commit of a repository names."""
+
+_DIFFS_BYTES_MAX: Final = 16 << 20
+"""Of all differences that are kept together."""
 
 
 class Committed:
@@ -56,7 +59,7 @@ class Committed:
         diff_cache_count: int = 64,
         environment: Environment,
     ) -> None:
-        self.diffs: Final = DiffCache(count_max=diff_cache_count, runtime=environment.runtime)
+        self.diffs: Final = BoundedCache(_DIFFS_BYTES_MAX, count_max=diff_cache_count, runtime=environment.runtime)
         self.files: Final = RangeFiles(
             store,
             options=options or RangeOptions(),

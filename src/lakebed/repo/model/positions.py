@@ -1,24 +1,25 @@
 """Positions in the log of commits: where a page ended, so that the next one does not walk from the head again.
 
-Owns: the form of a position, and those that this process keeps. Invariants: a position names all commits that were met
-and not yet shown, so what is left of the log follows from it alone, whatever became of the head meanwhile.
+Owns: the form of a position, and how many a process keeps. Invariants: a position names all commits that were met and
+not yet shown, so what is left of the log follows from it alone, whatever became of the head meanwhile.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.runtime import Runtime
 
 _WAITING_MAX: Final = 64
 """Most commits of a written position: 43 characters each, in the query of a URL."""
-_KEPT_MAX: Final = 128
-_KEPT_WAITING_MAX: Final = 8_192
-"""Commits of all positions that are kept, together: about a megabyte."""
+KEPT_MAX: Final = 128
+"""Where the last pages of logs ended, by where they began: for callers that page by the ids of commits, because without
+it each page would walk from the head to that commit."""
+KEPT_BYTES_MAX: Final = 1 << 20
+WAITING_BYTES: Final = 128
+"""Of the id of a commit that waits."""
 _ID_BYTES: Final = 32
 _MARK: Final = "."
 """Between the last commit shown and those that wait. No reference has it behind a commit's id."""
@@ -55,31 +56,3 @@ def _invalid(text: str) -> InvalidRequest:
         f"{text[:80]!r} is not a position in a log: give the id of a commit, or what the page before answered.",
         kind="invalid_position",
     )
-
-
-class Positions:
-    """Where the last pages of logs ended, by where they began. Thread-safe.
-
-    For callers that page by the ids of commits: without it each page would walk from the head to that commit.
-    """
-
-    def __init__(self, *, runtime: Runtime) -> None:
-        self._kept: OrderedDict[tuple[str, bool, str], tuple[str, ...]] = OrderedDict()
-        self._waiting_count = 0
-        self._lock = runtime.lock()
-
-    def get(self, start: str, *, first_parent: bool, after: str) -> Sequence[str] | None:
-        """The commits that waited when a walk from `start` had given `after`; None: it is not known."""
-        with self._lock:
-            return self._kept.get((start, first_parent, after))
-
-    def put(self, start: str, *, first_parent: bool, after: str, waiting: Sequence[str]) -> None:
-        """Keep a position; the oldest go when there are too many, and one that is too large is not kept."""
-        if len(waiting) > _KEPT_WAITING_MAX:
-            return
-        key = (start, first_parent, after)
-        with self._lock:
-            self._waiting_count += len(waiting) - len(self._kept.pop(key, ()))
-            self._kept[key] = tuple(waiting)
-            while len(self._kept) > _KEPT_MAX or self._waiting_count > _KEPT_WAITING_MAX:
-                self._waiting_count -= len(self._kept.popitem(last=False)[1])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.path import Scheme, StoreUrl, parse_url
@@ -29,7 +30,7 @@ from lakebed.repo.outside.namespace import is_of_lakefs
 from lakebed.runtime import Environment
 
 STORE_COUNT_MAX = 64
-"""Stores that are kept open; the one opened first goes when there are more."""
+"""Stores that are kept open; the one that was used least recently goes when there are more."""
 
 
 def is_foreign(address: str) -> bool:
@@ -46,24 +47,20 @@ class _Opened:
         self.scheme = scheme
         self.storage_options = dict(storage_options or {})
         self._environment = environment or Environment()
-        self._lock = self._environment.runtime.lock()
-        self._stores: dict[tuple[str, str, str], ObjectStore] = {}
+        self._stores = BoundedCache(0, count_max=STORE_COUNT_MAX, runtime=self._environment.runtime)
 
     def __len__(self) -> int:
-        return len(self._stores)
+        return self._stores.count
 
     def get(self, url: StoreUrl) -> ObjectStore:
         key = (url.scheme, url.place, url.prefix)
-        with self._lock:
-            store = self._stores.get(key)
+        store: ObjectStore | None = self._stores.get(key)
         if store is not None:
             return store
         options = self.storage_options if url.scheme == self.scheme and url.scheme not in ("file", "memory") else None
-        opened = open_store(str(url), storage_options=options, environment=self._environment)
-        with self._lock:
-            if len(self._stores) >= STORE_COUNT_MAX:
-                del self._stores[next(iter(self._stores))]
-            return self._stores.setdefault(key, opened)
+        store = open_store(str(url), storage_options=options, environment=self._environment)
+        self._stores.put(key, store, size_bytes=0)
+        return store
 
 
 class ForeignStores:

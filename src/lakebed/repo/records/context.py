@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import NotFound
 from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
@@ -20,7 +21,7 @@ from lakebed.repo.model.commit_graph import CommitGraph
 from lakebed.repo.model.layout import CLOCK_PATH, Keys
 from lakebed.repo.model.model import RepositoryRecord
 from lakebed.repo.model.options import RepositoryOptions
-from lakebed.repo.model.positions import Positions
+from lakebed.repo.model.positions import KEPT_BYTES_MAX, KEPT_MAX
 from lakebed.repo.outside.foreign import ForeignStores
 from lakebed.repo.outside.outbound import parse_allowed
 from lakebed.repo.records.counters import Counters
@@ -64,7 +65,8 @@ class RepositoryContext:
         counters: what the sensor of staging compaction counts.
         hooks: what runs before and after commits and merges.
         moves: ULIDs for the reference log, in the order of the moves.
-        positions: where pages of the log of commits ended.
+        positions: where pages of the log of commits ended: the commits that waited, by the head, whether only first
+            parents were followed, and the last commit shown.
         graph: the index of its history, as it was read last.
         foreign: where imported objects are read.
     """
@@ -80,7 +82,7 @@ class RepositoryContext:
     counters: Counters
     hooks: Hooks
     moves: OrderedIds
-    positions: Positions
+    positions: BoundedCache
     graph: KeptGraph
     foreign: ForeignStores = field(default_factory=ForeignStores)
 
@@ -185,7 +187,7 @@ def make_context(
             allowed=parse_allowed(options.webhook_hosts),
         ),
         moves=OrderedIds(environment),
-        positions=Positions(runtime=environment.runtime),
+        positions=BoundedCache(KEPT_BYTES_MAX, count_max=KEPT_MAX, runtime=environment.runtime),
         graph=KeptGraph(runtime=environment.runtime),
         foreign=(foreign or ForeignStores(environment=environment)).of(
             name, namespace=store.root_url if record.is_shared else None

@@ -22,7 +22,7 @@ from lakebed.repo.heads.heads import CommitWithId
 from lakebed.repo.model.commit_graph import prefix_key
 from lakebed.repo.model.model import Commit
 from lakebed.repo.model.names import check_path, check_prefix
-from lakebed.repo.model.positions import format_position, parse_position
+from lakebed.repo.model.positions import WAITING_BYTES, format_position, parse_position
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.commits import Walk, load_commit
 from lakebed.repo.references.history import GraphWalk, open_graph
@@ -134,7 +134,7 @@ class _Reading:
         self._behind: str | None = None
         if log.after is not None:
             id, waiting = parse_position(log.after)
-            waiting = waiting or context.positions.get(self._start, first_parent=log.first_parent, after=id)
+            waiting = waiting or context.positions.get((self._start, log.first_parent, id))
             if waiting:
                 starts = waiting
             else:
@@ -173,9 +173,9 @@ class _Reading:
 
     def keep_position(self, id: str) -> None:
         """Remember the position of the walk, behind this commit."""
-        self._context.positions.put(
-            self._start, first_parent=self._log.first_parent, after=id, waiting=self._walk.waiting
-        )
+        waiting = tuple(self._walk.waiting)
+        key = (self._start, self._log.first_parent, id)
+        self._context.positions.put(key, waiting, size_bytes=WAITING_BYTES * len(waiting))
 
     def rows(self) -> Iterator[CommitWithId]:
         """Commits that pass the filters."""

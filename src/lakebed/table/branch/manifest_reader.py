@@ -21,10 +21,10 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 import lakebed.compute as pc
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, map_in_pool
-from lakebed.table.branch.manifest_cache import PROCESS_CACHE, ManifestCache
 from lakebed.table.codec.avro import SMALL_COUNT_MAX
 from lakebed.table.codec.index_manifest import IndexEntry, decode_index_manifest
 from lakebed.table.codec.manifest import (
@@ -63,6 +63,10 @@ _LIVE_CHUNKS_MAX: Final = 16
 """Live files of more chunks are copied into one: every operation on a column has a cost for each chunk."""
 
 
+PROCESS_CACHE: Final = BoundedCache(256 << 20)
+"""Of manifests, lists and live files, shared by all tables of this process, wherever no other cache is given. A key is
+the object's full URL and what its decoding depends on, or a digest of these."""
+
 T = TypeVar("T")
 
 
@@ -89,7 +93,7 @@ class ManifestReader:
         layout: Layout,
         *,
         environment: Environment,
-        cache: ManifestCache = PROCESS_CACHE,
+        cache: BoundedCache = PROCESS_CACHE,
     ) -> None:
         self._store = store
         self._layout = layout

@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.runtime import Environment, map_in_pool
-from lakebed.table.branch.manifest_cache import ManifestCache
 from lakebed.table.codec.snapshot_json import decode_tag
 from lakebed.table.model.model import Tag
 
 SETTLED_MS: Final = 5_000
 """Age of a file from which its modification time differs from that of any replacement."""
 
-TAG_CACHE: Final = ManifestCache(32 << 20)
+TAG_CACHE: Final = BoundedCache(32 << 20)
 """The decoded tags of this process: about 10,000."""
 
 _TAG_BYTES: Final = 2_000

@@ -12,7 +12,6 @@ from lakebed.errors import Corruption
 from lakebed.repo.committed import diff as diffing
 from lakebed.repo.committed import segment_rows, windows
 from lakebed.repo.committed.diff import diff_metaranges, has_difference
-from lakebed.repo.committed.diff_cache import DIFF_BYTES_MAX, DiffCache
 from lakebed.repo.committed.segments import cut_segments
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.model.layout import range_path
@@ -146,9 +145,9 @@ def test_a_difference_that_was_not_taken_to_its_end_is_not_remembered(committed:
     left, right = write_state(committed, many(800)), write_state(committed, many(800, Y))
     assert next(diff_metaranges(committed, left, right)).num_rows < 800
     assert len(listed(committed, left, right, start=b"f/000799")) == 1
-    assert len(committed.diffs) == 0
+    assert committed.diffs.count == 0
     assert len(listed(committed, left, right)) == 800
-    assert len(committed.diffs) == 1
+    assert committed.diffs.count == 1
 
 
 def test_a_missing_range_is_corruption(committed: Committed) -> None:
@@ -159,36 +158,6 @@ def test_a_missing_range_is_corruption(committed: Committed) -> None:
     with pytest.raises(Corruption) as caught:
         listed(committed, left, right)
     assert caught.value.facts["path"] == lost
-
-
-def a_batch(row_count: int) -> pa.RecordBatch:
-    """A difference of so many added paths."""
-    paths = pa.array([b"p%07d" % number for number in range(row_count)], pa.binary())
-    kinds = pa.array([0] * row_count, pa.uint8())
-    return pa.RecordBatch.from_arrays([paths, kinds, pa.nulls(row_count, pa.binary()), paths], schema=DIFF_SCHEMA)
-
-
-def test_the_memory_of_differences_is_bounded() -> None:
-    """The number and the bytes of what is kept are bounded, what was used last stays, and large differences go by."""
-    cache = DiffCache(count_max=2)
-    for left in "abc":
-        cache.put(left, "z", (a_batch(1),))
-        assert cache.get("a", "z") is not None or left == "c"
-    assert [cache.get(left, "z") is not None for left in "abc"] == [True, False, True]
-    cache.put("big", "z", (a_batch(DIFF_BYTES_MAX // 8),))
-    assert cache.get("big", "z") is None
-    assert len(cache) == 2
-    assert DiffCache(count_max=0).get("a", "z") is None
-
-    narrow = DiffCache(count_max=100, bytes_max=20_000)
-    for number in range(50):
-        narrow.put(str(number), "z", (a_batch(10),))
-        narrow.put(str(number), "z", (a_batch(10),))
-        assert narrow.size_bytes <= 20_000
-    assert 1 < len(narrow) < 10
-    none = DiffCache(count_max=0)
-    none.put("a", "z", ())
-    assert len(none) == 0
 
 
 def test_memory_is_bounded_where_no_cut_is_shared(committed: Committed, monkeypatch: pytest.MonkeyPatch) -> None:

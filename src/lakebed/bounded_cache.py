@@ -1,34 +1,40 @@
-"""An in-memory cache of decoded manifests, lists and live files, limited in bytes.
+"""An in-memory cache of values that never change, limited in bytes and in number.
 
-Owns: the cache shared by all tables of a process. Manifests are immutable and their names unique, so an entry is never
-stale. The key is the object's full URL and what its decoding depends on, or a digest of these. Invariants: the sum of
-sizes stays within the limit; a larger item is not cached; the least recently used is evicted.
+Owns: what is kept of manifests, tags, differences, positions and listed rows. A key names its value for good, so an
+entry is never stale. Invariants: the sum of sizes and the number of entries stay within their limits; a larger value is
+not kept; the least recently used is evicted.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Any, Final
+from typing import Any
 
 from lakebed.runtime import Runtime, ThreadRuntime
 
-CACHE_BYTES_MAX_DEFAULT: Final = 256 << 20
 
-
-class ManifestCache:
+class BoundedCache:
     """A bounded map from key to an immutable value of known size. Thread-safe.
 
     Args:
-        bytes_max: limit of the sum of sizes; 0 caches nothing.
+        bytes_max: limit of the sum of sizes; 0 keeps nothing that has a size.
+        count_max: limit of the number of values; None: any number.
         runtime: provides the lock.
     """
 
-    def __init__(self, bytes_max: int = CACHE_BYTES_MAX_DEFAULT, *, runtime: Runtime | None = None) -> None:
+    def __init__(self, bytes_max: int, *, count_max: int | None = None, runtime: Runtime | None = None) -> None:
         self._bytes_max = bytes_max
+        self._count_max = sys.maxsize if count_max is None else count_max
         self._items: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
         self._size_bytes = 0
         self._lock = (runtime or ThreadRuntime()).lock()
+
+    @property
+    def count(self) -> int:
+        """How many values are kept."""
+        return len(self._items)
 
     @property
     def size_bytes(self) -> int:
@@ -52,7 +58,7 @@ class ManifestCache:
             replaced = self._items.pop(key, None)
             self._size_bytes += size_bytes - (replaced[0] if replaced else 0)
             self._items[key] = (size_bytes, value)
-            while self._size_bytes > self._bytes_max:
+            while self._size_bytes > self._bytes_max or len(self._items) > self._count_max:
                 _, (evicted_bytes, _) = self._items.popitem(last=False)
                 self._size_bytes -= evicted_bytes
 
@@ -67,7 +73,3 @@ class ManifestCache:
         with self._lock:
             self._items.clear()
             self._size_bytes = 0
-
-
-PROCESS_CACHE: Final = ManifestCache()
-"""The cache of this process, used wherever no other is given."""
