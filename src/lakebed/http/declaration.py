@@ -5,8 +5,9 @@ Owns: the declarations from which both the routes and the OpenAPI description ar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from starlette.responses import Response
@@ -18,10 +19,10 @@ C = TypeVar("C")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Handler = Callable[Concatenate[C, P], Awaitable[R]]
-"""What answers a request, given its call and, as a second argument, the body that it takes, if any. A value is sent as
-the first status of `Endpoint.gives`, as JSON, or with an empty body where that status has none; a `Response` is sent as
-it is."""
+Handler = Callable[Concatenate[C, P], R]
+"""What answers a request, given its call and, as a second argument, the body that it takes, if any. A coroutine runs in
+the event loop; any other function runs as `Call.quick`, and may wait for a store. A value is sent as the first status
+of `Endpoint.gives`, as JSON, or with an empty body where that status has none; a `Response` is sent as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,14 @@ class Route(Generic[C]):
 
     Attributes:
         reads_body: the handler takes the body, decoded as `Endpoint.takes`.
+        is_quick: the handler is no coroutine.
     """
 
     endpoint: Endpoint
     handler: Handler[C, ..., Any]
     summary: str
     reads_body: bool
+    is_quick: bool
 
 
 class Details(TypedDict, total=False):
@@ -154,7 +157,7 @@ class Routes(Generic[C]):
             given = gives if gives is not None else {204: None} if result is type(None) else {200: result}
             endpoint = Endpoint(method, path, name, tag or self._tag, needs, given, errors=self._errors, **details)
             summary = (handler.__doc__ or "").strip().split("\n")[0]
-            self._routes.append(Route(endpoint, handler, summary, reads_body))
+            self._routes.append(Route(endpoint, handler, summary, reads_body, not iscoroutinefunction(handler)))
             return handler
 
         return declare

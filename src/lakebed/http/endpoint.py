@@ -69,7 +69,8 @@ class EndpointApp(Generic[P, C]):
             principal = None if endpoint.needs is None else await self._authenticate(scope, endpoint, trace)
             call = self._site.new_call(scope, receive, principal=principal, request_id=trace.request_id)
             body = (await call.read(endpoint.takes),) if route.reads_body else ()
-            reply = reply_of(await route.handler(call, *body), endpoint)
+            answer = call.quick(route.handler, call, *body) if route.is_quick else route.handler(call, *body)
+            reply = reply_of(await answer, endpoint)
             if endpoint.audited and reply.status_code < 300 and principal is not None:
                 change = Change(endpoint, principal.id, call.path, call.subject, reply.status_code, call.request_id)
                 if endpoint.audited_after:

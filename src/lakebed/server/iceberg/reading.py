@@ -122,25 +122,21 @@ async def get_config(call: RepositoryCall) -> Response:
     gives={200: dict},
     parameters=(*_PAGE, Parameter("parent", "Only namespaces below this one: branches of a repository.")),
 )
-async def list_namespaces(call: RepositoryCall) -> Response:
+def list_namespaces(call: RepositoryCall) -> Response:
     """List the namespaces that the access key may see: databases and repositories, or the branches of one."""
     catalog, caller, parent = catalog_of(call), caller_of(call), call.query.get("parent") or None
-
-    def read() -> Response:
-        if parent is None:
-            names = {name for name in catalog.namespaces() if may_see_database(caller, name)}
-            names |= {name for name in catalog.repositories() if may_see_database(caller, f"{name}.")}
-        elif may_see_database(caller, f"{parent}.") and parent in catalog.repositories():
-            names = set(catalog.branches(parent))
-        else:
-            check_database(caller, _join_levels(parent))
-            _check_parent(catalog, _join_levels(parent))
-            names = set()
-        levels = [] if parent is None else [parent]
-        rows, following = cut_page(call, sorted(names), lambda name: [*levels, name])
-        return json({"namespaces": rows, "next-page-token": following})
-
-    return await call.quick(read)
+    if parent is None:
+        names = {name for name in catalog.namespaces() if may_see_database(caller, name)}
+        names |= {name for name in catalog.repositories() if may_see_database(caller, f"{name}.")}
+    elif may_see_database(caller, f"{parent}.") and parent in catalog.repositories():
+        names = set(catalog.branches(parent))
+    else:
+        check_database(caller, _join_levels(parent))
+        _check_parent(catalog, _join_levels(parent))
+        names = set()
+    levels = [] if parent is None else [parent]
+    rows, following = cut_page(call, sorted(names), lambda name: [*levels, name])
+    return json({"namespaces": rows, "next-page-token": following})
 
 
 def _check_parent(catalog: IcebergCatalog, name: str) -> None:
@@ -167,19 +163,16 @@ async def has_namespace(call: RepositoryCall) -> Response:
 
 
 @ROUTES.add("GET", TABLES, "icebergListTables", needs="read", gives={200: dict}, parameters=_PAGE)
-async def list_tables(call: RepositoryCall) -> Response:
+def list_tables(call: RepositoryCall) -> Response:
     """List the tables of a namespace that the access key may see."""
     (catalog, namespace), caller, levels = namespace_of(call), caller_of(call), _levels(call)
 
     def row_of(name: str) -> dict[str, Any] | None:
         return {"namespace": levels, "name": name} if catalog.has_table(namespace, name) else None
 
-    def read() -> Response:
-        names = (name for name in catalog.table_names(namespace) if may_see_table(caller, namespace, name))
-        rows, following = cut_page(call, names, row_of)
-        return json({"identifiers": rows, "next-page-token": following})
-
-    return await call.quick(read)
+    names = (name for name in catalog.table_names(namespace) if may_see_table(caller, namespace, name))
+    rows, following = cut_page(call, names, row_of)
+    return json({"identifiers": rows, "next-page-token": following})
 
 
 @ROUTES.add(
@@ -233,13 +226,9 @@ async def report_metrics(call: RepositoryCall) -> Response:
 
 
 @ROUTES.add("GET", f"{NAMESPACE}/views", "icebergListViews", needs="read", gives={200: dict}, parameters=_PAGE)
-async def list_views(call: RepositoryCall) -> Response:
+def list_views(call: RepositoryCall) -> Response:
     """List views: a lake has none."""
     catalog, namespace = namespace_of(call)
-
-    def read() -> Response:
-        catalog.namespace(namespace)
-        rows, following = cut_page(call, (), lambda name: name)
-        return json({"identifiers": rows, "next-page-token": following})
-
-    return await call.quick(read)
+    catalog.namespace(namespace)
+    rows, following = cut_page(call, (), lambda name: name)
+    return json({"identifiers": rows, "next-page-token": following})

@@ -91,41 +91,33 @@ async def get_snapshot(call: RepositoryCall) -> Response:
 
 
 @ROUTES.add("GET", f"{TABLE}/snapshots/{{version}}", "paimonGetVersion", needs="read", gives={200: dict})
-async def get_version(call: RepositoryCall) -> Response:
+def get_version(call: RepositoryCall) -> Response:
     """Get the snapshot of a version: ``EARLIEST``, ``LATEST``, an id or a tag."""
     (catalog, database, name), version = table_of(call), name_of(call, "version")
-
-    def read() -> Response:
-        table, _ = catalog.look(database, name)
-        if version == "LATEST":
-            snapshot = _newest(table)
-        elif version == "EARLIEST":
-            snapshot = table.context.snapshots.earliest() or _newest(table)
-        elif version.isdecimal():
-            snapshot = table.resolve(version=version)
-        else:
-            snapshot = table.tag(version).snapshot
-        return json({"snapshot": _raw(snapshot)})
-
-    return await call.quick(read)
+    table, _ = catalog.look(database, name)
+    if version == "LATEST":
+        snapshot = _newest(table)
+    elif version == "EARLIEST":
+        snapshot = table.context.snapshots.earliest() or _newest(table)
+    elif version.isdecimal():
+        snapshot = table.resolve(version=version)
+    else:
+        snapshot = table.tag(version).snapshot
+    return json({"snapshot": _raw(snapshot)})
 
 
 @ROUTES.add("GET", f"{TABLE}/snapshots", "paimonListSnapshots", needs="read", gives={200: dict}, parameters=PAGE)
-async def list_snapshots(call: RepositoryCall) -> Response:
+def list_snapshots(call: RepositoryCall) -> Response:
     """List the snapshots of a table, oldest first."""
     (catalog, database, name), page = table_of(call), PageOf.asked(call)
+    table, _ = catalog.look(database, name)
 
-    def read() -> Response:
-        table, _ = catalog.look(database, name)
+    def row_of(padded: str) -> msgspec.Raw | None:
+        snapshot = table.context.snapshots.find(int(padded))
+        return None if snapshot is None else _raw(snapshot)
 
-        def row_of(padded: str) -> msgspec.Raw | None:
-            snapshot = table.context.snapshots.find(int(padded))
-            return None if snapshot is None else _raw(snapshot)
-
-        rows, following = page.cut((f"{id:020d}" for id in table.context.snapshots.ids()), row_of)
-        return json({"snapshots": rows, "nextPageToken": following})
-
-    return await call.quick(read)
+    rows, following = page.cut((f"{id:020d}" for id in table.context.snapshots.ids()), row_of)
+    return json({"snapshots": rows, "nextPageToken": following})
 
 
 @ROUTES.add(

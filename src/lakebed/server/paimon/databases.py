@@ -50,17 +50,13 @@ async def get_config(call: RepositoryCall) -> Response:
 
 
 @ROUTES.add("GET", DATABASES, "paimonListDatabases", needs="read", gives={200: dict}, parameters=PAGE)
-async def list_databases(call: RepositoryCall) -> Response:
+def list_databases(call: RepositoryCall) -> Response:
     """List the databases that the access key may see."""
     catalog, page, caller = catalog_of(call), PageOf.asked(call, _PATTERN), caller_of(call)
     matches = pattern_of(call.query.get(_PATTERN))
-
-    def read() -> Response:
-        names = (name for name in catalog.databases_and_branches() if matches(name) and may_see_database(caller, name))
-        rows, following = page.cut(names, lambda name: name)
-        return json({"databases": rows, "nextPageToken": following})
-
-    return await call.quick(read)
+    names = (name for name in catalog.databases_and_branches() if matches(name) and may_see_database(caller, name))
+    rows, following = page.cut(names, lambda name: name)
+    return json({"databases": rows, "nextPageToken": following})
 
 
 @ROUTES.add("POST", DATABASES, "paimonCreateDatabase", needs="write", gives={200: None}, audited=True)

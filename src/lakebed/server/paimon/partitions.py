@@ -47,53 +47,41 @@ class PartitionCreation(msgspec.Struct, frozen=True, rename="camel"):
     gives={200: dict},
     parameters=(*PAGE, Parameter(_PATTERN, "Only partitions whose names match it, as SQL's LIKE.")),
 )
-async def list_partitions(call: RepositoryCall) -> Response:
+def list_partitions(call: RepositoryCall) -> Response:
     """List the partitions of a table."""
     (catalog, database, name), page = table_of(call), PageOf.asked(call, _PATTERN)
     matches = pattern_of(call.query.get(_PATTERN))
-
-    def read() -> Response:
-        by_name = _load_partitions(catalog.look(database, name)[0])
-        rows, following = page.cut(filter(matches, sorted(by_name)), by_name.get)
-        return json({"partitions": rows, "nextPageToken": following})
-
-    return await call.quick(read)
+    by_name = _load_partitions(catalog.look(database, name)[0])
+    rows, following = page.cut(filter(matches, sorted(by_name)), by_name.get)
+    return json({"partitions": rows, "nextPageToken": following})
 
 
 @ROUTES.add("POST", f"{_PARTITIONS}/list-by-names", "paimonListPartitionsByNames", needs="read", gives={200: dict})
-async def list_partitions_by_names(call: RepositoryCall, body: Specs) -> Response:
+def list_partitions_by_names(call: RepositoryCall, body: Specs) -> Response:
     """List those of some partitions that exist."""
     catalog, database, name = table_of(call)
-
-    def read() -> Response:
-        by_name = _load_partitions(catalog.look(database, name)[0])
-        rows = [row for row in by_name.values() if row["spec"] in body.specs]
-        return json({"partitions": rows, "nextPageToken": None})
-
-    return await call.quick(read)
+    by_name = _load_partitions(catalog.look(database, name)[0])
+    rows = [row for row in by_name.values() if row["spec"] in body.specs]
+    return json({"partitions": rows, "nextPageToken": None})
 
 
 @ROUTES.add("POST", _PARTITIONS, "paimonCreatePartitions", needs="write", gives={200: dict})
-async def create_partitions(call: RepositoryCall, body: PartitionCreation) -> Response:
+def create_partitions(call: RepositoryCall, body: PartitionCreation) -> Response:
     """Accept partitions: they exist once they have rows."""
     catalog, database, name = table_of(call)
-
-    def read() -> Response:
-        table, schema = catalog.look(database, name)
-        for spec in body.partition_specs:
-            if set(spec) != set(schema.partition_keys):
-                raise InvalidRequest(
-                    f"A partition is named by values of ({', '.join(schema.partition_keys)}), and not of "
-                    f"({', '.join(spec)}).",
-                    kind="invalid_partition",
-                )
-        specs = [row["spec"] for row in _load_partitions(table).values()]
-        existing = [spec for spec in body.partition_specs if spec in specs]
-        if existing and body.ignore_if_exists is False:
-            raise AlreadyExists(f"The partition {existing[0]} exists already.", kind="partition_exists")
-        return json({"created": [spec for spec in body.partition_specs if spec not in specs], "existed": existing})
-
-    return await call.quick(read)
+    table, schema = catalog.look(database, name)
+    for spec in body.partition_specs:
+        if set(spec) != set(schema.partition_keys):
+            raise InvalidRequest(
+                f"A partition is named by values of ({', '.join(schema.partition_keys)}), and not of "
+                f"({', '.join(spec)}).",
+                kind="invalid_partition",
+            )
+    specs = [row["spec"] for row in _load_partitions(table).values()]
+    existing = [spec for spec in body.partition_specs if spec in specs]
+    if existing and body.ignore_if_exists is False:
+        raise AlreadyExists(f"The partition {existing[0]} exists already.", kind="partition_exists")
+    return json({"created": [spec for spec in body.partition_specs if spec not in specs], "existed": existing})
 
 
 def _load_partitions(table: Table) -> dict[str, dict[str, Any]]:

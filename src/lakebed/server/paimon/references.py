@@ -57,18 +57,14 @@ class BranchRename(msgspec.Struct, frozen=True, rename="camel"):
     gives={200: dict},
     parameters=(*PAGE, Parameter(_PREFIX, "Only tags whose names begin with it.")),
 )
-async def list_tags(call: RepositoryCall) -> Response:
+def list_tags(call: RepositoryCall) -> Response:
     """List the names of tags."""
     (catalog, database, name), page = table_of(call), PageOf.asked(call, _PREFIX)
     prefix = call.query.get(_PREFIX) or ""
-
-    def read() -> Response:
-        table, _ = catalog.look(database, name)
-        names = (tag for tag in sorted(table.context.tags.names()) if tag.startswith(prefix))
-        rows, following = page.cut(names, lambda tag: tag)
-        return json({"tags": rows, "nextPageToken": following})
-
-    return await call.quick(read)
+    table, _ = catalog.look(database, name)
+    names = (tag for tag in sorted(table.context.tags.names()) if tag.startswith(prefix))
+    rows, following = page.cut(names, lambda tag: tag)
+    return json({"tags": rows, "nextPageToken": following})
 
 
 @ROUTES.add("POST", _TAGS, "paimonCreateTag", needs="write", gives={200: None}, audited=True)
@@ -110,24 +106,20 @@ async def _change(
 
 
 @ROUTES.add("GET", _TAG, "paimonGetTag", needs="read", gives={200: dict})
-async def get_tag(call: RepositoryCall) -> Response:
+def get_tag(call: RepositoryCall) -> Response:
     """Get a tag with its snapshot."""
     (catalog, database, name), tag_name = table_of(call), name_of(call, "tag")
-
-    def read() -> Response:
-        table, _ = catalog.look(database, name)
-        tag = table.tag(tag_name)
-        retained = None if tag.lifetime_ms is None else format_iso_duration(tag.lifetime_ms)
-        return json(
-            {
-                "tagName": tag.name,
-                "snapshot": msgspec.Raw(encode_snapshot(tag.snapshot)),
-                "tagCreateTime": tag.create_time_ms,
-                "tagTimeRetained": retained,
-            }
-        )
-
-    return await call.quick(read)
+    table, _ = catalog.look(database, name)
+    tag = table.tag(tag_name)
+    retained = None if tag.lifetime_ms is None else format_iso_duration(tag.lifetime_ms)
+    return json(
+        {
+            "tagName": tag.name,
+            "snapshot": msgspec.Raw(encode_snapshot(tag.snapshot)),
+            "tagCreateTime": tag.create_time_ms,
+            "tagTimeRetained": retained,
+        }
+    )
 
 
 @ROUTES.add("DELETE", _TAG, "paimonDeleteTag", needs="write", gives={200: None}, audited=True)
@@ -138,15 +130,11 @@ async def delete_tag(call: RepositoryCall) -> Response:
 
 
 @ROUTES.add("GET", _BRANCHES, "paimonListBranches", needs="read", gives={200: dict})
-async def list_branches(call: RepositoryCall) -> Response:
+def list_branches(call: RepositoryCall) -> Response:
     """List the names of branches."""
     catalog, database, name = table_of(call)
-
-    def read() -> Response:
-        table, _ = catalog.look(database, name)
-        return json({"branches": [branch.name for branch in table.branches()]})
-
-    return await call.quick(read)
+    table, _ = catalog.look(database, name)
+    return json({"branches": [branch.name for branch in table.branches()]})
 
 
 @ROUTES.add("POST", _BRANCHES, "paimonCreateBranch", needs="write", gives={200: None}, audited=True)

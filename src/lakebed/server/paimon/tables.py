@@ -84,26 +84,22 @@ def _describe(catalog: PaimonCatalog, database: str, name: str) -> dict[str, Any
     return describe(catalog, table, schema, database=database, name=name)
 
 
-async def _list(call: RepositoryCall, member: str, row_of: Callable[[PaimonCatalog, str, str], Any]) -> Response:
+def _list(call: RepositoryCall, member: str, row_of: Callable[[PaimonCatalog, str, str], Any]) -> Response:
     (catalog, database), caller = database_of(call), caller_of(call)
     page = PageOf.asked(call, _PATTERN, "tableType")
     matches = pattern_of(call.query.get(_PATTERN))
     is_other_type = call.query.get("tableType", "table") not in ("", "table")
-
-    def read() -> Response:
-        catalog.database(database)
-        listed = () if is_other_type else catalog.table_names(database)
-        names = (name for name in listed if matches(name) and may_see_table(caller, database, name))
-        rows, following = page.cut(names, lambda name: row_of(catalog, database, name))
-        return json({member: rows, "nextPageToken": following})
-
-    return await call.quick(read)
+    catalog.database(database)
+    listed = () if is_other_type else catalog.table_names(database)
+    names = (name for name in listed if matches(name) and may_see_table(caller, database, name))
+    rows, following = page.cut(names, lambda name: row_of(catalog, database, name))
+    return json({member: rows, "nextPageToken": following})
 
 
 @ROUTES.add("GET", TABLES, "paimonListTables", needs="read", gives={200: dict}, parameters=(*PAGE, NAME_PATTERNS[1]))
-async def list_tables(call: RepositoryCall) -> Response:
+def list_tables(call: RepositoryCall) -> Response:
     """List the tables of a database that the access key may see."""
-    return await _list(call, "tables", _name_row)
+    return _list(call, "tables", _name_row)
 
 
 def _name_row(catalog: PaimonCatalog, database: str, name: str) -> str | None:
@@ -118,9 +114,9 @@ def _name_row(catalog: PaimonCatalog, database: str, name: str) -> str | None:
     gives={200: dict},
     parameters=(*PAGE, NAME_PATTERNS[1]),
 )
-async def list_table_details(call: RepositoryCall) -> Response:
+def list_table_details(call: RepositoryCall) -> Response:
     """List the tables of a database with their schemas."""
-    return await _list(call, "tableDetails", _detail_row)
+    return _list(call, "tableDetails", _detail_row)
 
 
 def _detail_row(catalog: PaimonCatalog, database: str, name: str) -> dict[str, Any] | None:
@@ -137,7 +133,7 @@ def _detail_row(catalog: PaimonCatalog, database: str, name: str) -> dict[str, A
     gives={200: dict},
     parameters=(*PAGE, *NAME_PATTERNS),
 )
-async def list_all_tables(call: RepositoryCall) -> Response:
+def list_all_tables(call: RepositoryCall) -> Response:
     """List the tables of all databases that the access key may see."""
     catalog, caller, page = catalog_of(call), caller_of(call), PageOf.asked(call, "databaseNamePattern", _PATTERN)
     in_database = pattern_of(call.query.get("databaseNamePattern"))
@@ -156,15 +152,12 @@ async def list_all_tables(call: RepositoryCall) -> Response:
             return Identifier(database, name) if catalog.has_table(database, name) else None
         return None
 
-    def read() -> Response:
-        rows, following = page.cut(sorted(names()), row_of)
-        return json({"tables": rows, "nextPageToken": following})
-
-    return await call.quick(read)
+    rows, following = page.cut(sorted(names()), row_of)
+    return json({"tables": rows, "nextPageToken": following})
 
 
 @ROUTES.add("POST", TABLES, "paimonCreateTable", needs="write", gives={200: None}, audited=True)
-async def create_table(call: RepositoryCall, body: TableCreation) -> Response:
+def create_table(call: RepositoryCall, body: TableCreation) -> Response:
     """Create a table."""
     catalog, database = database_of(call)
     name = body.identifier.object
@@ -178,11 +171,7 @@ async def create_table(call: RepositoryCall, body: TableCreation) -> Response:
         raise InvalidRequest(
             f"{name!r} names a branch: create the table, then a branch of it.", kind="invalid_table_name"
         )
-    await call.quick(_create, catalog, database, name, body.schema)
-    return empty(200)
-
-
-def _create(catalog: PaimonCatalog, database: str, name: str, schema: NewSchema) -> None:
+    schema = body.schema
     catalog.create_table(
         database,
         name,
@@ -192,6 +181,7 @@ def _create(catalog: PaimonCatalog, database: str, name: str, schema: NewSchema)
         options=schema.options or {},
         comment=schema.comment or "",
     )
+    return empty(200)
 
 
 @ROUTES.add("POST", "/v1/{prefix}/tables/rename", "paimonRenameTable", needs="write", takes=TableRename, gives={})
@@ -205,15 +195,11 @@ async def rename_table(call: RepositoryCall) -> Response:
 
 
 @ROUTES.add("POST", TABLE, "paimonAlterTable", needs="write", gives={200: None}, audited=True)
-async def alter_table(call: RepositoryCall, body: TableAlteration) -> Response:
+def alter_table(call: RepositoryCall, body: TableAlteration) -> Response:
     """Change columns, options and comments, all or none."""
     catalog, database, name = table_of(call)
-
-    def alter() -> None:
-        table, _ = catalog.look(database, name)
-        table.context.schemas.change(lambda schema: apply_changes(schema, body.changes), time_ms=table.context.now_ms())
-
-    await call.quick(alter)
+    table, _ = catalog.look(database, name)
+    table.context.schemas.change(lambda schema: apply_changes(schema, body.changes), time_ms=table.context.now_ms())
     return empty(200)
 
 
