@@ -15,9 +15,8 @@ from lakebed.errors import Conflict
 from lakebed.fleet import ledger, machine, records
 from lakebed.fleet.control.collector import Collector
 from lakebed.fleet.control.members import Members
-from lakebed.fleet.control.pruning import Pruner
 from lakebed.fleet.control.reconciler import Reconciler
-from lakebed.fleet.control.seals import Seals
+from lakebed.fleet.control.seals import Pruner, Seals
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.log import changes as log_changes
 from lakebed.fleet.model import MAIN, LogMark

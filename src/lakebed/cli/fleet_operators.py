@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec.structs import asdict
+
 from lakebed.cli import exits, output
 from lakebed.cli.arguments import duration
 from lakebed.cli.command import Confirmed, Deletion
@@ -18,7 +20,7 @@ from lakebed.errors import Conflict, Unavailable
 from lakebed.fleet.address import LEDGER_VARIABLE, check_ledger_url
 from lakebed.fleet.collect import OrphanReport
 from lakebed.fleet.model import Transaction
-from lakebed.fleet.ports import Event, NodeStatus, OperatorPort
+from lakebed.fleet.ports import Event, OperatorPort
 from lakebed.fleet.records import pending_of
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class Status(FleetCommand, name="status"):
                     "tenants": len(tenants),
                     "waiting": waiting,
                     "moving": moving,
-                    "nodes": [of_node(node) for node in nodes],
+                    "nodes": [asdict(node) for node in nodes],
                     "not_acknowledged": [
                         {"tenant": tenant, "transaction": transaction.id, "node": transaction.node}
                         for tenant, transaction in pending
@@ -248,7 +250,7 @@ class Events(FleetCommand, name="events"):
         while True:
             for event in shown:
                 if self.json:
-                    output.json_line(_of_event(event))
+                    output.json_line(asdict(event))
                 else:
                     output.lines([_line(event)])
             output.flush()
@@ -268,10 +270,8 @@ class Events(FleetCommand, name="events"):
         return self.only is None or event.tenant == self.only
 
     def _print(self, events: list[Event]) -> None:
-        if self.json:
-            output.document([_of_event(event) for event in events])
-            return
-        output.grid(
+        self.grid(
+            [asdict(event) for event in events],
             ("when", "what", "tenant", "node", "took", "message"),
             [
                 (
@@ -364,11 +364,6 @@ def _print_orphans(report: OrphanReport) -> None:
         )
 
 
-def of_node(node: NodeStatus) -> dict[str, Any]:
-    """A node's facts."""
-    return {name: getattr(node, name) for name in node.__struct_fields__}
-
-
 def _of_transaction(transaction: Transaction, due: set[int]) -> dict[str, Any]:
     return {
         "id": transaction.id,
@@ -393,10 +388,6 @@ def _every_event(operator: OperatorPort, *, after: str) -> Iterator[tuple[str, E
         if len(page) < _PAGE:
             return
         after = page[-1][0]
-
-
-def _of_event(event: Event) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in event.__struct_fields__}
 
 
 def _line(event: Event) -> str:

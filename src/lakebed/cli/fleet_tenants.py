@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from lakebed.cli import json_output, output
 from lakebed.cli.arguments import duration_ms
@@ -13,7 +14,6 @@ from lakebed.cli.fleet_context import FleetCommand, TenantCommand, TimelineComma
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fleet.model import MAIN, Policy, TenantRecord
-from lakebed.fleet.ports import TimelineInfo
 from lakebed.fleet.records import check_drop
 
 TimelineName = Annotated[str, argument("TIMELINE", help="A timeline or branch of the tenant.")]
@@ -72,10 +72,8 @@ class Tenants(FleetCommand, name="tenants"):
     def run(self) -> None:
         with self.fleet() as fleet:
             records = fleet.tenants()
-        if self.json:
-            output.document([of_tenant(record) for record in records])
-            return
-        output.grid(
+        self.grid(
+            [of_tenant(record) for record in records],
             ("tenant", "node", "transaction", "committed rows", "timelines", "open", "state"),
             [
                 (
@@ -102,11 +100,9 @@ class Timelines(TenantCommand, name="timelines"):
     def run(self) -> None:
         with self.open_tenant() as tenant:
             timelines = tenant.timelines()
-        if self.json:
-            output.document([of_timeline(timeline) for timeline in timelines])
-            return
         names = {timeline.id: timeline.name for timeline in timelines}
-        output.grid(
+        self.grid(
+            [asdict(timeline) for timeline in timelines],
             ("timeline", "kind", "newest", "committed", "readable from", "branched at", "size", "expires"),
             [
                 (
@@ -135,7 +131,7 @@ class CreateTimeline(TenantCommand, name="create-timeline"):
     def run(self) -> None:
         with self.open_tenant() as tenant:
             made = tenant.create_timeline(self.name).status()
-        self.result(of_timeline(made), f"Created the timeline {self.name}.")
+        self.result(asdict(made), f"Created the timeline {self.name}.")
 
 
 class Branch(TimelineCommand, name="branch"):
@@ -147,7 +143,7 @@ class Branch(TimelineCommand, name="branch"):
     def run(self) -> None:
         with self.open_timeline() as timeline:
             made = timeline.branch(self.branch, lsn=self.lsn).status()
-        self.result(of_timeline(made), f"Branched {self.timeline} at LSN {made.branch_lsn} as {self.branch}.")
+        self.result(asdict(made), f"Branched {self.timeline} at LSN {made.branch_lsn} as {self.branch}.")
 
 
 class Pin(TimelineCommand, name="pin"):
@@ -202,7 +198,7 @@ class DropTimeline(Deletion, TenantCommand, name="drop-timeline"):
     def run(self) -> None:
         with self.open_tenant() as tenant:
             timeline = tenant.timeline(self.name).status()
-            facts = {**of_timeline(timeline), "dry_run": self.dry_run}
+            facts = {**asdict(timeline), "dry_run": self.dry_run}
             check_drop(timeline.name)
             if self.dry_run:
                 self.result(facts, f"Would drop the timeline {self.name}.")
@@ -222,7 +218,7 @@ class PolicyOf(TenantCommand, name="policy"):
             policy = tenant.record().policy
             if self.settings:
                 policy = tenant.set_policy(_policy(policy, self.settings)).policy
-        facts = {name: getattr(policy, name) for name in policy.__struct_fields__}
+        facts = asdict(policy)
         if self.json:
             output.document(facts)
         else:
@@ -260,11 +256,6 @@ def of_tenant(record: TenantRecord) -> dict[str, Any]:
         "created_ms": record.created_ms,
         "state": _state(record),
     }
-
-
-def of_timeline(timeline: TimelineInfo) -> dict[str, Any]:
-    """A timeline's facts."""
-    return {name: getattr(timeline, name) for name in timeline.__struct_fields__}
 
 
 def _main_lsn(record: TenantRecord) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import output
@@ -10,7 +11,7 @@ from lakebed.texts import utc
 
 if TYPE_CHECKING:
     from lakebed.fsck.model import CheckReport
-    from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
+    from lakebed.reclaim.model import CollectionReport, Explanation, Version
 
 _DELETIONS_SHOWN_MAX = 20
 
@@ -26,20 +27,6 @@ def of_version(version: Version) -> dict[str, Any]:
     }
 
 
-def of_pin(pin: Pin) -> dict[str, Any]:
-    """A pin's facts."""
-    return {
-        "store": pin.store,
-        "kind": pin.kind,
-        "name": pin.name,
-        "version": pin.version,
-        "owner": pin.owner,
-        "created_ms": pin.created_ms,
-        "expires_ms": pin.expires_ms,
-        "bytes_alone": pin.bytes_alone,
-    }
-
-
 def short_id(version: str) -> str:
     """A commit by its beginning; other versions are numbers."""
     return version[:12] if len(version) == 64 else version
@@ -49,7 +36,7 @@ def print_explanation(explanation: Explanation, *, json: bool, is_version: bool 
     """Print why an object is kept, or with `is_version` a version, which then has no path, and until when."""
     if json:
         subject = {"version" if is_version else "path": explanation.path}
-        pins = [of_pin(pin) for pin in explanation.pins]
+        pins = [asdict(pin) for pin in explanation.pins]
         output.document({**subject, "sentence": explanation.sentence, "pins": pins})
         return
     output.sentence(explanation.sentence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Annotated
 
 from lakebed.cli import arguments, exits, json_output, output
@@ -97,10 +98,8 @@ class History(LakeCommand, name="history"):
         opened = self.open_lake()
         names = [self.store] if self.store else [str(store) for store in opened.stores()]
         versions = [version for name in names for version in opened.history(name)]
-        if self.json:
-            output.document([json_output.of_version(version) for version in versions])
-            return
-        output.grid(
+        self.grid(
+            [json_output.of_version(version) for version in versions],
             ("store", "version", "created", "what"),
             [
                 (
@@ -127,7 +126,7 @@ class Pins(LakeCommand, name="pins"):
         pins = self.open_lake().pins(self.store)
         owned = any(pin.owner for pin in pins)
         self.grid(
-            [json_output.of_pin(pin) for pin in pins],
+            [asdict(pin) for pin in pins],
             ("store", "kind", "name", "version", *(["owner"] if owned else []), "created", "expires", "alone"),
             [
                 (

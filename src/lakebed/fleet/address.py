@@ -11,7 +11,7 @@ gets no answer there says how to start one.
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -29,13 +29,22 @@ LEDGER_VARIABLE: Final = "LAKEBED_FLEET_LEDGER"
 """The environment variable with the ledger's URL, which may have a password: commands are seen by every user."""
 
 _LEDGERS: Final = ("postgresql://", "postgres://")
-_FORMAT: Final = 1
+FORMAT: Final = 1
+"""Of the objects in the fleet's folder."""
 
 
-class StoredAddress(msgspec.Struct, frozen=True):
-    """What the object has. Unknown fields are ignored."""
+class Document(msgspec.Struct, frozen=True):
+    """What an object of the fleet's folder has. Unknown fields are ignored."""
 
     format: int
+
+
+D = TypeVar("D", bound=Document)
+
+
+class StoredAddress(Document, frozen=True):
+    """What the object has."""
+
     url: str
     log: str
     ledger: str
@@ -44,7 +53,7 @@ class StoredAddress(msgspec.Struct, frozen=True):
 
 def write_address(store: ObjectStore, *, url: str, log: str, ledger: str, now_ms: int) -> None:
     """Say where a control plane answers. Cost: 1 PUT."""
-    store.put(ADDRESS_PATH, msgspec.json.encode(StoredAddress(_FORMAT, url, log, ledger, now_ms)))
+    store.put(ADDRESS_PATH, msgspec.json.encode(StoredAddress(FORMAT, url, log, ledger, now_ms)))
 
 
 def read_address(store: ObjectStore) -> StoredAddress | None:
@@ -56,26 +65,28 @@ def read_address(store: ObjectStore) -> StoredAddress | None:
 
     Cost: 1 GET.
     """
+    fault, advice = "is not the address of a control plane", "delete it, and start the fleet again."
+    return read_document(store, ADDRESS_PATH, StoredAddress, fault=fault, advice=advice)
+
+
+def read_document(store: ObjectStore, path: str, kind: type[D], *, fault: str, advice: str) -> D | None:
+    """A JSON object of the fleet's folder; None: it is not there. `fault` and `advice` say what is wrong with another.
+
+    Raises `Corruption`, and `UnsupportedFormat`: a newer lakebed wrote it. Cost: 1 GET.
+    """
     try:
-        body = bytes(store.get(ADDRESS_PATH))
+        document = decode_json(bytes(store.get(path)), kind)
     except NotFound:
         return None
-    try:
-        address = decode_json(body, StoredAddress)
     except msgspec.DecodeError as broken:
-        raise Corruption(
-            f"{store.root_url}/{ADDRESS_PATH} is not the address of a control plane ({broken}): delete it, and start "
-            "the fleet again.",
-            path=ADDRESS_PATH,
-        ) from broken
-    if address.format != _FORMAT:
+        raise Corruption(f"{store.root_url}/{path} {fault} ({broken}): {advice}", path=path) from broken
+    if document.format != FORMAT:
         raise UnsupportedFormat(
-            f"{store.root_url}/{ADDRESS_PATH} has format {address.format}, which this lakebed does not know: upgrade "
-            "lakebed.",
-            path=ADDRESS_PATH,
-            format=address.format,
+            f"{store.root_url}/{path} has format {document.format}, which this lakebed does not know: upgrade lakebed.",
+            path=path,
+            format=document.format,
         )
-    return address
+    return document
 
 
 def control_url(store: ObjectStore, url: str | None = None) -> str:

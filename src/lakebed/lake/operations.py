@@ -6,6 +6,9 @@ kind of store; each has an adapter in `lakebed.lake.adapters`.
 
 from __future__ import annotations
 
+import difflib
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -16,10 +19,10 @@ from lakebed.lake.adapters.repositories import RepositoryAdapter
 from lakebed.lake.adapters.tables import TableAdapter
 from lakebed.lake.adapters.tenants import TenantAdapter
 from lakebed.lake.marker import MARKER_PATH
-from lakebed.lake.missing import no_such_object
 from lakebed.lake.names import WAREHOUSE_SUFFIX, StoreName
 from lakebed.lake.stores import Stores, call_each, list_table_folders, path_in
 from lakebed.objects.path import join_path
+from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import leftover_probes
 from lakebed.objects.reserve import RESERVE_PATH, freeing_space, keep_reserve
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Explanation, Listing, Pin, Version
@@ -152,3 +155,56 @@ def _collect_probes(lake: Stores, collection: Collection) -> list[CollectionRepo
         return []
     sweeper = Sweeper(lake.store, lake.environment, collection.progress)
     return [sweeper.sweep(CollectionPlan("lake", (), doomed), dry_run=collection.dry_run)]
+
+
+_NEAREST_MAX: Final = 3
+_INTERNAL: Final = ("_", "lakebed.json")
+"""How names of what is no store begin: they are found when they are asked for, and not proposed."""
+_COMPARED_MAX: Final = 1000
+"""Names of a folder that are compared with the requested one: those that sort around it."""
+
+
+def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | None) -> NotFound:
+    """Return the error for a missing object; an `explanation` with pins names the versions that need it."""
+    at = f"There is no object {path} in {store.root_url}"
+    if explanation is not None and explanation.pins:
+        holders = ", ".join(f"{pin.kind} {pin.name}" for pin in explanation.pins[:_NEAREST_MAX])
+        more = len(explanation.pins) - _NEAREST_MAX
+        needed = f"{holders}{f' and {more} more' if more > 0 else ''}"
+        return NotFound(
+            f"{at}, and {needed} cannot be read without it: `lakebed fsck` finds what else is missing.",
+            kind="object_not_found",
+            path=path,
+            nearest=[],
+        )
+    folder, names = _deepest(store, path)
+    if folder == path:
+        first = next(iter(store.list(path)), None)
+        hint = (
+            "It is an empty folder."
+            if first is None
+            else f"It is a folder: name an object in it, such as {first.path}."
+        )
+        return NotFound(f"{at}. {hint}", kind="object_not_found", path=path, nearest=names[:_NEAREST_MAX])
+    wanted = "/".join(path.split("/")[: folder.count("/") + 2 if folder else 1])
+    start = max(0, bisect_left(names, wanted) - _COMPARED_MAX // 2)
+    near = difflib.get_close_matches(wanted, names[start : start + _COMPARED_MAX], n=_NEAREST_MAX, cutoff=0.6)
+    if near:
+        hint = f" Did you mean {' or '.join(near)}?"
+    else:
+        names = [name for name in names if not name.startswith(_INTERNAL)]
+        others = " and others" if names[_NEAREST_MAX:] else ""
+        hint = f" {folder or 'It'} has {', '.join(names[:_NEAREST_MAX])}{others}."
+    return NotFound(f"{at}.{hint if names else ''}", kind="object_not_found", path=path, nearest=near)
+
+
+def _deepest(store: ObjectStore, path: str) -> tuple[str, Sequence[str]]:
+    """Return the deepest existing folder of a path, and its sorted contents."""
+    parts = path.split("/")
+    for count in range(len(parts), -1, -1):
+        folder = "/".join(parts[:count])
+        level = store.list_with_delimiter(folder)
+        names = sorted([*(meta.path for meta in level.objects), *level.folders])
+        if names:
+            return folder, names
+    return "", ()

@@ -2,32 +2,42 @@
 
 Owns: `run_server` and `start_server`. They bind before anything is opened, so that the lease on the embedded database
 names the very endpoint to which others are sent. One process owns an embedded database, so several workers need records
-that they can share: ``metadata="postgresql://..."``.
+that they can share: ``metadata="postgresql://..."``. A worker that dies repeatedly is restarted more and more slowly;
+the parent serves no request.
+
+The S3 key of a server is a file with 32 random bytes, hexadecimal (DO NOT CHANGE), from which the secrets of access
+keys are made. Only the owner of the file may read it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
+import re
+import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from typing import Final
 
 from lakebed.errors import InvalidRequest
 from lakebed.http.listening import bind, check_host, url_of
 from lakebed.http.signing import SIGNING_KEY_BYTES
-from lakebed.http.workers import CONTEXT, run_workers
+from lakebed.ids import new_uuid
+from lakebed.log import warn
 from lakebed.objects.path import parse_url
 from lakebed.repo.outside.import_policy import parse_allowed_folders
 from lakebed.repo.outside.outbound import parse_allowed
 from lakebed.runtime import Environment
 from lakebed.server.lifecycle import NAME, Running, first_key, open_records, serve_one, startup_report
 from lakebed.server.options import ServerOptions
-from lakebed.server.s3.key_file import load_or_make_key
 from lakebed.server.settings import ServerSettings, Started
 
 _SHARED: Final = ("postgresql://", "postgres://")
@@ -174,3 +184,124 @@ def _check_workers(options: ServerOptions) -> None:
 def _print(started: Started) -> None:
     sys.stdout.write("".join(line + "\n" for line in started.lines()))
     sys.stdout.flush()
+
+
+CONTEXT: Final = multiprocessing.get_context("spawn")
+"""Workers share nothing with their parent but the socket: forking a process with threads is not safe."""
+
+_RESTART_S: Final = 1.0
+_RESTART_S_MAX: Final = 30.0
+_END_S: Final = 10.0
+"""How much longer than its own limit a worker may take to end."""
+
+
+def run_workers(
+    start: Callable[[int, Event], BaseProcess],
+    *,
+    count: int,
+    shutdown_s: float,
+    started: Callable[[], None],
+    name: str,
+) -> int:
+    """Serve in `count` processes until a signal; the exit code.
+
+    Args:
+        start: starts the process of a number, which sets the event once it answers; made with `CONTEXT`.
+        shutdown_s: how long a worker may take for running requests.
+        started: called once the first worker answers.
+        name: stands in front of messages on standard error.
+    """
+    answers = CONTEXT.Event()
+    stopping = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+
+    processes = [start(number, answers) for number in range(count)]
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    pause_s, reported = _RESTART_S, False
+    try:
+        while not stopping:
+            wait([process.sentinel for process in processes], timeout=pause_s)
+            if answers.is_set() and not reported:
+                started()
+                reported = True
+            dead = [number for number, process in enumerate(processes) if not process.is_alive()]
+            for number in () if stopping else dead:
+                code = processes[number].exitcode
+                warn(f"{name}: worker {number} ended with {code}; starting a new one.")
+                processes[number] = start(number, answers)
+            pause_s = min(pause_s * 2, _RESTART_S_MAX) if dead else _RESTART_S
+    finally:
+        for process in processes:
+            process.join(shutdown_s + _END_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+_KEY_BYTES: Final = 32
+_FORM: Final = re.compile(rb"[0-9a-f]{64}\n?")
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def load_or_make_key(path: str | os.PathLike[str], *, environment: Environment) -> bytes:
+    """The key in a file, which is made when it is missing.
+
+    Raises:
+        InvalidRequest: kind ``invalid_s3_key``: the file cannot be read or made, others may read it, or it holds
+            something else.
+    """
+    file = Path(path)
+    try:
+        _make(
+            file,
+            environment.rng.getrandbits(8 * _KEY_BYTES).to_bytes(_KEY_BYTES, "big"),
+            mark=new_uuid(environment.rng),
+        )
+        mode, raw = file.stat().st_mode, file.read_bytes()
+    except OSError as error:
+        raise _invalid(file, f"it cannot be read or made ({error})") from error
+    if os.name == "posix" and mode & _OTHERS:
+        raise _invalid(file, f"others may read it: chmod 600 {file}")
+    if _FORM.fullmatch(raw) is None:
+        raise _invalid(file, f"it does not hold {2 * _KEY_BYTES} hexadecimal digits")
+    return bytes.fromhex(raw.decode("ascii"))
+
+
+def _make(file: Path, key: bytes, *, mark: str) -> None:
+    """Make the file, whole or not at all, unless it is there.
+
+    Args:
+        mark: of the name under which it is written first. Numbers of processes would not do: in a container every
+            server has the same one, and what a crash left would stop all later ones.
+    """
+    if file.exists():
+        return
+    new = file.with_name(f"{file.name}.{mark}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "w", encoding="ascii") as opened:
+            opened.write(key.hex() + "\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        try:
+            os.link(new, file)  # not over one that another process made at this moment
+        except FileExistsError:
+            return
+    finally:
+        os.unlink(new)
+
+
+def _invalid(file: Path, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The S3 key {file} cannot be used: {what}. Name another file; one that is missing is made.",
+        kind="invalid_s3_key",
+    )

@@ -20,7 +20,7 @@ from lakebed.table.codec import manifest, roaring
 from lakebed.table.codec.manifest import DecodedList
 from lakebed.table.commit import commit, conflicts, index_after, prepared, presence, vector_update
 from lakebed.table.compaction import compact, compact_plan, lookup
-from lakebed.table.engines import aggregation, arithmetic, field_options, first_row, lists, partial_update, sequence
+from lakebed.table.engines import aggregation, field_options, first_row, functions, lists, partial_update, sequence
 from lakebed.table.engines.merge import encode_keys
 from lakebed.table.model.model import Split
 from lakebed.table.read import row_diff, scan_pruning, vectors
@@ -254,7 +254,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A sum that its column cannot hold is an error.",
-        raise_nothing(arithmetic._whole_sums),
+        raise_nothing(functions._whole_sums),
         "unit/table/test_engines.py::test_a_sum_that_is_too_large",
     ),
     Guarantee(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.runtime import Environment
-from lakebed.server.s3.key_file import load_or_make_key
+from lakebed.server.serve import load_or_make_key
 
 
 def test_a_start_that_crashed_stops_no_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

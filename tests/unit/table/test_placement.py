@@ -14,7 +14,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.table.codec.binary_row import encode_rows
-from lakebed.table.codec.java_float import newer_text, older_text
+from lakebed.table.codec.java_text import newer_text, older_text
 from lakebed.table.files.placement import Placement
 from lakebed.table.model.model import DataField, TableSchema
 from lakebed.table.model.options import DATA_FILE_DIRECTORY

@@ -10,25 +10,20 @@ Format (version 1, JSON, DO NOT CHANGE)::
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
-from lakebed.decoding import decode_json
-from lakebed.errors import AlreadyExists, Conflict, Corruption, NotFound, OutcomeUnknown, Unavailable, UnsupportedFormat
+from lakebed.errors import AlreadyExists, Conflict, OutcomeUnknown, Unavailable
+from lakebed.fleet.address import FORMAT, Document, read_document
 from lakebed.fleet.layout import OWNER_PATH
 from lakebed.fleet.ledger import Ledger
 from lakebed.ids import new_uuid
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-_FORMAT: Final = 1
 
+class Owner(Document, frozen=True):
+    """What the object has."""
 
-class Owner(msgspec.Struct, frozen=True):
-    """What the object has. Unknown fields are ignored."""
-
-    format: int
     ledger: str
 
 
@@ -47,7 +42,7 @@ def claim_storage(storage: ObjectStore, ledger: Ledger, *, environment: Environm
     owner = _read(storage)
     if owner is None:
         try:
-            storage.put(OWNER_PATH, msgspec.json.encode(Owner(_FORMAT, ledger_id)), create_only=True)
+            storage.put(OWNER_PATH, msgspec.json.encode(Owner(FORMAT, ledger_id)), create_only=True)
         except (AlreadyExists, OutcomeUnknown):
             owner = _read(storage)
             if owner is None:
@@ -66,23 +61,5 @@ def claim_storage(storage: ObjectStore, ledger: Ledger, *, environment: Environm
 
 
 def _read(storage: ObjectStore) -> Owner | None:
-    try:
-        body = bytes(storage.get(OWNER_PATH))
-    except NotFound:
-        return None
-    try:
-        owner = decode_json(body, Owner)
-    except msgspec.DecodeError as broken:
-        raise Corruption(
-            f"{storage.root_url}/{OWNER_PATH} does not name a ledger ({broken}): restore it, or delete it if the given "
-            "ledger is the one that committed what is in this storage.",
-            path=OWNER_PATH,
-        ) from broken
-    if owner.format != _FORMAT:
-        raise UnsupportedFormat(
-            f"{storage.root_url}/{OWNER_PATH} has format {owner.format}, which this lakebed does not know: upgrade "
-            "lakebed.",
-            path=OWNER_PATH,
-            format=owner.format,
-        )
-    return owner
+    advice = "restore it, or delete it if the given ledger is the one that committed what is in this storage."
+    return read_document(storage, OWNER_PATH, Owner, fault="does not name a ledger", advice=advice)

@@ -21,10 +21,9 @@ from lakebed.fleet.control.collector import Collector
 from lakebed.fleet.control.context import LOG, ControlContext, Events, ManagedLog, tell_of_lost_state
 from lakebed.fleet.control.members import Member, Members
 from lakebed.fleet.control.options import DEFAULT, ControlOptions
-from lakebed.fleet.control.pruning import Pruner
 from lakebed.fleet.control.reconciler import Reconciler
 from lakebed.fleet.control.relocations import Relocations, no_node
-from lakebed.fleet.control.seals import Seals
+from lakebed.fleet.control.seals import Pruner, Seals
 from lakebed.fleet.ledger import Ledger, no_tenant
 from lakebed.fleet.manifest import decode_referenced
 from lakebed.fleet.model import (

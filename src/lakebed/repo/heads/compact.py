@@ -1,24 +1,28 @@
 """Staging compaction: what is staged on a branch becomes its compacted metarange.
 
 So reads stay as fast as those of a commit, however much was staged, deleted or sealed. Owns: the compactor
-(`compact_once`), the step that runs it where the sensor wants it (`run_compactor_once`), and the metrics. Invariants:
-no read changes; exactly the tokens that were applied are dropped; when the branch moved in any other way than by
-gaining tokens, the compactor gives up, and nothing but collectable ranges is left behind; two compactions of a branch
-begin no closer than the cooldown, whichever process asks. A compacted metarange that equals the head is not kept.
+(`compact_once`), the sensor, which looks at the counts for branches that want it (`lakebed.repo.records.counters`), the
+step that runs it there (`run_compactor_once`), and the metrics. Invariants: no read changes; exactly the tokens that
+were applied are dropped; when the branch moved in any other way than by gaining tokens, the compactor gives up, and
+nothing but collectable ranges is left behind; two compactions of a branch begin no closer than the cooldown, whichever
+process asks; a branch that this process has not counted since its start is counted once, from the store, and no further
+than to the threshold. A compacted metarange that equals the head is not kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nlargest
+from itertools import islice
 from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import LakebedError, NotFound
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.block import offsets_of
 from lakebed.metrics import default_registry
 from lakebed.repo.committed.apply import Changes, apply_changes
@@ -31,11 +35,13 @@ from lakebed.repo.heads.heads import (
     publish,
     seal_for_compaction,
 )
-from lakebed.repo.model.model import MetarangeRef
+from lakebed.repo.model.model import TOMBSTONE, Branch, MetarangeRef
+from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.counters import BranchCounts
 from lakebed.repo.records.protection import check_not_read_only
+from lakebed.repo.records.records import read_records
 from lakebed.repo.staging.changes import changes_of
-from lakebed.repo.staging.sensor import find_compactions
 
 SHOWN_BRANCHES_MAX: Final = 100
 """Branches of a repository that have gauges of their own: those with the most staged. There may be any number of
@@ -180,3 +186,47 @@ def show_counts(context: RepositoryContext) -> None:
         for gauge in GAUGES:
             gauge.remove(context.name, branch)
     _shown[context.name] = shown
+
+
+COUNTED_BRANCHES_MAX: Final = 64
+"""Branches that one look counts from the store; the others wait for the next."""
+
+
+def count_branch(
+    context: RepositoryContext, branch: str, record: Branch, *, snapshot: KeyValueSnapshot
+) -> BranchCounts:
+    """Count a branch from the store, as far as it matters: up to the threshold of a compaction.
+
+    Cost: 1 scan of at most `RepositoryOptions.compaction_staged_min` rows; nothing when it was counted before.
+    """
+    known = context.counters.counts(branch)
+    if known is not None:
+        return replace(known, sealed_tokens=len(record.sealed))
+    left = context.options.compaction_staged_min
+    counted: dict[str, tuple[int, int]] = {}
+    for token in (record.staging, *record.sealed):
+        rows = [value for _, value in islice(snapshot.scan(*prefix_range(context.keys.token(token.id))), left)]
+        tombstones = rows.count(TOMBSTONE)
+        counted[token.id] = (len(rows) - tombstones, tombstones + (token.clears is not None))
+        left -= len(rows)
+    context.counters.set_counted(branch, counted, sealed_count=len(record.sealed))
+    return context.counters.counts(branch) or BranchCounts()
+
+
+def find_compactions(context: RepositoryContext) -> list[tuple[str, str]]:
+    """The branches that want to be compacted, each with the reason (`BranchCounts.why`).
+
+    Cost: 1 scan of the branches' records; a branch that was not counted since the start is, some a call.
+    """
+    wanted = []
+    fresh = 0
+    with context.key_value.snapshot() as snapshot:
+        for branch, record in read_records(snapshot, context.keys.branch(), Branch):
+            if context.counters.counts(branch) is None:
+                fresh += 1
+                if fresh > COUNTED_BRANCHES_MAX:
+                    continue
+            why = count_branch(context, branch, record, snapshot=snapshot).why(context.options)
+            if why is not None:
+                wanted.append((branch, why))
+    return wanted

@@ -8,6 +8,7 @@ memory; larger ones as streams.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -17,13 +18,15 @@ from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest, join_page, page_of_many
-from lakebed.http.replies import StreamedResponse, encode, encode_each, json
+from lakebed.http.ranges import content_range, parse_range
+from lakebed.http.replies import StreamedResponse, encode, encode_each, format_date, json, printable
 from lakebed.http.streaming import whole_or_stream
 from lakebed.repo.heads.uploads import SmallUpload
 from lakebed.repo.heads.write import delete, delete_many, update_metadata
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path, check_prefix
 from lakebed.repo.objects import data
+from lakebed.repo.objects.data import CONTENT_TYPE
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_writable
 from lakebed.repo.references.branches import load_branch
@@ -41,7 +44,6 @@ from lakebed.server.bodies import (
 )
 from lakebed.server.errors import status_of
 from lakebed.server.places import engine_url
-from lakebed.server.routes.entity import part_of
 from lakebed.server.routes.entries import (
     condition_of,
     find_entry,
@@ -66,6 +68,7 @@ from lakebed.server.routes.parameters import (
 )
 from lakebed.server.routes.shapes import listed_stats, object_stats, prefix_stats
 from lakebed.server.site import RepositoryCall
+from lakebed.texts import clamp_to_calendar
 
 HOT: Final = Routes[RepositoryCall]("objects")
 OBJECTS: Final = Routes[RepositoryCall]("objects")
@@ -417,3 +420,78 @@ async def get_underlying_properties(call: RepositoryCall) -> UnderlyingPropertie
     context = await call.context(is_proven_later=True)
     await look_up(call, context, call.path["ref"], path)
     return UnderlyingProperties()
+
+
+_INLINE_TYPES: Final = frozenset(
+    [
+        *(f"image/{kind}" for kind in ("jpeg", "jpg", "png", "gif", "webp", "svg+xml")),
+        *(f"text/{kind}" for kind in ("plain", "markdown", "x-markdown", "html", "css", "javascript", "xml")),
+        *(f"application/{kind}" for kind in ("pdf", "javascript", "json", "xml")),
+        *("video/mp4", "video/webm", "audio/mpeg", "audio/wav", "audio/webm"),
+    ]
+)
+"""Content types that a browser may show; objects of other types are saved. Scripts never run: see `_headers_of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is sent of an object.
+
+    Attributes:
+        status: 200; 206 for a range; 304 when the client has it already.
+        span: the half-open range; None: the whole object.
+    """
+
+    status: int
+    headers: dict[str, str]
+    span: tuple[int, int] | None = None
+    size_bytes: int = 0
+
+
+def part_of(call: RepositoryCall, entry: Entry) -> Part:
+    """The part of an object that a request asks for. Raises `InvalidRequest` (``range_not_satisfiable``)."""
+    headers = _headers_of(entry)
+    if _is_unchanged(call, entry):
+        return Part(304, printable(headers))
+    span = _span(call, entry)
+    size_bytes = entry.size_bytes if span is None else span[1] - span[0]
+    headers["content-length"] = str(size_bytes)
+    if span is None:
+        return Part(200, printable(headers), None, size_bytes)
+    headers["content-range"] = content_range(span, size_bytes=entry.size_bytes)
+    return Part(206, printable(headers), span, size_bytes)
+
+
+def _headers_of(entry: Entry) -> dict[str, str]:
+    return {
+        "content-type": entry.content_type or CONTENT_TYPE,
+        "etag": f'"{entry.checksum}"',
+        "last-modified": format_date(clamp_to_calendar(entry.modified_ms) // 1000),
+        "accept-ranges": "bytes",
+        "content-disposition": "inline" if entry.content_type in _INLINE_TYPES else "attachment",
+        # The next user of the same browser or proxy may have another key.
+        "cache-control": "no-store, must-revalidate",
+        "expires": "0",
+        # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "SAMEORIGIN",
+        "content-security-policy": "default-src 'none'; sandbox",
+    }
+
+
+def _is_unchanged(call: RepositoryCall, entry: Entry) -> bool:
+    known = call.header(b"if-none-match")
+    if known is None:
+        return False
+    tags = {tag.strip().removeprefix("W/").strip('"') for tag in known.split(",")}
+    return "*" in tags or entry.checksum in tags
+
+
+def _span(call: RepositoryCall, entry: Entry) -> tuple[int, int] | None:
+    header = call.header(b"range")
+    if header is None:
+        return None
+    condition = call.header(b"if-range")
+    if condition is not None and condition.strip().strip('"') != entry.checksum:
+        return None
+    return parse_range(header, size_bytes=entry.size_bytes)

@@ -25,8 +25,15 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.objects.path import is_path, is_url
 from lakebed.table.codec.binary_row import decode_rows
-from lakebed.table.codec.java_float import newer_text, older_text
-from lakebed.table.codec.java_text import date_text, is_blank, iso_timestamp_text, pad_timestamp_text, time_text
+from lakebed.table.codec.java_text import (
+    date_text,
+    is_blank,
+    iso_timestamp_text,
+    newer_text,
+    older_text,
+    pad_timestamp_text,
+    time_text,
+)
 from lakebed.table.model.external_paths import ExternalPaths
 from lakebed.table.model.model import TableSchema
 from lakebed.table.model.options import (

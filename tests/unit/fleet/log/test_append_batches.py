@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lakebed.errors import Conflict, Unavailable
-from lakebed.fleet.log.append_batches import AppendBatches, Waiting
 from lakebed.fleet.log.bodies import AppendItem
+from lakebed.fleet.log.client import AppendBatches, Waiting
 from lakebed.runtime import Environment
 from worlds.waiting import HANG_S, wait_until
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lakebed.repo.heads.compact import count_branch, find_compactions
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.records.counters import BranchCounts, Counters
-from lakebed.repo.staging.sensor import count_branch, find_compactions
 from worlds.repo.staging import BRANCH, StagedBranch
 
 OPTIONS = RepositoryOptions(
