@@ -28,7 +28,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -81,52 +81,20 @@ class LocalTenant(Stored, frozen=True):
         """The record of a new attachment."""
         assert location.txn is not None
         assert location.mode is not None
-        return cls(
-            tenant=location.tenant,
-            generation=location.generation,
-            mode=location.mode,
-            txn=location.txn,
-            base=location.base,
-            manifest=location.manifest,
-            policy=location.policy,
-            created_ms=location.created_ms,
-            main=location.main,
-        )
+        return cls(**_fields_of_location(location))
 
     @property
     def location(self) -> Location:
         """The location that the transaction had."""
-        return Location(
-            tenant=self.tenant,
-            generation=self.generation,
-            mode=self.mode,
-            txn=self.txn,
-            base=self.base,
-            manifest=self.manifest,
-            policy=self.policy,
-            created_ms=self.created_ms,
-            main=self.main,
-        )
+        return Location(**_fields_of_location(self))
 
 
-class _Files(Protocol):
-    """Small files, each replaced as a whole and durably."""
-
-    def read(self, name: str) -> bytes | None: ...
-
-    def write(self, name: str, body: bytes) -> None: ...
-
-    def remove(self, name: str) -> None: ...
-
-    def names(self) -> Iterator[str]: ...
-
-    def lock(self) -> bool: ...
-
-    def unlock(self) -> None: ...
+def _fields_of_location(of: Location | LocalTenant) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in Location.__struct_fields__}
 
 
 class _Folder:
-    """Files in a folder."""
+    """Small files in a folder, each replaced as a whole and durably."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -171,7 +139,7 @@ class _Folder:
 
 
 class _Memory:
-    """Files in memory."""
+    """The same in memory."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
@@ -205,7 +173,7 @@ class LocalState:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._files: _Files = _Folder(Path(folder))
+        self._files: _Folder | _Memory = _Folder(Path(folder))
         self._is_held = False
         self._id = ""
 

@@ -180,17 +180,8 @@ def plan_logged(
         files = files_of(log)
         for group in bucket_groups(log, schema=schema, layout=branch.layout):
             members = tuple(files[place] for place in group.members)
-            split = Split(
-                partition=group.partition,
-                partition_values=group.partition_values,
-                bucket=group.bucket,
-                folder=group.folder,
-                files=members,
-                needs_merge=True,
-                schema_id=schema.id,
-                row_count=sum(file.row_count for file in members),
-                other_folders=group.other_folders,
-            )
+            row_count = sum(file.row_count for file in members)
+            split = group.split(members, needs_merge=True, schema_id=schema.id, row_count=row_count)
             buckets.setdefault((group.partition, group.bucket), []).append(split)
     return [Logged(tuple(splits), told) for splits in buckets.values()], whole_rows(branch, schema, *logs)
 

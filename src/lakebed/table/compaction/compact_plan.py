@@ -110,17 +110,7 @@ def plan_compaction(
     tasks: list[CompactTask] = []
     for group in bucket_groups(entries, schema=schema, layout=layout):
         members = [files[i] for i in group.members]
-        split = Split(
-            partition=group.partition,
-            partition_values=group.partition_values,
-            bucket=group.bucket,
-            folder=group.folder,
-            files=(),
-            needs_merge=bool(schema.primary_keys),
-            schema_id=schema.id,
-            row_count=0,
-            other_folders=group.other_folders,
-        )
+        split = group.split((), needs_merge=bool(schema.primary_keys), schema_id=schema.id, row_count=0)
         total = int(totals[group.members[0]])
         if schema.primary_keys:
             bucket = _Bucket(members, schema, options, split, total, vectors)

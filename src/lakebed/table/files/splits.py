@@ -82,16 +82,8 @@ def plan_splits(
         packs = [(number, False, rows) for number, rows in _cut(order, group_of, starts)]
     sums = _sums(_column(entries, "row_count"), [rows for _, _, rows in packs])
     return [
-        Split(
-            partition=groups[number].partition,
-            partition_values=groups[number].partition_values,
-            bucket=groups[number].bucket,
-            folder=groups[number].folder,
-            files=PlannedFiles(entries, rows),
-            needs_merge=needs_merge,
-            schema_id=schema.id,
-            row_count=row_count,
-            other_folders=groups[number].other_folders,
+        groups[number].split(
+            PlannedFiles(entries, rows), needs_merge=needs_merge, schema_id=schema.id, row_count=row_count
         )
         for (number, needs_merge, rows), row_count in zip(packs, sums, strict=True)
     ]
@@ -117,6 +109,20 @@ class BucketGroup:
     members: npt.NDArray[np.int64]
     """Positions in the entries, ascending."""
     other_folders: tuple[str, ...] = ()
+
+    def split(self, files: Sequence[DataFile], *, needs_merge: bool, schema_id: int, row_count: int) -> Split:
+        """Some files of the bucket, to be read together."""
+        return Split(
+            partition=self.partition,
+            partition_values=self.partition_values,
+            bucket=self.bucket,
+            folder=self.folder,
+            files=files,
+            needs_merge=needs_merge,
+            schema_id=schema_id,
+            row_count=row_count,
+            other_folders=self.other_folders,
+        )
 
 
 def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> list[BucketGroup]:
