@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-import lakebed.compute as pc
+from lakebed.lsm.block import mark_changes
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.files import FileStore
@@ -209,9 +209,10 @@ class _Cutter:
         if end >= count:
             return count
         keys = rows.column("key").slice(end - 1)
-        differs = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy()
+        differs = mark_changes(keys)
+        differs[0] = False
         place = int(np.argmax(differs))
-        return end + place if differs[place] else count
+        return end - 1 + place if place else count
 
     def _end_file(self) -> None:
         assert self._writer is not None

@@ -25,6 +25,7 @@ from lakebed.lsm.block import (
     PLAIN,
     TOMBSTONES_ONLY,
     Compression,
+    numbers_of,
     offsets_of,
 )
 from lakebed.lsm.filter import build_filter, hash_key_column
@@ -171,10 +172,11 @@ class FileWriter:
         self._last = (keys[-1].as_py(), -sequences[-1].as_py())
         if self._first_key is None:
             self._first_key = first[0]
-        kinds = np.bincount(np.asarray(batch.column(2)), minlength=len(Kind))
+        kinds = numbers_of(batch.column(2))
         self._counts["row_count"] += batch.num_rows
-        self._counts["tombstone_count"] += int(kinds[Kind.DELETE])
-        self._counts["merge_count"] += int(kinds[Kind.MERGE])
+        if kinds.any():
+            self._counts["tombstone_count"] += int(np.count_nonzero(kinds == Kind.DELETE))
+            self._counts["merge_count"] += int(np.count_nonzero(kinds == Kind.MERGE))
         self._counts["expiring_count"] += batch.num_rows - batch.column(4).null_count
 
     def _hold(self, batch: pa.RecordBatch, size_bytes: int) -> None:
@@ -287,7 +289,7 @@ class _Index:
             Of each row, whether its key may be that of the row before.
         """
         self.row_counts += np.diff(starts, append=batch.num_rows).tolist()
-        sequences = np.asarray(batch.column(1))
+        sequences = numbers_of(batch.column(1))
         self.min_sequences += np.minimum.reduceat(sequences, starts).tolist()
         self.max_sequences += np.maximum.reduceat(sequences, starts).tolist()
         return self._add_flags(batch, starts=starts, hashes=hashes)
@@ -295,7 +297,7 @@ class _Index:
     def _add_flags(
         self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.bool_]:
-        kinds = np.asarray(batch.column(2))
+        kinds = numbers_of(batch.column(2))
         # Keys are taken to be equal when their hashes are: a collision costs a shortcut, not a row.
         repeats = np.empty(len(hashes), bool)
         repeats[0] = self._last_hash is not None and hashes[0] == self._last_hash
@@ -318,7 +320,6 @@ class _Index:
     def batch(self) -> pa.RecordBatch:
         """Of `INDEX_SCHEMA`."""
         columns = [
-            self.first_keys,
             self.offsets,
             self.lengths,
             self.row_counts,
@@ -329,7 +330,15 @@ class _Index:
             self.codecs,
             self.raw_lengths,
         ]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
+        count = len(self.first_keys)
+        key_offsets = np.zeros(count + 1, np.int32)
+        np.cumsum(list(map(len, self.first_keys)), out=key_offsets[1:])
+        buffers = [None, pa.py_buffer(key_offsets), pa.py_buffer(b"".join(self.first_keys))]
+        arrays = [pa.Array.from_buffers(pa.binary(), count, buffers, 0)]
+        for column, field in zip(columns, list(INDEX_SCHEMA)[1:], strict=True):
+            # Arrow's own way from lists loads pandas, as `numbers_of` says.
+            numbers = pa.py_buffer(np.array(column, np.dtype(str(field.type))))
+            arrays.append(pa.Array.from_buffers(field.type, count, [None, numbers], 0))
         return pa.record_batch(arrays, schema=INDEX_SCHEMA)
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from typing_extensions import Buffer
 from xxhash import xxh32_intdigest
 
-from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, offsets_of
+from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, numbers_of, offsets_of
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
 PAGE_BYTES: Final = 4096
@@ -107,7 +107,7 @@ def encode_pages(
     ends = np.append(starts[1:], count)
     sizes = ends - starts
     key_offsets, value_offsets = offsets_of(batch.column(0)), offsets_of(batch.column(3))
-    sequences, kinds = np.asarray(batch.column(1)), np.asarray(batch.column(2))
+    sequences, kinds = numbers_of(batch.column(1)), numbers_of(batch.column(2))
     heads = np.zeros(len(starts), _HEADER_TYPE)
     heads["rows"] = sizes
     heads["keys"] = key_offsets[ends] - key_offsets[starts]
