@@ -1,6 +1,6 @@
 """Running a compaction: many sorted files become one run, in bounded memory.
 
-Owns: which parts of a task need no rewriting, the reading ahead, and where output files are cut.
+Owns: which parts of a task need no rewriting, the reading ahead, what threads share, and where output files are cut.
 
 A file whose keys overlap with no other input is taken over as it is, when nothing would be gained by writing it anew:
 it is large enough, and it holds nothing that the output may drop. So a load in the order of keys is never rewritten.
@@ -9,16 +9,20 @@ keeps its ceiling (`FileMeta.through_sequence`); of one that is written anew onl
 
 Invariants:
 - Outputs are cut between keys: all versions of a key are in one file.
-- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, twice one encoded output
-  file, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each file.
+- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, two encoded output files
+  and a copy of one, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each file.
+- Threads: one merges the next window, one puts the last file. However a compaction ends, both have ended before, and the
+  error of either is the compaction's. Files are the same without them.
 - Nothing is published here, and no input is touched: a compaction that fails leaves files that no version names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,15 +36,24 @@ from lakebed.lsm.model import FileMeta, FileSet, Run
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.plan import CompactionTask
 from lakebed.lsm.resolve import compact_rows
+from lakebed.runtime import Pool
+
+T = TypeVar("T")
 
 READ_AHEAD_BYTES: Final = 16 << 20
 """Encoded bytes that all sources together read ahead."""
 
-WINDOW_BYTES: Final = 2 << 20
+WINDOW_BYTES: Final = 4 << 20
 """Decoded rows that are merged at once. Each step from merging to encoding holds a copy of about this size."""
 
 _READ_BYTES_MIN: Final = 256 << 10
 """A source reads at least so much at once, however many there are."""
+
+_WORKERS_BYTES_MIN: Final = 8 << 20
+"""Encoded bytes of inputs from which on other threads are used: to begin one takes as long as to merge some blocks."""
+
+_WORKER_COUNT: Final = 2
+"""One merges the next window, one puts the last file."""
 
 _MOVED_FILE_SHARE: Final = 0.5
 """A file below this share of `run_file_bytes` is not taken over but merged with its neighbours."""
@@ -89,32 +102,64 @@ def run_compaction(
     """
     l0, runs = task.inputs(file_set)
     sources: list[tuple[FileMeta, ...]] = [*((file,) for file in l0), *(run.files for run in runs)]
-    now_ms = files.environment.clock.now_ms()
+    keep = partial(
+        compact_rows,
+        now_ms=files.environment.clock.now_ms(),
+        bottom=task.bottom,
+        retain_since_sequence=retain_since_sequence,
+        operator=operator,
+    )
     may_move = not task.rewrite and retain_since_sequence is None
     outputs: list[FileMeta] = []
     row_count = 0
     size_bytes = 0
-    for stretch in _stretches(sources, may_move=may_move, bottom=task.bottom, run_file_bytes=run_file_bytes):
-        if stretch.is_moved:
-            outputs.append(stretch.files[0][1])
-            continue
-        cutter = _Cutter(files, next_file_id, run_file_bytes)
-        for window in merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES, growing=False):
-            row_count += window.num_rows
-            cutter.write(
-                compact_rows(
-                    window,
-                    now_ms=now_ms,
-                    bottom=task.bottom,
-                    retain_since_sequence=retain_since_sequence,
-                    operator=operator,
-                )
-            )
-            if progress is not None:
-                progress(row_count, size_bytes + cutter.size_bytes)
-        outputs += cutter.finish()
-        size_bytes += cutter.size_bytes
+    with _workers(files, sum(file.size_bytes for source in sources for file in source)) as pool:
+        for stretch in _stretches(sources, may_move=may_move, bottom=task.bottom, run_file_bytes=run_file_bytes):
+            if stretch.is_moved:
+                outputs.append(stretch.files[0][1])
+                continue
+            cutter = _Cutter(files, next_file_id, run_file_bytes, pool)
+            windows = merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES, growing=False)
+            for count, rows in _run_ahead(((window.num_rows, keep(window)) for window in windows), pool):
+                row_count += count
+                cutter.write(rows)
+                if progress is not None:
+                    progress(row_count, size_bytes + cutter.size_bytes)
+            outputs += cutter.finish()
+            size_bytes += cutter.size_bytes
     return Run(next_file_id(), tuple(outputs)) if outputs else None
+
+
+@contextmanager
+def _workers(files: FileStore, size_bytes: int) -> Iterator[Pool | None]:
+    """Threads for what can be done beside merging so many bytes, all ended behind it; None where it is too little."""
+    pool = files.environment.runtime.pool(_WORKER_COUNT) if size_bytes >= _WORKERS_BYTES_MIN else None
+    try:
+        yield pool
+    finally:
+        if pool is not None:
+            pool.close()
+
+
+def _start(function: Callable[[], T], pool: Pool | None) -> Iterator[T]:
+    """Begin a call in another thread, if there may be one. The result or the error comes when the next item is asked.
+
+    Without another thread the call is made then.
+    """
+    if pool is not None:
+        # No thread is started while the interpreter ends, until a compaction in the background is told to stop.
+        with suppress(RuntimeError):
+            return pool.map(lambda _: function(), range(1))
+    return (function() for _ in range(1))
+
+
+def _run_ahead(items: Iterator[T], pool: Pool | None) -> Iterator[T]:
+    """The items; the next one is made while the caller works on the last."""
+    make: Callable[[], T | None] = partial(next, items, None)
+    following = _start(make, pool)
+    while (item := next(following)) is not None:
+        following = _start(make, pool)
+        yield item
 
 
 def _stretches(
@@ -174,20 +219,25 @@ def _rows(files: FileStore, metas: Sequence[FileMeta], ahead_bytes: int) -> Iter
 
 
 class _Cutter:
-    """Writes sorted rows into files of about one size, cut between keys. One file is in memory at a time."""
+    """Writes sorted rows into files of about one size, cut between keys.
 
-    def __init__(self, files: FileStore, next_file_id: Callable[[], str], file_bytes: int) -> None:
+    One file is in memory at a time, and with `pool` the one before it while it is being put.
+    """
+
+    def __init__(self, files: FileStore, next_file_id: Callable[[], str], file_bytes: int, pool: Pool | None) -> None:
         self._files = files
         self._next_file_id = next_file_id
         self._file_bytes = file_bytes
+        self._pool = pool
         self._writer: FileWriter | None = None
+        self._put: Iterator[FileMeta] | None = None
         self._finished: list[FileMeta] = []
-        self._finished_bytes = 0
+        self._ended_bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in finished files, and in the one that is being written as far as it is encoded."""
-        return self._finished_bytes + (0 if self._writer is None else self._writer.size_bytes)
+        """Bytes in files that have ended, and in the one that is being written as far as it is encoded."""
+        return self._ended_bytes + (0 if self._writer is None else self._writer.size_bytes)
 
     def write(self, rows: pa.Table) -> None:
         """Write rows that hold all that is left of their keys, behind all rows before them."""
@@ -216,14 +266,23 @@ class _Cutter:
 
     def _end_file(self) -> None:
         assert self._writer is not None
-        meta = self._writer.finish()
-        self._writer = None
-        self._finished.append(meta)
-        self._finished_bytes += meta.size_bytes
-        pa.default_memory_pool().release_unused()
+        writer, self._writer = self._writer, None
+        self._await_put()
+        self._ended_bytes += writer.size_bytes
+        self._put = _start(writer.finish, self._pool)
+        if self._pool is None:
+            self._await_put()
+
+    def _await_put(self) -> None:
+        """Wait until the file that ended last is durable."""
+        if self._put is not None:
+            self._finished.append(next(self._put))
+            self._put = None
+            pa.default_memory_pool().release_unused()
 
     def finish(self) -> list[FileMeta]:
         """End the last file; all files in the order of their keys."""
         if self._writer is not None:
             self._end_file()
+        self._await_put()
         return self._finished

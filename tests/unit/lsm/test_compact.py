@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import thread as pools
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from xxhash import xxh3_64_hexdigest
 
-from lakebed.errors import Corruption, NotFound
+from lakebed.errors import Corruption, NotFound, Unavailable
+from lakebed.lsm import compact
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.compact import run_compaction
@@ -22,8 +27,10 @@ from lakebed.lsm.operators import find_operator
 from lakebed.lsm.plan import CompactionTask, plan_full
 from lakebed.lsm.resolve import resolve_row
 from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.testing import ManualClock
+from lakebed.testing import Fault, FaultyStore, ManualClock
+from lakebed.testing.wrapper import StoreWrapper
 
 NOW_MS = 1_700_000_000_000
 NUMBERS = count()
@@ -38,10 +45,12 @@ class Bench:
     )
     block_bytes: int = 512
     last_id: str | None = None
+    wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store
 
     def __post_init__(self) -> None:
+        self.store = open_store(f"memory://compact-{next(NUMBERS)}", environment=self.environment)
         self.files = FileStore(
-            open_store(f"memory://compact-{next(NUMBERS)}", environment=self.environment),
+            self.wrap(self.store),
             path_of=lambda id: f"sst/{id}.sst",
             cache=BlockCache(1 << 20),
             options=FileOptions(block_bytes=self.block_bytes),
@@ -119,9 +128,41 @@ def check_run(run: Run) -> None:
         assert before.last_key < behind.first_key
 
 
+@pytest.fixture
+def with_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Few rows are merged by several threads too, many windows of them; all threads end."""
+    monkeypatch.setattr(compact, "_WORKERS_BYTES_MIN", 0)
+    monkeypatch.setattr(compact, "WINDOW_BYTES", 4_096)
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+def make_overlapping(bench: Bench, *, file_count: int = 4, row_count: int = 4_000) -> FileSet:
+    """Files of level 0 that share their keys; the newest value of key n was written by file n % `file_count`."""
+    rng = random.Random(1)
+    metas = []
+    for age in range(file_count):
+        keys = [n for n in range(row_count) if n % file_count <= age]
+        metas.append(bench.file([put(b"%06d" % n, 1 + age * row_count + n, rng.randbytes(30)) for n in keys]))
+    return FileSet(tuple(reversed(metas)))
+
+
+def newest_rows(bench: Bench, file_set: FileSet) -> list[Row]:
+    """The row of each key with the largest sequence, of all files."""
+    newest: dict[bytes, Row] = {}
+    for row in bench.rows(file_set.l0):
+        if row.key not in newest or newest[row.key].sequence < row.sequence:
+            newest[row.key] = row
+    return [newest[key] for key in sorted(newest)]
+
+
+@pytest.mark.parametrize("workers", ["", "with_workers"])
 @pytest.mark.parametrize("seed", range(12))
-def test_reads_are_the_same_before_and_after(seed: int) -> None:
+def test_reads_are_the_same_before_and_after(seed: int, workers: str, request: pytest.FixtureRequest) -> None:
     """Whatever was written to however many files, every key reads as before, at every sequence that is promised."""
+    if workers:
+        request.getfixturevalue(workers)
     rng = random.Random(seed)
     bench = Bench()
     keys = [b"%03d" % n for n in range(rng.choice((3, 40, 300)))]
@@ -269,6 +310,138 @@ def test_a_missing_or_damaged_input_ends_it() -> None:
     bench.files.forget(file_set.l0[0].id)
     with pytest.raises(NotFound):
         bench.compact(file_set)
+
+
+@pytest.mark.usefixtures("with_workers")
+def test_threads_write_what_one_thread_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are the same, byte by byte, however many threads form them, and hold the newest row of every key."""
+
+    def write(bytes_min: int) -> tuple[list[str], list[Row], list[Row]]:
+        monkeypatch.setattr(compact, "_WORKERS_BYTES_MIN", bytes_min)
+        bench = Bench()
+        file_set = make_overlapping(bench)
+        run = bench.compact(file_set, run_file_bytes=20_000)
+        assert run is not None
+        # Both mint the same ids, for these are of the clock and the seed.
+        sums = [xxh3_64_hexdigest(bench.store.get(f"sst/{file.id}.sst")) for file in run.files]
+        return sums, list(bench.rows(run.files)), newest_rows(bench, file_set)
+
+    threaded, rows, newest = write(0)
+    alone, rows_alone, _ = write(1 << 40)
+    assert len(threaded) > 5
+    assert (rows == newest, rows_alone == newest) == (True, True)  # of thousands no difference is to be shown
+    assert threaded == alone
+
+
+class GatedStore(StoreWrapper):
+    """The first put of a file waits for the gate."""
+
+    gate = threading.Event()
+
+    def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        assert self.gate.wait(60)
+        return super().put(path, *args, **kwargs)
+
+
+@pytest.mark.usefixtures("with_workers")
+def test_the_next_file_is_formed_while_one_is_put() -> None:
+    """A store that takes long for a file keeps no other one from being formed; all are there at the end."""
+    bench = Bench()
+    file_set = make_overlapping(bench)
+    store = GatedStore(bench.store)
+    bench.files._store = store
+    ids: list[str] = []
+
+    def next_file_id() -> str:
+        ids.append(bench.next_file_id())
+        if len(ids) == 2:  # the first file has ended, and is not there yet
+            store.gate.set()
+        return ids[-1]
+
+    task = plan_full(file_set)
+    assert task is not None
+    run = run_compaction(
+        task,
+        files=bench.files,
+        file_set=file_set,
+        next_file_id=next_file_id,
+        run_file_bytes=20_000,
+        operator=None,
+        retain_since_sequence=None,
+    )
+    assert run is not None
+    is_equal = list(bench.rows(run.files)) == newest_rows(bench, file_set)
+    assert is_equal
+
+
+def refuse(kind: str, number: int) -> Callable[[ObjectStore], ObjectStore]:
+    """Of a store: it cannot answer the call of this kind and number, counted from 0."""
+    counts = count()
+
+    def decide(index: int, call: Any) -> Fault | None:
+        return Fault.ERROR_BEFORE if call.kind == kind and next(counts) == number else None
+
+    return lambda store: FaultyStore(store, faults=decide)
+
+
+@pytest.mark.usefixtures("with_workers")
+@pytest.mark.parametrize(("number", "run_file_bytes"), [(4, 20_000), (6, 20_000), (4, 1 << 30)])
+def test_a_put_that_fails_ends_it(number: int, run_file_bytes: int) -> None:
+    """The store's error for any file is raised, also for the last one: no run names a file that is not there."""
+    bench = Bench(wrap=refuse("put", number))
+    file_set = make_overlapping(bench)  # four puts, counted from 0
+    with pytest.raises(Unavailable):
+        bench.compact(file_set, run_file_bytes=run_file_bytes)
+
+
+@pytest.mark.usefixtures("with_workers")
+def test_a_damaged_block_found_ahead_ends_it() -> None:
+    """What another thread finds damaged is raised, after rows before it were written; nothing is left out."""
+    bench = Bench()
+    rows = [put(b"%06d" % n, n + 1) for n in range(4_000)]
+    files = (bench.file(rows[:2_000]), bench.file(rows[2_000:]))
+    file_set = FileSet((bench.file([put(b"%06d" % n, n + 9_000) for n in range(4_000)]),), (Run("r", files),))
+    path = f"sst/{files[1].id}.sst"
+    body = bytearray(bench.store.get(path))
+    body[files[1].tail_offset // 2] ^= 1
+    bench.store.put(path, bytes(body))
+    counts: list[int] = []
+    with pytest.raises(Corruption):
+        bench.compact(file_set, progress=lambda rows, size_bytes: counts.append(rows))
+    assert counts
+
+
+@pytest.mark.usefixtures("with_workers")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Unavailable])
+def test_it_stops_where_the_caller_does(error: type[BaseException]) -> None:
+    """An error or an interrupt of the caller between two windows ends it, and the other threads."""
+    bench = Bench()
+    counts: list[int] = []
+
+    def stop(rows: int, size_bytes: int) -> None:
+        counts.append(rows)
+        if len(counts) == 2:
+            raise error("stop")
+
+    with pytest.raises(error):
+        bench.compact(make_overlapping(bench), progress=stop)
+    assert len(counts) == 2
+
+
+@pytest.mark.usefixtures("with_workers")
+def test_it_goes_on_alone_where_no_thread_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the interpreter ends no call is given to another thread: the caller makes it."""
+    bench = Bench()
+    file_set = make_overlapping(bench)
+    run = bench.compact(
+        file_set,
+        run_file_bytes=20_000,
+        progress=lambda rows, size_bytes: monkeypatch.setattr(pools, "_shutdown", True),
+    )
+    monkeypatch.setattr(pools, "_shutdown", False)
+    assert run is not None
+    is_equal = list(bench.rows(run.files)) == newest_rows(bench, file_set)
+    assert is_equal
 
 
 def test_memory_does_not_grow_with_the_inputs() -> None:
