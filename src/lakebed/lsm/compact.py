@@ -132,7 +132,7 @@ def run_compaction(
 
 @contextmanager
 def _workers(files: FileStore, size_bytes: int) -> Iterator[Pool | None]:
-    """Threads for what can be done beside merging so many bytes, all ended behind it; None where it is too little."""
+    """Threads that work while so many bytes are merged, and end with it; None where it is too little."""
     pool = files.environment.runtime.pool(_WORKER_COUNT) if size_bytes >= _WORKERS_BYTES_MIN else None
     try:
         yield pool
