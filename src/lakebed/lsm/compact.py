@@ -10,9 +10,10 @@ keeps its ceiling (`FileMeta.through_sequence`); of one that is written anew onl
 Invariants:
 - Outputs are cut between keys: all versions of a key are in one file.
 - Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, two encoded output files
-  and a copy of one, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each file.
-- Threads: one merges the next window, one puts the last file. However a compaction ends, both have ended before, and the
-  error of either is the compaction's. Files are the same without them.
+  and a copy of one, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each
+  file.
+- Threads: one merges the next window, one puts the last file. However a compaction ends, both have ended before, and
+  the error of either is the compaction's. Files are the same without them.
 - Nothing is published here, and no input is touched: a compaction that fails leaves files that no version names.
 """
 
