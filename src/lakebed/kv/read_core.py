@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import countOf
 from typing import Final, NoReturn, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
@@ -125,7 +126,7 @@ class ReadVerbs:
             raise InvalidRequest("get_many takes several keys, and one was given: use get.", kind="wrong_type")
         wanted = list(keys)
         # Together no longer than one key may be, none of them is longer.
-        is_plain = [type(key) for key in wanted].count(bytes) == len(wanted) and all(wanted)
+        is_plain = countOf(map(type, wanted), bytes) == len(wanted) and all(wanted)
         if not is_plain or (len(b"".join(wanted)) > KEY_BYTES_MAX and max(map(len, wanted)) > KEY_BYTES_MAX):
             for key in wanted:
                 check_key(key)

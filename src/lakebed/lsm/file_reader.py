@@ -47,7 +47,7 @@ from lakebed.objects.port import ObjectStore
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
 """Most bytes that a scan reads at once."""
 
-_FEW_KEYS: Final = 16
+FEW_KEYS: Final = 16
 """So many keys are asked of a filter, or looked for in pages, one by one: setting up arrays would take longer."""
 
 _FEW_IN_BLOCK: Final = 4
@@ -56,10 +56,10 @@ _FEW_IN_BLOCK: Final = 4
 _MANY_OF_PAGE: Final = 6
 """So many keys of a page on average are looked for among all that it has: that is one call a page."""
 
-_FULL_CALL_COUNT: Final = 8
+FULL_CALL_COUNT: Final = 8
 """After so many calls of which nearly all keys were in a file, its filter is no longer asked of many keys."""
 
-_FEW_ABSENT: Final = 16
+FEW_ABSENT: Final = 16
 """Nearly all keys are here when at most one in so many is not."""
 
 _TAIL: Final = -1
@@ -312,9 +312,9 @@ class FileReader:
         less time than to ask for each.
         """
         tail = self.tail()
-        if self._full_call_count >= _FULL_CALL_COUNT and len(batch) >= _FEW_KEYS and tail.mapped and tail.pages:
+        if self._full_call_count >= FULL_CALL_COUNT and len(batch) >= FEW_KEYS and tail.mapped and tail.pages:
             return batch
-        if len(batch) < _FEW_KEYS:
+        if len(batch) < FEW_KEYS:
             passed = list(compress(batch.keys, map(tail.filter.may_contain, batch.hashes.tolist())))
         else:
             passed = list(map(batch.keys.__getitem__, tail.filter.select(batch.hashes).tolist()))
@@ -324,8 +324,16 @@ class FileReader:
 
     def _note_absent(self, absent_count: int, count: int) -> None:
         """Note of how many keys of a call some were not here."""
-        if _FEW_ABSENT * absent_count > count:
+        if FEW_ABSENT * absent_count > count:
             self._full_call_count = 0
+
+    def lie_apart(self, keys: Sequence[bytes]) -> bool:
+        """Whether `find_neighbours` would say at once that it adds nothing. False where the file is not open."""
+        entry = self._entries.get(self.tail_key)
+        if entry is None or (pages := entry.value.pages) is None:
+            return False
+        separators = pages.keys or pages.load_keys(entry.value)
+        return _lie_apart(separators, keys, page_count_max=len(keys) // _MANY_OF_PAGE)
 
     def find_neighbours(self, keys: Sequence[bytes], *, sequence: int | None, values: dict[bytes, bytes]) -> bool:
         """Add the values of keys that lie in a few pages of a mapped file, for which all rows of these are taken.
@@ -338,7 +346,7 @@ class FileReader:
             False when nothing was added, because the keys lie apart or because rows decide: `find_many` has to tell.
         Raises: as `tail`. Cost: of keys that lie apart 1 us; else 2 us a page, 0.1 us a row, and no filter is asked.
         """
-        if len(keys) < _FEW_KEYS or self._ceiling is not None:
+        if len(keys) < FEW_KEYS or self._ceiling is not None:
             return False
         if sequence is not None and self.meta.max_sequence > sequence:
             return False
@@ -347,12 +355,7 @@ class FileReader:
         if pages is None or tail.mapped is None:
             return False
         separators, page_count_max = pages.keys or pages.load_keys(tail), len(keys) // _MANY_OF_PAGE
-        # Of most keys that lie apart two say so: a page among so many before and behind that of the first has the last.
-        place = bisect_right(separators, keys[0])
-        behind = place + page_count_max
-        if separators[max(place - page_count_max, 0)] > keys[-1]:
-            return False
-        if behind < len(separators) and separators[behind] <= keys[-1]:
+        if _lie_apart(separators, keys, page_count_max=page_count_max):
             return False
         first, behind = bisect_right(separators, min(keys)) - 1, bisect_right(separators, max(keys))
         if not 0 <= first < behind <= first + page_count_max:
@@ -392,7 +395,7 @@ class FileReader:
             low, high = bisect_left(keys, tail.first_keys[0]), bisect_right(keys, self.meta.last_key)
             by_block = {number: KeyBatch(some) for number, some in _by_block(tail, keys[low:high])}
             self._find_in_blocks(tail, by_block, sequence=sequence, rows_by_key=rows_by_key, values=values)
-        elif len(likely) < _FEW_KEYS and tail.mapped is not None:
+        elif len(likely) < FEW_KEYS and tail.mapped is not None:
             if values is None:
                 left: Sequence[bytes] = likely.keys
             else:
@@ -1011,6 +1014,18 @@ def _unload(mapped: memoryview, start: int, end: int) -> None:
     high -= high % mmap.PAGESIZE
     if low < high:
         _MADVISE(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)
+
+
+def _lie_apart(separators: Sequence[bytes], keys: Sequence[bytes], *, page_count_max: int) -> bool:
+    """Whether the first and the last of some keys are in no pages so near to each other: of most keys these two say so.
+
+    A page among so many before and behind that of the first has the last.
+    """
+    place = bisect_right(separators, keys[0])
+    behind = place + page_count_max
+    if separators[max(place - page_count_max, 0)] > keys[-1]:
+        return True
+    return behind < len(separators) and separators[behind] <= keys[-1]
 
 
 def _first_block(tail: Tail, key: bytes) -> int:

@@ -23,9 +23,9 @@ import lakebed.compute as pc
 from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import Entry, RowCache
-from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FileReader
+from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FEW_ABSENT, FEW_KEYS, FULL_CALL_COUNT, FileReader
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.filter import Filter, hash_key
+from lakebed.lsm.filter import LEVEL_FILES_MAX, Filter, LevelFilter, hash_key
 from lakebed.lsm.format import Tail
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.memtable import Memtable
@@ -67,7 +67,7 @@ MERGE: Final = int(Kind.MERGE)
 class Level:
     """Files that are sorted by key and do not overlap: a run, or one file of level 0."""
 
-    __slots__ = ("_readers", "files", "last_keys", "only", "visible_from")
+    __slots__ = ("_filter", "_full_call_count", "_readers", "_was_asked", "files", "last_keys", "only", "visible_from")
 
     def __init__(self, files: Sequence[FileMeta]) -> None:
         self.files = files
@@ -78,6 +78,11 @@ class Level:
         self.last_keys = [file.last_key for file in files]
         """Of each file."""
         self._readers: list[FileReader | None] = [None] * len(files)
+        self._filter: LevelFilter | None = None
+        self._was_asked = False
+        """Whether it was asked for its filter."""
+        self._full_call_count = 0
+        """Calls of many keys in a row of which nearly all were here; a lost one does no harm."""
 
     def reader_of(self, key: bytes, files: FileStore) -> FileReader | None:
         """The handle of the file whose range includes a key. Cost: a bisection."""
@@ -95,6 +100,35 @@ class Level:
                 return None
             tails.append(entry.value)
         return tails
+
+    def find_filter(self, keys: Sequence[bytes], entries: Mapping[tuple[str, int], Entry]) -> LevelFilter | None:
+        """What says of keys together that none of several files has them; None where each file is to be asked.
+
+        So it is for few keys, where these may be neighbours, where nearly all keys of the last calls were here, and
+        until all files are open, and mapped: what is kept of them holds no memory then.
+        """
+        if len(self.files) == 1 or len(keys) < FEW_KEYS or self._full_call_count >= FULL_CALL_COUNT:
+            return None
+        level_filter = self._filter
+        if level_filter is None:
+            if not self._was_asked:  # a view that is asked once need not make it
+                self._was_asked = True
+                return None
+            if len(self.files) > LEVEL_FILES_MAX or (tails := self.open_tails(entries)) is None:
+                return None
+            if any(tail.mapped is None or tail.filter.is_empty for tail in tails):
+                return None
+            self._filter = level_filter = LevelFilter(self.last_keys, [tail.filter for tail in tails])
+        at = bisect_left(self.last_keys, keys[0])
+        if at == bisect_left(self.last_keys, keys[-1]) < len(self.files):
+            reader = self._readers[at]
+            if reader is None or not reader.lie_apart(keys):
+                return None
+        return level_filter
+
+    def note_absent(self, absent_count: int, count: int) -> None:
+        """Note of how many keys of a call some were not here."""
+        self._full_call_count = 0 if FEW_ABSENT * absent_count > count else self._full_call_count + 1
 
     def _reader(self, at: int, files: FileStore) -> FileReader:
         reader = self._readers[at]
@@ -408,27 +442,27 @@ class View:
         Args:
             asks_cache: before a file, the cache of rows is asked of the keys that its filter lets pass.
         """
-        sequence, levels, files = self.sequence, self._levels or self.levels, self._files
-        for level in levels:
-            if len(level.files) > 1:
-                wanted = sorted(wanted)
-                break
+        sequence, levels = self.sequence, self._levels or self.levels
+        filters = [level.find_filter(wanted, self._entries) for level in levels]
+        if any(len(level.files) > 1 and asked is None for level, asked in zip(levels, filters, strict=True)):
+            wanted = sorted(wanted)
         batch = KeyBatch(wanted)
         cached_rows = self._cached_rows
         if asks_cache and cached_rows is not None and cached_rows[0].is_passed_by():
             asks_cache, cached_rows = False, None
-        for level in levels:
+        for level, level_filter in zip(levels, filters, strict=True):
             # Rows are needed where some were found above: there they are operands.
             needs_rows = bool(by_key) and not by_key.keys().isdisjoint(wanted)
             rows: dict[bytes, list[Row]] = {}
             value_count = len(values)
-            for reader, low, high in level.of_keys(wanted, files):
+            for reader, some in self._likely_in(level, level_filter, batch):
                 if sequence is not None and reader.meta.min_sequence > sequence:
                     continue
-                some = batch.slice(low, high)
-                if not needs_rows and reader.find_neighbours(some.keys, sequence=sequence, values=values):
-                    continue
-                likely = reader.select(some)
+                likely = some
+                if level_filter is None:
+                    if not needs_rows and reader.find_neighbours(some.keys, sequence=sequence, values=values):
+                        continue
+                    likely = reader.select(some)
                 if not likely.keys:
                     continue
                 if asks_cache and (cached := self._values_in_cache(likely.keys, by_key)):
@@ -440,6 +474,8 @@ class View:
                     values |= settled
                     cache, generation = cached_rows
                     cache.put_each(settled, generation=generation)
+            if len(level.files) > 1:
+                level.note_absent(len(batch) - len(rows) - (len(values) - value_count), len(batch))
             if level is levels[-1]:
                 _still_wanted((), rows, by_key)
                 return
@@ -451,6 +487,19 @@ class View:
             if not wanted:
                 return
             batch = KeyBatch(wanted)
+
+    def _likely_in(
+        self, level: Level, level_filter: LevelFilter | None, batch: KeyBatch
+    ) -> Iterable[tuple[FileReader, KeyBatch]]:
+        """The files of a level that may have keys, and which: those that its filter lets pass, if it has one."""
+        keys = batch.keys
+        if level_filter is None:
+            return [(reader, batch.slice(low, high)) for reader, low, high in level.of_keys(keys, self._files)]
+        passed = level_filter.select(keys, batch.hashes).tolist()
+        if not passed:
+            return ()
+        likely = sorted(map(keys.__getitem__, passed))
+        return [(reader, KeyBatch(likely[low:high])) for reader, low, high in level.of_keys(likely, self._files)]
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False

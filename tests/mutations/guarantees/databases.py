@@ -275,6 +275,11 @@ GUARANTEES = [
         "unit/lsm/test_page.py::test_neighbours_of_a_mapped_file",
     ),
     Guarantee(
+        "A key of many is asked of the filter of its own file, where those of several files are asked together.",
+        change_arguments(lsm_filter.LevelFilter.__init__, last_keys=[b"", b""]),
+        "unit/lsm/test_tree.py::test_many_keys_of_levels_of_several_mapped_files[0]",
+    ),
+    Guarantee(
         "A page of a file that is read alone is checked before it is used.",
         never(format.unpack_page, lambda it: it.checksum),
         "property/test_sorted_file.py::test_every_damaged_byte_is_noticed[lz4]",

@@ -579,6 +579,62 @@ def test_filters_of_levels_of_several_mapped_files(tmp_path: Path) -> None:
         world.tree.compact_full()
 
 
+@pytest.mark.parametrize("row_cache_bytes", [0, 1 << 20])
+def test_many_keys_of_levels_of_several_mapped_files(tmp_path: Path, row_cache_bytes: int) -> None:
+    """Mixed, absent, present, neighbouring and repeated keys of two runs read as in a dictionary, call after call.
+
+    Absent keys that are between two files, below and above all are among them; so are operands, whose values are of
+    both runs, deletions, and what was asked of an older moment.
+    """
+    chance = random.Random(row_cache_bytes)
+    options = Options(
+        l0_compaction_count=2, run_compaction_count=9, row_cache_bytes=row_cache_bytes, run_file_bytes=2_048
+    )
+    world = World(options, operator="append", url=str(tmp_path), cache=BlockCache(1 << 20))
+    model: dict[bytes, bytes] = {}
+    numbers = range(500, 3_500)
+    for value, some in ((b"old", numbers), (b"new", [*range(1_000, 1_900, 3), *range(2_100, 3_000, 3)])):
+        for part in (some[::2], some[1::2]):
+            for number in part:
+                key, kind = b"%05d" % number, number % 4 if value == b"new" else 0
+                if kind == 1:
+                    world.delete(key)
+                    model.pop(key, None)
+                elif kind == 2:
+                    world.merge(key, value)
+                    model[key] = model.get(key, b"") + value
+                else:
+                    world.put(key, value * 9)
+                    model[key] = value * 9
+            world.flush()
+        assert world.tree.compact_once()
+    assert [len(run.files) > 3 for run in world.tree.file_set.runs] == [True, True]
+    older, before = world.tree.view(), dict(model)
+    for number in (0, 600, 1_000, 2_000, 9_999):
+        world.put(b"%05d" % number, b"newest")
+        model[b"%05d" % number] = b"newest"
+    absent = [b"%05d?" % number for number in range(4_000)]
+    kinds = [
+        lambda: chance.sample(absent, 100),
+        lambda: chance.sample(absent, 60) + [b"%05d" % number for number in chance.sample(numbers, 40)],
+        lambda: [b"%05d" % number for number in chance.choices(numbers, k=100)],
+        lambda: [b"%05d" % (chance.randrange(3_400) + place) for place in range(50)],
+        lambda: [b"%05d" % number for number in range(4_000)[chance.randrange(3_900) :][:60]],
+        lambda: [key + b"/" * chance.randrange(3) for key in chance.choices(absent, k=700)],
+    ]
+    for view, expected in ((world.tree.view(), model), (older, before)):
+        for _ in range(2):
+            for kind in kinds:
+                for _ in range(10):  # as many of one kind as it takes to remember what most of them are
+                    keys = kind()
+                    values = list(map(expected.get, keys))
+                    wrong = [
+                        key for key, was, value in zip(keys, view.get_many(keys), values, strict=True) if was != value
+                    ]
+                    assert not wrong[:3]
+    assert all(level._filter is not None for level in world.tree._shown.files_view.levels)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_many_keys_read_as_a_dictionary(tmp_path: Path, seed: int) -> None:
     """In memory, in levels of mapped files and in both, now and as of an older view: present, gone, repeated ones."""
