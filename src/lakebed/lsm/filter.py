@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import repeat
+from operator import lt
 from typing import Any, Final
 
 import numpy as np
@@ -245,7 +246,9 @@ class LevelFilter:
             hashes: of the keys, in order (`hash_keys`).
         Cost: 10 us, and 0.1 us a key, however many the files are.
         """
-        files = np.frombuffer(bytes(map(bisect_left, repeat(self._bounds), keys)), np.uint8).astype(_INT64)
+        bounds = self._bounds
+        numbers = map(lt, repeat(bounds[0]), keys) if len(bounds) == 1 else map(bisect_left, repeat(bounds), keys)
+        files = np.frombuffer(bytes(numbers), np.uint8).astype(_INT64)
         blocks = hashes >> _BLOCK_SHIFT_64
         blocks *= self._block_counts[files]
         blocks >>= _BLOCK_INDEX_BITS_64

@@ -97,6 +97,7 @@ class _Shown:
     """What readers below the active memtable see, all of one moment. Immutable, but for what is kept of it."""
 
     __slots__ = (
+        "ask_first",
         "file_set",
         "files_view",
         "find_level",
@@ -123,6 +124,9 @@ class _Shown:
         """Whether `View.filters` of the files was asked, which is once all of them were read."""
         self.find_level: Callable[[bytes], tuple[int, int] | None] | None = None
         """Of these filters, if there are some (`make_finder`)."""
+        self.ask_first: Callable[[bytes], tuple[int, int] | None] | None = None
+        """`find_level`, while the last key that was asked for was denied: the next one is likely to be, too. Then it is
+        called before the cache of rows is asked, which has no key that it denies."""
         self.newest: View | None = None
         """The last view of everything, given again while nothing is written."""
         self.has_operands = any(file.merge_count for file in file_set.files())
@@ -234,15 +238,26 @@ class Tree:
                 if row is not None:
                     break
             else:
-                rows = self._rows
-                value = rows.young.get(key)
-                if value is not None:
-                    return value
-                if shown.find_level is None or key in rows.old:
-                    return self._latest_in_files(key, shown)
-                likely = shown.find_level(key)
-                if likely is None:
-                    return None
+                rows, ask_first = self._rows, shown.ask_first
+                if ask_first is not None:
+                    likely = ask_first(key)
+                    if likely is None:
+                        return None
+                    shown.ask_first = None
+                    value = rows.get(key)
+                    if value is not None:
+                        return value
+                else:
+                    value = rows.young.get(key)
+                    if value is not None:
+                        return value
+                    find_level = shown.find_level
+                    if find_level is None or key in rows.old:
+                        return self._latest_in_files(key, shown)
+                    likely = find_level(key)
+                    if likely is None:
+                        shown.ask_first = find_level
+                        return None
                 key_hash, level = likely
                 return self._latest_in_files(key, shown, key_hash, level)
         if row in memtable.special:

@@ -579,6 +579,33 @@ def test_filters_of_levels_of_several_mapped_files(tmp_path: Path) -> None:
         world.tree.compact_full()
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_absent_and_cached_keys_in_turn(tmp_path: Path, seed: int) -> None:
+    """Keys that filters deny, and such as the cache of rows has, in any order and as they change: as a dictionary."""
+    chance = random.Random(seed)
+    world = World(Options(l0_compaction_count=9), url=str(tmp_path), cache=BlockCache(1 << 20))
+    keys = [b"%03d" % number for number in range(200)]
+    model: dict[bytes, bytes] = {}
+    for step in range(12):
+        for key in chance.sample(keys[20:180:2], 40):
+            if step > 2 and chance.random() < 0.3:
+                world.delete(key)
+                model.pop(key, None)
+            else:
+                world.put(key, b"%d" % step)
+                model[key] = b"%d" % step
+        if step % 2:
+            world.flush()
+        if step == 7:
+            world.tree.compact_full()
+        for _ in range(3):
+            asked = [*chance.choices(keys[1::2], k=20), *chance.choices(list(model), k=20), *chance.choices(keys, k=40)]
+            chance.shuffle(asked)
+            asked += sorted(asked, key=model.__contains__)
+            wrong = [key for key in asked if world.tree.latest(key) != model.get(key)]
+            assert not wrong[:3]
+
+
 @pytest.mark.parametrize("row_cache_bytes", [0, 1 << 20])
 def test_many_keys_of_levels_of_several_mapped_files(tmp_path: Path, row_cache_bytes: int) -> None:
     """Mixed, absent, present, neighbouring and repeated keys of two runs read as in a dictionary, call after call.
