@@ -122,6 +122,11 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     return f"<table>{caption}<thead>{line(columns, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
+def list_some(names: Sequence[str], *, count_max: int = 5) -> str:
+    """``a, b, c and others``: the first of some names, for an error that says what is there."""
+    return ", ".join(names[:count_max]) + (" and others" if len(names) > count_max else "")
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`` Did you mean jan or june?``: the most similar names; empty if none is similar."""
     near = difflib.get_close_matches(name, list(names), n=_NEAREST_MAX, cutoff=_LIKENESS_MIN)

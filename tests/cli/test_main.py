@@ -351,14 +351,18 @@ def test_a_value_without_its_option_is_told_the_options(cli: Callable[..., Any],
 
 
 def test_a_lake_that_is_not_there(cli: Callable[..., Any], tmp_path: Path) -> None:
-    """The folder next to it with nearly its name is proposed; without one the sentence ends."""
+    """The folder next to it with nearly its name is proposed; without one the error says what is there."""
     (tmp_path / "lake").mkdir()
     answer = cli("ls", tmp_path / "lak")
     assert (answer.code, answer.err.strip()) == (
         exits.NOT_FOUND,
         f"lakebed: There is no folder {tmp_path / 'lak'}. Did you mean {tmp_path / 'lake'}?",
     )
-    assert cli("ls", tmp_path / "no" / "lake").err.strip().endswith(f"no folder {tmp_path / 'no' / 'lake'}.")
+    assert cli("ls", tmp_path / "no" / "lake").err.strip().endswith(f"lake. Nor is there {tmp_path / 'no'}.")
+    for name in ("ab", "cd", "ef", "gh", "ij"):
+        (tmp_path / name).mkdir()
+    assert cli("ls", tmp_path / "other").err.strip().endswith(f"other. {tmp_path} has ab, cd, ef, gh, ij and others.")
+    assert cli("ls", tmp_path / "ab" / "other").err.strip().endswith(f"other. {tmp_path / 'ab'} has no folders.")
 
 
 @pytest.mark.parametrize("place", [("collect",), ("table", "collect")], ids=" ".join)

@@ -18,6 +18,7 @@ from lakebed.fleet.layout import ID_MARK
 from lakebed.fleet.model import MAIN
 from lakebed.fleet.ports import NodePort, OperatorPort, Route
 from lakebed.runtime import Environment
+from lakebed.texts import list_some
 
 T = TypeVar("T")
 
@@ -188,7 +189,7 @@ class Router:
             return name.removeprefix(ID_MARK)
         if not fresh:
             return self.timeline_id(name, attempts=attempts, fresh=True)
-        shown = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+        shown = list_some(sorted(names))
         raise NotFound(
             f"The tenant {self.tenant} has no timeline {name}. It has {shown}.",
             kind="timeline_not_found",

@@ -32,6 +32,7 @@ from lakebed.kv.manifest import FORMAT, DecodedManifest, decode_manifest, encode
 from lakebed.kv.model import Manifest
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.objects.probe import is_probe
+from lakebed.texts import list_some
 
 PREVIOUS_WRITE_IDS_MAX: Final = 64
 """Write ids of older manifests that each manifest lists: about 2.5 KB."""
@@ -284,7 +285,7 @@ def describe_folder(location: DatabaseLocation) -> tuple[str, str]:
         return "table", "it is a table"
     if "lakebed.json" in names or any(name.endswith(".db/") for name in names):
         return "lake", "it is a lake, whose databases and tables lie below it"
-    shown = ", ".join(names[:_NAMES_SHOWN_MAX]) + (" and more" if len(names) > _NAMES_SHOWN_MAX else "")
+    shown = list_some(names, count_max=_NAMES_SHOWN_MAX)
     return "other", f"the folder holds {shown}"
 
 

@@ -40,6 +40,7 @@ from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
 from lakebed.table.model.model import DataField
 from lakebed.table.table import Table
+from lakebed.texts import list_some
 
 if TYPE_CHECKING:  # loaded when a lake has tenants
     from lakebed.fleet.collect import OrphanReport
@@ -114,11 +115,10 @@ class Lake(Stores):
             )
         names = sorted([*top.folders, *objects])
         if names:
-            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise InvalidRequest(
-                f"{store.root_url} is not a lake: it contains {shown}, but neither {MARKER_PATH} nor a folder "
-                f"'<database>.db', '<name>.kv' or '{METADATA_FOLDER}'. Name the folder of a lake, or an empty one to "
-                "create a lake in.",
+                f"{store.root_url} is not a lake: it contains {list_some(names)}, but neither {MARKER_PATH} nor a "
+                f"folder '<database>.db', '<name>.kv' or '{METADATA_FOLDER}'. Name the folder of a lake, or an empty "
+                "one to create a lake in.",
                 kind="not_a_lake",
                 url=store.root_url,
             )
@@ -217,7 +217,7 @@ class Lake(Stores):
             pins = [f"tag {tag.name}" for tag in table.tags()]
             pins += [f"branch {branch.name}" for branch in table.branches()]
             if pins:
-                shown = ", ".join(pins[:5]) + (", ..." if len(pins) > 5 else "")
+                shown = list_some(pins)
                 raise InvalidRequest(
                     f"The table {wanted} is pinned by {shown}: delete these first, or drop it with force.",
                     kind="table_pinned",

@@ -27,6 +27,7 @@ from lakebed.objects.probe import leftover_probes
 from lakebed.objects.reserve import RESERVE_PATH, freeing_space, keep_reserve
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Explanation, Listing, Pin, Version
 from lakebed.reclaim.sweep import Sweeper
+from lakebed.texts import list_some
 
 _ADAPTERS: Final[dict[str, StoreAdapter]] = {
     "table": TableAdapter(),
@@ -193,8 +194,7 @@ def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | 
         hint = f" Did you mean {' or '.join(near)}?"
     else:
         names = [name for name in names if not name.startswith(_INTERNAL)]
-        others = " and others" if names[_NEAREST_MAX:] else ""
-        hint = f" {folder or 'It'} has {', '.join(names[:_NEAREST_MAX])}{others}."
+        hint = f" {folder or 'It'} has {list_some(names, count_max=_NEAREST_MAX)}."
     return NotFound(f"{at}.{hint if names else ''}", kind="object_not_found", path=path, nearest=near)
 
 

@@ -32,6 +32,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
+from lakebed.texts import list_some
 
 if TYPE_CHECKING:  # loaded when a lake has such stores
     from lakebed.fleet.client import Tenant
@@ -259,7 +260,7 @@ class Stores:
         if near:
             hint = f"Did you mean {' or '.join(near)}?"
         elif names:
-            hint = f"It has {', '.join(names[:5])}{' and others' if len(names) > 5 else ''}."
+            hint = f"It has {list_some(names)}."
         else:
             hint = f"It has no {what} yet."
         for other in KINDS:

@@ -21,6 +21,7 @@ from lakebed.objects.memory import MemoryDriver
 from lakebed.objects.path import StoreUrl, is_url, parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.texts import list_some
 
 
 @runtime_checkable
@@ -164,11 +165,12 @@ def _driver(
 
 
 def _hint(folder: str) -> str:
-    """The folder that may have been meant, next to one that is not there."""
+    """The folder that may have been meant, next to one that is not there; else what is there."""
     above, name = os.path.split(folder)
     try:
-        names = [entry.name for entry in os.scandir(above) if entry.is_dir()]
+        names = sorted(entry.name for entry in os.scandir(above) if entry.is_dir())
     except OSError:
-        return ""
-    near = difflib.get_close_matches(name, names, n=1)
-    return f" Did you mean {os.path.join(above, near[0])}?" if near else ""
+        return f" Nor is there {above}." if not os.path.exists(above) else ""
+    if near := difflib.get_close_matches(name, names, n=1):
+        return f" Did you mean {os.path.join(above, near[0])}?"
+    return f" {above} has {list_some(names)}." if names else f" {above} has no folders."

@@ -230,7 +230,7 @@ def test_who_slept_through_too_many_collections_is_told() -> None:
         (["default.db/t/schema/schema-0"], "lake", "it is a lake"),
         (["a.txt"], "other", r"holds a.txt\. "),
         (["a.txt", "b.txt", "c.txt"], "other", r"holds a.txt, b.txt, c.txt\. "),
-        (["a.txt", "b.txt", "c.txt", "d.txt"], "other", "holds a.txt, b.txt, c.txt and more"),
+        (["a.txt", "b.txt", "c.txt", "d.txt"], "other", "holds a.txt, b.txt, c.txt and others"),
     ],
 )
 def test_a_path_without_a_database_says_what_is_there(names: list[str], there: str, words: str) -> None:

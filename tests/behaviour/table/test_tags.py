@@ -263,9 +263,9 @@ def test_a_copy_of_a_hidden_pin_stays_only_while_that_pin_does(bench: Any, happe
     assert tags.all_names() == [HIDDEN_PREFIX + name for name in expected]
 
 
-@pytest.mark.parametrize(("count", "end"), [(1, "t0."), (8, "t7."), (9, "t7, ....")])
+@pytest.mark.parametrize(("count", "end"), [(1, "t0."), (8, "t7."), (9, "t7 and others.")])
 def test_a_missing_tag_is_said_with_at_most_eight_that_are_there(bench: Any, count: int, end: str) -> None:
-    """By each verb that reads one; further ones are three dots."""
+    """By each verb that reads one; further ones are others."""
     bench.commit("a")
     for number in range(count):
         bench.table.create_tag(f"t{number}")

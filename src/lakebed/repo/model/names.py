@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.texts import list_some
 
 NAME_CHARACTERS_MAX: Final = 256
 """Longest name of a branch or tag."""
@@ -89,7 +90,7 @@ def missing_repository(name: str, *, names: Sequence[str], url: str) -> NotFound
     if near:
         hint = f"Did you mean {' or '.join(near)}?"
     elif names:
-        hint = f"It has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+        hint = f"It has {list_some(names)}."
     else:
         hint = "It has none yet."
     return NotFound(

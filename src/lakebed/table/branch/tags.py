@@ -45,7 +45,7 @@ from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.codec.snapshot_json import decode_snapshot, decode_tag, encode_tag, json_object
 from lakebed.table.model.layout import Layout, parse_tag
 from lakebed.table.model.model import Snapshot, Tag
-from lakebed.texts import LONG_MAX, did_you_mean
+from lakebed.texts import LONG_MAX, did_you_mean, list_some
 
 HIDDEN_PREFIX = "lakebed.pin."
 """Prefix of the tags that lakebed creates for itself. DO NOT CHANGE: on disk."""
@@ -451,7 +451,7 @@ class Tags:
 
     def _absent(self, name: str) -> NotFound:
         names = self.names()
-        choices = f"it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "it has none"
+        choices = f"it has {list_some(names, count_max=8)}" if names else "it has none"
         hint = did_you_mean(name, names)
         return NotFound(f"The table has no tag {name!r}: {choices}.{hint}", kind="tag_not_found", tag=name)
 

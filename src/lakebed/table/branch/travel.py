@@ -23,7 +23,7 @@ from lakebed.table.branch.branch_folder import branch_exists
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.tags import Source, is_hidden, is_utf8
 from lakebed.table.model.model import Snapshot, Tag
-from lakebed.texts import LONG_MAX, did_you_mean, format_value, utc, whole_number
+from lakebed.texts import LONG_MAX, did_you_mean, format_value, list_some, utc, whole_number
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
@@ -183,7 +183,7 @@ def _at_name(branch: TableBranch, name: str) -> Resolved:
     if newest is not None:
         return Resolved(newest, branch=name)
     names = branch.tags.names()
-    choices = f"tags: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "it has no tags"
+    choices = f"tags: {list_some(names, count_max=8)}" if names else "it has no tags"
     hint = did_you_mean(name, names)
     raise NotFound(f"The table has no tag or branch {name!r}; {choices}.{hint}", kind="version_not_found", version=name)
 
