@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.key_value.port import KeyValue
@@ -141,11 +142,7 @@ class IdentityStore:
                 kind="invalid_name",
             )
         user = User(mint_file_id(environment=self._environment), self._environment.clock.now_ms())
-
-        def create(identity: Identity) -> Identity:
-            return msgspec.structs.replace(identity, users=_added(identity.users, name, user, kind="user"))
-
-        self._change(create)
+        self._change(lambda identity: replace(identity, users=_added(identity.users, name, user, kind="user")))
         return user
 
     def delete_user(self, name: str) -> None:
@@ -153,7 +150,7 @@ class IdentityStore:
 
         def delete(identity: Identity) -> Identity:
             identity.user(name)
-            return msgspec.structs.replace(identity, users=_without(identity.users, name))
+            return replace(identity, users=_without(identity.users, name))
 
         self._change(delete)
 
@@ -161,11 +158,7 @@ class IdentityStore:
         """Create a group without members and policies. Raises `AlreadyExists`, `InvalidRequest`. Cost: 1 write."""
         _check_name(name, kind="group")
         group = Group(self._environment.clock.now_ms(), description)
-
-        def create(identity: Identity) -> Identity:
-            return msgspec.structs.replace(identity, groups=_added(identity.groups, name, group, kind="group"))
-
-        self._change(create)
+        self._change(lambda identity: replace(identity, groups=_added(identity.groups, name, group, kind="group")))
         return group
 
     def delete_group(self, name: str) -> None:
@@ -173,11 +166,8 @@ class IdentityStore:
 
         def delete(identity: Identity) -> Identity:
             identity.group(name)
-            users = {
-                key: msgspec.structs.replace(user, groups=_less(user.groups, name))
-                for key, user in identity.users.items()
-            }
-            return msgspec.structs.replace(identity, users=users, groups=_without(identity.groups, name))
+            users = {key: replace(user, groups=_less(user.groups, name)) for key, user in identity.users.items()}
+            return replace(identity, users=users, groups=_without(identity.groups, name))
 
         self._change(delete)
 
@@ -190,8 +180,8 @@ class IdentityStore:
             if not is_member and group not in before.groups:
                 raise NotFound(f"The user {user!r} is not in the group {group!r}.", kind="member_not_found")
             groups = _more(before.groups, group) if is_member else _less(before.groups, group)
-            after = msgspec.structs.replace(before, groups=groups)
-            return msgspec.structs.replace(identity, users={**identity.users, user: after})
+            after = replace(before, groups=groups)
+            return replace(identity, users={**identity.users, user: after})
 
         self._change(change)
 
@@ -199,11 +189,7 @@ class IdentityStore:
         """Create a policy. Raises `AlreadyExists`, `InvalidRequest`. Cost: 1 write."""
         _check_name(name, kind="policy")
         policy = Policy(self._environment.clock.now_ms(), tuple(statements))
-
-        def create(identity: Identity) -> Identity:
-            return msgspec.structs.replace(identity, policies=_added(identity.policies, name, policy, kind="policy"))
-
-        self._change(create)
+        self._change(lambda before: replace(before, policies=_added(before.policies, name, policy, kind="policy")))
         return policy
 
     def update_policy(self, name: str, statements: Iterable[Statement]) -> Policy:
@@ -211,8 +197,8 @@ class IdentityStore:
         after = tuple(statements)
 
         def change(identity: Identity) -> Identity:
-            policy = msgspec.structs.replace(identity.policy(name), statements=after)
-            return msgspec.structs.replace(identity, policies={**identity.policies, name: policy})
+            policy = replace(identity.policy(name), statements=after)
+            return replace(identity, policies={**identity.policies, name: policy})
 
         return self._change(change).policies[name]
 
@@ -222,9 +208,9 @@ class IdentityStore:
         def delete(identity: Identity) -> Identity:
             identity.policy(name)
             return Identity(
-                {key: msgspec.structs.replace(user, policies=_less(user.policies, name))
+                {key: replace(user, policies=_less(user.policies, name))
                  for key, user in identity.users.items()},
-                {key: msgspec.structs.replace(group, policies=_less(group.policies, name))
+                {key: replace(group, policies=_less(group.policies, name))
                  for key, group in identity.groups.items()},
                 _without(identity.policies, name),
             )  # fmt: skip
@@ -328,8 +314,8 @@ def _subject(identity: Identity, *, user: str | None, group: str | None) -> User
 
 def _replaced(identity: Identity, policies: tuple[str, ...], *, user: str | None, group: str | None) -> Identity:
     if user is not None:
-        after = msgspec.structs.replace(identity.user(user), policies=policies)
-        return msgspec.structs.replace(identity, users={**identity.users, user: after})
+        after = replace(identity.user(user), policies=policies)
+        return replace(identity, users={**identity.users, user: after})
     assert group is not None
-    changed = msgspec.structs.replace(identity.group(group), policies=policies)
-    return msgspec.structs.replace(identity, groups={**identity.groups, group: changed})
+    changed = replace(identity.group(group), policies=policies)
+    return replace(identity, groups={**identity.groups, group: changed})

@@ -6,14 +6,18 @@ access key may see them.
 
 from __future__ import annotations
 
-from typing import Final
+import itertools
+from functools import cache
+from typing import Any, Final
 from urllib.parse import unquote, unquote_plus
 
 from starlette.responses import Response
 
 from lakebed.errors import NotFound
-from lakebed.http.declaration import Parameter
+from lakebed.http.declaration import Parameter, Route, Routes
+from lakebed.http.openapi import Service, describe
 from lakebed.http.pages import AMOUNT_MAX
+from lakebed.http.replies import json
 from lakebed.server.auth import check_database, check_table
 from lakebed.server.keys import Principal
 from lakebed.server.paimon.catalog import PaimonCatalog
@@ -96,3 +100,25 @@ def check_named(call: RepositoryCall, database: str, object_name: str) -> None:
     """Refuse a key that may not see a table, which may be named with a branch; names it for the audit log."""
     check_table(caller_of(call), database, object_name.partition("$")[0])
     call.subject = f"{database}.{object_name}"
+
+
+def with_description(
+    prefix: str, service: Service, about: Routes[RepositoryCall], name: str, *groups: Routes[RepositoryCall]
+) -> tuple[Route[RepositoryCall], ...]:
+    """The routes of a catalog, behind one that answers their OpenAPI description: of all that are not always refused.
+
+    Args:
+        about: gets the route of the description, whose operation is `name`.
+    """
+
+    @cache
+    def description() -> dict[str, Any]:
+        return describe(service, {prefix: [route for route in routes if route.endpoint.gives]})
+
+    @about.add("GET", "/openapi.json", name, needs=None, gives={200: dict})
+    async def openapi(call: RepositoryCall) -> Response:
+        """Get the OpenAPI description of the catalog."""
+        return json(description())
+
+    routes = tuple(itertools.chain(about, *groups))
+    return routes
