@@ -24,6 +24,7 @@ from lakebed.fleet.routing import ClientOptions
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
+from worlds.fleet.disk import PoweredState
 from worlds.memory_key_value import MemoryKeyValue
 
 STEP_S = 0.1
@@ -147,7 +148,7 @@ class FleetInProcess:
 
     def start(self, name: str) -> Node:
         """Start a node, with the local state it had."""
-        local = self.locals.setdefault(name, LocalState.in_memory())
+        local = self.locals.setdefault(name, PoweredState())
         node = Node(
             name,
             url=f"memory://{name}",

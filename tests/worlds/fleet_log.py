@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any, Final
 
 from lakebed.fleet.log.port import Log, rows_of
+from lakebed.fleet.log.record import LogRecord, check_follows
+from lakebed.fleet.model import LogMark
 from lakebed.ids import new_uuid
 
 TIMELINE: Final = "tenant/main"
@@ -37,3 +40,10 @@ def all_values(log: Log, timeline: str = TIMELINE, after: int = 0) -> list[tuple
     while more := values_of(log, timeline, items[-1][0] if items else after):
         items += more
     return items
+
+
+def check_chain(timeline: str, mark: LogMark, records: Iterable[LogRecord]) -> LogMark:
+    """The position behind some records, if each continues the one before it. Raises `Corruption` (``log_forked``)."""
+    for record in records:
+        mark = check_follows(timeline, mark, record)
+    return mark

@@ -43,6 +43,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from worlds.fleet.disk import PoweredState
 from worlds.fleet.monitor import layers
 from worlds.memory_key_value import MemoryKeyValue
 
@@ -204,7 +205,7 @@ class Fleet:
             storage=storage or self.storage,
             control=self.control,
             log=log or self.log,
-            local=self.locals.setdefault(name, LocalState.in_memory()),
+            local=self.locals.setdefault(name, PoweredState()),
             options=self.options,
             environment=self.environment if clock is None else replace(self.environment, clock=clock),
         )

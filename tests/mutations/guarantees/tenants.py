@@ -247,15 +247,6 @@ GUARANTEES = [
         f"{RECORD}::test_every_damaged_byte_is_found",
     ),
     Guarantee(
-        "A reader that met a fork stays where it was.",
-        answer(
-            record.ChainReader.read,
-            record.check_chain,
-            lambda original, timeline, mark, records: records[-1].mark if records else mark,
-        ),
-        f"{RECORD}::test_a_reader_stops_at_a_fork_and_stays_there",
-    ),
-    Guarantee(
         "The same write id is one append.",
         see(log_changes.Append.plan, lambda it: it.write_ids, Forgetful()),
         f"{CONTRACT}::test_the_same_write_id_is_one_append[memory]",

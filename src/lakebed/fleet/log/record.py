@@ -1,4 +1,4 @@
-"""The bytes of a record of the log, and the chain of a timeline's records. Pure, but for `ChainReader`.
+"""The bytes of a record of the log, and the chain of a timeline's records. Pure.
 
 Format (version 1, little-endian, DO NOT CHANGE)::
 
@@ -19,10 +19,9 @@ Format page: docs/format/fleet-log.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -205,48 +204,6 @@ def check_follows(timeline: str, mark: LogMark, record: LogRecord) -> LogMark:
             lsn=mark.lsn,
         )
     return record.mark
-
-
-def check_chain(timeline: str, mark: LogMark, records: Iterable[LogRecord]) -> LogMark:
-    """The position behind some records, if each continues the one before it. Raises as `check_follows`."""
-    for record in records:
-        mark = check_follows(timeline, mark, record)
-    return mark
-
-
-class _Readable(Protocol):
-    """What `ChainReader` needs of a log."""
-
-    def read(self, timeline: str, after: int, *, bytes_max: int) -> list[LogRecord]: ...
-
-
-class ChainReader:
-    """Reads a timeline in order, and stops at a record that does not continue what it read before.
-
-    Args:
-        log: a `lakebed.fleet.log.port.Log`.
-        timeline: its log key.
-        mark: where to begin: what a manifest has; without a checksum: the beginning of the timeline, after its LSN.
-
-    Attributes:
-        mark: the position behind all records returned. It belongs into the next manifest.
-    """
-
-    def __init__(self, log: _Readable, timeline: str, mark: LogMark) -> None:
-        self._log = log
-        self._timeline = timeline
-        self.mark = mark
-
-    def read(self, *, bytes_max: int) -> list[LogRecord]:
-        """The next records; none if there are none yet.
-
-        Raises:
-            Corruption: ``log_forked``: the log is shorter than, or another one than, what was read; `mark` stays.
-            Otherwise as `lakebed.fleet.log.port.Log.read`.
-        """
-        records = self._log.read(self._timeline, self.mark.lsn, bytes_max=bytes_max)
-        self.mark = check_chain(self._timeline, self.mark, records)
-        return records
 
 
 def _hex(checksum: int) -> str:

@@ -1,6 +1,6 @@
 """The local state of a node: what it needs to continue its open transactions after a restart.
 
-Owns: the folder, or the memory in tests and simulations. A cache but for three things: the exclusive lock, the open
+Owns: the folder. A cache but for three things: the exclusive lock, the open
 transactions with the paths that were minted in them, and the marks of broken attachments.
 
 Invariants:
@@ -138,33 +138,6 @@ class _Folder:
             self._descriptor = None
 
 
-class _Memory:
-    """The same in memory."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, bytes] = {}
-        self._is_locked = False
-
-    def read(self, name: str) -> bytes | None:
-        return self._files.get(name)
-
-    def write(self, name: str, body: bytes) -> None:
-        self._files[name] = body
-
-    def remove(self, name: str) -> None:
-        self._files.pop(name, None)
-
-    def names(self) -> Iterator[str]:
-        return (name for name in sorted(self._files) if name.startswith(_TENANTS))
-
-    def lock(self) -> bool:
-        taken, self._is_locked = not self._is_locked, True
-        return taken
-
-    def unlock(self) -> None:
-        self._is_locked = False
-
-
 class LocalState:
     """The local state of one node.
 
@@ -173,16 +146,9 @@ class LocalState:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._files: _Folder | _Memory = _Folder(Path(folder))
+        self._files = _Folder(Path(folder))
         self._is_held = False
         self._id = ""
-
-    @classmethod
-    def in_memory(cls) -> LocalState:
-        """A state that lives as long as this object: hand it to the node's next life, after `release`."""
-        state = cls.__new__(cls)
-        state._files, state._is_held, state._id = _Memory(), False, ""
-        return state
 
     @property
     def is_held(self) -> bool:

@@ -12,9 +12,8 @@ import pytest
 from behaviour.fleet.log.conftest import SHARED
 from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.fleet.log.port import Log, LogBounds, rows_of
-from lakebed.fleet.log.record import ChainReader, check_chain
 from lakebed.fleet.model import LogMark
-from worlds.fleet_log import TIMELINE, all_values, append, values_of, write_id
+from worlds.fleet_log import TIMELINE, all_values, append, check_chain, values_of, write_id
 
 Opener = Callable[[], Log]
 
@@ -123,12 +122,11 @@ def test_a_pruned_timeline_goes_on(log: Log) -> None:
     """After everything was pruned, the next rows follow the last ones, and the chain holds."""
     append(log, b"a")
     append(log, b"b", b"c")
-    reader = ChainReader(log, TIMELINE, LogMark())
-    reader.read(bytes_max=1 << 20)
+    mark = check_chain(TIMELINE, LogMark(), log.read(TIMELINE, 0))
     log.prune(TIMELINE, 3)
     assert log.bounds(TIMELINE).last == 3
     assert append(log, b"d") == 4
-    assert [record.first_lsn for record in reader.read(bytes_max=1 << 20)] == [4]
+    assert check_chain(TIMELINE, mark, log.read(TIMELINE, mark.lsn)).lsn == 4
 
 
 def test_a_dropped_timeline_is_gone(log: Log) -> None:
@@ -182,10 +180,9 @@ def test_a_sealed_timeline_is_read_pruned_and_dropped(log: Log) -> None:
     """Consumers read it to its end, along the chain; pruning and dropping are as of any other."""
     for value in (b"a", b"b", b"c"):
         append(log, value)
-    reader = ChainReader(log, TIMELINE, LogMark())
     log.seal(TIMELINE)
-    assert [record.first_lsn for record in reader.read(bytes_max=1 << 20)] == [1, 2, 3]
-    assert reader.read(bytes_max=1 << 20) == []
+    mark = check_chain(TIMELINE, LogMark(), log.read(TIMELINE, 0))
+    assert (mark.lsn, log.read(TIMELINE, mark.lsn)) == (3, [])
     assert values_of(log, after=1) == [(2, b"b"), (3, b"c")]
     assert log.wait(TIMELINE, 3, timeout_s=0) == 3
     assert log.wait(TIMELINE, 1, timeout_s=30) == 3

@@ -15,11 +15,10 @@ from lakebed.fleet.log.changes import PRUNE_COUNT_MAX, Append
 from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log, LogBounds, rows_of
-from lakebed.fleet.log.record import check_chain
 from lakebed.key_value.port import KeyValue
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
-from worlds.fleet_log import TIMELINE, all_values, append, values_of, write_id
+from worlds.fleet_log import TIMELINE, all_values, append, check_chain, values_of, write_id
 from worlds.fleet_log_process import CheckedAppends
 from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from worlds.memory_key_value import MemoryKeyValue, MemorySpace

@@ -13,11 +13,9 @@ import xxhash
 from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.fleet.log.port import APPEND_BYTES_MAX, check_lsn, check_rows, check_timeline, check_write_id, rows_of
 from lakebed.fleet.log.record import (
-    ChainReader,
     End,
     LogRecord,
     begin,
-    check_chain,
     decode_log_record,
     encode_beginning,
     encode_end,
@@ -29,6 +27,7 @@ from lakebed.fleet.model import LogMark
 from lakebed.ids import new_uuid
 from lakebed.kv.wal_record import decode_record
 from lakebed.lsm.model import ROW_SCHEMA
+from worlds.fleet_log import check_chain
 
 TIMELINE = "tenant/main"
 WRITE_ID = "00000000-0000-4000-8000-000000000001"
@@ -159,30 +158,6 @@ def test_an_end_that_is_not_known_is_refused() -> None:
     newer = struct.pack("<QQQQ", 4, 0, 0, 3)
     with pytest.raises(UnsupportedFormat):
         decode_tail(newer, timeline=TIMELINE)
-
-
-class Records:
-    """As much of a log as a reader needs."""
-
-    def __init__(self, records: list[LogRecord]) -> None:
-        self.records = records
-
-    def read(self, timeline: str, after: int, *, bytes_max: int) -> list[LogRecord]:
-        """One record at a time."""
-        return [record for record in self.records if record.last_lsn > after][:1]
-
-
-def test_a_reader_stops_at_a_fork_and_stays_there() -> None:
-    """A reader hands out each record once, and none of a history that another one replaced."""
-    log = Records(history(1, 3, 2))
-    reader = ChainReader(log, TIMELINE, LogMark())
-    assert [reader.read(bytes_max=1)[0].last_lsn for _ in range(2)] == [1, 4]
-    log.records = history(1, 3, 2, word=b"w")
-    for _ in range(2):
-        with pytest.raises(Corruption) as error:
-            reader.read(bytes_max=1)
-        assert (error.value.kind, error.value.facts["lsn"]) == ("log_forked", 4)
-    assert reader.mark.lsn == 4
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
