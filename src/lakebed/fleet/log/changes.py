@@ -7,7 +7,7 @@ of one kind of a timeline, in their order; it is written whole or not at all, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -72,7 +72,6 @@ class Change:
         lsn: the result of an append.
         error: why it was not made.
         is_done: whether one of both is final.
-        is_again: whether the change has more to do, in a later group.
     """
 
     size_bytes = 0
@@ -84,7 +83,6 @@ class Change:
         self.lsn = 0
         self.error: LakebedError | None = None
         self.is_done = False
-        self.is_again = False
 
     def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
         """Add what the change does to a group; what is known of the timeline after a change that begins or ends it.
@@ -199,8 +197,6 @@ class Prune(Change):
         known = self._present(known)
         if self._through > known.mark.lsn:
             raise log_ends_before(self.timeline, lsn=self._through, last=known.mark.lsn)
-        self.is_again = False
-        gone: Sequence[int] = ()
         with reading.snapshot() as now:
             ends = prunable(now, keys, self._through) if self._through > known.horizon else ()
         gone = [lsn for lsn in ends if lsn > known.horizon][:PRUNE_COUNT_MAX]
@@ -220,7 +216,6 @@ class Prune(Change):
         def remember() -> None:
             known.horizon = horizon
             known.forget_recent(horizon)
-            self.is_again = not is_last
             if is_last:
                 self.finish()
 
@@ -267,13 +262,8 @@ class Drop(Change):
         group.deletes.append(keys.horizon)
         group.deletes += [keys.record(lsn) for lsn in gone]
         group.deletes += [keys.write_id(lsn) for lsn in gone]
-
-        def remember() -> None:
-            self.is_again = not is_last
-            if is_last:
-                self.finish()
-
-        group.after.append(remember)
+        if is_last:
+            group.after.append(self.finish)
         return dropped
 
 

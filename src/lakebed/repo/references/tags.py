@@ -32,10 +32,10 @@ def is_live(tag: Tag, now_ms: int) -> bool:
     return tag.expires_at_ms is None or now_ms < tag.expires_at_ms
 
 
-def find_tag(context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None) -> Tag | None:
+def find_tag(context: RepositoryContext, name: str) -> Tag | None:
     """A tag, or None when there is none or its lifetime is over. Raises `Corruption`. Cost: 1 read."""
     key = context.keys.tag(name)
-    raw = (context.key_value if snapshot is None else snapshot).get(key)
+    raw = context.key_value.get(key)
     tag = None if raw is None else decode_record(raw, Tag, key=key)
     return tag if tag is not None and is_live(tag, context.now_ms()) else None
 

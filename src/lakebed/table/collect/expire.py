@@ -313,12 +313,7 @@ def _expire_by_options(branch: TableBranch, *, dry_run: bool, progress: Progress
 
 
 def delete_tags(
-    branch: TableBranch,
-    names: Sequence[str],
-    *,
-    if_exists: bool = False,
-    dry_run: bool = False,
-    progress: ProgressCall | None = None,
+    branch: TableBranch, names: Sequence[str], *, if_exists: bool = False, dry_run: bool = False
 ) -> CollectionReport:
     """Delete tags, and the files that only they needed.
 
@@ -336,7 +331,7 @@ def delete_tags(
             continue
         branch.tags.tag(name)
         tag_names.append(name)
-    reports.append(release(branch, tag_names, dry_run=dry_run, progress=progress))
+    reports.append(release(branch, tag_names, dry_run=dry_run))
     return merge_reports(reports, store=branch.name)
 
 

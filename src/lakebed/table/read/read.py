@@ -162,14 +162,12 @@ def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: 
         yield from source.batches(plan.where, batch_rows=batch_rows)
 
 
-def read_with_positions(
-    store: ObjectStore, split: Split, *, plan: ReadPlan, batch_rows: int = BATCH_ROWS
-) -> Iterator[tuple[DataFile, pa.Table]]:
+def read_with_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> Iterator[tuple[DataFile, pa.Table]]:
     """As `read_split`, of a split that needs no merge: rows of one file each, with the column `POSITION` at the end."""
     for file in split.files:
         source = _source(store, split, file, plan, window_bytes=plan.window_bytes)
         groups = source.row_groups(plan.where)
-        batches = source.live.batches_with_positions(columns=source.names(), row_groups=groups, batch_rows=batch_rows)
+        batches = source.live.batches_with_positions(columns=source.names(), row_groups=groups, batch_rows=BATCH_ROWS)
         for numbers, batch in batches:
             rows = source.adapt(pa.Table.from_batches([batch])).append_column(POSITION, pa.array(numbers))
             yield file, _finish(rows, replace(plan, columns=(*plan.columns, POSITION)))
