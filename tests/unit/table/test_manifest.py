@@ -87,10 +87,10 @@ def null_codec(body: bytes) -> bytes:
     reader = avro.Cursor(body)
     header = avro.read_header(reader)
     counts, blocks = avro.read_blocks(reader, header)
-    out = bytearray(avro.MAGIC + avro._varint(1) + avro._varint(11) + b"avro.schema")
-    out += avro._varint(len(header.entries[b"avro.schema"])) + header.entries[b"avro.schema"] + b"\0" + header.sync
+    out = bytearray(avro.MAGIC + avro.encode_long(1) + avro.encode_long(11) + b"avro.schema")
+    out += avro.encode_long(len(header.entries[b"avro.schema"])) + header.entries[b"avro.schema"] + b"\0" + header.sync
     for count, block in zip(counts, blocks, strict=True):
-        out += avro._varint(count) + avro._varint(len(block)) + block + header.sync
+        out += avro.encode_long(count) + avro.encode_long(len(block)) + block + header.sync
     return bytes(out)
 
 
@@ -479,7 +479,9 @@ def test_damage_behind_what_a_list_repeats() -> None:
     counts, blocks = avro.read_blocks(reader, header)
     start = body[: header.end]
     for stated in (8, 9, 13):
-        short = start + avro._varint(stated) + avro._varint(len(b"".join(blocks))) + b"".join(blocks) + header.sync
+        short = (
+            start + avro.encode_long(stated) + avro.encode_long(len(b"".join(blocks))) + b"".join(blocks) + header.sync
+        )
         with pytest.raises(Corruption):
             decode_extended_list(short, path="l", parts=[known])
     assert sum(counts) == 12

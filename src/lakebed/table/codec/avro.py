@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +36,7 @@ from lakebed.table.codec.avro_container import (
     DamageError,
     Header,
     digest,
+    encode_long,
     read_blocks,
     read_header,
     unpack_lengths,
@@ -502,9 +502,9 @@ def _container(schema: RecordSchema, content: memoryview, lengths: I64) -> bytes
         # Header entries are text for some readers.
         LENGTHS_KEY: base64.b64encode(compressor.compress(lengths.astype("<u4").tobytes())),
     }
-    out = bytearray(MAGIC + _varint(len(entries)))
+    out = bytearray(MAGIC + encode_long(len(entries)))
     for key, value in entries.items():
-        out += _varint(len(key)) + key + _varint(len(value)) + value
+        out += encode_long(len(key)) + key + encode_long(len(value)) + value
     out += b"\x00"
     sync = digest(bytes(out))
     out += sync
@@ -514,19 +514,8 @@ def _container(schema: RecordSchema, content: memoryview, lengths: I64) -> bytes
     while first < count:
         last = max(first + 1, int(np.searchsorted(ends, starts[first] + BLOCK_BYTES_TARGET, side="right")))
         block = compressor.compress(content[int(starts[first]) : int(ends[last - 1])])
-        out += _varint(last - first) + _varint(len(block)) + block + sync
+        out += encode_long(last - first) + encode_long(len(block)) + block + sync
         first = last
-    return bytes(out)
-
-
-@lru_cache(maxsize=4096)
-def _varint(value: int) -> bytes:
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
     return bytes(out)
 
 
@@ -543,21 +532,21 @@ def _leaves_of(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Ca
 def _encoder_of(kind: Any) -> Callable[[Any], bytes]:
     if isinstance(kind, list):
         null_index = kind.index("null")
-        null, some, inner = _varint(null_index), _varint(1 - null_index), _encoder_of(kind[1 - null_index])
+        null, some, inner = encode_long(null_index), encode_long(1 - null_index), _encoder_of(kind[1 - null_index])
         return lambda value: null if value is None else some + inner(value)
     if isinstance(kind, dict) and kind["type"] == "array":
         item = _encoder_of(kind["items"])
-        return lambda values: _varint(len(values)) + b"".join(map(item, values)) + b"\x00" if values else b"\x00"
+        return lambda values: encode_long(len(values)) + b"".join(map(item, values)) + b"\x00" if values else b"\x00"
     if isinstance(kind, dict) and kind["type"] == "record":  # an element of an array
         members = [(field["name"], _encoder_of(field["type"])) for field in kind["fields"]]
         return lambda value: b"".join(encode(value[name]) for name, encode in members)
     plain = kind["type"] if isinstance(kind, dict) else kind
-    return _varint if plain in ("int", "long") else _encode_text
+    return encode_long if plain in ("int", "long") else _encode_text
 
 
 def _encode_text(value: str | bytes) -> bytes:
     content = value.encode() if isinstance(value, str) else value
-    return _varint(len(content)) + content
+    return encode_long(len(content)) + content
 
 
 def _encode_record(

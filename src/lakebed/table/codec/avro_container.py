@@ -1,4 +1,4 @@
-"""The container of Avro record files: header, blocks, codecs, sync markers; and a cursor over bytes. Pure.
+"""The container of Avro record files: header, blocks, codecs, sync markers; a cursor over bytes; numbers. Pure.
 
 Owns: reading of everything around the records, and `DamageError`, an error without the path. Invariants: every block
 has the sync marker of its file; in files of lakebed it is the digest of the header.
@@ -10,6 +10,7 @@ import base64
 import hashlib
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -74,6 +75,18 @@ class Cursor:
         chunk = self.data[self.position : end]
         self.position = end
         return chunk
+
+
+@lru_cache(maxsize=65_536)
+def encode_long(number: int) -> bytes:
+    """An ``int`` or ``long``: zigzag, 7 bits a byte."""
+    rest = (number << 1) ^ (number >> 63)
+    body = bytearray()
+    while rest > 0x7F:
+        body.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    body.append(rest)
+    return bytes(body)
 
 
 def read_header(reader: Cursor) -> Header:

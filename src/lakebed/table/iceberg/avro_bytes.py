@@ -10,26 +10,14 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
-_MAGIC: Final = b"Obj\x01"
+from lakebed.table.codec.avro_container import MAGIC, encode_long
+
 _NULL: Final = b"\x00"
 _VALUE: Final = b"\x02"
 """The branch of a union of null and something else."""
 _LEVEL: Final = 1
-
-
-@lru_cache(maxsize=65_536)
-def encode_long(number: int) -> bytes:
-    """An ``int`` or ``long``: zigzag, 7 bits a byte."""
-    rest = (number << 1) ^ (number >> 63)
-    body = bytearray()
-    while rest > 0x7F:
-        body.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    body.append(rest)
-    return bytes(body)
 
 
 def encode_text(raw: bytes) -> bytes:
@@ -74,7 +62,7 @@ def encode_container(schema: bytes, records: Sequence[bytes], metadata: Mapping[
     header = [encode_text(name.encode()) + encode_text(value) for name, value in entries.items()]
     packer = zlib.compressobj(_LEVEL, wbits=-15)
     block = packer.compress(b"".join(records)) + packer.flush()
-    body = [_MAGIC, encode_long(len(header)), *header, _NULL, mark]
+    body = [MAGIC, encode_long(len(header)), *header, _NULL, mark]
     if records:
         body += [encode_long(len(records)), encode_text(block), mark]
     return b"".join(body)

@@ -16,9 +16,9 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
+from lakebed.table.codec.avro_container import encode_long
 from lakebed.table.codec.binary_row import decode_columns
 from lakebed.table.iceberg.avro_bytes import (
-    encode_long,
     encode_optional,
     encode_optional_long,
     encode_pairs,
