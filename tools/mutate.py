@@ -3,9 +3,11 @@
     python tools/mutate.py ROOM [--sample 100] [--seed 0]
 
 A room is an entry of ``tests/mutations/rooms.toml``. The mutations are Cosmic Ray's; of all of them a sample is drawn,
-the same for the same seed. What stands in annotations is left out: nothing runs it. The code is mutated in a copy of
+the same for the same seed. What stands in annotations, and whether a dataclass is frozen or has slots, is left out: a
+checker of types asks that, and nothing runs it. The code is mutated in a copy of
 the checkout, in a temporary folder. Each mutation costs one run of those of the room's tests that ran its line, the
-quickest first, up to the first that fails; one that none of them notices, all of the room's tests. A run
+quickest first, up to the first that fails; one that none of them notices, one run of the others too. A run is a fork of
+this process, which has imported what the tests use, but nothing of the code. A run
 that takes five times as long as without a mutation counts as noticed. Prints the mutations that survived, and the
 score: the share that was noticed. Standard error counts those that were tried.
 """
@@ -14,12 +16,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import difflib
+import importlib
 import multiprocessing
 import os
 import random
 import re
-import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,9 +36,10 @@ from pathlib import Path
 import coverage
 import pytest
 from cosmic_ray.commands.init import init
-from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.mutating import use_mutation
+from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import use_db
-from cosmic_ray.work_item import MutationSpec, TestOutcome
+from cosmic_ray.work_item import MutationSpec
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ROOT / "tests" / "mutations" / "rooms.toml"
@@ -55,9 +60,12 @@ def main() -> None:
         copy_checkout(Path(folder))
         os.chdir(folder)
         os.environ["PYTHONPATH"] = os.path.join(folder, "src")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each run would compile all again
         record = record_tests([f"tests/{path}" for path in room["tests"]])
         modules = sorted(path for pattern in room["code"] for path in modules_of(Path("src/lakebed") / pattern))
         every = mutations_of(modules)
+        for name in MODULES_OF_FORKS:
+            importlib.import_module(name)
         every.sort(key=lambda one: (one.module_path, one.start_pos, one.operator_name, one.occurrence))
         chosen = random.Random(arguments.seed).sample(every, min(arguments.sample, len(every)))
         survived = []
@@ -116,7 +124,12 @@ class Recorder:
         self.seconds[report.nodeid] += report.duration
 
 
-OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not spark")
+OPTIONS = (
+    *("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not spark"),
+    *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),  # ahead of the forks
+)
+MODULES_OF_FORKS = ("hypothesis", "msgspec", "numpy", "pandas", "pyarrow.compute", "pyarrow.parquet")
+"""What most tests import, and a fork need not."""
 
 
 def record_tests(paths: list[str]) -> TestRecord:
@@ -178,10 +191,15 @@ def mutations_of(modules: Sequence[Path]) -> list[MutationSpec]:
 
 
 def idle_positions(module: Path) -> Iterator[tuple[int, int]]:
-    """Every position, line and column, within an annotation of a module, and of the ``*`` before keywords."""
+    """Every position, line and column, of what nothing runs in a module.
+
+    That is annotations, the ``*`` before keywords, and ``frozen`` and ``slots`` of dataclasses.
+    """
     text = module.read_text()
     for number, line in enumerate(text.splitlines(), 1):
         yield from ((number, found.start()) for found in re.finditer(r"\*,", line))
+        if line.startswith(("@dataclass(", "    @dataclass(")):
+            yield from ((number, found.start(1)) for found in re.finditer(r"(?:frozen|slots)=(True)", line))
     for node in ast.walk(ast.parse(text)):
         annotation = getattr(node, "annotation", None) or getattr(node, "returns", None)
         if annotation is None:
@@ -195,17 +213,45 @@ def idle_positions(module: Path) -> Iterator[tuple[int, int]]:
 def survives(mutation: MutationSpec, record: TestRecord) -> bool:
     """Whether every test passes with a mutation; says which one it was."""
     covering = record.list_covering(mutation)
-    for tests in [covering, []] if covering else [[]]:
-        limit_s = SECONDS_MIN + 5 * sum(record.seconds[test] for test in tests or record.seconds)
-        Path("tests.txt").write_text("\n".join(tests or record.paths))
-        command = shlex.join([sys.executable, "-m", "pytest", *OPTIONS, "@tests.txt"])
-        result = mutate_and_test([mutation], command, limit_s)
-        if result.test_outcome is not TestOutcome.SURVIVED:
-            return False
-    lines = (result.diff or "").splitlines()
-    changed = [line for line in lines if line.startswith(("-", "+")) and not line.startswith(("---", "+++"))]
+    others = sorted(record.seconds.keys() - set(covering), key=list(record.seconds).index)
+    operator = get_operator(mutation.operator_name)(**(mutation.operator_args or {}))
+    with use_mutation(mutation.module_path, operator, mutation.occurrence) as (before, after):
+        for tests in filter(None, (covering, others)):
+            limit_s = SECONDS_MIN + 5 * sum(record.seconds[test] for test in tests)
+            if not pass_all(tests, limit_s=limit_s):
+                return False
+    lines = difflib.unified_diff(before.splitlines(), (after or "").splitlines(), n=0, lineterm="")
+    changed = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
     print(f"survived: {mutation.module_path}:{mutation.start_pos[0]}", *changed, sep="\n    ", flush=True)
     return True
+
+
+def pass_all(tests: Sequence[str], *, limit_s: float) -> bool:
+    """Whether tests pass in a fork of this process, within a time."""
+    Path("tests.txt").write_text("\n".join(tests))
+    run = multiprocessing.get_context("fork").Process(target=run_tests, args=(["@tests.txt"],))
+    run.start()
+    run.join(limit_s)
+    if run.exitcode is None:
+        os.killpg(run.pid, signal.SIGKILL)  # and the servers that it started
+        run.join()
+    return run.exitcode == 0
+
+
+def run_tests(arguments: Sequence[str]) -> None:
+    """Run tests in this process, and end it. Bytecode of a mutation is not written: its file changes too soon again."""
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for target in (0, 1, 2):
+        os.dup2(nowhere, target)
+    sys.path.insert(0, os.path.abspath("src"))
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    code: int = pytest.ExitCode.INTERNAL_ERROR
+    try:
+        code = pytest.main([*OPTIONS, *arguments])
+    finally:
+        os._exit(code)  # waits for no thread that a test has left
 
 
 if __name__ == "__main__":

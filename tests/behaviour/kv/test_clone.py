@@ -350,10 +350,13 @@ def test_not_from_what_is_missing_unfinished_or_destroyed(databases: FaultyDatab
 
 
 def test_another_store_needs_a_copy_which_depends_on_nothing(databases: FaultyDatabases, tmp_path: Any) -> None:
-    """Across stores only copy=True works; the copy has all rows, no ancestors, and the parent no pin of it."""
+    """Across stores only copy=True works; the copy has all rows, no ancestors, and the parent no pin of it.
+
+    There are more files and more log objects than are copied at once.
+    """
     rows = {**fill(databases, "a", prefix="a", tail=0)}
     clone(databases, "b", "a")
-    rows |= fill(databases, "b", prefix="b")
+    rows |= fill(databases, "b", prefix="b", files=18, tail=20)
     elsewhere = databases.place("b")
     target = DatabaseLocation(
         open_store(str(tmp_path / "copy"), durable=False), databases.environment, elsewhere.open_url

@@ -185,14 +185,28 @@ def test_the_boundary_of_expired_snapshots_is_noted_before_they_go() -> None:
     assert made.table.context.snapshots.ids() == [4, 5, 6]
 
 
+def refuse_data(_: int, call: Call) -> Fault | None:
+    """A store that deletes no data file."""
+    return Fault.ERROR_BEFORE if call.kind == "delete" and "/bucket-" in call.path else None
+
+
+def test_a_rollback_that_was_cut_short_is_finished_by_the_files_that_it_wrote_down() -> None:
+    """Its snapshots are hidden, so only what was written down names their files; it is not computed anew."""
+    made = world()
+    crash(made, lambda table: table.rollback_to(3), after=lambda call: call.kind == "put" and ".files" in call.path)
+    report = seen_by(made, FaultyStore(made.store, faults=refuse_data)).delete_tag("none", if_exists=True)
+    assert report.warnings
+    assert made.table.context.snapshots.ids() == [1, 2, 3, 7]
+    made.main.snapshots = {item: made.main.snapshots[item] for item in (1, 2, 3)} | {7: made.main.snapshots[3]}
+    assert made.unneeded()
+    made.table.delete_tag("none", if_exists=True)
+    made.check(collected=True)
+
+
 def test_a_deletion_that_could_not_delete_everything_is_finished_later() -> None:
     """Files that a store refused to delete go by the next verb; nothing is left to orphan cleaning."""
     made = world()
-
-    def refuse(_: int, call: Call) -> Fault | None:
-        return Fault.ERROR_BEFORE if call.kind == "delete" and "/bucket-" in call.path else None
-
-    report = expire_all(seen_by(made, FaultyStore(made.store, faults=refuse)))
+    report = expire_all(seen_by(made, FaultyStore(made.store, faults=refuse_data)))
     assert report.warnings  # type: ignore[attr-defined]
     made.main.snapshots = {6: made.main.snapshots[6]}
     assert made.unneeded()

@@ -212,6 +212,19 @@ def test_a_version_below_the_marks_stays_while_the_one_above_it_cannot_be_read()
     check_clean(table, [0, 7, 8])
 
 
+def test_a_version_that_the_boundary_names_stays_when_the_one_above_it_is_gone() -> None:
+    """An expiry died when it had raised the boundary, and a snapshot's file is lost: the one below stays."""
+    table = new_table()
+    for number in range(4):
+        table.append(rows(number))
+    table.context.snapshots.log.raise_boundary(4)
+    table.store.delete(["snapshot/snapshot-2"])
+    assert reopened(table).expire(retain_max=4, retain_min=1, older_than_ms=0).hidden_count == 0
+    assert table.context.snapshots.ids() == [1, 3, 4]
+    assert ids_of(reopened(table), 1) == [0]
+    check_clean(table, [0, 1, 2, 3])
+
+
 def test_alternating_clients_after_a_rollback() -> None:
     """Appends and expiries of both clients alternate after a rollback without losing a row."""
     table = expired_and_rolled_back()

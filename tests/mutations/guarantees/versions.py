@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lakebed.lake import drop as lake_drop
+from lakebed.objects.numbered_log import NumberedLog
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.server.iceberg.reference_objects import ReferenceObjects
 from lakebed.table.branch import branch_folder, branches, renames, tags
@@ -128,6 +129,11 @@ GUARANTEES = [
         "A snapshot that lands late right below the oldest one is withdrawn.",
         answer(lineage.withdraw_late, lineage._has_lists, lambda original, *args: True),
         "behaviour/table/test_expire.py::test_a_snapshot_that_lands_late_below_the_oldest_is_withdrawn",
+    ),
+    Guarantee(
+        "A snapshot that the boundary names was acknowledged: it stays, whether or not one that is there follows it.",
+        answer(lineage.withdraw_late, NumberedLog.create_outcome, lambda original, *args: "lost"),
+        "behaviour/table/test_foreign_rollback.py::test_a_version_that_the_boundary_names_stays_when_the_one_above_it_is_gone",
     ),
     Guarantee(
         "A deletion hides a tag only while it is the file that was read.",
