@@ -22,14 +22,14 @@ from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import decode_record, encode_record
 from lakebed.repo.records.retention import store_retention
-from lakebed.repo.references.branches import create_branch, list_branches
+from lakebed.repo.references.branches import create_branch, delete_branch, list_branches
 from lakebed.repo.references.commits import load_commit
 from lakebed.repo.staging.view import at_reference
 from lakebed.repo.verbs.versions import Restore
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import MemoryRepository, open_context
-from worlds.repo.operations import commit
+from worlds.repo.operations import commit, log, merge
 
 DAY_S = 86_400
 LONG_AGO_MS = 1_000_000_000  # January 1970
@@ -197,6 +197,38 @@ def test_of_two_rules_for_one_commit_the_longer_wins(home: RepositoryContext, cl
     clock.advance(20 * DAY_S)
     collect_garbage(home)
     assert stored(home) == {new}
+
+
+@pytest.mark.parametrize("days", [None, 60])
+@pytest.mark.parametrize("merged", [False, True])
+def test_every_side_of_a_history_with_merges_is_kept(
+    home: RepositoryContext, clock: WallClock, merged: bool, days: int | None
+) -> None:
+    """Of branches that share a past, and of one into which the others were merged, nothing goes."""
+    contents: dict[str, dict[str, bytes]] = {}
+
+    put(home, "main", b"0")
+    contents[commit(home, "main", message="0").id] = {"main": b"0"}
+    for branch in ("x", "y", "z"):
+        create_branch(home, branch, source="main")
+    for number in (b"1", b"2"):
+        for branch in ("main", "x", "y", "z"):
+            put(home, branch, number, branch=branch)
+            made = commit(home, branch, message=f"{branch} {number!r}").id
+            contents[made] = readable(home, made)
+    if merged:
+        for source, into in (("x", "y"), ("y", "z"), ("z", "main")):
+            made = merge(home, source, into=into).id
+            contents[made] = readable(home, made)
+        for branch in ("x", "y", "z"):
+            delete_branch(home, branch)
+    if days is not None:
+        store_retention(home, default_days=days)
+    clock.advance(30 * DAY_S)
+    collect_garbage(home, options=SOON)
+    assert {id: readable(home, id) for id in contents} == contents
+    logged = {made.id for name, _ in list_branches(home) for made in log(home, name)}
+    assert contents.keys() <= logged
 
 
 def test_hidden_branches_keep_their_objects(home: RepositoryContext, clock: WallClock) -> None:

@@ -56,6 +56,16 @@ def read_no_hidden_branches(original, snapshot, key, kind):
     return ((name, record) for name, record in original(snapshot, key, kind) if not getattr(record, "hidden", False))
 
 
+def walk_until_known(original, marked, heads):
+    """End where one way leads to what another has shown, as if nothing else were waiting."""
+    shown = set()
+    for commit_id, record in original(marked, heads):
+        yield commit_id, record
+        shown.add(commit_id)
+        if shown.intersection(record.parents):
+            return
+
+
 def create_in_deleted(original, key_value, puts, *, expected):
     """Do not expect that the repository is there, which is the last of what is expected."""
     return original(key_value, puts, expected=dict(list(expected.items())[:-1]))
@@ -219,6 +229,11 @@ GUARANTEES = [
         "A commit that loses its objects is marked as expired, also when the rules change during a collection.",
         forget(collect._Collection._judge, lambda it: it.active),
         "behaviour/repo/test_collection.py::test_rules_that_change_during_a_collection_take_nothing_without_a_mark",
+    ),
+    Guarantee(
+        "A collection keeps every side of a history with branches and merges.",
+        replace(mark._walk, walk_until_known),
+        "behaviour/repo/test_retention.py::test_every_side_of_a_history_with_merges_is_kept",
     ),
     Guarantee(
         "A collection keeps the objects of hidden branches.",

@@ -98,6 +98,14 @@ def test_wide_and_special_pages(rows: list[Row]) -> None:
         assert find_rows(page, row.key)[0] == (expected if row.kind == Kind.MERGE else [row])
 
 
+@pytest.mark.parametrize("count", [1, 8, 9, 64, 73, 4_096])
+def test_the_columns_of_pages_have_all_their_bytes(count: int) -> None:
+    """Arrow finds no buffer, those of nulls included, that is shorter than so many rows need."""
+    page = page_of([put(b"%04d" % number, number + 1) for number in range(count)])
+    for pages in ([page], [page, page_of([Row(b"x", 6, int(Kind.MERGE), b"+1", 5)])]):
+        batch_of_pages(pages).validate(full=True)
+
+
 def test_the_value_of_a_key_alone() -> None:
     """It is that of its newest row, and where that is not settled the rows decide; no other key's is taken for it."""
     pages = [
