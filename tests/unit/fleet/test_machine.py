@@ -505,6 +505,9 @@ def test_a_tenant_is_at_the_nodes_that_have_it_or_write_for_it() -> None:
     record, _, txn = in_state(PENDING)
     assert records.nodes_of(record) == {"a", "b"}
     assert records.nodes_of(machine.ack(record, ack_of(txn), finished=None, now_ms=NOW).record) == {"b"}
+    record, _, txn = in_state(OPEN)
+    assert records.nodes_of(record) == {"a"}
+    assert records.nodes_of(machine.ack(record, ack_of(txn), finished=None, now_ms=NOW).record) == set()
     assert records.nodes_of(tenant()) == set()
 
 
