@@ -134,22 +134,23 @@ def test_a_collected_record_sends_to_the_newest_version() -> None:
     """Flushed and collected by a newer version: not damage, but an old manifest in hand; unless it is pinned."""
     place, manifest = opened()
     write(place, 2, 1, b"a")
+    write(place, 3, 2, b"b")
     log = ManifestLog(place)
     newest = log.update(
-        lambda one: msgspec.structs.replace(one, replay_after_wal_id=2, last_sequence=1, checkpoints=())
+        lambda one: msgspec.structs.replace(one, replay_after_wal_id=3, last_sequence=2, checkpoints=())
     )
-    place.store.delete([wal_path(2)])
+    place.store.delete([wal_path(2), wal_path(3)])
     with pytest.raises(Conflict, match="read that one") as caught:
-        replay(place, manifest, through=2, table_bytes_max=LARGE)
+        replay(place, manifest, through=3, table_bytes_max=LARGE)
     assert caught.value.kind == "log_collected"
     assert caught.value.facts["manifest_id"] == newest.manifest_id
     with pytest.raises(Fenced, match="another process took it"):
-        replay(place, manifest, through=2, table_bytes_max=LARGE, epoch=manifest.writer_epoch - 1)
+        replay(place, manifest, through=3, table_bytes_max=LARGE, epoch=manifest.writer_epoch - 1)
     pin = Checkpoint("c", manifest.manifest_id, 0, Owner("user"))
     log.update(lambda one: msgspec.structs.replace(one, checkpoints=(pin,)))
-    pinned = msgspec.structs.replace(manifest, wal_id_last_seen=2)
+    pinned = msgspec.structs.replace(manifest, wal_id_last_seen=3)
     with pytest.raises(Corruption):
-        replay(place, pinned, through=2, table_bytes_max=LARGE)
+        replay(place, pinned, through=3, table_bytes_max=LARGE)
 
 
 def test_a_record_that_goes_between_listing_and_reading() -> None:

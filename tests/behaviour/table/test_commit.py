@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import entries_of_changes, files_of
@@ -178,6 +178,18 @@ def test_a_limit_on_races_is_kept_and_said(new_bench: Callable[..., Any]) -> Non
     assert raised.value.kind == "commit_contention"
     assert "ours" not in bench.live()
     assert manifests(bench.store) == referenced(bench)
+
+
+def test_a_commit_on_a_version_that_is_damaged_ends_at_once(bench: Any) -> None:
+    """What is missing while its snapshot is there is no lost race, which another try could win."""
+    head = bench.commit("a")
+    path = bench.table.context.layout.manifest(head.delta_manifest_list)
+    bench.store.delete([path])
+    other = bench.reopen()
+    with pytest.raises(NotFound) as raised:
+        commit_changes(other.context, [bench.change("b")])
+    assert raised.value.facts["path"] == path
+    assert bench.table.context.snapshots.ids() == [1]
 
 
 def test_files_that_are_gone_are_a_conflict(bench: Any) -> None:

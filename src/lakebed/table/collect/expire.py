@@ -60,11 +60,10 @@ from lakebed.table.model.options import (
     TAG_TIME_EXPIRE_ENABLED,
 )
 from lakebed.table.model.times import commit_time_ms, first_written_ms, is_future
+from lakebed.texts import LONG_MAX
 
-_AFTER_ALL_MS = 2**63 - 1
+_AFTER_ALL_MS = LONG_MAX
 """Later than every snapshot: expiry by order alone."""
-_EVER_MS = -(2**63)
-"""Earlier than every snapshot: expiry by number alone."""
 
 
 class ExpireRules(TypedDict, total=False):
@@ -167,7 +166,9 @@ def _count_expiring(
     """
     plan = partial(plan_expiry, ids, time_ms_of=_Times(branch, retention.older_than_ms).of, expiry_limit=expiry_limit)
     count = plan(retention)
-    if dry_run or retention.older_than_ms == _AFTER_ALL_MS or count == plan(replace(retention, older_than_ms=_EVER_MS)):
+    if dry_run or retention.older_than_ms == _AFTER_ALL_MS:
+        return count
+    if count == plan(replace(retention, older_than_ms=-_AFTER_ALL_MS)):  # by number alone
         return count
     return plan(replace(retention, older_than_ms=retention.older_than_ms - ms_ahead(branch)))
 

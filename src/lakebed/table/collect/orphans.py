@@ -415,9 +415,6 @@ def _is_older(branch: TableBranch, deletion: Deletion, older_than_ms: int) -> bo
         return False
 
 
-_EVER_MS: Final = 2**62
-
-
 def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
     """The URLs of a table's own files outside its folder, which a drop deletes, with sizes in bytes (0: not known).
 
@@ -434,7 +431,7 @@ def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
     roots = roots_of(main.store)
     if not roots.every or main.store.is_versioned:
         return {}
-    listed = list_outside(main, roots, older_than_ms=_EVER_MS)
+    listed = list_outside(main, roots, older_than_ms=LONG_MAX)
     sizes, own_sizes = (
         dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
         for files in (listed, listed.filter(listed["is_old"]))
