@@ -11,6 +11,7 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects.port import ObjectStore
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import entries_of_changes, files_of
 from lakebed.table.commit.commit import Basis, CommitRequest, StagedChange, commit
@@ -185,6 +186,7 @@ def test_a_commit_on_a_version_that_is_damaged_ends_at_once(bench: Any) -> None:
     head = bench.commit("a")
     path = bench.table.context.layout.manifest(head.delta_manifest_list)
     bench.store.delete([path])
+    PROCESS_CACHE.clear()
     other = bench.reopen()
     with pytest.raises(NotFound) as raised:
         commit_changes(other.context, [bench.change("b")])
