@@ -13,9 +13,10 @@ from datetime import timedelta
 from functools import cache
 from itertools import chain, count
 
+import msgspec
 import pytest
 
-from lakebed.errors import Fenced, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import Corruption, Fenced, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.compactor import Compactor
 from lakebed.kv.database import Database
@@ -510,6 +511,31 @@ def test_too_many_files_are_refused_with_what_to_do() -> None:
         database.compact_once()
         database.flush(memtable=True)
     world.check(model, where="at the end")
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_missing_input_is_damage_only_while_the_newest_version_names_it(is_named: bool) -> None:
+    """Of a file that another process took out of the database, as a restore does, a compaction is planned anew."""
+    world, _ = fresh()
+    lost = world.newest().l0[0].id
+
+    class Losing(StoreWrapper):
+        def intercept(self, call: Call, perform: Callable[[], object]) -> object:  # type: ignore[override]
+            if call.path.startswith("sst/") and f"sst/{lost}.sst" in {meta.path for meta in self.inner.list("sst")}:
+                if not is_named:
+                    ManifestLog(world.place()).update(lambda newest: msgspec.structs.replace(newest, l0=newest.l0[1:]))
+                self.inner.delete([f"sst/{lost}.sst"])
+            return perform()
+
+    compactor = Compactor(world.place(Losing(world.inner)), options=OPTIONS)
+    if is_named:
+        with pytest.raises(Corruption, match="newest version") as damage:
+            compactor.compact_full()
+        assert (damage.value.kind, damage.value.facts["path"]) == ("file_missing", f"sst/{lost}.sst")
+    else:
+        assert compactor.compact_full()
+        assert world.newest().l0 == ()
+    assert world.newest().jobs == ()
 
 
 @pytest.mark.parametrize("step", ["missing", "destroyed"])

@@ -15,6 +15,7 @@ from lakebed.kv import (
     checkpoint,
     claim,
     collect,
+    compactor,
     conditional,
     destroy,
     group_commit,
@@ -364,6 +365,11 @@ GUARANTEES = [
         "A compaction ends when all of its files are durable, also those that another thread puts.",
         skip(compact._Cutter.finish, compact._Cutter._await_put),
         "unit/lsm/test_compact.py::test_a_put_that_fails_ends_it",
+    ),
+    Guarantee(
+        "A file of the newest version that is missing is damage for a compaction, and no race that is tried again.",
+        answer(compactor.Compactor._plan_and_run, lambda it: it.apply_to, lambda original, *args: None),
+        "behaviour/kv/test_compactor.py::test_a_missing_input_is_damage_only_while_the_newest_version_names_it[True]",
     ),
     Guarantee(
         "A compaction of a branch writes no row that its parent wrote after the branch point.",

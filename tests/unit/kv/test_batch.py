@@ -67,6 +67,10 @@ def test_a_refused_row_leaves_the_batch_as_it_was() -> None:
         lambda: batch.merge(b"b", None),  # type: ignore[arg-type]
         lambda: batch.merge(b"", b"1"),
         lambda: batch.put_many(pa.array([b"b", None]), [b"1", b"2"]),
+        lambda: batch.put_many([b"b", "c"], [b"1", b"2"]),
+        lambda: batch.put_many([b"b", b"c"], [b"1", "2"]),
+        lambda: batch.put_many([b"b", b"c"], [b"1", None]),
+        lambda: batch.put_many([b"b", b"c"], [b"1", bytes(VALUE_BYTES_MAX + 1)]),
         lambda: batch.put_many(5, [b"1"]),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidRequest):
