@@ -13,10 +13,12 @@ import pytest
 
 from lakebed.errors import Conflict
 from lakebed.table.branch.inherited import (
+    FOLLOWS,
     USERS_MAX,
     InheritedState,
     UserCommit,
     encode_inherited,
+    follows,
     inheritance_of,
     is_ours,
     load_inherited,
@@ -345,6 +347,12 @@ def test_only_what_lakebed_wrote_about_users_is_carried() -> None:
         "lakebed.user.a@b": "-5@7",
     }
     assert inheritance_of(snapshot(10, **properties)) == InheritedState(users={"a@b": UserCommit(-5, 7)})
+
+
+def test_a_snapshot_follows_the_one_before_it_unless_it_names_another() -> None:
+    """Also the first one, which follows none; what is no number names none."""
+    assert [follows(snapshot(snapshot_id)) for snapshot_id in (1, 2, 10)] == [0, 1, 9]
+    assert [follows(snapshot(10, **{FOLLOWS: text})) for text in ("7", "0", "", "x")] == [7, 0, 9, 9]
 
 
 def test_batch_users_are_not_carried() -> None:
