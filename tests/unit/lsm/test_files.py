@@ -206,6 +206,18 @@ def test_what_the_cache_counts(memory: ObjectStore) -> None:
         assert block.size_bytes >= block.batch.nbytes + sum(map(len, block.batch.column(0).to_pylist()))
 
 
+def test_a_tail_counts_the_keys_from_which_pages_begin(memory: ObjectStore) -> None:
+    """Decoded, each of them has its whole length, however much of it all keys share in the file."""
+    files = files_in(memory, options=FileOptions())
+    rows = [Row(b"p" * 1_000 + key_of(number), number + 1, int(Kind.PUT), b"v", None) for number in range(1_000)]
+    meta = write(files, rows)
+    tail = files.reader(meta).tail()
+    assert tail.pages is not None
+    page_count = len(tail.pages.table)
+    assert page_count > 10 * tail.block_count
+    assert tail.size_bytes > meta.size_bytes - meta.tail_offset + page_count * 1_000
+
+
 def test_slices_are_views(memory: ObjectStore) -> None:
     """Blocks cut at the edges of a range share the memory of whole ones, and can be searched like them."""
     files = files_in(memory)
