@@ -233,8 +233,6 @@ class FileReader:
             return value
         if mapped is None:
             return ROWS_DECIDE  # what is read by a request is read once, also if the cache does not keep it
-        if cache.has_space and self._wants_block(tail):
-            return self._load(tail, number).find_value(key, sequence=sequence)
         # To check and copy a page that is mapped as it is takes less time than to keep it.
         is_compressed = length != raw_length
         cached = entries.get((name, _PAGES - page)) if is_compressed else None
@@ -247,8 +245,12 @@ class FileReader:
             value = find_value(body, key, sequence=sequence)
         except BadPageError as error:
             raise self._bad_page_error(tail, number) from error
-        # What a filter lets pass in vain would put out what is asked for.
-        if is_compressed and cached is None and value is not None and cache.wants(name, _PAGES - page):
+        # What a filter lets pass in vain would put out what is asked for, and to decode a block for it takes long.
+        if value is None:
+            return None
+        if self._wants_block(tail):
+            return self._load(tail, number).find_value(key, sequence=sequence)
+        if is_compressed and cached is None and cache.wants(name, _PAGES - page):
             cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return value
 
@@ -433,7 +435,10 @@ class FileReader:
             value: bytes | RowsDecide | None
             if flags & CONTINUES:
                 value = ROWS_DECIDE
-            elif wants_block or (name, number) in entries:
+            elif (cached := entries.get((name, number))) is not None:
+                cached.used = True
+                value = cached.value.find_value(key, sequence=sequence)
+            elif wants_block:
                 value = self.find_value(tail, key, sequence=sequence)
             else:
                 body = unpack_page(entry, mapped[start : start + length], path=self._path)

@@ -308,15 +308,20 @@ def test_neighbours_of_which_one_is_deleted(tmp_path: Path) -> None:
     assert values == {}
 
 
-def test_a_page_that_does_not_have_the_key_is_not_kept(tmp_path: Path) -> None:
-    """Absent keys that a filter lets pass, however often, put nothing into a full cache; keys that are there do."""
+@pytest.mark.parametrize("other_bytes", [int(0.95 * (1 << 20)), 0])
+def test_a_page_that_does_not_have_the_key_is_not_kept(tmp_path: Path, other_bytes: int) -> None:
+    """Absent keys that a filter lets pass, however often, put nothing into a cache, full or not; others do."""
     store = open_store(str(tmp_path))
     cache = BlockCache(1 << 20)
-    cache.put("other", 0, b"", size_bytes=int(0.95 * (1 << 20)))
+    cache.put("other", 0, b"", size_bytes=other_bytes)
     reader = FileReader(store, "x", meta=written(store), cache=cache)
     tail, count = reader.tail(), len(cache)
     for _ in range(3):
         assert [reader.find_value(tail, row.key + b"x") for row in ROWS[::500]] == [None] * len(ROWS[::500])
+        values: dict[bytes, bytes] = {}
+        likely = KeyBatch([row.key + b"x" for row in ROWS[::500]])
+        reader.find_many(likely, sequence=None, rows_by_key={}, values=values)
+        assert values == {}
     assert len(cache) == count
     for _ in range(3):
         assert reader.find_value(tail, ROWS[500].key) == ROWS[500].value
