@@ -41,7 +41,7 @@ from lakebed.lsm.model import ROWS_DECIDE, FileMeta, FileSet, Kind
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.plan import CompactionTask, plan_compaction, plan_full
 from lakebed.lsm.publisher import VersionPublisher
-from lakebed.lsm.view import Level, View
+from lakebed.lsm.view import Levels, View
 
 _PUT: Final = int(Kind.PUT)
 
@@ -369,7 +369,7 @@ class Tree:
         file_set: FileSet,
         *,
         sequence: int | None = None,
-        levels: list[Level] | None = None,
+        levels: Levels | None = None,
         cached_rows: tuple[RowCache, int] | None = None,
     ) -> View:
         return View(

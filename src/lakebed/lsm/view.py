@@ -25,7 +25,7 @@ from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import Entry, RowCache
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FEW_ABSENT, FEW_KEYS, FULL_CALL_COUNT, FileReader
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.filter import LEVEL_FILES_MAX, Filter, LevelFilter, hash_key
+from lakebed.lsm.filter import Filter, LevelsFilter, hash_key
 from lakebed.lsm.format import Tail
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.memtable import Memtable
@@ -67,7 +67,7 @@ MERGE: Final = int(Kind.MERGE)
 class Level:
     """Files that are sorted by key and do not overlap: a run, or one file of level 0."""
 
-    __slots__ = ("_filter", "_full_call_count", "_readers", "_was_asked", "files", "last_keys", "only", "visible_from")
+    __slots__ = ("_readers", "files", "last_keys", "only", "visible_from")
 
     def __init__(self, files: Sequence[FileMeta]) -> None:
         self.files = files
@@ -78,11 +78,6 @@ class Level:
         self.last_keys = [file.last_key for file in files]
         """Of each file."""
         self._readers: list[FileReader | None] = [None] * len(files)
-        self._filter: LevelFilter | None = None
-        self._was_asked = False
-        """Whether it was asked for its filter."""
-        self._full_call_count = 0
-        """Calls of many keys in a row of which nearly all were here; a lost one does no harm."""
 
     def reader_of(self, key: bytes, files: FileStore) -> FileReader | None:
         """The handle of the file whose range includes a key. Cost: a bisection."""
@@ -101,34 +96,13 @@ class Level:
             tails.append(entry.value)
         return tails
 
-    def find_filter(self, keys: Sequence[bytes], entries: Mapping[tuple[str, int], Entry]) -> LevelFilter | None:
-        """What says of keys together that none of several files has them; None where each file is to be asked.
-
-        So it is for few keys, where these may be neighbours, where nearly all keys of the last calls were here, and
-        until all files are open, and mapped: what is kept of them holds no memory then.
-        """
-        if len(self.files) == 1 or len(keys) < FEW_KEYS or self._full_call_count >= FULL_CALL_COUNT:
-            return None
-        level_filter = self._filter
-        if level_filter is None:
-            if not self._was_asked:  # a view that is asked once need not make it
-                self._was_asked = True
-                return None
-            if len(self.files) > LEVEL_FILES_MAX or (tails := self.open_tails(entries)) is None:
-                return None
-            if any(tail.mapped is None or tail.filter.is_empty for tail in tails):
-                return None
-            self._filter = level_filter = LevelFilter(self.last_keys, [tail.filter for tail in tails])
+    def lie_apart(self, keys: Sequence[bytes]) -> bool:
+        """Whether the first and the last of some keys say that they are no neighbours here (`FileReader.lie_apart`)."""
         at = bisect_left(self.last_keys, keys[0])
-        if at == bisect_left(self.last_keys, keys[-1]) < len(self.files):
-            reader = self._readers[at]
-            if reader is None or not reader.lie_apart(keys):
-                return None
-        return level_filter
-
-    def note_absent(self, absent_count: int, count: int) -> None:
-        """Note of how many keys of a call some were not here."""
-        self._full_call_count = 0 if FEW_ABSENT * absent_count > count else self._full_call_count + 1
+        if at != bisect_left(self.last_keys, keys[-1]) or at == len(self.files):
+            return True
+        reader = self._readers[at]
+        return reader is not None and reader.lie_apart(keys)
 
     def _reader(self, at: int, files: FileStore) -> FileReader:
         reader = self._readers[at]
@@ -170,9 +144,64 @@ class Level:
         return self.files[low:high]
 
 
-def levels_of(file_set: FileSet) -> list[Level]:
+class Levels(list[Level]):
+    """The levels of a set, newest first; views of the set share them."""
+
+    __slots__ = ("_filter", "_full_call_count", "_is_asked", "_was_asked")
+
+    def __init__(self, levels: Iterable[Level]) -> None:
+        super().__init__(levels)
+        self._filter: LevelsFilter | None = None
+        self._was_asked = False
+        """Whether it was asked for a filter: a view that is asked once need not make it."""
+        self._is_asked = False
+        """Whether `filters` was, which is once all files were read."""
+        self._full_call_count = 0
+        """Calls of many keys in a row of which nearly all were found; a lost one does no harm."""
+
+    def filters(
+        self, entries: Mapping[tuple[str, int], Entry]
+    ) -> Sequence[tuple[Sequence[bytes], Sequence[Filter]]] | None:
+        """See `View.filters`."""
+        if sum(len(level.files) for level in self) > _FILES_ASKED_MAX:
+            return ()
+        filters: list[tuple[Sequence[bytes], Sequence[Filter]]] = []
+        for level in self:
+            tails = level.open_tails(entries)
+            if tails is None:
+                return None
+            if any(tail.mapped is None or tail.filter.is_empty for tail in tails):
+                return ()
+            filters.append((level.last_keys, [tail.filter for tail in tails]))
+        return filters
+
+    def find_filter(self, keys: Sequence[bytes], entries: Mapping[tuple[str, int], Entry]) -> LevelsFilter | None:
+        """What says of keys together which levels may have them; None where each file is to be asked.
+
+        So it is for few keys, where these may be neighbours, where nearly all keys of the last calls were in the only
+        level, and until there are `filters`.
+        """
+        if len(keys) < FEW_KEYS or (self._full_call_count >= FULL_CALL_COUNT and len(self) == 1):
+            return None
+        if not self._is_asked:
+            if not self._was_asked:
+                self._was_asked = True
+                return None
+            filters = self.filters(entries)
+            if filters is None:
+                return None
+            self._filter = LevelsFilter(filters) if filters else None
+            self._is_asked = True
+        return self._filter if self._filter is not None and self[-1].lie_apart(keys) else None
+
+    def note_absent(self, absent_count: int, count: int) -> None:
+        """Note of how many keys of a call some were nowhere."""
+        self._full_call_count = 0 if FEW_ABSENT * absent_count > count else self._full_call_count + 1
+
+
+def levels_of(file_set: FileSet) -> Levels:
     """The levels of a set, newest first. Cost: O(files); views of one set share them."""
-    return [*(Level((file,)) for file in file_set.l0), *(Level(run.files) for run in file_set.runs)]
+    return Levels([*(Level((file,)) for file in file_set.l0), *(Level(run.files) for run in file_set.runs)])
 
 
 class Ends:
@@ -235,7 +264,7 @@ class View:
         operator: MergeOperator | None,
         environment: Environment,
         files: FileStore,
-        levels: list[Level] | None = None,
+        levels: Levels | None = None,
         cached_rows: tuple[RowCache, int] | None = None,
     ) -> None:
         self._cached_rows = cached_rows
@@ -256,7 +285,7 @@ class View:
         return view
 
     @property
-    def levels(self) -> list[Level]:
+    def levels(self) -> Levels:
         """The files, arranged for finding those that can have a key; made when first asked for."""
         if self._levels is None:
             self._levels = levels_of(self.file_set)
@@ -352,18 +381,7 @@ class View:
         They hold no memory but maps of files. Nothing where there are more than `_FILES_ASKED_MAX` files, or one is not
         mapped or has no filter; None while a file is not open, for none is opened here. Cost: 0.2 us a file.
         """
-        levels = self.levels
-        if sum(len(level.files) for level in levels) > _FILES_ASKED_MAX:
-            return ()
-        filters: list[tuple[Sequence[bytes], Sequence[Filter]]] = []
-        for level in levels:
-            tails = level.open_tails(self._entries)
-            if tails is None:
-                return None
-            if any(tail.mapped is None or tail.filter.is_empty for tail in tails):
-                return ()
-            filters.append((level.last_keys, [tail.filter for tail in tails]))
-        return filters
+        return self.levels.filters(self._entries)
 
     def _resolve(self, rows: list[Row], *, now_ms: int | None = None) -> Row | None:
         newest = rows[0]
@@ -442,27 +460,37 @@ class View:
         Args:
             asks_cache: before a file, the cache of rows is asked of the keys that its filter lets pass.
         """
-        sequence, levels = self.sequence, self._levels or self.levels
-        filters = [level.find_filter(wanted, self._entries) for level in levels]
-        if any(len(level.files) > 1 and asked is None for level, asked in zip(levels, filters, strict=True)):
+        sequence, levels, files = self.sequence, self._levels or self.levels, self._files
+        keys, former_count = wanted, len(values) + len(by_key)
+        levels_filter = levels.find_filter(keys, self._entries)
+        places: list[list[int]] = []
+        if levels_filter is not None:
+            places = levels_filter.select(keys)
+        elif any(len(level.files) > 1 for level in levels):
             wanted = sorted(wanted)
         batch = KeyBatch(wanted)
         cached_rows = self._cached_rows
         if asks_cache and cached_rows is not None and cached_rows[0].is_passed_by():
             asks_cache, cached_rows = False, None
-        for level, level_filter in zip(levels, filters, strict=True):
+        for number, level in enumerate(levels):
+            if levels_filter is not None:
+                batch = _choose_likely(keys, places[number], wanted)
+                if not batch.keys:
+                    continue
             # Rows are needed where some were found above: there they are operands.
             needs_rows = bool(by_key) and not by_key.keys().isdisjoint(wanted)
             rows: dict[bytes, list[Row]] = {}
             value_count = len(values)
-            for reader, some in self._likely_in(level, level_filter, batch):
+            for reader, low, high in level.of_keys(batch.keys, files):
                 if sequence is not None and reader.meta.min_sequence > sequence:
                     continue
-                likely = some
-                if level_filter is None:
+                if levels_filter is None:
+                    some = batch.slice(low, high)
                     if not needs_rows and reader.find_neighbours(some.keys, sequence=sequence, values=values):
                         continue
                     likely = reader.select(some)
+                else:
+                    likely = KeyBatch(batch.keys[low:high])
                 if not likely.keys:
                     continue
                 if asks_cache and (cached := self._values_in_cache(likely.keys, by_key)):
@@ -474,32 +502,14 @@ class View:
                     values |= settled
                     cache, generation = cached_rows
                     cache.put_each(settled, generation=generation)
-            if len(level.files) > 1:
-                level.note_absent(len(batch) - len(rows) - (len(values) - value_count), len(batch))
-            if level is levels[-1]:
-                _still_wanted((), rows, by_key)
-                return
             if len(values) == value_count and not rows:
                 continue
-            if len(values) > value_count:
-                wanted = [key for key in wanted if key not in values]
+            wanted = [key for key in wanted if key not in values] if level is not levels[-1] else ()
             wanted = _still_wanted(wanted, rows, by_key)
             if not wanted:
-                return
+                break
             batch = KeyBatch(wanted)
-
-    def _likely_in(
-        self, level: Level, level_filter: LevelFilter | None, batch: KeyBatch
-    ) -> Iterable[tuple[FileReader, KeyBatch]]:
-        """The files of a level that may have keys, and which: those that its filter lets pass, if it has one."""
-        keys = batch.keys
-        if level_filter is None:
-            return [(reader, batch.slice(low, high)) for reader, low, high in level.of_keys(keys, self._files)]
-        passed = level_filter.select(keys, batch.hashes).tolist()
-        if not passed:
-            return ()
-        likely = sorted(map(keys.__getitem__, passed))
-        return [(reader, KeyBatch(likely[low:high])) for reader, low, high in level.of_keys(likely, self._files)]
+        levels.note_absent(len(keys) - (len(values) + len(by_key) - former_count), len(keys))
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -717,6 +727,17 @@ def cut_pieces(pieces: Iterable[Iterable[T]], limit: int) -> Iterator[list[T]]:
         limit -= len(rows)
         if not limit:
             return
+
+
+def _choose_likely(keys: Sequence[bytes], places: Sequence[int], wanted: Sequence[bytes]) -> KeyBatch:
+    """Of the keys at some places those that are still wanted, sorted."""
+    if not places:
+        return KeyBatch(())
+    likely = sorted(map(keys.__getitem__, places))
+    if len(wanted) < len(keys):
+        left = set(wanted)
+        likely = [key for key in likely if key in left]
+    return KeyBatch(likely)
 
 
 def _still_wanted(

@@ -276,8 +276,8 @@ GUARANTEES = [
         "unit/lsm/test_page.py::test_neighbours_of_a_mapped_file",
     ),
     Guarantee(
-        "A key of many is asked of the filter of its own file, where those of several files are asked together.",
-        change_arguments(lsm_filter.LevelFilter.__init__, last_keys=[b"", b""]),
+        "A key of many is looked for in the levels whose filters let it pass, where those of all are asked together.",
+        change_result(lsm_filter.LevelsFilter.select, lambda places: places[::-1]),
         "unit/lsm/test_tree.py::test_many_keys_of_levels_of_several_mapped_files[0]",
     ),
     Guarantee(
