@@ -44,7 +44,7 @@ T = TypeVar("T")
 READ_AHEAD_BYTES: Final = 16 << 20
 """Encoded bytes that all sources together read ahead."""
 
-WINDOW_BYTES: Final = 4 << 20
+WINDOW_BYTES: Final = 3 << 20
 """Decoded rows that are merged at once. Each step from merging to encoding holds a copy of about this size."""
 
 _READ_BYTES_MIN: Final = 256 << 10
