@@ -22,6 +22,7 @@ from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.table import made_up
+from worlds.table.world import InlineRuntime
 
 
 def named_file(name: str, *, level: int = 0, commit_snapshot: int | None = None) -> DataFile:
@@ -98,10 +99,13 @@ def bench(clock: ManualClock) -> Bench:
 
 @pytest.fixture
 def new_bench(clock: ManualClock) -> Callable[..., Bench]:
-    """Makes empty tables with options: ``new_bench({"tag.creation-period": "daily"})``."""
+    """Makes empty tables with options: ``new_bench({"tag.creation-period": "daily"})``. Pools run in their caller.
+
+    Tests of races make one, and do something at hundreds of calls: threads would take a quarter of their time.
+    """
 
     def make(options: dict[str, str]) -> Bench:
-        environment = Environment(clock=clock, rng=random.Random(1))
+        environment = Environment(clock=clock, rng=random.Random(1), runtime=InlineRuntime())
         store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
         table = Table.create(
             store, name="t", schema=pa.schema([("id", pa.int64())]), options=options, environment=environment

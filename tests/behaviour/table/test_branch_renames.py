@@ -81,7 +81,7 @@ def fill(bench: Any) -> Table:
 
 
 def new_environment(bench: Any, who: str) -> Environment:
-    return Environment(clock=bench.clock, rng=random.Random(who))
+    return Environment(clock=bench.clock, rng=random.Random(who), runtime=bench.environment.runtime)
 
 
 def through(bench: Any, store: ObjectStore, *, branch: str | None = None) -> Table:
