@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import struct
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from lakebed.errors import Corruption
-from lakebed.lsm import file_reader
+from lakebed.lsm import file_reader, format
 from lakebed.lsm.block import Compression
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader, unload_mapped
@@ -23,6 +24,7 @@ from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Kind, Row
 from lakebed.lsm.page import (
     BadPageError,
+    _layout_of,
     add_pairs,
     batch_of_pages,
     encode_pages,
@@ -142,6 +144,16 @@ def test_the_value_of_a_key_alone() -> None:
             pairs: tuple[list[bytes], list[bytes]] = ([], [])
             add_pairs([page], *pairs)
             assert pairs == ([row.key for row in pages[place]], [row.value for row in pages[place]])
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_a_page_of_equal_lengths_is_read_by_one_call(count: int) -> None:
+    """What that call has to read first is what stands there, or each lookup would go the long way."""
+    page = page_of([put(b"key%02d" % number, number + 1, b"value%02d" % number) for number in range(count)])
+    read, size_bytes, head, values_at = _layout_of(struct.unpack_from("<IIII", page))
+    fields = read(page)
+    assert (size_bytes, fields[: len(head)]) == (len(page), head)
+    assert fields[values_at:] == tuple(b"value%02d" % number for number in range(count))
 
 
 def test_many_keys_of_few_pages() -> None:
@@ -566,6 +578,17 @@ def test_few_cached_blocks_do_not_part_what_a_scan_decodes(tmp_path: Path) -> No
     before = [rows_of_batch(block.batch) for block in reader.batches()]
     assert reader.get(ROWS[len(ROWS) // 2].key)
     assert [rows_of_batch(block.batch) for block in reader.batches()] == before
+
+
+def test_whole_pages_are_decoded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by itself only where one is damaged, to name it: of a mapped file, and of one that is read by requests."""
+    for url in (str(tmp_path), f"memory://{uuid.uuid4().hex}"):
+        reader = full_reader(store := open_store(url), written(store))
+        keys = [row.key for row in ROWS[::9]]
+        monkeypatch.setattr(format, "decode_page", None)
+        values: dict[bytes, bytes] = {}
+        reader.find_many(KeyBatch(keys), sequence=None, rows_by_key={}, values=values)
+        assert len(values) > 10
 
 
 def test_a_mapped_page_that_contradicts_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
