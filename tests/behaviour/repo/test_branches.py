@@ -12,6 +12,7 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.kv.ranges import prefix_end
 from lakebed.repo.heads.heads import seal
+from lakebed.repo.heads.write import delete_prefix
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import (
     ProtectionRule,
@@ -76,6 +77,20 @@ def refused(error: type[Exception], kind: str, act: Any, *args: Any, **named: An
         act(*args, **named)
     assert caught.value.kind == kind  # type: ignore[attr-defined]
     return str(caught.value)
+
+
+def test_a_deleted_prefix_is_committed_though_nothing_else_is_staged(home: RepositoryContext) -> None:
+    """It is no row of the staging token, which is not empty all the same."""
+    for path in ("a/1", "a/2", "b"):
+        put(home, "main", path, path)
+    commit(home, "main", message="first")
+    delete_prefix(home, branch="main", prefix="a/")
+    commit(home, "main", message="second")
+    assert contents(home, "main") == {"b": "b"}
+    refused(InvalidRequest, "no_changes", commit, home, "main", message="third")
+    delete_prefix(home, branch="main", prefix="")
+    commit(home, "main", message="third")
+    assert contents(home, "main") == {}
 
 
 def test_a_branch_begins_with_the_commit_of_its_source(home: RepositoryContext) -> None:

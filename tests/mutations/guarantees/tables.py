@@ -53,6 +53,11 @@ def _with_one_zero(encode: Callable[..., Any], runs: Sequence[Sequence[pa.Array]
 GUARANTEES = [
     # ---- commits that race
     Guarantee(
+        "A live file that is added again is there once.",
+        answer(manifest.live_after, np.flatnonzero, lambda original, named: original(named)[:0]),
+        "unit/table/test_manifest.py::test_a_live_file_that_is_added_again_is_there_once",
+    ),
+    Guarantee(
         "A snapshot that another client prepared is committed only on the files of the newest one.",
         raise_nothing(prepared._check_base),
         "behaviour/table/test_prepared.py::test_a_base_with_other_files_is_refused",
