@@ -37,7 +37,7 @@ def recover(branch: TableBranch) -> list[CollectionReport]:
     """
     reports = withdraw_late(branch)
     deletions = list(load_deletions(branch.store, branch.layout))
-    begun = {deletion.id for deletion in deletions if isinstance(deletion, Deletion) and deletion.kind == "rollback"}
+    begun = {deletion.id for deletion in deletions if isinstance(deletion, Deletion)}
     for deletion in deletions:
         if isinstance(deletion, Corruption | UnsupportedFormat):
             reports.append(_warning(branch, f"an unfinished deletion was skipped: {deletion}"))
