@@ -276,7 +276,7 @@ def test_its_description(running: Running) -> None:
 
 def test_it_loads_no_store() -> None:
     """The package brings no repository, database or table with it."""
-    modules = "application, authentication, listening, multipart, openapi, process, signing, streaming, workers"
+    modules = "application, authentication, listening, multipart, openapi, process, signing, streaming"
     code = f"""
 import sys
 from lakebed.http import {modules}
