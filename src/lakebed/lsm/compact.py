@@ -148,7 +148,7 @@ def _start(function: Callable[[], T], pool: Pool | None) -> Iterator[T]:
     Without another thread the call is made then.
     """
     if pool is not None:
-        # No thread is started while the interpreter ends, until a compaction in the background is told to stop.
+        # While the interpreter shuts down, no thread can be started: the caller makes the call itself.
         with suppress(RuntimeError):
             return pool.map(lambda _: function(), range(1))
     return (function() for _ in range(1))
