@@ -18,6 +18,7 @@ from lakebed.table.table import Table
 from lakebed.testing import Crashed
 from lakebed.testing.between import Between
 from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.table.foreign_verbs import foreign_rollback
 
 R = TypeVar("R")
 
@@ -178,3 +179,24 @@ def test_a_rollback_keeps_its_target_from_an_expiry_at_any_call(new_bench: Calla
             break
     assert outcomes == {"done", "refused"}
     assert store.count <= number
+
+
+@pytest.mark.parametrize(("elsewhere", "behind"), [("commit", "tag/"), ("commit", "manifest/"), ("rollback", "tag/")])
+def test_a_rollback_only_from_a_version_undoes_nothing_that_came_meanwhile(
+    bench: Any, elsewhere: str, behind: str
+) -> None:
+    """Once it has looked, another client makes a newer or an older version the newest: refused, and that one stays."""
+    for name in ("a", "b", "c"):
+        write(bench, name)
+    verbs: dict[str, Callable[[], object]] = {
+        "commit": lambda: write(bench, "d"),
+        "rollback": lambda: foreign_rollback(bench.reopen(), 2),
+    }
+    between = Between(bench.store, kind="put", prefix=behind, happens=verbs[elsewhere])
+    with pytest.raises(Conflict) as caught:
+        through(bench, between).rollback_to(1, only_from=3)
+    assert between.happened
+    newest, live = {"commit": (4, ["a", "b", "c", "d"]), "rollback": (2, ["a", "b"])}[elsewhere]
+    assert (caught.value.kind, caught.value.facts) == ("moved_on", {"newest": newest, "only_from": 3})
+    assert (bench.reopen().latest().id, bench.live(bench.reopen())) == (newest, live)
+    assert bench.reopen().context.tags.all_names() == []

@@ -116,6 +116,11 @@ GUARANTEES = [
         "behaviour/table/test_tag_races.py::test_a_rollback_keeps_its_target_from_an_expiry_at_any_call[rollback_to]",
     ),
     Guarantee(
+        "A rollback that is only from one version undoes none that became the newest while it was prepared.",
+        pass_on(rollback._roll_back, rollback._derive, only_from=None),
+        "behaviour/table/test_tag_races.py::test_a_rollback_only_from_a_version_undoes_nothing_that_came_meanwhile",
+    ),
+    Guarantee(
         "A snapshot to which another client rolls back while it is being hidden is put back.",
         answer(deletion._hide_snapshots, deletion.restore_newest, lambda original, *args: None),
         "behaviour/table/test_foreign_rollback.py::test_a_rollback_while_an_expiry_runs_keeps_its_target",
