@@ -31,6 +31,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
 from worlds.ports import free_port
 from worlds.postgresql import NotInstalled, PostgreSQL, running_postgresql
+from worlds.required import miss
 from worlds.spark_archive import OPTIONS, java_options
 
 if TYPE_CHECKING:
@@ -73,13 +74,6 @@ def pytest_collection_finish() -> None:
     """From here on there is garbage."""
     gc.freeze()
     gc.enable()
-
-
-def missing(reason: str) -> Any:
-    """Skip, or fail where servers are required."""
-    if os.environ.get("LAKEBED_REQUIRE_SERVERS") == "1":
-        pytest.fail(f"{reason}, and LAKEBED_REQUIRE_SERVERS is 1")
-    pytest.skip(reason)
 
 
 def ask(port: int, method: str, path: str, headers: Mapping[str, str] | None = None) -> int:
@@ -170,9 +164,9 @@ def make_bucket(port: int, place: str) -> None:
 def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Azurite's blob server."""
     if shutil.which("node") is None:
-        missing("Node.js is not installed, which Azurite needs")
+        miss("Node.js is not installed, which Azurite needs")
     if not AZURITE.exists():
-        missing("Azurite is not installed: run `npm install` in tests/servers (make test does)")
+        miss("Azurite is not installed: run `npm install` in tests/servers (make test does)")
     folder = tmp_path_factory.mktemp("azure")
     port, log = free_port(), folder / "log"
     command = [str(AZURITE), "--blobPort", str(port), "--inMemoryPersistence"]
@@ -206,7 +200,7 @@ def postgresql() -> Iterator[PostgreSQL]:
         try:
             server = running.enter_context(running_postgresql())
         except NotInstalled as problem:
-            missing(str(problem))
+            miss(str(problem))
         yield server
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
+from worlds.required import miss
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -92,12 +93,7 @@ def receive(path: str) -> pa.Table:
 def peer_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
     """One process of the real clients for the whole run."""
     if not PYTHON.exists():
-        reason = (
-            f"the real clients are not installed at {PYTHON.parent.parent.name}: run `make test`, which installs them"
-        )
-        if os.environ.get("LAKEBED_REQUIRE_SERVERS"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        miss(f"the real clients are not installed at {PYTHON.parents[1].name}: run `make test`, which installs them")
     peers = Peers(tmp_path_factory.mktemp("peers"))
     yield peers
     assert peers.process.stdin is not None

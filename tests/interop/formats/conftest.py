@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import importlib.util
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 import lakebed
 from lakebed.lake.lake import Lake
+from worlds.required import miss
 
 MISSING = [name for name in ("deltalake", "pyiceberg", "sqlalchemy") if importlib.util.find_spec(name) is None]
 
@@ -22,10 +22,7 @@ MISSING = [name for name in ("deltalake", "pyiceberg", "sqlalchemy") if importli
 def libraries() -> None:
     """Skip where the libraries are not installed; continuous integration has them."""
     if MISSING:
-        reason = f"{', '.join(MISSING)} not installed: run `make test`, which installs the extras delta and iceberg"
-        if os.environ.get("LAKEBED_REQUIRE_SERVERS"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        miss(f"{', '.join(MISSING)} not installed: run `make test`, which installs the extras delta and iceberg")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from worlds.required import miss
 
 ROOT = Path(__file__).parents[3]
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -63,9 +64,8 @@ def test_every_family_reaches_the_server(running: Running, clients_python: Path)
     assert listed == "analytics"
     body = "import boto3; print(boto3.client('s3').get_object(Bucket='analytics', Key='main/a')['Body'].read())"
     assert run(sys.executable, body, **variables_of(blocks["S3"])) == "b'1'"
-    assert PEERS_PYTHON.exists(), (
-        "the environment of other clients is not installed: run `make test`, which installs it"
-    )
+    if not PEERS_PYTHON.exists():
+        miss("the environment of other clients is not installed: run `make test`, which installs it")
     asked = ['catalog.create_database("shop", True)', "print(*catalog.list_databases())"]
     assert "shop" in run(PEERS_PYTHON, "\n".join([*blocks["Paimon"], *asked])).split()
     assert "('shop',)" in run(sys.executable, "\n".join([*blocks["Iceberg"], "print(catalog.list_namespaces())"]))
