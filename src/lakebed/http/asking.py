@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -23,6 +24,7 @@ from urllib3.exceptions import (
     ReadTimeoutError,
     SSLError,
 )
+from urllib3.util import parse_url
 
 from lakebed import errors
 from lakebed.backoff import Backoff, Pauses
@@ -57,6 +59,9 @@ class _Pool(NamedTuple):
     process: int
     files: Signature
     look_s: float
+
+
+_parse_endpoint: Final = lru_cache(maxsize=256)(parse_url)
 
 
 class Connections:
@@ -102,14 +107,19 @@ class Connections:
         return made.pool
 
     def request(
-        self, method: str, url: str, *, retries: urllib3.Retry | Literal[False] = False, **options: Any
+        self, method: str, endpoint: str, path: str, *, retries: urllib3.Retry | Literal[False] = False, **options: Any
     ) -> urllib3.BaseHTTPResponse:
-        """One request, as `urllib3.PoolManager.request`; no redirect is followed.
+        """One request, as `urllib3.HTTPConnectionPool.urlopen`; no redirect is followed.
 
         Args:
+            endpoint: URL of the server; it is parsed once, which for each request would take a quarter of its time.
+            path: below it, with the query.
             retries: whether, and how, it is repeated when its connection breaks.
         """
-        return self._current_pool().request(method, url, retries=retries, redirect=False, **options)
+        scheme, _, host, port, prefix, _, _ = _parse_endpoint(endpoint)
+        server = self._current_pool().connection_from_host(host, port, scheme)
+        target = (prefix or "") + path
+        return server.urlopen(method, target, retries=retries, redirect=False, assert_same_host=False, **options)
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
@@ -260,7 +270,8 @@ class Servers:
         try:
             reply = self._pool.request(
                 method,
-                endpoint + path,
+                endpoint,
+                path,
                 body=content,
                 headers=self._headers,
                 timeout=urllib3.Timeout(connect=min(_CONNECT_S, limit_s), read=limit_s),
@@ -328,7 +339,7 @@ class Servers:
         """Whether a process answers a question for its health, whatever it says. Raises nothing."""
         try:
             timeout = urllib3.Timeout(connect=limit_s, read=limit_s)
-            self._pool.request("GET", endpoint + _HEALTH_PATH, headers=self._headers, timeout=timeout)
+            self._pool.request("GET", endpoint, _HEALTH_PATH, headers=self._headers, timeout=timeout)
         except HTTPError:
             return False
         return True

@@ -158,15 +158,15 @@ def test_clients_outlive_the_replacement_of_their_certificate(
         monkeypatch.setenv(CERTIFICATE_VARIABLE, file)
         connections = asking.Connections(server_count=1, connection_count_max=1)
         closing.callback(connections.close)
-        url = f"{running.started.endpoint}/_health"
-        status = connections.request("GET", url).status
+        endpoint = running.started.endpoint
+        status = connections.request("GET", endpoint, "/_health").status
         old = connections._current_pool()
         closing.callback(old.clear)
         Path(file).write_text("half of a fi")
-        assert connections.request("GET", url).status == status
+        assert connections.request("GET", endpoint, "/_health").status == status
         assert connections._current_pool() is old
         authority.issue("client.pem", "client.example")
-        assert connections.request("GET", url).status == status
+        assert connections.request("GET", endpoint, "/_health").status == status
         assert connections._current_pool() is not old
 
 

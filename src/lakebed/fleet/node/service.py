@@ -45,6 +45,9 @@ _LSN_MAX: Final = (1 << 53) - 1
 
 _PIECE_BYTES: Final = 1 << 20
 
+_INLINE_KEYS_MAX: Final = 128
+"""Most keys that are read in the event loop: a thread takes over for longer than reading them takes."""
+
 _TENANT: Final = "/tenants/{tenant}"
 _TIMELINE: Final = _TENANT + "/timelines/{timeline}"
 
@@ -114,6 +117,10 @@ class NodeCall(FleetCall[NodeSite]):
         lsn = self.integer("lsn", default=-1, low=0, high=_LSN_MAX)
         return None if lsn < 0 else lsn, self.integer("at_least", default=0, low=0, high=_LSN_MAX)
 
+    def is_quick_read(self, lsn: int) -> bool:
+        """Whether a read of the path's timeline ends at once: what it reads is on this machine, and has the LSN."""
+        return self.serving.reads_inline and self.node.is_ready(self.tenant, self.timeline, lsn)
+
 
 NODE: Final = Routes[NodeCall]("node")
 
@@ -128,7 +135,7 @@ async def get(call: NodeCall) -> Response:
     if key is None:
         raise InvalidRequest("The query has no key: add it.", kind="missing_parameter")
     node, tenant, timeline = call.node, call.tenant, call.timeline
-    if call.serving.reads_inline and node.is_ready(tenant, timeline, max(lsn or 0, at_least)):
+    if call.is_quick_read(max(lsn or 0, at_least)):
         reply = node.get(tenant, timeline, key, lsn=lsn, at_least=at_least)
     else:
         reply = await call.quick(node.get, tenant, timeline, key, lsn=lsn, at_least=at_least)
@@ -143,7 +150,11 @@ async def get_many(call: NodeCall) -> Response:
     """Read the values of many keys, as MessagePack, in the order asked; a header has the LSN of their state."""
     asked = await _read_body(call, KeysBody)
     node, tenant, timeline = call.node, call.tenant, call.timeline
-    reply = await call.quick(node.get_many, tenant, timeline, asked.keys, lsn=asked.lsn, at_least=asked.at_least)
+    keys, lsn, at_least = asked.keys, asked.lsn, asked.at_least
+    if len(keys) <= _INLINE_KEYS_MAX and call.is_quick_read(max(lsn or 0, at_least)):
+        reply = node.get_many(tenant, timeline, keys, lsn=lsn, at_least=at_least)
+    else:
+        reply = await call.quick(node.get_many, tenant, timeline, keys, lsn=lsn, at_least=at_least)
     content = msgspec.msgpack.encode(reply.values)
     return Response(content, headers={LSN_HEADER: str(reply.lsn)}, media_type="application/msgpack")
 

@@ -106,12 +106,13 @@ class Client:
             The server's error, as the same `LakebedError`; `Unavailable`, `OutcomeUnknown`.
         """
         asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
-        url = f"{self.endpoint}{API}{path}" + (f"?{urlencode(asked)}" if asked else "")
+        target = f"{API}{path}" + (f"?{urlencode(asked)}" if asked else "")
         body = _Body(content) if content is not None and not isinstance(content, bytes) else None
         try:
             reply = self._pool.request(
                 method,
-                url,
+                self.endpoint,
+                target,
                 body=content if body is None else iter(body),
                 headers={**self._headers, **headers},
                 retries=_RETRY_READS if again else False,
