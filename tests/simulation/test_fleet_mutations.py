@@ -31,22 +31,10 @@ from lakebed.fleet.node.timeline import Timeline
 from lakebed.fleet.node.transaction import OpenTransaction
 from lakebed.lsm.model import FileSet
 from worlds.fleet.scenarios import SIMULATION
+from worlds.undone import Mutation, Patch, Undone
 
-SEEDS_MAX = 200
-Patch = pytest.MonkeyPatch
-Mutation = Callable[[Patch], None]
-
-MUTATIONS: list[tuple[Mutation, str]] = []
-
-
-def undone_in(scenario: str) -> Callable[[Mutation], Mutation]:
-    """Note a mutation and the scenario in which it must be found."""
-
-    def note(mutation: Mutation) -> Mutation:
-        MUTATIONS.append((mutation, scenario))
-        return mutation
-
-    return note
+UNDONE = Undone(SIMULATION, "fleets")
+undone_in = UNDONE.in_scenario
 
 
 # ---- grants
@@ -103,7 +91,7 @@ def relocation_dooms(patch: Patch) -> None:
     patch.setattr(machine, "relocate", doom)
 
 
-@undone_in("restarts")
+@undone_in("restarts", seed=2)
 def other_local_states_are_acknowledged_for(patch: Patch) -> None:
     """Repair 9: a process acknowledges what another local state of its node has open."""
     restart = machine.restart
@@ -151,7 +139,7 @@ def rows_are_skipped(patch: Patch) -> None:
     patch.setattr(Timeline, "ingest_once", skip)
 
 
-@undone_in("log_loss")
+@undone_in("log_loss", seed=14)
 def any_record_follows(patch: Patch) -> None:
     """Repair 12: a node takes the record with the next LSN, without comparing its chain."""
     check = node_timeline.check_follows
@@ -186,7 +174,7 @@ def layers_of_branches_die(patch: Patch) -> None:
     patch.setattr(transaction_module, "all_paths", first_only)
 
 
-@undone_in("branches_and_collection")
+@undone_in("branches_and_collection", seed=5)
 def no_ceilings(patch: Patch) -> None:
     """Repair 11: a branch reads all rows of its parent's files."""
     patch.setattr(FileSet, "through", lambda self, sequence: self)
@@ -195,7 +183,7 @@ def no_ceilings(patch: Patch) -> None:
 # ---- nodes
 
 
-@undone_in("relocation")
+@undone_in("relocation", seed=187)
 def manifests_are_overwritten(patch: Patch) -> None:
     """Repair 2: a transaction asks with whatever it has now, under one name."""
     freeze = OpenTransaction.freeze
@@ -210,7 +198,7 @@ def manifests_are_overwritten(patch: Patch) -> None:
     patch.setattr(transaction_module, "put_new", lambda storage, path, body: storage.put(path, body))
 
 
-@undone_in("restarts")
+@undone_in("restarts", seed=8)
 def resume_without_the_lock(patch: Patch) -> None:
     """Repair 9: a process takes the local state though another one has it."""
     acquire_locked = LocalState.acquire
@@ -228,14 +216,14 @@ def paths_are_not_noted(patch: Patch) -> None:
     patch.setattr(OpenTransaction, "mint", lambda self, path: path)
 
 
-@undone_in("zombies")
+@undone_in("zombies", seed=1)
 def nothing_is_acknowledged(patch: Patch) -> None:
     """R10, L2: a node stops, and neither says so, nor does the control plane find it out."""
     patch.setattr(Retirement, "_acknowledge", lambda self, txn, generation: None)
     patch.setattr(Reconciler, "_acknowledge_unknown", lambda self, transaction, tenant, held: None)
 
 
-@undone_in("relocation")
+@undone_in("relocation", seed=1)
 def old_locations_count(patch: Patch) -> None:
     """A node takes over whatever it is told last, however old it is."""
 
@@ -249,7 +237,7 @@ def old_locations_count(patch: Patch) -> None:
 # ---- control planes
 
 
-@undone_in("control_twice")
+@undone_in("control_twice", seed=1)
 def commits_are_collected_in_any_order(patch: Patch) -> None:
     """R16: the newest commit is collected first, and with it the deadlist of the one before it."""
 
@@ -261,7 +249,7 @@ def commits_are_collected_in_any_order(patch: Patch) -> None:
     patch.setattr(Collector, "_collect_in_order", newest_first)
 
 
-@undone_in("zombies")
+@undone_in("zombies", seed=1)
 def prefixes_of_pending_transactions_are_deleted(patch: Patch) -> None:
     """R17: a rejected transaction is collected before its node has acknowledged."""
     give = machine.attach
@@ -281,7 +269,7 @@ def no_failover(patch: Patch) -> None:
     patch.setattr(Members, "overdue", lambda self: [])
 
 
-@undone_in("readers")
+@undone_in("readers", seed=1)
 def no_holds(patch: Patch) -> None:
     """Repair 7: what died is deleted under those who read an older state."""
     patch.setattr(records, "is_held", lambda record, task, *, now_ms: False)
@@ -313,7 +301,7 @@ def a_restore_drops_what_was(patch: Patch) -> None:
     patch.setattr(attached, "change_timelines", dropping)
 
 
-@undone_in("deeper_branches")
+@undone_in("deeper_branches", seed=1)
 def layers_of_deleted_parents_die(patch: Patch) -> None:
     """Repair 1: a layer goes with the timeline that wrote it, whatever its branches name."""
     all_paths = transaction_module.all_paths
@@ -326,7 +314,7 @@ def layers_of_deleted_parents_die(patch: Patch) -> None:
     patch.setattr(transaction_module, "all_paths", own_only)
 
 
-@undone_in("pins_and_cutoff")
+@undone_in("pins_and_cutoff", seed=6)
 def pins_below_the_cutoff(patch: Patch) -> None:
     """R28: a timeline is pinned and branched at any LSN, also at one whose state is not kept."""
     branch = changes._branch
@@ -337,7 +325,7 @@ def pins_below_the_cutoff(patch: Patch) -> None:
     patch.setattr(changes, "_branch", anywhere)
 
 
-@undone_in("pins_and_cutoff")
+@undone_in("pins_and_cutoff", seed=4)
 def pins_expire_early(patch: Patch) -> None:
     """A pin goes some seconds before its time."""
     without_expired = attached.without_expired
@@ -397,7 +385,7 @@ def names_are_shown_before_the_seal(patch: Patch) -> None:
     patch.setattr(Seals, "seal", lambda self, record: seal(self, record) if id(self) in in_rounds else None)
 
 
-@undone_in("power")
+@undone_in("power", seed=1)
 def manifests_are_not_durable(patch: Patch) -> None:
     """R6: a commit is asked for before its manifest is durable."""
 
@@ -407,7 +395,7 @@ def manifests_are_not_durable(patch: Patch) -> None:
     patch.setattr(transaction_module, "put_new", put_new)
 
 
-@undone_in("power")
+@undone_in("power", seed=8)
 def the_local_state_is_not_durable(patch: Patch) -> None:
     """R15: the local state is what it was some seconds ago after a power loss."""
     patch.setattr(local._Folder, "write", lambda self, name, body: self._store.put(name, body, durable=False))
@@ -426,7 +414,7 @@ def records_are_written_blindly(patch: Patch) -> None:
     patch.setattr(ledger._Write, "add", blindly)
 
 
-@undone_in("reader_far_behind")
+@undone_in("reader_far_behind", seed=2)
 def a_hole_in_the_log_is_skipped(patch: Patch) -> None:
     """R20: a node that needs records which were pruned reads on behind them."""
     ingest = Timeline.ingest_once
@@ -446,35 +434,9 @@ def a_hole_in_the_log_is_skipped(patch: Patch) -> None:
     patch.setattr(Timeline, "ingest_once", skip)
 
 
-KNOWN_SEEDS = {
-    "a_hole_in_the_log_is_skipped": 2,
-    "any_record_follows": 14,
-    "commits_are_collected_in_any_order": 1,
-    "layers_of_deleted_parents_die": 1,
-    "manifests_are_not_durable": 1,
-    "manifests_are_overwritten": 187,
-    "no_ceilings": 5,
-    "no_holds": 1,
-    "nothing_is_acknowledged": 1,
-    "old_locations_count": 1,
-    "other_local_states_are_acknowledged_for": 2,
-    "pins_below_the_cutoff": 6,
-    "pins_expire_early": 4,
-    "prefixes_of_pending_transactions_are_deleted": 1,
-    "resume_without_the_lock": 8,
-    "the_local_state_is_not_durable": 8,
-}
-"""Where late ones were found last: tried first, to save time alone. A long run searches anew and tells the seeds."""
-
-
-@pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[one.__name__ for one, _ in MUTATIONS])
+@pytest.mark.parametrize(("mutation", "scenario", "seed"), UNDONE.cases)
 def test_a_repair_undone_breaks_a_promise(
-    mutation: Mutation, scenario: str, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
+    mutation: Mutation, scenario: str, seed: int | None, monkeypatch: Patch, found_at_seed: Callable[..., None]
 ) -> None:
     """Without it some run of this scenario breaks a promise."""
-    mutation(monkeypatch)
-    result = SIMULATION.first_failing_seed(scenario, tries=SEEDS_MAX, known=KNOWN_SEEDS.get(mutation.__name__))
-    assert result is not None, f"{SEEDS_MAX} seeds of {scenario} without {mutation.__name__}: nothing broke"
-    seed, broken = result
-    assert "TypeError" not in broken, f"{mutation.__name__} does not fit what it patches: {broken}"
-    tell(f"{mutation.__name__} in fleet/{scenario}: seed {seed}: {broken[:200]}")
+    UNDONE.find(mutation, scenario, seed, monkeypatch, found_at_seed)

@@ -44,22 +44,10 @@ from lakebed.lsm.cache import RowCache
 from lakebed.lsm.model import Kind
 from lakebed.lsm.tree import Tree
 from worlds.kv.scenarios import SIMULATION
+from worlds.undone import Mutation, Patch, Undone
 
-SEEDS_MAX = 200
-Patch = pytest.MonkeyPatch
-Mutation = Callable[[Patch], None]
-
-MUTATIONS: list[tuple[Mutation, str]] = []
-
-
-def undone_in(scenario: str) -> Callable[[Mutation], Mutation]:
-    """Note a mutation and the scenario in which it must be found."""
-
-    def note(mutation: Mutation) -> Mutation:
-        MUTATIONS.append((mutation, scenario))
-        return mutation
-
-    return note
+UNDONE = Undone(SIMULATION, "databases")
+undone_in = UNDONE.in_scenario
 
 
 # ---- what a collector rests on
@@ -83,25 +71,25 @@ def only_pinned_versions_count(patch: Patch) -> None:
     judging(patch, _named=lambda named: frozenset())
 
 
-@undone_in("checkpoints")
+@undone_in("checkpoints", seed=4)
 def no_boundary(patch: Patch) -> None:
     """Repair 2: manifests go without their numbers being passed first."""
     patch.setattr(ManifestLog, "raise_boundary", lambda self, below, *, manifest: None)
 
 
-@undone_in("repeated_claims")
+@undone_in("repeated_claims", seed=21)
 def fences_are_collected(patch: Patch) -> None:
     """Repair 2: a fence goes like any other log object."""
     patch.setattr(reclaim, "FENCE_BYTES", -1)
 
 
-@undone_in("compactors")
+@undone_in("compactors", seed=37)
 def jobs_protect_nothing(patch: Patch) -> None:
     """Repair 4: the start of a running job is not in the cutoff."""
     judging(patch, _first_unpublished=lambda start: None)
 
 
-@undone_in("readers")
+@undone_in("readers", seed=4)
 def unpublished_files_are_garbage(patch: Patch) -> None:
     """Repair 4: what is newer than the newest level-0 file is judged like the rest."""
     judging(patch, _manifest=lambda manifest: msgspec.structs.replace(manifest, newest_l0_id="Z" * 26))
@@ -115,7 +103,7 @@ def ids_in_any_order(patch: Patch) -> None:
     )
 
 
-@undone_in("checkpoints")
+@undone_in("checkpoints", seed=24)
 def old_versions_stay_pinnable(patch: Patch) -> None:
     """Versions are not announced before they are taken apart."""
     patch.setattr(collect, "needs_sealing", lambda manifest, **facts: False)
@@ -127,7 +115,7 @@ def missing_versions_protect_nothing(patch: Patch) -> None:
     judging(patch, _protected_ms=lambda time_ms: None)
 
 
-@undone_in("generations")
+@undone_in("generations", seed=27)
 def our_entry_goes_before_their_pin(patch: Patch) -> None:
     """A clone that lets go of an ancestor forgets it first, and removes its pin there afterwards."""
 
@@ -149,7 +137,7 @@ def our_entry_goes_before_their_pin(patch: Patch) -> None:
     patch.setattr(collect._Round, "_detach", detach)
 
 
-@undone_in("generations")
+@undone_in("generations", seed=26)
 def ancestors_are_let_go_too_early(patch: Patch) -> None:
     """A clone lets go of ancestors whose files only its pinned versions name."""
     detachable = collect.detachable
@@ -159,13 +147,13 @@ def ancestors_are_let_go_too_early(patch: Patch) -> None:
 # ---- fencing
 
 
-@undone_in("takeovers")
+@undone_in("takeovers", seed=20)
 def no_fence(patch: Patch) -> None:
     """Repair 3: the epoch alone must keep older writers out."""
     patch.setattr(claim, "_fence", lambda place, wal, claimed, *, next_id: next_id - 1)
 
 
-@undone_in("repeated_claims")
+@undone_in("repeated_claims", seed=10)
 def no_second_look_at_the_log(patch: Patch) -> None:
     """Repair 3: the number that was listed before the epoch is taken, though files may cover it since."""
     fence = claim._fence
@@ -185,7 +173,7 @@ class Everyone(int):
     __hash__ = int.__hash__
 
 
-@undone_in("takeovers")
+@undone_in("takeovers", seed=34)
 def every_writer_has_ended(patch: Patch) -> None:
     """A claim makes no fence, whatever the lease says of the writer before it."""
     look = claim.check_not_owned
@@ -194,7 +182,7 @@ def every_writer_has_ended(patch: Patch) -> None:
     )
 
 
-@undone_in("repeated_claims")
+@undone_in("repeated_claims", seed=175)
 def any_end_will_do(patch: Patch) -> None:
     """A claim makes no fence when the lease says that some writer ended, though another one came after it."""
     look = claim.check_not_owned
@@ -206,19 +194,19 @@ def any_end_will_do(patch: Patch) -> None:
     patch.setattr(claim, "check_not_owned", of_any)
 
 
-@undone_in("takeovers")
+@undone_in("takeovers", seed=11)
 def flushes_by_any_writer(patch: Patch) -> None:
     """Repair 3: a flush is published although the writer has changed."""
     patch.setattr(publisher.WriterPublisher, "_check_epoch", lambda self, manifest: None)
 
 
-@undone_in("rivals")
+@undone_in("rivals", seed=5)
 def linearizable_by_hearsay(patch: Patch) -> None:
     """Repair 14: a linearizable get does not look at the fence."""
     patch.setattr(writer.WriterCore, "confirm_owner", lambda self: self.commit.durable_sequence)
 
 
-@undone_in("roles")
+@undone_in("roles", seed=24)
 def compactions_by_any_process(patch: Patch) -> None:
     """A compaction is published although the compactor or its job has changed."""
     replace_inputs = publisher.CompactorPublisher.replace_inputs
@@ -234,7 +222,7 @@ def compactions_by_any_process(patch: Patch) -> None:
     patch.setattr(publisher.CompactorPublisher, "check_epoch", lambda self, manifest: None)
 
 
-@undone_in("restores")
+@undone_in("restores", seed=6)
 def sequences_of_the_past(patch: Patch) -> None:
     """A restore continues with the sequences of the restored version."""
     patch.setattr(restore, "_last_sequence", lambda place, manifest, fence_id: 0)
@@ -246,13 +234,13 @@ def readers_keep_what_was_undone(patch: Patch) -> None:
     patch.setattr(LogTail, "_drop_through", lambda self, wal_id: None)
 
 
-@undone_in("restores")
+@undone_in("restores", seed=4)
 def restores_by_any_process(patch: Patch) -> None:
     """A restore is published although another writer has come since."""
     patch.setattr(restore, "_check_ours", lambda manifest, claim, url: None)
 
 
-@undone_in("rereading")
+@undone_in("rereading", seed=85)
 def readers_believe_any_record(patch: Patch) -> None:
     """A reader applies records of an epoch that its manifest does not know."""
     follow = LogTail.follow
@@ -266,7 +254,7 @@ def readers_believe_any_record(patch: Patch) -> None:
 # ---- writing
 
 
-@undone_in("takeovers")
+@undone_in("takeovers", seed=5)
 def unclear_records_are_dropped(patch: Patch) -> None:
     """A group whose outcome is unclear makes place for the next one."""
     append = LogGroups.append_oldest
@@ -297,7 +285,7 @@ def files_before_the_log(patch: Patch) -> None:
     patch.setattr(writer.WriterCore, "flush_once", early)
 
 
-@undone_in("hot")
+@undone_in("hot", seed=13)
 def rows_cached_too_late(patch: Patch) -> None:
     """A row that was read before a flush is cached after it."""
     put = RowCache.put
@@ -306,7 +294,7 @@ def rows_cached_too_late(patch: Patch) -> None:
     )
 
 
-@undone_in("scans")
+@undone_in("scans", seed=5)
 def scans_hold_nothing(patch: Patch) -> None:
     """The writer's checkpoint moves on under open scans."""
     ids_in_use = CheckpointRefs.ids_in_use
@@ -318,13 +306,13 @@ def scans_hold_nothing(patch: Patch) -> None:
     patch.setattr(CheckpointRefs, "ids_in_use", newest_only)
 
 
-@undone_in("threads")
+@undone_in("threads", seed=4)
 def nothing_was_written_since(patch: Patch) -> None:
     """Transactions and set_if do not look whether others wrote in between."""
     patch.setattr(Tree, "written_since", lambda self, key, sequence: False)
 
 
-@undone_in("threads")
+@undone_in("threads", seed=2)
 def anything_is_expected(patch: Patch) -> None:
     """A conditional write takes what memory has of the expected keys for what was expected."""
     patch.setattr(Tree, "surely_is", lambda self, key, value: True)
@@ -343,7 +331,7 @@ def nothing_is_replayed(patch: Patch) -> None:
     patch.setattr(recovery, "read_records", lambda *args, **facts: iter(()))
 
 
-@undone_in("endings")
+@undone_in("endings", seed=2)
 def what_ended_leaves_no_trace(patch: Patch) -> None:
     """Repair 13: compaction drops expired rows, also where older versions lie below."""
     compact = resolve.compact_rows
@@ -388,7 +376,7 @@ def the_log_may_have_gone_on(patch: Patch) -> None:
     )
 
 
-@undone_in("checkpoints")
+@undone_in("checkpoints", seed=9)
 def the_dead_are_used(patch: Patch) -> None:
     """Repair 8: an expired checkpoint is opened, prolonged and taken for a source."""
     find = checkpoint_module.find_checkpoint
@@ -418,14 +406,14 @@ def unknown_checkpoints_are_fine(patch: Patch) -> None:
     patch.setattr(verbs, "refresh_checkpoint", lenient)
 
 
-@undone_in("generations")
+@undone_in("generations", seed=26)
 def pins_of_others_may_go(patch: Patch) -> None:
     """Repair 9: a clone's pin is deleted without force."""
     delete = verbs.delete_checkpoint
     patch.setattr(verbs, "delete_checkpoint", lambda place, id_or_name, **facts: delete(place, id_or_name, force=True))
 
 
-@undone_in("checkpoints")
+@undone_in("checkpoints", seed=1)
 def lifetimes_in_seconds(patch: Patch) -> None:
     """Repair 10: what is left of a second is cut off, and nothing is for ever."""
     in_ms = checkpoint_module.lifetime_in_ms
@@ -440,7 +428,7 @@ def lifetimes_in_seconds(patch: Patch) -> None:
 # ---- clones, destruction
 
 
-@undone_in("clones")
+@undone_in("clones", seed=6)
 def clones_pin_last(patch: Patch) -> None:
     """Repair 5: the clone's manifest is written before its pin in the parent."""
     kept_rows: dict[str, Checkpoint] = {}
@@ -470,91 +458,45 @@ def clones_pin_last(patch: Patch) -> None:
     patch.setattr(clone, "keep_pin", keep_late)
 
 
-@undone_in("clones")
+@undone_in("clones", seed=1)
 def any_clone_will_do(patch: Patch) -> None:
     """Repair 5: a retry takes any clone that is there for its own."""
     patch.setattr(clone._Attempt, "_check_same", lambda self, there: None)
 
 
-@undone_in("generations")
+@undone_in("generations", seed=26)
 def one_pin_for_all_generations(patch: Patch) -> None:
     """Repair 6: a clone of a clone relies on the pin that the one in the middle has."""
     patch.setattr(clone._Attempt, "_pin_in", lambda self, url, *, source: source)
 
 
-@undone_in("clones")
+@undone_in("clones", seed=1)
 def losers_keep_their_pins(patch: Patch) -> None:
     """Repair 12: who loses the race for a target leaves its pins behind."""
     patch.setattr(clone._Attempt, "_release", lambda self, entries: None)
 
 
-@undone_in("destructions")
+@undone_in("destructions", seed=1)
 def destruction_asks_nobody(patch: Patch) -> None:
     """A hard destruction does not look at the checkpoints that live."""
-    patch.setattr(destroy, "_check_unpinned", lambda manifest, place: None)
+    patch.setattr(destroy, "_check_unpinned", lambda manifest, place, **facts: None)
 
 
-@undone_in("generations")
+@undone_in("generations", seed=1)
 def the_destroyed_keep_their_pins(patch: Patch) -> None:
     """A destroyed clone leaves its pins in its ancestors."""
     patch.setattr(destroy, "release_pin", lambda place, pin, **rest: True)
 
 
-@undone_in("destructions")
+@undone_in("destructions", seed=3)
 def the_destroyed_can_be_claimed(patch: Patch) -> None:
     """A database is opened for writing in any state."""
     patch.setattr(claim, "check_open", lambda manifest, url: manifest)
 
 
-# ---- the search
-
-
-KNOWN_SEEDS = {
-    "ancestors_are_let_go_too_early": 26,
-    "any_clone_will_do": 1,
-    "any_end_will_do": 175,
-    "anything_is_expected": 2,
-    "clones_pin_last": 6,
-    "compactions_by_any_process": 24,
-    "every_writer_has_ended": 34,
-    "fences_are_collected": 21,
-    "flushes_by_any_writer": 11,
-    "jobs_protect_nothing": 37,
-    "lifetimes_in_seconds": 1,
-    "linearizable_by_hearsay": 5,
-    "losers_keep_their_pins": 1,
-    "no_boundary": 4,
-    "no_fence": 20,
-    "no_second_look_at_the_log": 10,
-    "nothing_was_written_since": 4,
-    "old_versions_stay_pinnable": 24,
-    "one_pin_for_all_generations": 26,
-    "our_entry_goes_before_their_pin": 27,
-    "pins_of_others_may_go": 26,
-    "readers_believe_any_record": 85,
-    "restores_by_any_process": 4,
-    "rows_cached_too_late": 13,
-    "scans_hold_nothing": 5,
-    "sequences_of_the_past": 6,
-    "the_dead_are_used": 9,
-    "the_destroyed_can_be_claimed": 3,
-    "the_destroyed_keep_their_pins": 1,
-    "unclear_records_are_dropped": 5,
-    "unpublished_files_are_garbage": 4,
-    "what_ended_leaves_no_trace": 2,
-}
-"""Where late ones were found last: tried first, to save time alone. A long run searches anew and tells the seeds."""
-
-
-@pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
+@pytest.mark.parametrize(("mutation", "scenario", "seed"), UNDONE.cases)
 def test_each_repair_undone_is_found(
-    mutation: Mutation,
-    scenario: str,
-    monkeypatch: pytest.MonkeyPatch,
-    found_at_seed: Callable[[str, str, int], None],
+    mutation: Mutation, scenario: str, seed: int | None, monkeypatch: Patch, found_at_seed: Callable[..., None]
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
-    mutation(monkeypatch)
-    result = SIMULATION.first_failing_seed(scenario, tries=SEEDS_MAX, known=KNOWN_SEEDS.get(mutation.__name__))
-    assert result is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
-    found_at_seed("repairs of databases undone", mutation.__name__, result[0])
+    UNDONE.find(mutation, scenario, seed, monkeypatch, found_at_seed)

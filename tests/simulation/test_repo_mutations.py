@@ -29,22 +29,10 @@ from lakebed.repo.verbs import commit, pick, rebase, reset
 from lakebed.repo.verbs import merge as merge_verb
 from worlds.repo.model import merged
 from worlds.repo.scenarios import SIMULATION
+from worlds.undone import Mutation, Patch, Undone
 
-SEEDS_MAX = 200
-Patch = pytest.MonkeyPatch
-Mutation = Callable[[Patch], None]
-
-MUTATIONS: list[tuple[Mutation, str]] = []
-
-
-def undone_in(scenario: str) -> Callable[[Mutation], Mutation]:
-    """Note a mutation and the scenario in which it must be found."""
-
-    def note(mutation: Mutation) -> Mutation:
-        MUTATIONS.append((mutation, scenario))
-        return mutation
-
-    return note
+UNDONE = Undone(SIMULATION, "repositories")
+undone_in = UNDONE.in_scenario
 
 
 def recompiled(module: ModuleType, name: str, *lines: tuple[str, str], **more: object) -> Any:
@@ -82,7 +70,7 @@ def without(expected: Mapping[bytes, bytes | None], word: bytes) -> dict[bytes, 
 # ---- the write protocol
 
 
-@undone_in("staging")
+@undone_in("staging", seed=4)
 def branches_are_not_expected(patch: Patch) -> None:
     """A staged row lands even when the branch's record has changed since it was read."""
     write_rows = write.write_rows
@@ -93,7 +81,7 @@ def branches_are_not_expected(patch: Patch) -> None:
     patch.setattr(write, "write_rows", anyway)
 
 
-@undone_in("garbage")
+@undone_in("garbage", seed=52)
 def boundaries_are_not_expected(patch: Patch) -> None:
     """A staged row lands even when a collection has begun since the boundary was read."""
     write_rows = write.write_rows
@@ -104,13 +92,13 @@ def boundaries_are_not_expected(patch: Patch) -> None:
     patch.setattr(write, "write_rows", anyway)
 
 
-@undone_in("sleepers")
+@undone_in("sleepers", seed=1)
 def uploads_do_not_age(patch: Patch) -> None:
     """An upload is staged however old it is."""
     patch.setattr(write, "check_age", lambda ulid, boundary: None)
 
 
-@undone_in("insisters")
+@undone_in("insisters", seed=25)
 def unclear_writes_are_made_again(patch: Patch) -> None:
     """A write whose reply was lost is made again, without a look at its outcome."""
     replace_source(
@@ -121,13 +109,13 @@ def unclear_writes_are_made_again(patch: Patch) -> None:
     )
 
 
-@undone_in("insisters")
+@undone_in("insisters", seed=60)
 def own_entries_are_rivals(patch: Patch) -> None:
     """A conditional put takes its own entry, sealed since its first try, for another caller's."""
     replace_source(patch, write, "_stage_unless", (".address == entry.address", ".address == '?'"))
 
 
-@undone_in("rivals")
+@undone_in("rivals", seed=3)
 def rivals_are_not_expected(patch: Patch) -> None:
     """A conditional put looks, and then writes over any change made meanwhile."""
     replace_source(
@@ -138,7 +126,7 @@ def rivals_are_not_expected(patch: Patch) -> None:
     )
 
 
-@undone_in("deleters")
+@undone_in("deleters", seed=12)
 def entries_are_removed_anyway(patch: Patch) -> None:
     """A staged entry is removed without a tombstone, in any state of the branch's record."""
     replace_rows = write.replace_rows
@@ -189,7 +177,7 @@ def clears_hide_their_own_token(patch: Patch) -> None:
 # ---- reading
 
 
-@undone_in("sweepers")
+@undone_in("sweepers", seed=6)
 def layers_of_two_moments(patch: Patch) -> None:
     """A view reads the branch's record first, and rows in a later snapshot."""
     replace_source(
@@ -236,19 +224,19 @@ def naively_joined(patch: Patch, is_stale: Callable[[bytes | None, bytes | None,
     )
 
 
-@undone_in("deleters")
+@undone_in("deleters", seed=7)
 def added_then_deleted_differs(patch: Patch) -> None:
     """Stale case 1: what was added, compacted and then deleted is removed."""
     naively_joined(patch, lambda before, middle, after: before is None and middle is not None and after is None)
 
 
-@undone_in("deleters")
+@undone_in("deleters", seed=14)
 def changed_then_changed_back_differs(patch: Patch) -> None:
     """Stale case 2: what was changed, compacted and then changed back is changed."""
     naively_joined(patch, lambda before, middle, after: before is not None and middle is not None and after is not None)
 
 
-@undone_in("deleters")
+@undone_in("deleters", seed=43)
 def removed_then_restored_differs(patch: Patch) -> None:
     """Stale case 3: what was removed, compacted and then restored is changed."""
     naively_joined(patch, lambda before, middle, after: before is not None and middle is None and after is not None)
@@ -257,19 +245,19 @@ def removed_then_restored_differs(patch: Patch) -> None:
 # ---- moving heads
 
 
-@undone_in("movers")
+@undone_in("movers", seed=4)
 def publishes_compare_the_head_alone(patch: Patch) -> None:
     """A record whose head is as it was is taken for one that has only gained tokens."""
     patch.setattr(heads, "_only_gained", lambda record, before: record.commit_id == before.commit_id)
 
 
-@undone_in("prefixes")
+@undone_in("prefixes", seed=7)
 def commits_drop_what_they_did_not_see(patch: Patch) -> None:
     """A publish drops every sealed token."""
     replace_source(patch, heads, "_move_record", ("sealed=gained", "sealed=()"))
 
 
-@undone_in("prefixes")
+@undone_in("prefixes", seed=12)
 def compactions_drop_what_they_did_not_see(patch: Patch) -> None:
     """A compaction, and it alone, drops every sealed token."""
     moved = recompiled(heads, "_move_record", ("sealed=gained", "sealed=()"))
@@ -309,7 +297,7 @@ def what_was_not_chosen_is_lost(patch: Patch) -> None:
     )
 
 
-@undone_in("movers")
+@undone_in("movers", seed=4)
 def hard_resets_keep_what_is_compacted(patch: Patch) -> None:
     """The compacted metarange stays when a branch goes to another commit."""
     replace_source(
@@ -320,7 +308,7 @@ def hard_resets_keep_what_is_compacted(patch: Patch) -> None:
     )
 
 
-@undone_in("movers")
+@undone_in("movers", seed=1)
 def resets_keep_what_is_compacted(patch: Patch) -> None:
     """The compacted metarange stays when all that is uncommitted is given up."""
     replace_source(
@@ -331,14 +319,14 @@ def resets_keep_what_is_compacted(patch: Patch) -> None:
     )
 
 
-@undone_in("merges")
+@undone_in("merges", seed=3)
 def merges_do_not_mind_the_dirt(patch: Patch) -> None:
     """A merge, pick, rebase or import drops what is uncommitted."""
     for module in (merge_verb, pick, rebase, importing):
         patch.setattr(module, "check_clean", lambda context, sealed, *, operation: None)
 
 
-@undone_in("insisters")
+@undone_in("insisters", seed=1)
 def unclear_publishes_are_made_again(patch: Patch) -> None:
     """A publish whose reply was lost is taken for one that did not happen."""
     replace_source(
@@ -374,7 +362,7 @@ def merges_by_identity_alone(patch: Patch) -> None:
     patch.setattr(merge_module, "merge_metaranges", merge_metaranges)
 
 
-@undone_in("imports")
+@undone_in("imports", seed=18)
 def imports_do_not_look_at_their_record(patch: Patch) -> None:
     """Two runs of one import do not see each other."""
     replace_source(patch, importing, "_Run._plan", (", expected={key: self._raw}", ""))
@@ -383,13 +371,13 @@ def imports_do_not_look_at_their_record(patch: Patch) -> None:
 # ---- branches, tags and tokens
 
 
-@undone_in("branches")
+@undone_in("branches", seed=40)
 def deletions_do_not_look_at_the_record(patch: Patch) -> None:
     """A branch is deleted even when rows were sealed meanwhile."""
     replace_source(patch, branches, "delete_branch", ("expected={key: raw}", "expected={}"))
 
 
-@undone_in("branches")
+@undone_in("branches", seed=1)
 def deletions_forget_sealed_tokens(patch: Patch) -> None:
     """A branch is deleted, and only its staging token is marked for the cleanup."""
     replace_source(patch, branches, "_traces", ("(branch.staging, *branch.sealed)", "(branch.staging,)"))
@@ -401,19 +389,19 @@ def named_tokens_are_orphans(patch: Patch) -> None:
     patch.setattr(cleanup, "_find_tokens", lambda context, snapshot: set())
 
 
-@undone_in("expiry")
+@undone_in("expiry", seed=4)
 def expired_commits_can_be_tagged(patch: Patch) -> None:
     """A tag is made of a commit whose objects go."""
     replace_source(patch, tags, "create_tag", (", context.keys.expired(commit_id): None}", "}"))
 
 
-@undone_in("expiry")
+@undone_in("expiry", is_long=True)
 def expired_commits_can_be_branched(patch: Patch) -> None:
     """A branch is made, or comes back, at a commit whose objects go."""
     replace_source(patch, branches, "_create", ("context.keys.expired(commit_id): None,", ""))
 
 
-@undone_in("retention")
+@undone_in("retention", is_long=True)
 def expired_commits_can_be_heads(patch: Patch) -> None:
     """A head goes to a commit whose objects go, or takes over its entries."""
     guards = heads._guards
@@ -437,19 +425,19 @@ def no_marks_of_expiry(patch: Patch) -> None:
     patch.setattr(collect._Collection, "_write_marks", lambda self: None)
 
 
-@undone_in("expiry")
+@undone_in("expiry", is_long=True)
 def no_second_look(patch: Patch) -> None:
     """What was referred to between the first snapshot and its marks is not seen."""
     replace_source(patch, collect, "_Collection._judge", ("second = self._mark(snapshot, now_ms)", "second = first"))
 
 
-@undone_in("garbage")
+@undone_in("garbage", seed=10)
 def no_boundary(patch: Patch) -> None:
     """Uploads are collected without their age being passed first."""
     patch.setattr(collect._Collection, "_raise_boundary", lambda self, wanted: wanted)
 
 
-@undone_in("sleepers")
+@undone_in("sleepers", is_long=True)
 def boundaries_go_back(patch: Patch) -> None:
     """A collector that has slept sets the boundary back."""
     replace_source(
@@ -460,7 +448,7 @@ def boundaries_go_back(patch: Patch) -> None:
     )
 
 
-@undone_in("sleepers")
+@undone_in("sleepers", seed=1)
 def publishes_do_not_expect_the_boundary(patch: Patch) -> None:
     """What an operation has written is published even when a collection has begun meanwhile."""
     guards = heads._guards
@@ -488,19 +476,19 @@ def what_is_compacted_is_garbage(patch: Patch) -> None:
 # ---- what was replaced, and who reads it
 
 
-@undone_in("replaced")
+@undone_in("replaced", is_long=True)
 def replaced_states_have_no_grace(patch: Patch) -> None:
     """A collection takes what was replaced, however lately, once its files are old enough."""
     replace_source(patch, collect, "_Collection._mark", ("grace_ms=self._grace_ms", "grace_ms=0"))
 
 
-@undone_in("replaced")
+@undone_in("replaced", seed=7)
 def compactions_note_nothing(patch: Patch) -> None:
     """A move of a branch does not say what compacted state it gives up."""
     patch.setattr(heads, "supersede_compaction", lambda *facts, **more: [])
 
 
-@undone_in("replaced")
+@undone_in("replaced", is_long=True)
 def readers_look_once(patch: Patch) -> None:
     """A reader whose state was collected before its first row does not look again."""
     replace_source(
@@ -511,82 +499,23 @@ def readers_look_once(patch: Patch) -> None:
     )
 
 
-@undone_in("replaced")
+@undone_in("replaced", seed=14)
 def plans_look_once(patch: Patch) -> None:
     """A verb whose state was replaced and collected while it worked does not begin again."""
     for module in (heads, compact):
         patch.setattr(module, "beginning_again", lambda context, sealed: nullcontext())
 
 
-@undone_in("replaced")
+@undone_in("replaced", seed=14)
 def what_was_collected_is_corrupt(patch: Patch) -> None:
     """A file that a collection was to delete is said to be damage."""
     for module in (view, uncommitted):
         patch.setattr(module, "explaining_missing", lambda context, *refs: nullcontext())
 
 
-# ---- the search
-
-
-KNOWN_SEEDS = {
-    "added_then_deleted_differs": 7,
-    "boundaries_are_not_expected": 52,
-    "branches_are_not_expected": 4,
-    "changed_then_changed_back_differs": 14,
-    "commits_drop_what_they_did_not_see": 7,
-    "compactions_drop_what_they_did_not_see": 12,
-    "compactions_note_nothing": 7,
-    "deletions_do_not_look_at_the_record": 40,
-    "deletions_forget_sealed_tokens": 1,
-    "entries_are_removed_anyway": 12,
-    "expired_commits_can_be_tagged": 4,
-    "hard_resets_keep_what_is_compacted": 4,
-    "imports_do_not_look_at_their_record": 18,
-    "layers_of_two_moments": 6,
-    "merges_do_not_mind_the_dirt": 3,
-    "no_boundary": 10,
-    "own_entries_are_rivals": 60,
-    "plans_look_once": 14,
-    "publishes_compare_the_head_alone": 4,
-    "publishes_do_not_expect_the_boundary": 1,
-    "removed_then_restored_differs": 43,
-    "resets_keep_what_is_compacted": 1,
-    "rivals_are_not_expected": 3,
-    "unclear_publishes_are_made_again": 1,
-    "unclear_writes_are_made_again": 25,
-    "uploads_do_not_age": 1,
-    "what_was_collected_is_corrupt": 14,
-}
-"""Where late ones were found last: tried first, to save time alone. A long run searches anew and tells the seeds."""
-
-
-LATE = {
-    "boundaries_go_back",
-    "expired_commits_can_be_branched",
-    "expired_commits_can_be_heads",
-    "no_second_look",
-    "readers_look_once",
-    "replaced_states_have_no_grace",
-}
-"""Undone repairs that take ten seconds and more to be found: run by ``make test-long``."""
-
-
-@pytest.mark.parametrize(
-    ("mutation", "scenario"),
-    [
-        pytest.param(mutation, scenario, marks=[pytest.mark.long] if mutation.__name__ in LATE else [])
-        for mutation, scenario in MUTATIONS
-    ],
-    ids=[mutation.__name__ for mutation, _ in MUTATIONS],
-)
+@pytest.mark.parametrize(("mutation", "scenario", "seed"), UNDONE.cases)
 def test_each_repair_undone_is_found(
-    mutation: Mutation,
-    scenario: str,
-    monkeypatch: pytest.MonkeyPatch,
-    found_at_seed: Callable[[str, str, int], None],
+    mutation: Mutation, scenario: str, seed: int | None, monkeypatch: Patch, found_at_seed: Callable[..., None]
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
-    mutation(monkeypatch)
-    result = SIMULATION.first_failing_seed(scenario, tries=SEEDS_MAX, known=KNOWN_SEEDS.get(mutation.__name__))
-    assert result is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
-    found_at_seed("repairs of repositories undone", mutation.__name__, result[0])
+    UNDONE.find(mutation, scenario, seed, monkeypatch, found_at_seed)

@@ -26,11 +26,12 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["test_kv_mutations", "test_repo_mutations"])
+@pytest.mark.parametrize("name", ["test_fleet_mutations", "test_kv_mutations", "test_repo_mutations"])
 def test_every_mutation_fits_the_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a mutation replaces is there."""
     wrong = []
-    for mutation, _ in load(name).MUTATIONS:
+    for case in load(name).UNDONE.cases:
+        mutation = case.values[0]
         with monkeypatch.context() as patch:
             try:
                 mutation(patch)
