@@ -8,9 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from lakebed.cli import exits
 from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from worlds.listener import Reply, listen
 
 Cli = Callable[..., Any]
 GOLDEN = Path(__file__).parents[1] / "golden" / "lakefs"
@@ -123,36 +122,14 @@ def test_a_wrong_url_is_said(cli: Cli, use: Callable[[str | None, str | None], N
     assert "pass@" not in answer.err
 
 
-class _Page(BaseHTTPRequestHandler):
-    """A web server that is none of ours."""
-
-    def do_POST(self) -> None:
-        """Answer anything."""
-        self.rfile.read(int(self.headers["Content-Length"]))
-        status = int(self.path.split("/")[1])
-        self.send_response(status)
-        self.send_header("Content-Length", "7")
-        self.end_headers()
-        self.wfile.write(b"<html/>")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
 @pytest.mark.parametrize(("status", "code"), [(404, 2), (401, 2), (500, 6), (503, 6), (200, 5)])
 def test_something_else_that_answers_is_said(
     cli: Cli, use: Callable[[str | None, str | None], None], status: int, code: int
 ) -> None:
     """Another service at the URL is not our server, and the error says so."""
     use("key", "secret")
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as other:
-        answering = threading.Thread(target=other.serve_forever)
-        answering.start()
-        try:
-            answer = cli("repo", "list", f"http://127.0.0.1:{other.server_port}/{status}")
-        finally:
-            other.shutdown()
-            answering.join()
+    with listen(lambda request: Reply(status, b"<html/>")) as port:
+        answer = cli("repo", "list", f"http://127.0.0.1:{port}")
     refused(answer, code, "not a lakebed server")
 
 

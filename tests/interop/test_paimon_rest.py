@@ -9,13 +9,11 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import urllib3
 
 import lakebed
 from lakebed import Table
@@ -24,6 +22,7 @@ from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 from lakebed.table.table import branch_of
+from worlds.listener import Request, listen, pass_on
 from worlds.repo.server_process import ServerProcess
 
 from .conftest import PYTHON, ROOT, PeerError, Peers
@@ -164,43 +163,23 @@ class Link:
     """A proxy in front of a server that counts the requests to commit, and loses the replies of the first ones."""
 
     def __init__(self, target: str, *, loses: int = 0) -> None:
-        link, pool = self, urllib3.PoolManager(retries=False, maxsize=32)
         self.left, self.commits = loses, 0
+        self._listening = listen(pass_on(int(target.rpartition(":")[2]), loses=self.loses))
 
-        class Handler(BaseHTTPRequestHandler):
-            def hand_on(self) -> None:
-                length = int(self.headers.get("content-length") or 0)
-                body = self.rfile.read(length) if length else None
-                headers = {"authorization": self.headers["authorization"]}
-                reply = pool.request(self.command, target + self.path, body=body, headers=headers)
-                if self.path.endswith("/commit"):
-                    link.commits += 1
-                    if link.left:
-                        link.left -= 1
-                        self.close_connection = True  # and nothing is answered
-                        return
-                self.send_response(reply.status)
-                self.send_header("content-length", str(len(reply.data)))
-                self.end_headers()
-                self.wfile.write(reply.data)
-
-            do_GET = do_POST = do_DELETE = hand_on  # noqa: N815 - the names are the library's
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Write nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})
+    def loses(self, request: Request) -> bool:
+        """Whether the reply to this request is lost."""
+        is_commit = request.path.endswith("/commit")
+        is_lost = is_commit and self.left > 0
+        self.commits += is_commit
+        self.left -= is_lost
+        return is_lost
 
     def __enter__(self) -> Link:
-        self.thread.start()
+        self.url = f"http://127.0.0.1:{self._listening.__enter__()}"
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+    def __exit__(self, *raised: Any) -> None:
+        self._listening.__exit__(*raised)
 
 
 def test_a_commit_whose_reply_is_lost_is_made_once(served: Peers, lake: Lake) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
 from lakebed.http.asking import Servers, error_of
 from lakebed.runtime import Environment
+from worlds.listener import Reply, Request, listen
 from worlds.waiting import wait_until
 
 REPLY_S = 0.3
@@ -40,41 +40,20 @@ def process() -> Iterator[Process]:
     """A running one."""
     state = Process()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/healthcheck":
-                state.health_count += 1
-            else:
-                state.asked.append(f"{self.command} {self.path}")
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            state.works.wait(30)
-            self.send_response(200 if self.path == "/healthcheck" else state.status)
-            self.send_header("content-length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
+    def answer(request: Request) -> Reply:
+        if request.path == "/healthcheck":
+            state.health_count += 1
+        else:
+            state.asked.append(f"{request.method} {request.path}")
+        state.works.wait(30)
+        return Reply(200 if request.path == "/healthcheck" else state.status, b"{}")
 
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Print nothing."""
-
-        def handle_one_request(self) -> None:
-            try:
-                super().handle_one_request()
-            except OSError:  # the client has gone
-                self.close_connection = True
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        state.url = f"http://127.0.0.1:{server.server_port}"
+    with listen(answer) as port:
+        state.url = f"http://127.0.0.1:{port}"
         try:
             yield state
         finally:
             state.works.set()
-            server.shutdown()
-            thread.join()
 
 
 @contextmanager

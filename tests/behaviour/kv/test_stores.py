@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from lakebed.kv import Database, DatabaseAdmin, DatabaseOptions, ReaderOptions, 
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.options import CheckpointOptions, CollectorOptions
 from lakebed.kv.wal import WalLog
+from worlds.listener import Request, listen, pass_on
 
 BY_HAND = DatabaseOptions(background=False, l0_compaction_count=2)
 READ_BY_HAND = ReaderOptions(background=False, cache_bytes=0)
@@ -197,70 +196,22 @@ def test_two_openers_at_once_are_one_owner(home: Home) -> None:
 # ---- replies that are lost between the client and the server
 
 
-class Lossy(ThreadingHTTPServer):
-    """A proxy that passes requests on, and answers with a cut connection where `loses` says so."""
-
-    daemon_threads = True
-
-    def __init__(self, port: int, loses: Callable[[str, str, int], bool]) -> None:
-        super().__init__(("127.0.0.1", 0), _Proxy)
-        self.port = port
-        self.loses = loses
-        self.lock = threading.Lock()
-        self.count = 0
-        self.lost: list[str] = []
-
-
-class _Proxy(BaseHTTPRequestHandler):
-    """One connection of a client."""
-
-    protocol_version = "HTTP/1.1"
-    server: Lossy
-
-    def _pass(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        upstream = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
-        try:
-            upstream.request(self.command, self.path, body=body or None, headers=dict(self.headers))
-            answer = upstream.getresponse()
-            rows = answer.read()
-        finally:
-            upstream.close()
-        with self.server.lock:
-            self.server.count += 1
-            is_lost = self.server.loses(self.command, self.path, self.server.count)
-            if is_lost:
-                self.server.lost.append(f"{self.command} {self.path}")
-        if is_lost:
-            self.close_connection = True
-            return
-        self.send_response_only(answer.status)
-        for name, value in answer.getheaders():
-            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
-                self.send_header(name, value)
-        size = answer.getheader("Content-Length") if self.command == "HEAD" else len(rows)
-        self.send_header("Content-Length", str(size or 0))
-        self.end_headers()
-        self.wfile.write(rows)
-
-    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass  # noqa: N815
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
 @contextmanager
-def lossy(home: Home, port: int, loses: Callable[[str, str, int], bool]) -> Iterator[tuple[Lossy, Home]]:
-    """The same folder, reached by a bad line."""
+def lossy(home: Home, port: int, loses: Callable[[str, str, int], bool]) -> Iterator[tuple[list[str], Home]]:
+    """The paths of lost replies, and the same folder, reached by a bad line."""
     assert home.options is not None
-    with Lossy(port, loses) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield proxy, Home(home.url, {**home.options, "aws_endpoint": f"http://127.0.0.1:{proxy.server_port}"})
-        finally:
-            proxy.shutdown()
-            thread.join()
+    lock, count, lost = threading.Lock(), 0, list[str]()
+
+    def is_lost(request: Request) -> bool:
+        nonlocal count
+        with lock:
+            count += 1
+            if result := loses(request.method, request.path, count):
+                lost.append(request.path)
+        return result
+
+    with listen(pass_on(port, loses=is_lost)) as near:
+        yield lost, Home(home.url, {**home.options, "aws_endpoint": f"http://127.0.0.1:{near}"})
 
 
 def test_lost_replies_on_the_line(s3_server: Any) -> None:
@@ -270,7 +221,7 @@ def test_lost_replies_on_the_line(s3_server: Any) -> None:
     def loses(method: str, path: str, count: int) -> bool:
         return method == "PUT" and count % 3 == 0 and any(folder in path for folder in ("/wal/", "/manifest/", "/sst/"))
 
-    with lossy(home, s3_server.port, loses) as (proxy, far):
+    with lossy(home, s3_server.port, loses) as (lost, far):
         with far.open("orders") as db:
             for number in range(12):
                 db.put(b"%02d" % number, b"")
@@ -282,7 +233,7 @@ def test_lost_replies_on_the_line(s3_server: Any) -> None:
         with far.open("fork") as db:
             db.put(b"99", b"")
         far.admin("orders").collect(EVERYTHING)
-    assert {folder for path in proxy.lost for folder in ("wal", "manifest") if f"/{folder}/" in path} == {
+    assert {folder for path in lost for folder in ("wal", "manifest") if f"/{folder}/" in path} == {
         "wal",
         "manifest",
     }

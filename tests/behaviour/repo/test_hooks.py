@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, get_args
 
 import pytest
@@ -17,6 +15,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.hooks import HookCall, HookEvent, Webhook, set_webhooks, webhooks
 from lakebed.repo.references.branches import create_branch, load_branch
 from lakebed.repo.verbs.versions import Restore
+from worlds.listener import Reply, Request, listen
 from worlds.repo.memory_repository import MemoryRepository, open_context, put
 from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert
 
@@ -31,46 +30,26 @@ class Receiver:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.silent = threading.Event()
         self.silent.set()
-        receiver = self
+        self.port = 0
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.calls.append((self.path, json.loads(body)))
-                receiver.silent.wait(30)
-                self.send_response(receiver.status)
-                for name, value in receiver.headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(receiver.answer)))
-                self.end_headers()
-                with suppress(ConnectionError):  # who asked may have given up
-                    self.wfile.write(receiver.answer)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Nothing is printed."""
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
+    def reply(self, request: Request) -> Reply:
+        """Keep what it receives."""
+        self.calls.append((request.path, json.loads(request.body)))
+        self.silent.wait(30)
+        return Reply(self.status, self.answer, self.headers)
 
     def url(self, path: str = "/hook") -> str:
         """Where it listens, with secrets in every place that can hold one."""
-        return f"http://user:secret-1@127.0.0.1:{self.server.server_port}{path}?token=secret-2"
-
-    def close(self) -> None:
-        """Stop listening."""
-        self.silent.set()
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+        return f"http://user:secret-1@127.0.0.1:{self.port}{path}?token=secret-2"
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """A server of webhooks."""
     opened = Receiver()
-    yield opened
-    opened.close()
+    with listen(opened.reply) as opened.port:
+        yield opened
+        opened.silent.set()
 
 
 ALLOWED = RepositoryOptions(committer="ada", webhook_hosts=("127.0.0.0/8",))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pickle
 import random
-import socketserver
 import subprocess
 import sys
-import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +35,7 @@ from lakebed.server.serve import start_server
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import ManualClock
+from worlds.listener import Reply, Request, listen
 
 MEGABYTE = 1 << 20
 
@@ -365,17 +363,9 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
     """The child does not send on its parent's connection, on which each would read replies to the other."""
     ports: list[int] = []
 
-    class Counting(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"  # connections are kept
-
-        def do_GET(self) -> None:
-            ports.append(self.client_address[1])
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Print nothing."""
+    def answer(request: Request) -> Reply:
+        ports.append(request.port)
+        return Reply()
 
     script = (
         "import os, sys\n"
@@ -387,15 +377,9 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
         "client.request('GET', '/repositories')\n"
         "os._exit(0)\n"
     )
-    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}"
-            done = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, check=False)
-        finally:
-            server.shutdown()
-            thread.join()
+    with listen(answer) as port:
+        url = f"http://127.0.0.1:{port}"
+        done = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     before, of_child, after = ports
     assert before == after != of_child
@@ -403,31 +387,20 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
 
 def test_a_lost_answer_is_unknown_or_asked_again() -> None:
     """A server that hangs up instead of answering: a read is asked again, a change is not, for it may be made."""
-    asked: list[bytes] = []
-
-    class HangingUp(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            asked.append(self.request.recv(65_536))
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HangingUp) as broken:
-        answering = threading.Thread(target=broken.serve_forever)
-        answering.start()
-        try:
-            client = Client(f"http://127.0.0.1:{broken.server_address[1]}", access_key="a", secret="b")
-            facts = RepositoryFacts("analytics", "", "", "", "main", 0, {}, is_read_only=False)
-            main = Repository(HttpTransport(client, facts)).branch()
-            with pytest.raises(OutcomeUnknown):
-                main.commit("x")
-            assert len(asked) == 1
-            with pytest.raises(OutcomeUnknown):
-                main.put("a", b"1")
-            asked.clear()
-            with pytest.raises(Unavailable):
-                main.head()
-            assert len(asked) == 4
-        finally:
-            broken.shutdown()
-            answering.join()
+    asked: list[str] = []
+    with listen(lambda request: asked.append(request.path)) as port:
+        client = Client(f"http://127.0.0.1:{port}", access_key="a", secret="b")
+        facts = RepositoryFacts("analytics", "", "", "", "main", 0, {}, is_read_only=False)
+        main = Repository(HttpTransport(client, facts)).branch()
+        with pytest.raises(OutcomeUnknown):
+            main.commit("x")
+        assert len(asked) == 1
+        with pytest.raises(OutcomeUnknown):
+            main.put("a", b"1")
+        asked.clear()
+        with pytest.raises(Unavailable):
+            main.head()
+        assert len(asked) == 4
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.records import runs
 from lakebed.repo.records.runs import ActionRun, new_run_id, store_run
 from lakebed.repo.transport.transport import context_of
+from worlds.listener import Reply, Request, listen
 from worlds.waiting import wait_until
 
 
@@ -29,41 +29,26 @@ class Webhook:
         self.status = 200
         self.hang = threading.Event()
         self.hang.set()
-        webhook = self
+        self.port = 0
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                webhook.requests.append((self.path, dict(self.headers), json.loads(body)))
-                webhook.hang.wait(60)
-                self.send_response(webhook.status)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                """Say nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self.server.server_address[1]
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self.thread.start()
+    def reply(self, request: Request) -> Reply:
+        """Remember what it was asked."""
+        self.requests.append((request.path, dict(request.headers), json.loads(request.body)))
+        self.hang.wait(60)
+        return Reply(self.status)
 
     def events(self) -> list[str]:
         """What it was told of, in order."""
         return [body["event_type"] for _, _, body in self.requests]
-
-    def close(self) -> None:
-        """Stop it."""
-        self.hang.set()
-        self.server.shutdown()
-        self.server.server_close()
 
 
 @pytest.fixture
 def webhook() -> Iterator[Webhook]:
     """A server of webhooks."""
     made = Webhook()
-    yield made
-    made.close()
+    with listen(made.reply) as made.port:
+        yield made
+        made.hang.set()
 
 
 @pytest.fixture

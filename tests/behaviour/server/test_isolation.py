@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from lakebed.repo.transport.transport import context_of
 from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from worlds.listener import Reply, Request, listen
 
 SECRET = b"S3CR3T: others may read it"
 
@@ -345,36 +344,25 @@ def test_webhooks_reach_this_machine_only_when_it_is_listed(
     """An administrator of a repository sends nothing to loopback; with --allow-webhook the listed port is reached."""
     items: list[bytes] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            items.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.end_headers()
+    def answer(request: Request) -> Reply:
+        items.append(request.body)
+        return Reply()
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing is printed."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as receiver:
-        thread = threading.Thread(target=receiver.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            hook = {"name": "gate", "url": f"http://127.0.0.1:{receiver.server_port}/x", "events": ["pre-commit"]}
-            listed = f"127.0.0.1:{receiver.server_port}"
-            first = None
-            for allow, status in (((), 412), ((listed,), 201)):
-                running = serve(repository_options=RepositoryOptions(webhook_hosts=tuple(allow)))
-                # The first start prints the key, and the second serves the same records.
-                first = replace(first, endpoint=running.started.endpoint) if first else connect(running)
-                first.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})
-                assert first.ask("POST", ":/verbs/set_webhooks", {"hooks": [hook]}).status == 204
-                first.put("a", str(status).encode())
-                answer = first.ask("POST", ":/branches/main/commits", {"message": "m"})
-                assert answer.status == status, answer.body
-                assert bool(items) is (status == 201)
-                running.stop()
-        finally:
-            receiver.shutdown()
-            thread.join()
+    with listen(answer) as port:
+        hook = {"name": "gate", "url": f"http://127.0.0.1:{port}/x", "events": ["pre-commit"]}
+        listed = f"127.0.0.1:{port}"
+        first = None
+        for allow, status in (((), 412), ((listed,), 201)):
+            running = serve(repository_options=RepositoryOptions(webhook_hosts=tuple(allow)))
+            # The first start prints the key, and the second serves the same records.
+            first = replace(first, endpoint=running.started.endpoint) if first else connect(running)
+            first.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})
+            assert first.ask("POST", ":/verbs/set_webhooks", {"hooks": [hook]}).status == 204
+            first.put("a", str(status).encode())
+            answer_of_commit = first.ask("POST", ":/branches/main/commits", {"message": "m"})
+            assert answer_of_commit.status == status, answer_of_commit.body
+            assert bool(items) is (status == 201)
+            running.stop()
     with pytest.raises(InvalidRequest) as caught:
         serve(repository_options=RepositoryOptions(webhook_hosts=("no host",)))
     assert caught.value.kind == "invalid_webhook_host"

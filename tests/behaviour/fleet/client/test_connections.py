@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -20,6 +19,7 @@ from lakebed.fleet.connect import connect
 from lakebed.fleet.http_ports import HttpNode
 from lakebed.objects.open import open_store
 from worlds.fleet_served import served_fleet
+from worlds.listener import Reply, Request, listen
 from worlds.ports import free_port
 
 
@@ -29,31 +29,14 @@ def slow_server(*, wait_s: float) -> Iterator[tuple[str, list[int]]]:
     over = threading.Event()
     ports: list[int] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"  # connections are kept
+    def answer(request: Request) -> Reply:
+        ports.append(request.port)
+        over.wait(wait_s)
+        return Reply(body=msgspec.msgpack.encode([b"1"]))
 
-        def do_POST(self) -> None:
-            ports.append(self.client_address[1])
-            self.rfile.read(int(self.headers["content-length"]))
-            over.wait(wait_s)
-            body = msgspec.msgpack.encode([b"1"])
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Print nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", ports
-        finally:
-            over.set()
-            server.shutdown()
-            thread.join()
+    with listen(answer) as port:
+        yield f"http://127.0.0.1:{port}", ports
+        over.set()
 
 
 def test_a_read_that_takes_long_on_a_slow_node_ends() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -33,6 +31,7 @@ from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.fleet_control import ToldNode, World
+from worlds.listener import Reply, Request, listen
 from worlds.odd_numbers import numbers_in, numbers_of, odd_bodies
 from worlds.waiting import wait_until
 
@@ -304,32 +303,18 @@ def test_a_control_plane_that_hangs_delays_no_heartbeat(
         both.close()
 
 
-class _Once(BaseHTTPRequestHandler):
-    """Deletes a tenant: the first reply is lost, and then the tenant is gone."""
-
-    asked: ClassVar[list[str]] = []
-
-    def do_DELETE(self) -> None:
-        self.asked.append(self.path)
-        if len(self.asked) == 1:
-            self.close_connection = True
-            return
-        body = b'{"message": "There is no such tenant."}'
-        self.send_response(404)
-        self.send_header(KIND_HEADER, "tenant_not_found")
-        self.send_header(CLASS_HEADER, "NotFound")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
 def test_a_deletion_whose_reply_was_lost_is_a_deletion(tmp_path: Path) -> None:
     """Asked again the tenant is gone; the caller is not told that it never was there."""
-    _Once.asked.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Once) as lossy:
-        thread = threading.Thread(target=lossy.serve_forever)
-        thread.start()
-        control = HttpControl(f"http://127.0.0.1:{lossy.server_port}")
+    asked: list[str] = []
+    headers = {KIND_HEADER: "tenant_not_found", CLASS_HEADER: "NotFound"}
+
+    def answer(request: Request) -> Reply | None:
+        """The first reply is lost, and then the tenant is gone."""
+        asked.append(request.method)
+        return Reply(404, b'{"message": "There is no such tenant."}', headers) if len(asked) > 1 else None
+
+    with listen(answer) as port:
+        control = HttpControl(f"http://127.0.0.1:{port}")
         environment = Environment()
         tenant = Tenant(
             "t", control=control, nodes=lambda _: cast(NodePort, None), log=cast(Log, None),
@@ -338,10 +323,8 @@ def test_a_deletion_whose_reply_was_lost_is_a_deletion(tmp_path: Path) -> None:
         tenant.drop()
         with pytest.raises(NotFound):
             tenant.drop()
-        lossy.shutdown()
-        thread.join()
         control.close()
-    assert len(_Once.asked) == 3
+    assert asked == ["DELETE"] * 3
 
 
 _MANIFEST = {"path": "t.tenant/1/manifest.1", "checksum": "0" * 32, "size_bytes": 1}

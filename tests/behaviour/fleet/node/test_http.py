@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 import pytest
@@ -29,6 +27,7 @@ from lakebed.http.process import RunningServer
 from lakebed.http.serving import Serving
 from lakebed.ids import new_uuid
 from worlds.fleet_node import TENANT, Fleet
+from worlds.listener import Reply, Request, listen
 from worlds.odd_numbers import numbers_in, numbers_of, odd_bodies
 from worlds.waiting import pause
 
@@ -189,26 +188,15 @@ def test_a_scan_that_is_cut_off_is_an_error(running: Running) -> None:
     assert gone.value.kind == "file_gone"
 
 
-class _Slow(BaseHTTPRequestHandler):
-    """A node that takes its time for one key."""
-
-    def do_GET(self) -> None:
-        if "key=c2xvdw" in self.path:
-            pause(0.7)
-        with suppress(OSError):  # the client has left
-            self.send_response(200)
-            self.send_header(LSN_HEADER, "7")
-            self.send_header("content-length", "5")
-            self.end_headers()
-            self.wfile.write(b"value")
-
-
 def test_a_slow_read_ends_while_others_are_answered() -> None:
     """A read that took too long may take longer each time it is asked again, also when others are quick meanwhile."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Slow) as slow:
-        thread = threading.Thread(target=slow.serve_forever)
-        thread.start()
-        node = HttpNode(f"http://127.0.0.1:{slow.server_port}", read_s=0.2)
+
+    def answer(request: Request) -> Reply:
+        pause(0.7 if "key=c2xvdw" in request.path else 0.0)
+        return Reply(200, b"value", {LSN_HEADER: "7"})
+
+    with listen(answer) as port:
+        node = HttpNode(f"http://127.0.0.1:{port}", read_s=0.2)
         problems: list[LakebedError] = []
         value: Found | None = None
         while value is None and len(problems) < 9:
@@ -220,8 +208,6 @@ def test_a_slow_read_ends_while_others_are_answered() -> None:
                     node.get("t", "main", b"quick")
         assert value == Found(b"value", 7)
         assert problems
-        slow.shutdown()
-        thread.join()
         node.close()
 
 
