@@ -8,11 +8,12 @@ Exporting is the caller's: `render()` returns the text for a scrape.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
+
+from lakebed.runtime import new_lock
 
 M = TypeVar("M", "Counter", "Gauge", "Histogram")
 
@@ -26,7 +27,7 @@ NAMING_LABELS: Final = frozenset({"repository", "branch", "table", "database"})
 
 def counting_lock() -> AbstractContextManager[Any]:
     """A real lock for counters of any kind: its holder calls nothing, so a simulation need not see it."""
-    return threading.Lock()
+    return new_lock()
 
 
 class _Numbers:
@@ -39,7 +40,7 @@ class _Numbers:
         self.help_text = help_text
         self.label_names = tuple(label_names)
         self._values: dict[tuple[str, ...], float] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def value(self, *labels: str) -> float:
         """The number with these label values; 0 when there is none."""
@@ -98,7 +99,7 @@ class Histogram:
         self.label_names = tuple(label_names)
         self.bounds = tuple(bounds)
         self._counts: dict[tuple[str, ...], list[float]] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def observe(self, value: float, *labels: str) -> None:
         """Count one value into its bucket."""
@@ -132,7 +133,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._metrics: dict[str, Counter | Gauge | Histogram] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def counter(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Counter:
         """The counter of that name, made on first use."""

@@ -7,14 +7,17 @@ and runtime that every store takes. The simulator's runtime (greenlets, one swit
 
 from __future__ import annotations
 
+import os
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from lakebed.clock import Clock, SystemClock
 from lakebed.exiting import join_before_exit
@@ -75,6 +78,29 @@ class Runtime(Protocol):
         """
 
 
+_LOCKS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+"""All that are there."""
+
+
+def new_lock() -> AbstractContextManager[Any]:
+    """A `threading.Lock`, which is free in a forked child: a thread that holds it runs in the parent only.
+
+    What it guards may be half changed in the child then: a cache or a count may be wrong about its size there, and what
+    cannot live with that has to know the process that made it, as open databases do.
+    """
+    lock = threading.Lock()
+    _LOCKS.add(lock)
+    return lock
+
+
+def _free_locks() -> None:
+    for lock in _LOCKS:
+        lock._at_fork_reinit()  # as the standard library does with its own
+
+
+os.register_at_fork(after_in_child=_free_locks)
+
+
 class _ThreadPool:
     """`Pool` over a `ThreadPoolExecutor`."""
 
@@ -92,8 +118,8 @@ class ThreadRuntime:
     """Real threads."""
 
     def lock(self) -> AbstractContextManager[Any]:
-        """A `threading.Lock`."""
-        return threading.Lock()
+        """As `new_lock`."""
+        return new_lock()
 
     def condition(self, lock: AbstractContextManager[Any] | None = None) -> Condition:
         """A `threading.Condition`."""
@@ -126,6 +152,19 @@ def map_in_pool(runtime: Runtime, function: Callable[[T], R], items: Sequence[T]
         return list(pool.map(function, items))
     finally:
         pool.close()
+
+
+class kept_property(cached_property[T]):  # noqa: N801
+    """A property that is computed when it is first asked for, and kept with its object.
+
+    Threads that ask at the same time may each compute it. `cached_property` of Python 3.11 has one lock for all objects
+    of the class, and holds it meanwhile: a store that hangs would stop those that use another one, and a process that
+    is forked meanwhile would wait forever.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        super().__init__(compute)
+        self.lock = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, kept_property
 from lakebed.table.branch.manifest_reader import ManifestReader
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.branch.tags import Tags
@@ -86,7 +85,7 @@ class TableBranch:
         other = TableBranch.of(self.store, name=self.name, schemas=schemas, branch=branch, environment=self.environment)
         return other if branch is None else replace(other, made_by=self.main)
 
-    @cached_property
+    @kept_property
     def main(self) -> TableBranch:
         """Main of the same table; this context itself when it is main's.
 
@@ -115,7 +114,7 @@ class TableBranch:
         """The options of `schema`, parsed."""
         return TableOptions(self.schema.options)
 
-    @cached_property
+    @kept_property
     def hash_index(self) -> HashIndex:
         """The index files of dynamic buckets."""
         if self.origin is not None:

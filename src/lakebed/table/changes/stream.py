@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final, Literal
 
 import msgspec
@@ -31,6 +30,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.decoding import convert
 from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.runtime import kept_property
 from lakebed.table.branch.consumers import store_consumer
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.inherited import follows
@@ -444,7 +444,7 @@ class TableStream:
         if self._producer in (Producer.NONE, Producer.INPUT):
             check_increments(self._schema)
 
-    @cached_property
+    @kept_property
     def _table(self) -> int:
         """When the table was created, as this stream found it first."""
         created = created_ms(self._branch)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
@@ -26,7 +25,7 @@ from typing_extensions import Unpack
 import lakebed.compute as pc
 from lakebed.arguments import check_keywords, check_limit
 from lakebed.errors import InvalidRequest, UnsupportedFormat
-from lakebed.runtime import map_in_pool
+from lakebed.runtime import kept_property, map_in_pool
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.travel import Time, resolve
 from lakebed.table.codec.manifest import NO_ENTRIES
@@ -121,7 +120,7 @@ class Scan:
         """Arrow schema of the rows."""
         return arrow_schema([require_column(self.table_schema, name) for name in self._columns])
 
-    @cached_property
+    @kept_property
     def plan(self) -> ReadPlan:
         """The plan for `read.read_split`; picklable. Cost: 1 GET a schema not cached.
 
@@ -236,7 +235,7 @@ class Scan:
             known += sum(batch.num_rows for batch in read_split(self._branch.store, split, plan=narrow))
         return known
 
-    @cached_property
+    @kept_property
     def _entries(self) -> pa.Table:
         if self.snapshot is None:
             return NO_ENTRIES
@@ -262,7 +261,7 @@ class Scan:
             return entries
         return entries.filter(pc.greater(entries["level"], 0))
 
-    @cached_property
+    @kept_property
     def _splits(self) -> tuple[Split, ...]:
         options = TableOptions(self.table_schema.options)
         keys = self.table_schema.primary_keys
