@@ -78,27 +78,40 @@ class Runtime(Protocol):
         """
 
 
-_LOCKS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""All that are there."""
+_BEGINNINGS: Final[weakref.WeakKeyDictionary[Any, Callable[[Any], object]]] = weakref.WeakKeyDictionary()
+
+
+def follow_forks(item: T, begin: Callable[[T], object]) -> None:
+    """Let an object, as long as it lives, begin anew in a forked child, which has none of its parent's threads.
+
+    Args:
+        begin: called in the child before anything else runs. What a thread of the parent was at is half done, and
+            what the parent continues to use is left alone. It takes no lock, and sends no request.
+    """
+    _BEGINNINGS[item] = begin
+
+
+def _begin_in_child() -> None:
+    for item, begin in list(_BEGINNINGS.items()):
+        begin(item)
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def new_lock() -> AbstractContextManager[Any]:
     """A `threading.Lock`, which is free in a forked child: a thread that holds it runs in the parent only.
 
     What it guards may be half changed in the child then: a cache or a count may be wrong about its size there, and what
-    cannot live with that has to know the process that made it, as open databases do.
+    cannot live with that has to begin anew, by `follow_forks`.
     """
-    lock = threading.Lock()
-    _LOCKS.add(lock)
-    return lock
+    lock: Any = threading.Lock()
+    follow_forks(lock, _free)
+    return lock  # type: ignore[no-any-return]
 
 
-def _free_locks() -> None:
-    for lock in _LOCKS:
-        lock._at_fork_reinit()  # as the standard library does with its own
-
-
-os.register_at_fork(after_in_child=_free_locks)
+def _free(lock: Any) -> None:
+    lock._at_fork_reinit()  # as the standard library does with its own
 
 
 class _ThreadPool:
@@ -123,7 +136,7 @@ class ThreadRuntime:
 
     def condition(self, lock: AbstractContextManager[Any] | None = None) -> Condition:
         """A `threading.Condition`."""
-        return threading.Condition(cast(Any, lock))
+        return threading.Condition(cast(Any, new_lock() if lock is None else lock))
 
     def pool(self, worker_count_max: int) -> Pool:
         """A pool of at most `worker_count_max` threads."""

@@ -19,6 +19,7 @@ A snapshot is a REPEATABLE READ transaction with a connection of its own, read i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final
@@ -200,19 +201,23 @@ class PostgresSnapshot(KeyValueSnapshot):
         self._connections = connections
         self._connection: Connection | None = connection
         self._lock = environment.runtime.lock()
+        self._process = os.getpid()
 
     def _rows(self, query: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        self._opened()
         with self._lock:  # of this connection: a second caller waits for it anyway
-            if self._connection is None:
-                raise Closed("The snapshot was closed: take a new one.")
+            connection = self._opened()
             try:
-                return self._connection.execute(query, parameters, binary=True).fetchall()
+                return connection.execute(query, parameters, binary=True).fetchall()
             except load_psycopg().Error as error:
                 raise_translated(error, shown=self._connections.shown)
 
-    def _check_open(self) -> None:
+    def _opened(self) -> Connection:
+        if self._process != os.getpid():
+            raise Closed("The snapshot belongs to the process that this one was forked from: take a new one.")
         if self._connection is None:
             raise Closed("The snapshot was closed: take a new one.")
+        return self._connection
 
     def get(self, key: bytes) -> bytes | None:
         """Cost: 1 round trip."""
@@ -222,7 +227,7 @@ class PostgresSnapshot(KeyValueSnapshot):
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Cost: 1 round trip a ten thousand keys."""
         wanted = [check_key(key) for key in keys]
-        self._check_open()
+        self._opened()
         values: dict[bytes, bytes] = {}
         remaining = iter(dict.fromkeys(wanted))
         while some := list(islice(remaining, _STATEMENT_ROW_COUNT_MAX)):
@@ -231,7 +236,7 @@ class PostgresSnapshot(KeyValueSnapshot):
 
     def _pages(self, start: bytes | None, end: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:
         bounds = validate_bounds(start, end)
-        self._check_open()
+        self._opened()
         return iter(()) if bounds is None else self._page_after_page(*bounds)
 
     def _page_after_page(self, start: bytes | None, end: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -261,7 +266,9 @@ class PostgresSnapshot(KeyValueSnapshot):
         return (pair_batch(*zip(*page, strict=True)) for page in self._pages(start, end))
 
     def close(self) -> None:
-        """The connection goes back."""
+        """The connection goes back; in a forked process it stays the parent's."""
+        if self._process != os.getpid():
+            return
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:

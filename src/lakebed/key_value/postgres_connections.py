@@ -4,7 +4,8 @@ Owns: psycopg, which is imported when the first connection is made, so that repo
 without it; the translation of its errors.
 
 Invariants: no message and no repr has the URL or a password; a connection is used by one thread at a time, or, for a
-snapshot, by its own lock's holder; a broken connection never goes back to the pool.
+snapshot, by its own lock's holder; a broken connection never goes back to the pool; a forked process uses and closes
+none of its parent's: each would read replies to the other, and to close one ends the parent's session.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 from uuid import UUID
 
 from lakebed.errors import Closed, InternalError, InvalidRequest, LakebedError, Unavailable
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, follow_forks
 from lakebed.texts import host_in_url
 
 if TYPE_CHECKING:
@@ -120,6 +121,14 @@ class Connections:
         self._count = 0
         self._count_max = count_max
         self._is_closed = False
+        self._of_parents: list[Connection] = []
+        """Connections of the processes that this one was forked from."""
+        follow_forks(self, Connections._leave_parents)
+
+    def _leave_parents(self) -> None:
+        """Have no connection yet: in a forked process."""
+        self._of_parents += self._idle
+        self._idle, self._count = [], 0
 
     def __repr__(self) -> str:
         return f"Connections({self.shown!r})"

@@ -12,7 +12,6 @@ be out of date until a write, the lease or a poll finds the new owner; ``get(key
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -42,6 +41,7 @@ from lakebed.kv.writer import ProgressCall, WriterCore
 from lakebed.kv.writer_threads import WriterThreads
 from lakebed.lsm.model import KEY_BYTES_MAX, VALUE_BYTES_MAX, Kind, check_key, check_value
 from lakebed.lsm.operators import find_operator
+from lakebed.runtime import follow_forks
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class Database(ReadVerbs, Closing):
         self._closing = environment.runtime.lock()
         self._is_finished = False
         self._threads = WriterThreads(self._writer)
-        _OPEN.add(self)
+        follow_forks(self, Database.abandon)
         if options.background:
             self._threads.start()
 
@@ -489,7 +489,10 @@ class Database(ReadVerbs, Closing):
             writer.commit.check_untold()
 
     def abandon(self) -> None:
-        """Be closed, without a lock or a request: in the child of a fork (`_abandon_all`), and nowhere else."""
+        """Be closed, without a lock or a request: a child that wrote under its parent's name would end it.
+
+        Lease, log ids and threads are the parent's, which continues to write.
+        """
         self._writer.abandon()
         self._closing = self._writer.environment.runtime.lock()
         self._is_finished = True
@@ -530,18 +533,3 @@ class Database(ReadVerbs, Closing):
         """Sizes and counts now. Cost: no request. Raises `Closed`."""
         self._writer.check_open()
         return stats_of(self._writer)
-
-
-_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
-"""What a fork of the process closes in the child: lease, log ids and threads are the parent's, which continues to
-write, and a child that wrote under its parent's name would end it."""
-
-
-def _abandon_all() -> None:
-    # No lock is taken and no request sent: a thread that the child does not have may hold that lock.
-    for database in list(_OPEN):
-        database.abandon()
-    _OPEN.clear()
-
-
-os.register_at_fork(after_in_child=_abandon_all)

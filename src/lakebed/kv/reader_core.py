@@ -33,6 +33,7 @@ from lakebed.lsm.file_writer import FileOptions
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.operators import find_operator
 from lakebed.lsm.view import View
+from lakebed.runtime import follow_forks
 
 T = TypeVar("T")
 
@@ -61,12 +62,18 @@ class ReaderCore(ViewSource):
         self._clock = location.environment.clock
         runtime = location.environment.runtime
         self._cache = block_cache() if options.cache_bytes is None else BlockCache(options.cache_bytes, runtime=runtime)
-        self._tail = LogTail(location, table_bytes_max=options.max_memtable_bytes)
+        self._table_bytes_max = options.max_memtable_bytes
         self._polling = runtime.lock()
+        self._begin_tail()
         self._files: tuple[tuple[ExternalDatabase, ...], FileStore] | None = None
         self._reads = ReadVerbs(self)
         self.shown: ShownVersion | None = None
         """None: nothing was read yet, or it is closed."""
+        follow_forks(self, ReaderCore._begin_tail)
+
+    def _begin_tail(self) -> None:
+        """Read the log anew at the next look: in a forked process, where a look of the parent's is half done."""
+        self._tail = LogTail(self._location, table_bytes_max=self._table_bytes_max)
 
     @property
     def url(self) -> str:

@@ -203,7 +203,9 @@ class BlockCache:
         self._size_bytes -= entry.size_bytes
         self.has_space = self._size_bytes < self._full_bytes
         file, number = key
-        numbers = self._numbers[file]
+        numbers = self._numbers.get(file)
+        if numbers is None:  # a fork, or an interrupt, came between an entry and its number
+            return
         numbers.discard(number)
         if not numbers:
             del self._numbers[file]

@@ -31,7 +31,7 @@ from lakebed.objects.path import check_folder, check_path, join_path
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
 from lakebed.objects.reserve import give_up_reserve
 from lakebed.objects.streaming import byte_view, stream_ranges, take_first
-from lakebed.runtime import Condition, Environment
+from lakebed.runtime import Condition, Environment, follow_forks
 
 R = TypeVar("R")
 
@@ -57,6 +57,11 @@ class _Gate:
         self._condition = condition
         self._request_count_max = request_count_max
         self._bytes_max = bytes_max
+        self._begin()
+        follow_forks(self, _Gate._begin)
+
+    def _begin(self) -> None:
+        """Have nothing in flight: in a forked process, what was is the parent's."""
         self._request_count = 0
         self._bytes = 0
 
@@ -119,10 +124,9 @@ class AccountedStore(ObjectStore):
         reopen: Callable[[], ObjectStore] | None = None,
         elsewhere: Callable[[str], ObjectStore] | None = None,
     ) -> None:
-        runtime = environment.runtime
         gate = (
             _Gate(
-                runtime.condition(),
+                environment.runtime.condition(),
                 request_count_max=limits.request_concurrency_max,
                 bytes_max=limits.inflight_bytes_max,
             )

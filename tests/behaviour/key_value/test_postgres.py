@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import sys
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from lakebed.errors import (
+    Closed,
     Conflict,
     InvalidRequest,
     LakebedError,
@@ -30,6 +32,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.key_value.postgres import PostgresKeyValue
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
+from worlds.forks import answer_in_fork
 
 COMMIT = b"COMMIT\x00"
 
@@ -215,6 +218,37 @@ def test_connections_that_died_while_idle_are_replaced(opened: Callable[..., Key
             assert snapshot.get(b"k") == b"0"
         wire.cut_all()
         call()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_connections_of_its_own(opened: Callable[..., KeyValue]) -> None:
+    """The child does not send on its parent's connections, on which each would read replies to the other."""
+    key_value = opened()
+    key_value.set(b"k", b"1")
+
+    def use() -> set[int]:
+        key_value.set(b"k", b"2")
+        sessions = _sessions(key_value)
+        with pytest.raises(Closed, match="forked"):
+            snapshot.get(b"k")
+        snapshot.close()
+        key_value.close()
+        return sessions
+
+    before = _sessions(key_value)
+    with key_value.snapshot() as snapshot:
+        numbers = re.findall(r"\d+", answer_in_fork(use))
+        assert snapshot.get(b"k") == b"1"
+    assert numbers
+    assert before.isdisjoint(map(int, numbers))
+    assert _sessions(key_value) == before
+    assert key_value.get(b"k") == b"2"
+
+
+def _sessions(key_value: Any) -> set[int]:
+    """The processes of the server at the ends of the connections that reads, and that snapshots, get."""
+    pools = key_value._connections, key_value._for_snapshots
+    return {pool.ask(lambda it: it.execute("SELECT pg_backend_pid()").fetchone()[0]) for pool in pools}
 
 
 def test_a_snapshot_whose_connection_is_gone_says_so(opened: Callable[..., KeyValue], url: str, wire: Wire) -> None:

@@ -14,6 +14,7 @@ from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.http import memory, replies
 from lakebed.http.application import RouteTable
 from lakebed.key_value.port import KeyValue
+from lakebed.key_value.postgres_connections import Connections
 from lakebed.objects import create_once
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories, drop, fs
@@ -437,5 +438,10 @@ GUARANTEES = [
         "A tag called as a word of a path is the one that a request names.",
         returns(RouteTable._find_as_written, None),
         "unit/http/test_route_table.py::test_a_slash_in_a_name_is_told_from_one_between_names",
+    ),
+    Guarantee(
+        "A forked process reads no replies of PostgreSQL to its parent, and ends no connection of it.",
+        returns(Connections._leave_parents, None),
+        "behaviour/key_value/test_postgres.py::test_a_forked_process_has_connections_of_its_own",
     ),
 ]

@@ -45,7 +45,7 @@ from lakebed.fleet.log.port import (
 from lakebed.fleet.log.record import LogRecord, decode_log_record
 from lakebed.http.asking import REPLY_S, Servers, check_endpoint, error_of, make_error, read_reply
 from lakebed.kv.group_commit import copy_error
-from lakebed.runtime import Condition, Environment
+from lakebed.runtime import Condition, Environment, follow_forks
 
 RETRY_S: Final = 20.0
 """Longer than the lease of an owner that crashed on another machine."""
@@ -269,6 +269,11 @@ class AppendBatches:
         self._send = send
         self._runtime = environment.runtime
         self._lock = self._runtime.lock()
+        self._begin()
+        follow_forks(self, AppendBatches._begin)
+
+    def _begin(self) -> None:
+        """Have no append yet: in a forked process, those of the parent are its own."""
         self._waiting: deque[Waiting] = deque()
         self._sending = 0
 

@@ -20,6 +20,7 @@ from lakebed.decoding import decode_json
 from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.event_loop import EventLoopThread
 from lakebed.fleet.log.jetstream_publish import NotSent, Publisher, Sending
+from lakebed.runtime import follow_forks
 
 VERSION_MIN: Final = (2, 12)
 REPLICAS_DEFAULT: Final = 3
@@ -98,6 +99,7 @@ class JetStream:
         self._lose: Callable[[], None] = _nothing
         """Called in the event loop when the connection is lost."""
         self._is_closed = False
+        self._why_closed = "was closed: open it again"
         try:
             self._client: Any = self._loop.run(self._connect_any())
             self._context: Any = self._client.jetstream(timeout=REQUEST_S)
@@ -106,6 +108,7 @@ class JetStream:
         except BaseException:
             self._loop.close()
             raise
+        follow_forks(self, JetStream._begin_in_fork)
 
     async def _connect_any(self) -> Any:
         """A connection to any server, after every one that answers was found to be new enough."""
@@ -297,7 +300,7 @@ class JetStream:
         sent = {**headers, "Nats-Expected-Last-Subject-Sequence": str(expected)}
         if id is not None:
             sent["Nats-Msg-Id"] = id
-        self._check_open()
+        self.check_open()
         try:
             reply = self._publisher.publish(Sending(subject, body, sent), timeout_s=timeout_s)
             ack = None if reply.status else decode_json(reply.body, _Ack)
@@ -323,7 +326,7 @@ class JetStream:
 
     def last_of_many(self, asked: Iterable[tuple[int, str]]) -> list[Message | LakebedError | None]:
         """As `last`, of many subjects at the same time."""
-        self._check_open()
+        self.check_open()
         calls = [self._message(number, subject=subject) for number, subject in asked]
         results = self._loop.run_all(calls)
         return [
@@ -397,14 +400,19 @@ class JetStream:
         finally:
             self._loop.close()
 
-    def _check_open(self) -> None:
+    def _begin_in_fork(self) -> None:
+        """Be closed: the loop and its connection are the parent's."""
+        self._is_closed, self._why_closed = True, "belongs to the process that this one was forked from: connect here"
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, and in a forked process."""
         if self._is_closed:
-            raise Closed("The log was closed: open it again.")
+            raise Closed(f"The log {self._why_closed}.")
 
     def _run(self, call: Coroutine[Any, Any, R], *, changes: bool = False) -> R:
         if self._is_closed:
             call.close()
-        self._check_open()
+        self.check_open()
         try:
             return self._loop.run(call)
         except LakebedError:

@@ -401,6 +401,7 @@ class JetStreamLog(Log):
         )
 
     def _check_open(self) -> None:
+        self.jetstream.check_open()
         if self._is_closed:
             raise Closed("The log was closed: open it again.")
 

@@ -29,6 +29,7 @@ from lakebed.runtime import Environment
 from worlds.fleet_in_process import FleetInProcess
 from worlds.fleet_log import TIMELINE, all_values, append, values_of, write_id
 from worlds.fleet_log_process import CheckedAppends
+from worlds.forks import answer_in_fork
 from worlds.jetstream import opened, own
 from worlds.nats_cluster import DROPPED_SOCKETS, NatsCluster
 from worlds.waiting import HANG_S, pause, wait_until
@@ -530,3 +531,17 @@ def _succeeds(call: Callable[[], object]) -> bool:
     except LakebedError:
         return False
     return True
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_in_a_forked_process_a_log_is_closed(nats_cluster: NatsCluster) -> None:
+    """The connection, and the thread that reads it, are the parent's, which goes on."""
+    with closing(opened(own(nats_cluster))) as log:
+        log.create(TIMELINE)
+        append(log, b"1")
+        with log._lock:  # as another thread of the parent may, at the moment of the fork
+            for act in (lambda: log.bounds(TIMELINE), lambda: log.read(TIMELINE, 0), lambda: append(log, b"2")):
+                assert answer_in_fork(act).startswith("Closed: The log belongs to the process")
+            assert answer_in_fork(log.close) == "None"
+        append(log, b"3")
+        assert len(all_values(log)) == 2

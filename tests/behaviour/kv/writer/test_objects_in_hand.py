@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,9 @@ from typing import Any
 import pytest
 
 from lakebed import kv
-from lakebed.errors import Closed, InvalidRequest, LakebedError
+from lakebed.errors import InvalidRequest
+from lakebed.lsm.cache import block_cache
+from worlds.forks import answer_in_fork
 
 
 @pytest.fixture
@@ -59,30 +60,11 @@ def test_options_of_another_type_are_refused(tmp_path: Path, database: kv.Databa
         assert raised.value.kind == "wrong_type"
 
 
-def _in_fork(act: Any) -> str:
-    """What an action ends with in a child process: the name of its error, or ``done``."""
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            act()
-            answer = "done"
-        except LakebedError as error:
-            answer = f"{type(error).__name__}: {error}"
-        os.write(writes, answer.encode())
-        os._exit(0)
-    os.close(writes)
-    with os.fdopen(reads, "rb") as pipe:
-        answer = pipe.read().decode()
-    os.waitpid(child, 0)
-    return answer
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_cannot_write_in_its_parents_name(database: kv.Database) -> None:
     """In the child the database is closed, with any locks held; the parent goes on, and keeps its lease."""
     with database._writer.lock:  # as another thread of the parent may, at the moment of the fork
-        put = _in_fork(lambda: database.put(b"k", b"child"))
+        put = answer_in_fork(lambda: database.put(b"k", b"child"))
     assert put.startswith("Closed: ")
     assert "forked" in put
     for act in (
@@ -93,8 +75,8 @@ def test_a_fork_cannot_write_in_its_parents_name(database: kv.Database) -> None:
         lambda: database.set_if(b"k", b"child", expected=b"v"),
         lambda: database.create_checkpoint(),
     ):
-        assert _in_fork(act).startswith("Closed: ")
-    assert _in_fork(database.close) == "done"
+        assert answer_in_fork(act).startswith("Closed: ")
+    assert answer_in_fork(database.close) == "None"
     database.put(b"k", b"parent")
     assert database.get(b"k", linearizable=True) == b"parent"
 
@@ -103,12 +85,34 @@ def test_a_fork_cannot_write_in_its_parents_name(database: kv.Database) -> None:
 def test_a_fork_can_read_through_a_reader_of_its_own(database: kv.Database) -> None:
     """What the sentence advises works."""
 
-    def read() -> None:
+    def read() -> bytes | None:
         with kv.open_reader(database.url, options=kv.ReaderOptions(background=False)) as reader:
-            if reader.get(b"k") != b"v":
-                raise Closed("another value")
+            return reader.get(b"k")
 
-    assert _in_fork(read) == "done"
+    database.flush(memtable=True)
+    cache = block_cache()
+    with cache._lock:  # as another thread of the parent may, at the moment of the fork
+        assert answer_in_fork(read) == "b'v'"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_moves_and_closes_its_copy_of_a_reader(database: kv.Database) -> None:
+    """Whatever the parent's thread that polls was doing at that moment; the parent's reader goes on."""
+
+    def move() -> list[tuple[bytes, bytes]]:
+        reader.poll_once()
+        rows = list(reader.scan())
+        reader.close()
+        return rows
+
+    with kv.open_reader(database.url, options=kv.ReaderOptions(background=False)) as reader:
+        database.put(b"l", b"w")
+        database.flush(memtable=True)
+        with reader._woken, reader._core._polling:
+            assert answer_in_fork(move) == "[(b'k', b'v'), (b'l', b'w')]"
+        assert reader.get(b"l") is None
+        assert reader.poll_once()
+        assert reader.get(b"l") == b"w"
 
 
 def _batch() -> kv.WriteBatch:

@@ -12,6 +12,7 @@ from lakebed.errors import Conflict, Unavailable
 from lakebed.fleet.log.bodies import AppendItem
 from lakebed.fleet.log.client import AppendBatches, Waiting
 from lakebed.runtime import Environment
+from worlds.forks import answer_in_fork
 from worlds.waiting import HANG_S, wait_until
 
 
@@ -89,3 +90,36 @@ def test_a_request_that_fails_is_the_error_of_those_without_a_result() -> None:
     with pytest.raises(Unavailable):
         batches.append(item(1))
     assert batches.append(item(2)) == 7
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_sends_its_own_appends() -> None:
+    """It does not wait for requests of its parent, and sends none of what waits there."""
+    sent: list[int] = []
+    may_go = threading.Event()
+    is_full = threading.Semaphore(0)
+
+    def send(waiting: Sequence[Waiting]) -> None:
+        sent.extend(element.item.expected or 0 for element in waiting)
+        is_full.release()
+        if waiting[0].item.expected != 99:
+            may_go.wait(HANG_S)
+        for element in waiting:
+            element.lsn = element.item.expected
+
+    def append() -> list[int]:
+        sent.clear()
+        return [batches.append(item(99)), *sent]
+
+    batches = AppendBatches(send, environment=Environment())
+    with ThreadPoolExecutor(3) as pool:
+        first = [pool.submit(batches.append, item(number)) for number in (1, 2)]
+        for _ in first:
+            is_full.acquire()
+        waiting = pool.submit(batches.append, item(3))
+        try:
+            wait_until(lambda: batches.waiting_count == 1)
+            assert answer_in_fork(append) == "[99, 99]"
+        finally:
+            may_go.set()
+        assert [element.result(HANG_S) for element in (*first, waiting)] == [1, 2, 3]
