@@ -204,15 +204,14 @@ class PostgresSnapshot(KeyValueSnapshot):
         self._process = os.getpid()
 
     def _rows(self, query: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
-        self._opened()
         with self._lock:  # of this connection: a second caller waits for it anyway
-            connection = self._opened()
+            connection = self._require_connection()
             try:
                 return connection.execute(query, parameters, binary=True).fetchall()
             except load_psycopg().Error as error:
                 raise_translated(error, shown=self._connections.shown)
 
-    def _opened(self) -> Connection:
+    def _require_connection(self) -> Connection:
         if self._process != os.getpid():
             raise Closed("The snapshot belongs to the process that this one was forked from: take a new one.")
         if self._connection is None:
@@ -227,7 +226,7 @@ class PostgresSnapshot(KeyValueSnapshot):
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Cost: 1 round trip a ten thousand keys."""
         wanted = [check_key(key) for key in keys]
-        self._opened()
+        self._require_connection()
         values: dict[bytes, bytes] = {}
         remaining = iter(dict.fromkeys(wanted))
         while some := list(islice(remaining, _STATEMENT_ROW_COUNT_MAX)):
@@ -236,7 +235,7 @@ class PostgresSnapshot(KeyValueSnapshot):
 
     def _pages(self, start: bytes | None, end: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:
         bounds = validate_bounds(start, end)
-        self._opened()
+        self._require_connection()
         return iter(()) if bounds is None else self._page_after_page(*bounds)
 
     def _page_after_page(self, start: bytes | None, end: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:
