@@ -129,6 +129,7 @@ def test_what_is_not_done_is_refused(document: Any) -> None:
         b'a: !!int ""',
         b"a: !!bool x",
         b"a: !!timestamp x",
+        pytest.param(b"a: " + b"1:" * 200 + b"1.5", id="a number of 200 parts"),
     ],
 )
 def test_what_is_not_a_file_of_actions_is_refused(raw: bytes) -> None:

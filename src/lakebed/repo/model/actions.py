@@ -27,7 +27,7 @@ ACTION_BYTES_MAX: Final = 64 << 10
 TIMEOUT_MS_MAX: Final = 60_000
 _HOOKS_MAX: Final = 32
 _TEXT_MAX: Final = 8_192
-_UNREADABLE: Final = (yaml.YAMLError, ValueError, RecursionError, AttributeError, IndexError, KeyError)
+_UNREADABLE: Final = (yaml.YAMLError, ValueError, OverflowError, RecursionError, AttributeError, IndexError, KeyError)
 """What the loader raises; the last three where a tag stands before what it cannot mean, such as ``!!bool x``."""
 
 ActionEvent = Literal[
