@@ -4,8 +4,9 @@ Format (version 1, JSON, DO NOT CHANGE)::
 
     {"format": 1, "url": "http://127.0.0.1:8200", "log": "http://127.0.0.1:8300", "ledger": "kv", "written_ms": ...}
 
-Invariants: it has no secret. It is a hint: the control plane that started last wrote it, and may be gone. A client that
-gets no answer there says how to start one.
+Invariants: it has no secret. It is a hint: the control plane that started last wrote it, and may be gone, or serve the
+storage that this one was copied from. A client that gets no answer there, or finds another storage served, says how to
+start one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.fleet.layout import FLEET_FOLDER
+from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 
 ADDRESS_PATH: Final = f"{FLEET_FOLDER}/control.json"
@@ -107,6 +109,28 @@ def control_url(store: ObjectStore, url: str | None = None) -> str:
             url=store.root_url,
         )
     return address.url
+
+
+def folder_number(url: str) -> int:
+    """The number that the file system gives the folder of a storage: of a copy it is another one. 0: no folder."""
+    location = parse_url(url)
+    if location.scheme != "file":
+        return 0
+    try:
+        return os.stat(location.prefix).st_ino
+    except OSError:
+        return 0
+
+
+def is_served(store: ObjectStore, *, url: str, folder: int) -> bool:
+    """Whether a control plane that serves a storage, by its own URL and `folder_number`, serves this one.
+
+    A folder may have other paths elsewhere, as in a container, and keeps its number there.
+    """
+    if parse_url(url) == parse_url(store.root_url):
+        return True
+    number = folder_number(store.root_url)
+    return bool(number) and (number == folder or (not folder and parse_url(url).scheme == "file"))
 
 
 def check_ledger_url(url: str | None) -> str | None:

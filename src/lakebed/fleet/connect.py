@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from lakebed.errors import InvalidRequest, Unavailable
-from lakebed.fleet.address import CONTROL_VARIABLE, LOG_VARIABLE, control_url, display_url, read_address
+from lakebed.fleet.address import CONTROL_VARIABLE, LOG_VARIABLE, control_url, display_url, is_served, read_address
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.http_ports import HttpControl, HttpNode
 from lakebed.fleet.log.open import open_log
@@ -128,7 +128,8 @@ def connect(
     Raises:
         NotFound: ``fleet_not_found``: the storage never had a fleet.
         InvalidRequest: ``unauthorized``: the fleet has another token than ``LAKEBED_FLEET_TOKEN``.
-        Unavailable: ``fleet_not_running``: no process listens there. ``fleet_hangs``: one does, and does not answer.
+        Unavailable: ``fleet_not_running``: no process listens there, or the one that does serves another storage, and
+            it was found by what is written down. ``fleet_hangs``: one does, and does not answer.
 
     Cost: 1 GET, and 1 request to the control plane.
     """
@@ -155,6 +156,14 @@ def connect(
             kind="unauthorized",
             url=url,
         ) from problem
+    if not is_named and not is_served(storage, url=address.storage, folder=address.folder):
+        raise Unavailable(
+            f"The fleet of {storage.root_url} does not run: the control plane at {url}, which is written down there, "
+            f"serves {address.storage}. Of a copy, start a fleet of its own with lakebed fleet up "
+            f"{display_url(storage)}; if both are the same storage, name its control plane in {CONTROL_VARIABLE}.",
+            kind="fleet_not_running",
+            url=url,
+        )
     log = open_log(
         os.environ.get(LOG_VARIABLE) or address.log,
         token=token,

@@ -396,6 +396,8 @@ class FleetAddress(Message, frozen=True):
     """URL of the log, as `lakebed.fleet.log.open.open_log` takes it, without credentials."""
     ledger: str
     """``kv``: the database in the storage; ``postgresql``."""
+    folder: int = 0
+    """Of a storage in a folder, the number that its file system gives the folder; 0: not known."""
 
 
 class OperatorPort(Protocol):

@@ -10,7 +10,7 @@ import uuid
 import msgspec
 
 from lakebed.errors import Conflict, NotFound
-from lakebed.fleet import client, ledger, machine, manifest, together
+from lakebed.fleet import address, client, ledger, machine, manifest, together
 from lakebed.fleet import timeline as client_timeline
 from lakebed.fleet.control.claim import claim_storage
 from lakebed.fleet.control.collector import Collector
@@ -516,5 +516,10 @@ GUARANTEES = [
             Reconciler._detachments, Location, lambda original, tenant, last, mode: original(tenant, last + 1, mode)
         ),
         "behaviour/fleet/control/test_failover.py::test_a_node_that_was_told_to_forget_a_tenant_takes_it_again",
+    ),
+    Guarantee(
+        "Commands on a copy of a lake change nothing in the fleet of the original.",
+        returns(address.is_served, True),
+        "behaviour/fleet/client/test_connections.py::test_a_copy_of_a_lake_does_not_reach_the_fleet_of_the_original",
     ),
 ]

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+import msgspec
+
+from lakebed.fleet.address import folder_number
 from lakebed.fleet.control.claim import claim_storage
 from lakebed.fleet.control.context import ManagedLog
 from lakebed.fleet.control.options import DEFAULT, ControlOptions
@@ -128,15 +131,12 @@ class _Work:
     def run(self, key_value: KeyValue, tenure: Tenure[KeyValue]) -> None:
         """Serve and tick until the ledger is lost, or the process is to end."""
         settings = self._settings
-        address = settings.address or FleetAddress(
-            str(parse_url(settings.storage_url)), "", "kv" if settings.ledger is None else "postgresql"
-        )
         control = ControlPlane(
             Ledger(key_value),
             storage=self._storage,
             log=self._log,
             nodes=settings.nodes,
-            options=replace(settings.options, address=address),
+            options=replace(settings.options, address=_address(settings)),
             environment=self._environment,
             on_defect=tenure.report_defect,
         )
@@ -162,6 +162,14 @@ class _Work:
             control.close()
 
 
+def _address(settings: ControlSettings) -> FleetAddress:
+    """Where storage and log are, with what tells the storage from a copy."""
+    address = settings.address or FleetAddress(
+        str(parse_url(settings.storage_url)), "", "kv" if settings.ledger is None else "postgresql"
+    )
+    return msgspec.structs.replace(address, folder=folder_number(address.storage))
+
+
 def _open(
     settings: ControlSettings, owned: Callable[[], None] | None, endpoint: str, environment: Environment
 ) -> ControlSite:
@@ -170,7 +178,7 @@ def _open(
     Raises as `open_key_value`, but not for a ledger that another process owns.
     """
     serving = open_serving(NAME, settings, endpoint, environment=environment)
-    site = ControlSite(serving, token=settings.token, known=settings.address)
+    site = ControlSite(serving, token=settings.token, known=_address(settings) if settings.address else None)
     work = _Work(site, settings, endpoint=endpoint, owned=owned)
     try:
         tenure = Tenure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -85,6 +86,22 @@ def test_a_closed_fleet_leaves_no_connection(tmp_path: Path) -> None:
         assert len(node._asker.servers._pool._pool.pool.pools) == 1
         fleet.close()
         assert len(node._asker.servers._pool._pool.pool.pools) == 0
+
+
+def test_a_copy_of_a_lake_does_not_reach_the_fleet_of_the_original(tmp_path: Path) -> None:
+    """What is written down in a copy names a control plane that would change the original; another path is no copy."""
+    with served_fleet(tmp_path / "lake", tmp_path / "local", nodes=1) as control:
+        with lakebed.open(str(tmp_path / "lake")).fleet() as fleet:
+            fleet.create_tenant("orders").main.put(b"k", b"original")
+        shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+        with pytest.raises(Unavailable, match=r"is written down there, serves file://.*/lake\. Of a copy") as caught:
+            lakebed.open(str(tmp_path / "copy")).fleet()
+        assert caught.value.kind == "fleet_not_running"
+        (tmp_path / "link").symlink_to("lake")
+        with lakebed.open(str(tmp_path / "link")).fleet() as fleet:
+            assert fleet.tenant("orders").main.get(b"k") == b"original"
+        with connect(lakebed.open(str(tmp_path / "copy")).store, control=control) as fleet:  # named, so it is meant
+            assert fleet.tenant("orders").main.get(b"k") == b"original"
 
 
 @pytest.mark.parametrize("hangs_at", [0, 1])
