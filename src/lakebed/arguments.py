@@ -201,7 +201,7 @@ def check_limit(limit: int | None) -> int | None:
     """A limit of rows, no larger than a count can be; None: all. Raises `InvalidRequest`: it is no count."""
     if limit is None:
         return None
-    if not _is_whole(limit) or limit < 0:
+    if (type(limit) is not int and not _is_whole(limit)) or limit < 0:
         raise InvalidRequest(
             f"limit={format_value(limit)} is invalid: use a number of rows, 0 or more.", kind="invalid_limit"
         )

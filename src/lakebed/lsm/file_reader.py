@@ -41,7 +41,7 @@ from lakebed.lsm.format import (
 from lakebed.lsm.key_batch import KeyBatch
 from lakebed.lsm.model import ROWS_DECIDE, FileMeta, Row, RowsDecide
 from lakebed.lsm.page import BadPageError, add_pairs, find_among_all, find_rows, find_value, find_values, rows_of_page
-from lakebed.lsm.short_scan import Newest, Source, put_rows
+from lakebed.lsm.short_scan import NO_ROWS, Newest, put_rows
 from lakebed.objects.port import ObjectStore
 
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
@@ -82,6 +82,12 @@ _MADVISE: Final = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "
 
 _PYTHON_BYTES_OF_PAGE: Final = 64
 """What a cached page costs in addition to its bytes."""
+
+_Place = tuple[Tail, Pages, Sequence[bytes], int, int]
+"""An open file, its pages, the keys from which they begin, and a range [first, behind) of them."""
+
+Rest = tuple[int, list[bytes], list[Any], bool]
+"""Number of a page, keys of the pages before it, of each what `Newest` has, and whether rows decide."""
 
 
 class FileReader:
@@ -720,15 +726,10 @@ class FileReader:
                 _unload(mapped, tail.offsets[lowest], tail.offsets[highest] + tail.lengths[highest])
             keep = fill_cache
 
-    def rows_from(self, start: bytes, *, sequence: int | None = None) -> Source | None:
-        """The rows with keys from `start` on, for reading a few.
+    def find_pages(self, low: bytes, row_count: int) -> tuple[bytes | None, _Place | None]:
+        """As `Source.find`: about `row_count` rows lie in front of the key from which a page begins.
 
-        Args:
-            sequence: only rows up to it; None: all.
-
-        Returns:
-            None where single pages cannot be read without a request.
-        Raises: as `tail`, also while they are taken. Cost: about 2 us a page, and 0.1 us a row. Pages are not cached.
+        `NO_ROWS` where single pages cannot be read without a request. Raises as `tail`.
         """
         entry = self._entries.get(self.tail_key)
         if entry is None:
@@ -736,13 +737,63 @@ class FileReader:
         else:
             entry.used = True
             tail = entry.value
-        if tail.mapped is None or tail.pages is None:
-            return None
+        pages = tail.pages
+        if tail.mapped is None or pages is None:
+            return NO_ROWS, None
+        separators = pages.keys or pages.load_keys(tail)
+        first = max(bisect_right(separators, low) - 1, 0)
+        pages_wanted = row_count * len(separators) / self.meta.row_count
+        if separators[first] < low:
+            pages_wanted += 1  # at most so many rows are below
+        elif separators[first] == low:  # its rows may begin in the block before
+            first = pages.find_within(tail, max(_first_block(tail, low), 0), low)
+        behind = first + ceil(pages_wanted)
+        if behind < len(separators) and separators[behind] <= low:  # rows of one key go on in several blocks
+            behind = bisect_right(separators, low, behind)
+        if behind < len(separators):
+            return separators[behind], (tail, pages, separators, first, behind)
+        return None, (tail, pages, separators, first, len(separators))
+
+    def take_pages(
+        self,
+        place: _Place,
+        low: bytes,
+        bound: bytes | None,
+        newest: Newest,
+        *,
+        rest: Rest | None = None,
+        sequence: int | None = None,
+    ) -> tuple[bool, Rest | None]:
+        """As `Source.take`, with what is left of the last page. Cost: about 2 us a page, and 0.1 us a row.
+
+        Args:
+            rest: what the call whose bound is `low` left; None: nothing.
+            sequence: only rows up to it; None: all.
+        """
+        tail, pages, separators, first, behind = place
+        if bound is not None:
+            behind = bisect_left(separators, bound, first, behind)
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         if sequence is not None and self.meta.max_sequence <= sequence:
             sequence = None
-        return _RowsOfPages(self, tail, tail.pages, start, sequence=sequence)
+        first, keys, values, rows_decide = rest or (first, [], [], False)
+        if first < behind and self.add_rows(tail, pages, first, behind, keys, values, sequence=sequence):
+            rows_decide = True
+        if not keys:
+            return False, None
+        start = bisect_left(keys, low) if keys[0] < low else 0
+        end, rest = len(keys), None
+        if bound is not None and keys[-1] >= bound:
+            end = bisect_left(keys, bound, start)
+            rest = max(first, behind), keys[end:], values[end:], rows_decide
+        if start or rest is not None:
+            keys, values = keys[start:end], values[start:end]
+        if rows_decide:
+            put_rows(newest, keys, values)
+        else:
+            newest.update(zip(keys, values, strict=True))
+        return rows_decide, rest
 
     def add_rows(
         self,
@@ -910,84 +961,6 @@ class FileReader:
             path=self._path,
             offset=offset,
         )
-
-
-class _RowsOfPages(Source):
-    """Rows of a mapped file, some neighbouring pages at a time.
-
-    Args:
-        start: the first key that counts.
-        sequence: newest that counts, inclusive; None: all.
-    """
-
-    __slots__ = (
-        "_keys",
-        "_low",
-        "_page",
-        "_page_count",
-        "_page_max",
-        "_pages",
-        "_reader",
-        "_row_count_before",
-        "_rows_decide",
-        "_rows_per_page",
-        "_separators",
-        "_sequence",
-        "_tail",
-        "_values",
-    )
-
-    def __init__(self, reader: FileReader, tail: Tail, pages: Pages, start: bytes, *, sequence: int | None) -> None:
-        self._reader = reader
-        self._tail = tail
-        self._pages = pages
-        self._separators = separators = pages.keys or pages.load_keys(tail)
-        page = max(bisect_right(separators, start) - 1, 0)
-        if separators[page] == start:  # its rows may begin in the block before
-            page = pages.find_within(tail, max(_first_block(tail, start), 0), start)
-        self._page = page
-        """The next one."""
-        self._page_count = self._page_max = len(separators)
-        """No bound is above the key from which the page `_page_max` begins."""
-        self._rows_per_page = reader.meta.row_count / self._page_count
-        self._row_count_before = self._rows_per_page if separators[page] < start else 0.0
-        """At most so many rows of the next page are below the start."""
-        self._low = start
-        self._keys: list[bytes] = []
-        """Keys of pages that were read, and their `_values`, that were not taken."""
-        self._values: list[Any] = []
-        self._rows_decide = False
-        self._sequence = sequence
-
-    def bound(self, row_count: int) -> bytes | None:
-        wanted_count = row_count + self._row_count_before - len(self._keys)
-        page = self._page + max(0, ceil(wanted_count / self._rows_per_page))
-        if page < self._page_count and self._separators[page] <= self._low:  # rows of one key go on in several blocks
-            page = bisect_right(self._separators, self._low, page)
-        self._page_max = page = min(page, self._page_count)
-        return self._separators[page] if page < self._page_count else None
-
-    def take(self, bound: bytes | None, newest: Newest) -> bool:
-        page, keys, values = self._page, self._keys, self._values
-        behind = self._page_count if bound is None else bisect_left(self._separators, bound, page, self._page_max)
-        if page < behind:
-            self._page, self._row_count_before = behind, 0.0
-            if self._reader.add_rows(self._tail, self._pages, page, behind, keys, values, sequence=self._sequence):
-                self._rows_decide = True
-            if keys and keys[0] < self._low:
-                at = bisect_left(keys, self._low)
-                del keys[:at], values[:at]
-        if bound is not None:
-            self._low = bound
-        if not keys:
-            return False
-        at = len(keys) if bound is None or keys[-1] < bound else bisect_left(keys, bound)
-        if self._rows_decide:
-            put_rows(newest, keys[:at], values[:at])
-        else:
-            newest.update(zip(keys[:at], values[:at], strict=True))
-        del keys[:at], values[:at]
-        return self._rows_decide
 
 
 def unload_mapped(cache: BlockCache) -> None:

@@ -4,8 +4,8 @@ Owns: taking rows below one key after another from all sources, and merging them
 costs as much as a hundred rows, so the first rows are taken some pages of each file at a time, and some keys of each
 memtable. Where the next step ends is known before anything is read: files know the keys from which their pages begin.
 
-Invariants: a source gives each of its rows once, and all that it has of a key in one step; sources are given from the
-newest to the oldest, and of two sources the first has the newer rows of every key. It says the same as
+Invariants: a step takes all that each source has of its keys, and the next one begins where it ends; sources are given
+from the newest to the oldest, and of two sources the first has the newer rows of every key. It says the same as
 `lakebed.lsm.merge`, and `lakebed.lsm.resolve` gives both their meaning.
 """
 
@@ -25,7 +25,7 @@ _ROW_COUNT: Final = 64
 """Of each further step: more rows of 1 KB leave the processor's cache before they are given."""
 
 NO_ROWS: Final = b""
-"""What `Source.bound` says where nothing can be taken: no key is below."""
+"""What `Source.find` says where nothing can be taken: no key is below."""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
@@ -36,19 +36,21 @@ newest first."""
 
 
 class Source(Protocol):
-    """Rows in the order of their keys, of which some were taken."""
+    """Rows in the order of their keys, which are read step by step: each begins at the bound of the one before."""
 
-    def bound(self, row_count: int) -> bytes | None:
-        """A key behind about `row_count` of the next rows, above what was taken.
+    def find(self, low: bytes, row_count: int) -> tuple[bytes | None, Any]:
+        """A key behind about `row_count` of the rows from `low` on, and for `take` where these are.
 
-        None: there are no more rows than that. `NO_ROWS` where rows follow that cannot be taken like this.
+        The key is above `low`; None: there are no more rows than that. `NO_ROWS` where rows follow that cannot be taken
+        like this.
         """
         ...
 
-    def take(self, bound: bytes | None, newest: Newest) -> bool:
-        """Put the rows with keys below the bound that were not taken yet over those of older sources; None: all.
+    def take(self, place: Any, low: bytes, bound: bytes | None, newest: Newest) -> bool:
+        """Put the rows with keys in [low, bound) over those of older sources; None: all from `low` on.
 
-        Bounds ascend, and none is above what `bound` said last.
+        Args:
+            place: what `find` said of `low`; the bound is not above the key that it said.
 
         Returns:
             False where all are values.
@@ -71,30 +73,26 @@ class KeysOfMemtable(Source):
 
     Args:
         keys: ascending.
-        start: the first key that counts.
         sequence: newest that counts, inclusive; None: all.
     """
 
-    __slots__ = ("_at", "_behind", "_keys", "_memtable", "_sequence")
+    __slots__ = ("_keys", "_memtable", "_sequence")
 
-    def __init__(self, memtable: Memtable, keys: Sequence[bytes], start: bytes, *, sequence: int | None) -> None:
+    def __init__(self, memtable: Memtable, keys: Sequence[bytes], *, sequence: int | None) -> None:
         self._memtable = memtable
         self._keys = keys
-        self._at = bisect_left(keys, start)
-        self._behind = len(keys)
-        """No bound is above the key there."""
         self._sequence = sequence
 
-    def bound(self, row_count: int) -> bytes | None:
-        self._behind = behind = min(self._at + row_count, len(self._keys))
-        return self._keys[behind] if behind < len(self._keys) else None
+    def find(self, low: bytes, row_count: int) -> tuple[bytes | None, tuple[int, int]]:
+        keys = self._keys
+        at = bisect_left(keys, low)
+        behind = at + row_count
+        return (keys[behind], (at, behind)) if behind < len(keys) else (None, (at, len(keys)))
 
-    def take(self, bound: bytes | None, newest: Newest) -> bool:
-        at, keys = self._at, self._keys
-        self._at = behind = len(keys) if bound is None else bisect_left(keys, bound, at, self._behind)
-        if at == behind:
-            return False
-        rows = self._memtable.find_values(keys[at:behind], newest, sequence=self._sequence)
+    def take(self, place: tuple[int, int], low: bytes, bound: bytes | None, newest: Newest) -> bool:
+        at, behind = place
+        keys = self._keys[at : behind if bound is None else bisect_left(self._keys, bound, at, behind)]
+        rows = self._memtable.find_values(keys, newest, sequence=self._sequence) if keys else None
         if rows:
             put_rows(newest, rows.keys(), rows.values())
         return bool(rows)
@@ -125,7 +123,13 @@ def merge_sources(
     """
     low, row_count, taken_count = start, first_count, 0
     while True:
-        bound = min([key for source in sources if (key := source.bound(row_count)) is not None], default=None)
+        bound: bytes | None = None
+        places: list[tuple[Source, Any]] = []
+        for source in sources:
+            key, place = source.find(low, row_count)
+            if key is not None and (bound is None or key < bound):
+                bound = key
+            places.append((source, place))
         if bound == NO_ROWS:
             return low
         is_last = bound is None or (end is not None and bound >= end)
@@ -133,8 +137,8 @@ def merge_sources(
             bound = end
         newest: Newest = {}
         rows_decide = False
-        for source in reversed(sources):
-            if source.take(bound, newest):
+        for source, place in reversed(places):
+            if source.take(place, low, bound, newest):
                 rows_decide = True
         if rows_decide:
             _resolve_rows(newest, resolve)

@@ -11,10 +11,10 @@ A missing file raises `NotFound`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ import lakebed.compute as pc
 from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import Entry, RowCache
-from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FEW_ABSENT, FEW_KEYS, FULL_CALL_COUNT, FileReader
+from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FEW_ABSENT, FEW_KEYS, FULL_CALL_COUNT, FileReader, Rest
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.filter import Filter, LevelsFilter, hash_key
 from lakebed.lsm.format import Tail
@@ -34,7 +34,7 @@ from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, FileMeta, FileSet, Kind, 
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import resolve_row, visible
 from lakebed.lsm.row_merge import merge_rows, newest_first
-from lakebed.lsm.short_scan import FIRST_ROW_COUNT, NO_ROWS, KeysOfMemtable, Newest, Source, merge_sources
+from lakebed.lsm.short_scan import FIRST_ROW_COUNT, KeysOfMemtable, Newest, Source, merge_sources
 from lakebed.runtime import Environment
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Level:
         at = bisect_left(self.last_keys, key)
         if at == len(self.last_keys) or self.files[at].first_key > key:
             return None
-        return self._reader(at, files)
+        return self.reader(at, files)
 
     def open_tails(self, entries: Mapping[tuple[str, int], Entry]) -> list[Tail] | None:
         """What the cache has of each file; None if one was not read yet, or is not kept."""
@@ -104,7 +104,8 @@ class Level:
         reader = self._readers[at]
         return reader is not None and reader.lie_apart(keys)
 
-    def _reader(self, at: int, files: FileStore) -> FileReader:
+    def reader(self, at: int, files: FileStore) -> FileReader:
+        """The handle of a file by its place."""
         reader = self._readers[at]
         if reader is None:
             self._readers[at] = reader = files.reader(self.files[at])
@@ -119,7 +120,7 @@ class Level:
         """
         if len(self.files) > 1:
             return self._of_sorted_keys(keys, files)
-        reader = self.only or self._reader(0, files)
+        reader = self.only or self.reader(0, files)
         first_key, last_key = reader.first_key, reader.last_key
         if first_key <= keys[0] <= last_key or any(first_key <= key <= last_key for key in keys):
             return ((reader, 0, len(keys)),)
@@ -135,7 +136,7 @@ class Level:
             first = bisect_left(keys, file.first_key, low)
             low = bisect_right(keys, file.last_key, first)
             if first < low:
-                yield self._reader(at, files), first, low
+                yield self.reader(at, files), first, low
 
     def of_range(self, start: bytes | None, end: bytes | None) -> Sequence[FileMeta]:
         """Files that overlap [start, end), in the order of their keys."""
@@ -537,6 +538,8 @@ class View:
         self, start: bytes | None, end: bytes | None, *, reverse: bool, limit: int | None, now_ms: int
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
         """As `scan_pieces`; what is read at once depends on the limit, and nothing else."""
+        if start is not None and end is not None and start >= end:
+            return
         if not reverse and (start is not None or limit is not None):
             start = yield from self._first_pairs(start or b"", end, limit=limit, now_ms=now_ms)
             if start is None:
@@ -562,33 +565,21 @@ class View:
         Returns:
             The key from which on the others are; None: there are no more.
         """
-        if end is not None and start >= end:
-            return None
-        reader_of, sequence = self._files.reader, self.sequence
+        files, sequence = self._files, self.sequence
         sources: list[Source] = [
-            KeysOfMemtable(memtable, keys, start, sequence=sequence)
+            KeysOfMemtable(memtable, keys, sequence=sequence)
             for memtable in self.memtables
             for keys in memtable.order_keys()
             if keys
         ]
-        for level in self.levels:
-            files = level.of_range(start, end)
-            if sequence is not None and level.visible_from > sequence:
-                files = [file for file in files if file.min_sequence <= sequence]
-            if files:
-                rows = reader_of(files[0]).rows_from(start, sequence=sequence)
-                if rows is None:
-                    return start
-                sources.append(rows if len(files) == 1 else _RowsOfRun(rows, files, reader_of, sequence=sequence))
-        return (
-            yield from merge_sources(
-                sources,
-                start=start,
-                end=end,
-                resolve=lambda rows: self._resolve(rows, now_ms=now_ms),
-                count=SHORT_SCAN_ROWS,
-                first_count=FIRST_ROW_COUNT if limit is None else min(limit, LIMITED_ROWS_MAX),
-            )
+        sources += [_RowsOfLevel(level, files, end=end, sequence=sequence) for level in self._levels or self.levels]
+        return merge_sources(
+            sources,
+            start=start,
+            end=end,
+            resolve=lambda rows: self._resolve(rows, now_ms=now_ms),
+            count=SHORT_SCAN_ROWS,
+            first_count=FIRST_ROW_COUNT if limit is None else min(limit, LIMITED_ROWS_MAX),
         )
 
     def _few(self, window: Window, *, now_ms: int) -> list[tuple[bytes, bytes]]:
@@ -672,50 +663,44 @@ class View:
                 yield Part(block.batch, plain, block.batch.get_total_buffer_size())
 
 
-class _RowsOfRun(Source):
-    """Rows of several files that do not overlap; each is opened when its turn comes.
+class _RowsOfLevel(Source):
+    """Rows of the files of one level; each is opened when its turn comes.
 
     Args:
-        first: rows of the first of the files.
-        files: in the order of their keys.
+        end: files with greater keys alone are not opened; None: all are.
         sequence: newest that counts, inclusive; None: all.
     """
 
-    __slots__ = ("_files", "_is_passed", "_next", "_reader_of", "_rows", "_sequence")
+    __slots__ = ("_end", "_files", "_level", "_rest", "_sequence")
 
-    def __init__(
-        self,
-        first: Source,
-        files: Sequence[FileMeta],
-        reader_of: Callable[[FileMeta], FileReader],
-        *,
-        sequence: int | None,
-    ) -> None:
-        self._rows = first
+    def __init__(self, level: Level, files: FileStore, *, end: bytes | None, sequence: int | None) -> None:
+        self._level = level
         self._files = files
-        self._next = 1
-        self._is_passed = False
-        """Whether all rows below the next file were taken."""
-        self._reader_of = reader_of
+        self._end = end
         self._sequence = sequence
+        self._rest: Rest | None = None
+        """Of the last page that was read, which has it if a step ended in it."""
 
-    def bound(self, row_count: int) -> bytes | None:
-        files = self._files
-        if self._is_passed:
-            file = files[self._next]
-            rows = self._reader_of(file).rows_from(file.first_key, sequence=self._sequence)
-            if rows is None:
-                return NO_ROWS
-            self._rows = rows
-            self._next += 1
-            self._is_passed = False
-        bound = self._rows.bound(row_count)
-        return files[self._next].first_key if bound is None and self._next < len(files) else bound
+    def find(self, low: bytes, row_count: int) -> tuple[bytes | None, tuple[FileReader, Any] | None]:
+        level, sequence = self._level, self._sequence
+        at, count = bisect_left(level.last_keys, low), len(level.files)
+        if sequence is not None and level.visible_from > sequence:
+            while at < count and level.files[at].min_sequence > sequence:
+                at += 1
+        if at == count or (self._end is not None and level.files[at].first_key >= self._end):
+            return None, None
+        reader = level.reader(at, self._files)
+        bound, place = reader.find_pages(low, row_count)
+        if bound is None and at + 1 < count:
+            bound = level.files[at + 1].first_key
+        return bound, (reader, place)
 
-    def take(self, bound: bytes | None, newest: Newest) -> bool:
-        rows_decide = self._rows.take(bound, newest)
-        if self._next < len(self._files) and bound is not None and bound >= self._files[self._next].first_key:
-            self._is_passed = True
+    def take(self, place: tuple[FileReader, Any] | None, low: bytes, bound: bytes | None, newest: Newest) -> bool:
+        if place is None:
+            return False
+        reader, pages = place
+        rest, sequence = self._rest, self._sequence
+        rows_decide, self._rest = reader.take_pages(pages, low, bound, newest, rest=rest, sequence=sequence)
         return rows_decide
 
 

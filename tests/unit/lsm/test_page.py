@@ -7,6 +7,7 @@ import random
 import struct
 import uuid
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -396,12 +397,14 @@ def test_pages_that_compression_hardly_makes_smaller(tmp_path: Path, share: int)
     assert [row for block in reader.batches() for row in rows_of_batch(block.batch)] == rows
     assert all(reader.get(row.key) == [row] for row in rows[::17])
     for start in range(0, 900, 70):
-        source = reader.rows_from(rows[start].key)
-        assert source is not None
         newest: Newest = {}
-        bounds = [rows[place].key for place in (start + 1, start + 90, start + 91) if place < 900]
-        for bound in (*bounds, None):
-            source.take(bound, newest)
+        rest = None
+        keys = [rows[place].key for place in (start, start + 1, start + 90, start + 91) if place < 900]
+        for low, bound in pairwise([*keys, None]):
+            assert low is not None
+            _, place = reader.find_pages(low, 900)
+            assert place is not None
+            _, rest = reader.take_pages(place, low, bound, newest, rest=rest)
         assert list(newest.items()) == [(row.key, row.value) for row in rows[start:]]
 
 
@@ -470,10 +473,10 @@ def test_damage_under_a_map(tmp_path: Path, compression: Compression | None) -> 
             with pytest.raises(Corruption) as caught:
                 reader.find_neighbours(keys, sequence=None, values={})
             assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
-            rows = reader.rows_from(ROWS[0].key)
-            assert rows is not None
+            _, pages = reader.find_pages(ROWS[0].key, len(ROWS))
+            assert pages is not None
             with pytest.raises(Corruption) as caught:
-                rows.take(None, {})
+                reader.take_pages(pages, ROWS[0].key, None, {})
             assert place - (1 << 11) < int(caught.value.facts["offset"]) <= place
 
 

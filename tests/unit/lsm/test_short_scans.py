@@ -137,10 +137,10 @@ class Deletions(Source):
     def __init__(self) -> None:
         self.taken = 0
 
-    def bound(self, row_count: int) -> bytes | None:
-        return b"%08d" % (self.taken + row_count)
+    def find(self, low: bytes, row_count: int) -> tuple[bytes | None, None]:
+        return b"%08d" % (self.taken + row_count), None
 
-    def take(self, bound: bytes | None, newest: Newest) -> bool:
+    def take(self, place: None, low: bytes, bound: bytes | None, newest: Newest) -> bool:
         assert bound is not None
         keys = [b"%08d" % number for number in range(self.taken, int(bound))]
         newest.update({key: [Row(key, 1, int(Kind.DELETE), b"", None)] for key in keys})
