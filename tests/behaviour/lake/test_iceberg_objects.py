@@ -19,6 +19,7 @@ from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.iceberg import derived, lines, published
 from lakebed.table.iceberg.published import Metadata, PublishedTable
 from lakebed.table.model.layout import Layout, parse_derived
@@ -358,6 +359,24 @@ def test_an_unreadable_version_is_left_out(table: Table) -> None:
     shown = json.loads(PublishedTable(table.context).load().body)
     assert [row["snapshot-id"] for row in shown["snapshots"]] == [1, 3]
     assert "snapshot 2: " in shown["properties"]["lakebed.left-out"]
+
+
+def test_an_unreadable_version_hides_no_file_of_another(table: Table) -> None:
+    """What a damaged version says before the damage, such as which files it deletes, is not said of a tag before it."""
+    published = PublishedTable(table.context)
+    published.load()
+    table.append(rows_of(10))
+    table.create_tag("kept")
+    table.delete("id = 1")
+    newest = table.append(rows_of(20))
+    table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+    (damaged,) = table.context.manifests.metas(newest.delta_manifest_list)
+    table.store.put(f"manifest/{damaged.file_name}", b"{")
+    PROCESS_CACHE.clear()
+    shown = published.load()
+    assert f"snapshot {newest.id}: " in json.loads(shown.body)["properties"]["lakebed.left-out"]
+    assert list(live_files(table, shown)) == [4]
+    check_files(table, shown)
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOST_REPLY])

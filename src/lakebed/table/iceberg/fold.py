@@ -23,7 +23,7 @@ Identity = tuple[bytes, int, int, str]
 
 
 class Fold:
-    """The live entries of the snapshot that it was moved to last."""
+    """The live entries of the snapshot that it was moved to last, or of the manifests of it up to an unreadable one."""
 
     def __init__(self, manifests: ManifestReader) -> None:
         self._manifests = manifests
@@ -41,7 +41,7 @@ class Fold:
             known = 0
         for meta in metas[known:]:
             self._take(meta.file_name, self._manifests.entries(meta))
-        self._names = names
+            self._names.append(meta.file_name)  # each at once: the next one may be unreadable
 
     def rows(self, name: str) -> Rows:
         """Positions in a manifest whose files are live, ascending."""

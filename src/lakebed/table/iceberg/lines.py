@@ -205,7 +205,6 @@ class Line:
         schema = self._branch.schema
         if self._made_for is schema:
             return
-        self._made_for = schema
         self._skips_level_0 = bool(schema.primary_keys) and skips_level_0(schema)
         self._shown_schema = iceberg_schema(schema)
         self._looks = has_to_look([self.schema_of(number) for number in self.schema_ids()])
@@ -220,6 +219,7 @@ class Line:
             snapshot_id_of=self.snapshot_id_of,
             urls_of_files=self._objects.urls_of_files,
         )
+        self._made_for = schema  # last: what failed is made again
 
     def _key_of(self, number: int | None) -> str:
         """What distinguishes objects of this branch from those of main with the same source."""
