@@ -33,6 +33,7 @@ from lakebed.fleet.node.reads import Reads
 from lakebed.fleet.node.schedule import Schedule
 from lakebed.fleet.node.slots import MemtableBudget, Slots
 from lakebed.fleet.node.timeline import Timeline
+from lakebed.fleet.node.transaction import lacks_layers
 from lakebed.ids import new_uuid
 from lakebed.log import logger
 from lakebed.lsm.cache import BlockCache
@@ -112,7 +113,7 @@ class Node(ports.NodePort):
     # ---- the life of the process
 
     def start(self) -> None:
-        """Lock the local state, continue its transactions, and register.
+        """Lock the local state, continue its transactions as far as the storage has them, and register.
 
         The control plane may be away: then the heartbeats register later, and until then nothing is committed.
 
@@ -126,7 +127,9 @@ class Node(ports.NodePort):
             if record.is_broken:
                 self._given_up[record.tenant] = record.generation
                 continue
-            if not context.local.can_resume(record):
+            if not context.local.can_resume(record) or lacks_layers(
+                record, storage=context.storage, local=context.local
+            ):
                 _LOG.info("not resumed", tenant=record.tenant, txn=record.txn)
                 continue
             self._add(AttachedTenant(context, record.location, resumed=record))

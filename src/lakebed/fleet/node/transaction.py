@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from lakebed.errors import InternalError, Unavailable
 from lakebed.fleet.layout import deadlist_of, deadlist_path, manifest_path, txn_folder
-from lakebed.fleet.manifest import Deadlist, encode_deadlist, encode_manifest, refer
+from lakebed.fleet.manifest import Deadlist, decode_manifest, encode_deadlist, encode_manifest, refer
 from lakebed.fleet.model import GONE_MAX, Manifest, ManifestRef, Progress, TimelineIndex
 from lakebed.fleet.node.indices import all_paths, paths_of
 from lakebed.fleet.node.local import LocalState, LocalTenant
@@ -250,3 +250,24 @@ class OpenTransaction:
     def _check_open(self) -> None:
         if self._record.request is not None:
             raise InternalError(f"transaction {self.txn} of {self.tenant} is frozen, and was to be changed")
+
+
+def lacks_layers(record: LocalTenant, *, storage: ObjectStore, local: LocalState) -> bool:
+    """Whether the storage lacks a layer that was written in a transaction of the local state, which can be resumed.
+
+    A crash loses none. A storage that was put back from an older copy may have the same transaction open without them:
+    its rows are in the log, and a commit that names what is missing would lose them. While the storage does not answer,
+    none is lacking.
+
+    Cost: 1 LIST, if layers were written.
+    """
+    body = local.state(record.tenant)
+    if body is None:
+        return False
+    state = decode_manifest(body, path="the local state")
+    folder = txn_folder(record.tenant, record.txn)
+    written = {path for path in all_paths(record.tenant, state.timelines).values() if path.startswith(f"{folder}/")}
+    try:
+        return bool(written) and not written.issubset(meta.path for meta in storage.list(folder))
+    except Unavailable:
+        return False

@@ -422,6 +422,38 @@ def test_a_working_set_that_cannot_be_read_is_not_resumed() -> None:
         fleet.end()
 
 
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_transaction_whose_layers_are_gone_is_not_resumed(is_asked: bool) -> None:
+    """The storage was put back from a copy that is older than the node's local state, with the same open transaction.
+
+    The rows are in the log, and what is committed names nothing that is missing.
+    """
+    fleet = Fleet()
+    node = fleet.node("a")
+    fleet.append(rows=20)
+    node.ingest_once(TENANT)
+    before = {meta.path for meta in fleet.storage.list("")}
+    node.flush_once(TENANT)
+    if is_asked:
+        fleet.control.before = failing(lambda: Unavailable("away"))
+        with pytest.raises(Unavailable):
+            node.commit_once(TENANT)
+        fleet.control.before = lambda call: None
+    fleet.crash("a")
+    newer = [meta.path for meta in fleet.storage.list("") if meta.path not in before]
+    assert newer
+    fleet.storage.delete(newer)
+    node = fleet.node("a", attach=False)
+    fleet.work("a")
+    fleet.plane.scan_once()
+    fleet.plane.reconcile_once()
+    fleet.work("a")
+    fleet.check(node)
+    node.checkpoint(TENANT)
+    assert fleet.record.timelines[MAIN].lsn == 20
+    fleet.end()
+
+
 def test_a_local_state_of_another_fleet_is_left_behind() -> None:
     """A folder that another fleet's node used: its tenants are neither served nor asked for again and again."""
     first = Fleet()
