@@ -523,7 +523,7 @@ GUARANTEES = [
         "behaviour/fleet/client/test_connections.py::test_a_copy_of_a_lake_does_not_reach_the_fleet_of_the_original",
     ),
     Guarantee(
-        "A node whose local state is newer than the storage, which was put back, commits nothing that is missing there.",
+        "A node commits nothing that the storage lacks after it was put back from an older copy.",
         returns(transaction.lacks_layers, False),
         "behaviour/fleet/node/test_defects.py::test_a_transaction_whose_layers_are_gone_is_not_resumed[False]",
     ),
