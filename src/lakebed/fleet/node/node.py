@@ -27,7 +27,7 @@ from lakebed.fleet.model import AttachmentMode, NodeRecord, TimelineIndex
 from lakebed.fleet.node.attached import AttachedTenant, TenantState, commit_pending, not_attached, stale_generation
 from lakebed.fleet.node.bodies import Utilization
 from lakebed.fleet.node.context import NodeContext
-from lakebed.fleet.node.local import LocalState
+from lakebed.fleet.node.local import LocalState, LocalTenant
 from lakebed.fleet.node.options import NodeOptions
 from lakebed.fleet.node.reads import Reads
 from lakebed.fleet.node.schedule import Schedule
@@ -38,13 +38,16 @@ from lakebed.ids import new_uuid
 from lakebed.log import logger
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, map_in_pool
 
 R = TypeVar("R")
 
 _LOG: Final = logger("fleet")
 
 _PROBLEMS_MAX: Final = 100
+
+_LISTS_AT_ONCE: Final = 16
+"""Of a start, to see that what it continues is there."""
 
 _LOADS_MAX: Final = 500
 """Most tenants in one heartbeat."""
@@ -119,19 +122,12 @@ class Node(ports.NodePort):
 
         Raises:
             Conflict: ``local_state_locked``; ``node_decommissioned``.
+        Cost: 1 LIST for each transaction with layers, some at once.
         """
         context = self._context
         context.local.acquire(context.environment, fleet=context.storage.root_url)
         resumed = []
-        for record in context.local.tenants():
-            if record.is_broken:
-                self._given_up[record.tenant] = record.generation
-                continue
-            if not context.local.can_resume(record) or lacks_layers(
-                record, storage=context.storage, local=context.local
-            ):
-                _LOG.info("not resumed", tenant=record.tenant, txn=record.txn)
-                continue
+        for record in self._resumable():
             self._add(AttachedTenant(context, record.location, resumed=record))
             resumed.append(ports.Resumed(record.tenant, record.generation, record.txn))
         self._resumed = tuple(resumed)
@@ -140,6 +136,28 @@ class Node(ports.NodePort):
         except (Unavailable, OutcomeUnknown) as error:
             context.control_is_away = True
             _LOG.info("control plane away", node=self.name, message=str(error))
+
+    def _resumable(self) -> list[LocalTenant]:
+        """The transactions of the local state that can be continued."""
+        context, local = self._context, self._context.local
+        readable = []
+        for record in local.tenants():
+            if record.is_broken:
+                self._given_up[record.tenant] = record.generation
+            elif local.can_resume(record):
+                readable.append(record)
+            else:
+                _LOG.info("not resumed", tenant=record.tenant, txn=record.txn)
+        lacking = map_in_pool(
+            context.environment.runtime,
+            lambda record: lacks_layers(record, storage=context.storage, local=local),
+            readable,
+            worker_count_max=_LISTS_AT_ONCE,
+        )
+        for record, lacks in zip(readable, lacking, strict=True):
+            if lacks:
+                _LOG.warning("not resumed: layers are gone", tenant=record.tenant, txn=record.txn)
+        return [record for record, lacks in zip(readable, lacking, strict=True) if not lacks]
 
     def register(self) -> None:
         """Make the node known; after a start of the process, also what it has, and take over what it is to have."""

@@ -376,7 +376,7 @@ def test_a_folder_survives_the_process(tmp_path: Any) -> None:
 
 
 def test_unknown_objects_are_deleted_after_a_restart() -> None:
-    """R15: one LIST of the prefix; what the local state does not know goes."""
+    """R15: one LIST to see that the layers are there, one of what is unknown to the local state, which goes."""
     fleet = Fleet()
     a = fleet.node("a")
     fleet.append(rows=20)
@@ -388,7 +388,7 @@ def test_unknown_objects_are_deleted_after_a_restart() -> None:
     with fleet.storage.count() as counts:
         a = fleet.node("a", attach=False)
         fleet.work("a")
-        assert counts.list == 1
+        assert counts.list == 2
     assert stranger not in {meta.path for meta in fleet.storage.list()}
     fleet.check(a)
     a.checkpoint(TENANT)
