@@ -156,7 +156,7 @@ class Node(ports.NodePort):
         )
         for record, lacks in zip(readable, lacking, strict=True):
             if lacks:
-                _LOG.warning("not resumed: layers are gone", tenant=record.tenant, txn=record.txn)
+                _LOG.info("not resumed: layers are gone", tenant=record.tenant, txn=record.txn)
         return [record for record, lacks in zip(readable, lacking, strict=True) if not lacks]
 
     def register(self) -> None:
