@@ -25,6 +25,7 @@ from lakebed.fleet.log.timeline import End
 from lakebed.fleet.node import attached, changes, indices, reads, timeline, timeline_set, transaction
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.node import Node
+from lakebed.fleet.node.serve import ControlOfStorage
 from lakebed.fleet.ports import Location
 from mutations.defects import (
     always,
@@ -526,5 +527,10 @@ GUARANTEES = [
         "A node commits nothing that the storage lacks after it was put back from an older copy.",
         returns(transaction.lacks_layers, False),
         "behaviour/fleet/node/test_defects.py::test_a_transaction_whose_layers_are_gone_is_not_resumed[False]",
+    ),
+    Guarantee(
+        "A node writes nothing for a fleet of another storage, which has got the URL of its control plane.",
+        raise_nothing(ControlOfStorage.register),
+        "behaviour/fleet/node/test_http.py::test_a_node_joins_no_fleet_of_another_storage",
     ),
 ]

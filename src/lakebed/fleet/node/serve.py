@@ -14,12 +14,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from traceback import format_exception
-from typing import Final
+from typing import Any, Final
 
 from lakebed.errors import Closed, Conflict, InternalError, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.fleet.address import is_served
 from lakebed.fleet.http_ports import RETRY_S, HttpControl
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log
+from lakebed.fleet.model import NodeRecord
 from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.options import NodeOptions
@@ -29,6 +31,7 @@ from lakebed.fleet.service import RunningService, ServiceSettings, open_serving,
 from lakebed.http.options import HttpOptions
 from lakebed.objects.open import open_store
 from lakebed.objects.path import parse_url
+from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
 NAME: Final = "lakebed fleet node"
@@ -199,11 +202,13 @@ def start_node(
 
 
 def _open(settings: NodeSettings, endpoint: str, environment: Environment) -> NodeSite:
-    control = HttpControl(settings.control, token=settings.token, environment=environment, retry_s=_CONTROL_RETRY_S)
     local = LocalState(settings.local)
     address = _address(settings, local, environment)
     storage = open_store(
         address.storage, storage_options=settings.storage_options, environment=environment, durable=settings.durable
+    )
+    control = ControlOfStorage(
+        settings.control, token=settings.token, environment=environment, retry_s=_CONTROL_RETRY_S, storage=storage
     )
     log: Log = open_log(
         settings.log or address.log, token=settings.token, environment=environment, retry_s=_LOG_RETRY_S
@@ -238,6 +243,29 @@ def _open(settings: NodeSettings, endpoint: str, environment: Environment) -> No
     site = NodeSite(serving, node, token=settings.token)
     site.on_close = close
     return site
+
+
+class ControlOfStorage(HttpControl):
+    """The control plane at a URL, while it serves the storage that the node writes to.
+
+    What a node would write for another fleet, which has the URL now, that fleet could not read.
+    """
+
+    def __init__(self, url: str, *, storage: ObjectStore, **settings: Any) -> None:
+        super().__init__(url, **settings)
+        self._storage = storage
+
+    def register(self, node: NodeRecord) -> None:
+        """As `HttpControl`. Raises `Conflict` (``another_fleet``). Cost: 1 request more."""
+        served = self.address()
+        if not is_served(self._storage, url=served.storage, folder=served.folder):
+            raise Conflict(
+                f"This node writes to {self._storage.root_url}, and the control plane serves {served.storage} now: "
+                "start the node again to join that fleet.",
+                kind="another_fleet",
+                url=served.storage,
+            )
+        super().register(node)
 
 
 def _address(settings: NodeSettings, local: LocalState, environment: Environment) -> FleetAddress:

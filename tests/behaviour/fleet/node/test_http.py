@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +15,8 @@ from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError
 from lakebed.fleet.http_ports import HttpNode
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.log.port import rows_of
-from lakebed.fleet.model import MAIN, Policy
+from lakebed.fleet.model import MAIN, NodeRecord, Policy
+from lakebed.fleet.node import serve
 from lakebed.fleet.node.bodies import LSN_HEADER, KeysBody, RangeBody
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.service import ROUTES, NodeCall, NodeSite
@@ -26,7 +28,9 @@ from lakebed.http.options import HttpOptions
 from lakebed.http.process import RunningServer
 from lakebed.http.serving import Serving
 from lakebed.ids import new_uuid
+from lakebed.objects.open import open_store
 from worlds.fleet_node import TENANT, Fleet
+from worlds.fleet_served import served_fleet
 from worlds.listener import Reply, Request, listen
 from worlds.odd_numbers import numbers_in, numbers_of, odd_bodies
 from worlds.waiting import pause
@@ -267,3 +271,19 @@ def test_numbers_that_cannot_be_are_refused(running: Running) -> None:
     assert [item.generation for item in locations] == [1]
     running.client().put_location(Location(TENANT, 2, None))
     assert [location.generation for location in running.client().locations()] == [2]
+
+
+def test_a_node_joins_no_fleet_of_another_storage(tmp_path: Path) -> None:
+    """The URL of its control plane has become another fleet's: what it would write there, nobody could read."""
+    record = NodeRecord(node="late", url="http://127.0.0.1:9", incarnation="1", local_id="1", registered_ms=0)
+    with served_fleet(tmp_path / "lake", tmp_path / "local", nodes=0) as url:
+        theirs, ours = (open_store(tmp_path / name) for name in ("other", "lake"))
+        joining = [serve.ControlOfStorage(url, storage=storage) for storage in (theirs, ours)]
+        with pytest.raises(Conflict, match="start the node again to join that fleet") as caught:
+            joining[0].register(record)
+        assert caught.value.kind == "another_fleet"
+        assert not joining[0].nodes()
+        joining[1].register(record)
+        assert [status.node for status in joining[1].nodes()] == ["late"]
+        for control in joining:
+            control.close()
