@@ -493,7 +493,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A working set that cannot be read is not resumed.",
-        never(Node._resumable, lambda it: it.can_resume),
+        always(Node._resumable, lambda it: it.can_resume),
         "behaviour/fleet/node/test_defects.py::test_a_working_set_that_cannot_be_read_is_not_resumed",
     ),
     Guarantee(
