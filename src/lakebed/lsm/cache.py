@@ -11,7 +11,7 @@ that it was used does no harm. Changes are made under a lock.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,18 @@ _ENTRY_BYTES: Final = 400
 
 _FULL_SHARE: Final = 0.9
 """Of the setting: from here on a cache counts as full."""
+
+OPEN: Final = -1
+"""The number under which a file itself is kept, open, where its blocks count from 0."""
+
+_OPEN_SHARE: Final = 0.75
+"""Of the setting: up to here open files may grow."""
+
+_IDLE_SHARE: Final = 8
+"""An open file makes room for blocks and pages when it was not used while so many times the setting was to be kept."""
+
+_SPARED_COUNT_MAX: Final = 16
+"""Open files that are passed over for a block or page before it is left out instead."""
 
 _NO_NUMBERS: Final[Set[int]] = frozenset()
 
@@ -52,23 +64,30 @@ _ROW_BYTES: Final = 200
 class Entry:
     """A cached value; `used` since it was put in or last passed over."""
 
-    __slots__ = ("size_bytes", "used", "value")
+    __slots__ = ("grown_bytes", "size_bytes", "used", "used_at", "value")
 
     def __init__(self, value: Any, size_bytes: int) -> None:
         self.value = value
         self.size_bytes = size_bytes
+        self.grown_bytes = 0
+        """Of these, what `BlockCache.grow` added."""
         self.used = False
+        self.used_at = 0
+        """How many bytes the cache had been asked to keep when the hand last found it used."""
 
 
 class BlockCache:
     """A bounded map from (file, number) to what was decoded from there. Thread-safe.
 
     What was used since the hand last passed it gets a second chance; of the others the oldest goes first. Once full,
-    `wants` keeps out what was read for a single key until it is read again: most such blocks never are.
+    `wants` keeps out what was read for a single key until it is read again: most such blocks never are. Open files
+    (number `OPEN`) go when other files need their place or nothing asked for them for long, but not for blocks and
+    pages, which cost less to read again. They may grow (`grow`) while all of them take a part of the setting; when they
+    take more, because there are more of them, they lose first what they grew by.
 
     Args:
-        bytes_max: bound of the sum of sizes; 0 keeps nothing. A cache smaller than the tail of a file reads that tail
-            anew for each operation.
+        bytes_max: bound of the sum of sizes; 0 keeps nothing. What an open file takes at least (`Tail.size_bytes`) is
+            read anew for each operation where it does not fit in.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX_DEFAULT, *, runtime: Runtime | None = None) -> None:
@@ -82,6 +101,12 @@ class BlockCache:
         """Of which so many more are remembered before all are forgotten."""
         self._full_bytes = bytes_max * _FULL_SHARE
         self._size_bytes = 0
+        self._open_bytes = 0
+        """Of open files."""
+        self._asked_bytes = 0
+        """Of all that was ever to be kept."""
+        self._grown: dict[tuple[str, int], Callable[[], None]] = {}
+        """What takes back how open files grew, the longest first."""
         self.has_space = bytes_max > 0
         """Whether it is not full: then what is read for a single key is kept with its neighbours."""
         self._lock = (runtime or ThreadRuntime()).lock()
@@ -119,17 +144,56 @@ class BlockCache:
         with self._lock:
             if key in self.entries:
                 self._drop(key)
-            if size_bytes > self._bytes_max:
+            self._asked_bytes += size_bytes
+            if not self._make_room(size_bytes, is_open=number == OPEN):
                 return
-            if self._size_bytes + size_bytes > self._bytes_max:
-                self._shrink(self._bytes_max - size_bytes)
-            self.entries[key] = Entry(value, size_bytes)
+            self.entries[key] = entry = Entry(value, size_bytes)
+            entry.used_at = self._asked_bytes
             numbers = self._numbers.get(file)
             if numbers is None:
                 numbers = self._numbers[file] = set()
             numbers.add(number)
             self._size_bytes += size_bytes
+            if number == OPEN:
+                self._open_bytes += size_bytes
+                while self._grown and self._open_bytes > self._bytes_max * _OPEN_SHARE:
+                    self._take_back(next(iter(self._grown)))
             self.has_space = self._size_bytes < self._full_bytes
+
+    def grow(self, file: str, value: Any, *, size_bytes: int, take_back: Callable[[], None]) -> bool:
+        """Count more of an open file, before it grows, once.
+
+        Args:
+            take_back: makes it what it was before; called when its place is needed, unless it has left the cache.
+
+        Returns:
+            False when it may not grow: it is not kept, has grown, or all open files would take too large a part.
+        """
+        key = (file, OPEN)
+        with self._lock:
+            entry = self.entries.get(key)
+            if entry is None or entry.value is not value or entry.grown_bytes:
+                return False
+            entry.used = True
+            if self._open_bytes + size_bytes > self._bytes_max * _OPEN_SHARE:
+                return False
+            if not self._make_room(size_bytes, is_open=False) or self.entries.get(key) is not entry:
+                return False
+            self._grown[key] = take_back
+            self._add_bytes(entry, size_bytes)
+            return True
+
+    def _take_back(self, key: tuple[str, int]) -> None:
+        entry = self.entries[key]
+        self._grown.pop(key)()
+        self._add_bytes(entry, -entry.grown_bytes)
+
+    def _add_bytes(self, entry: Entry, size_bytes: int) -> None:
+        entry.grown_bytes += size_bytes
+        entry.size_bytes += size_bytes
+        self._open_bytes += size_bytes
+        self._size_bytes += size_bytes
+        self.has_space = self._size_bytes < self._full_bytes
 
     def wants(self, file: str, number: int) -> bool:
         """Whether to cache what was just read for a single key: while there is space, and at its second reading."""
@@ -184,23 +248,45 @@ class BlockCache:
         with self._lock:
             self._shrink(0)
 
-    def _shrink(self, bytes_max: int) -> None:
-        """Drop entries until at most `bytes_max` are left; each is passed over once at the most."""
-        chances = len(self.entries)
-        while self._size_bytes > bytes_max:
+    def _make_room(self, size_bytes: int, *, is_open: bool) -> bool:
+        """Drop entries until so much fits in; False when it does not, or not without open files that are in use.
+
+        Args:
+            is_open: whether it is an open file, for which others go that are in use, when nothing else is left.
+        """
+        if size_bytes > self._bytes_max:
+            return False
+        chances, spares_left = 3 * len(self.entries), _SPARED_COUNT_MAX
+        while self._size_bytes + size_bytes > self._bytes_max:
             key, entry = next(iter(self.entries.items()))
-            if entry.used and chances > 0 and bytes_max > 0:
-                entry.used = False
-                self.entries.move_to_end(key)
-                chances -= 1
-            else:
+            is_used, entry.used = entry.used, False
+            if is_used:
+                entry.used_at = self._asked_bytes
+            is_spared = key[1] == OPEN and self._asked_bytes - entry.used_at < _IDLE_SHARE * self._bytes_max
+            if is_spared and not (is_open and self._size_bytes == self._open_bytes):
+                if not spares_left and not is_open:
+                    return False
+                spares_left -= 1
+            elif not is_used or chances <= 0:
                 self._drop(key)
+                continue
+            chances -= 1  # others may use entries all the while
+            self.entries.move_to_end(key)
+        return True
+
+    def _shrink(self, bytes_max: int) -> None:
+        """Drop the oldest entries until at most `bytes_max` are left."""
+        while self._size_bytes > bytes_max:
+            self._drop(next(iter(self.entries)))
 
     def _drop(self, key: tuple[str, int]) -> None:
         entry = self.entries.pop(key, None)
         if entry is None:
             return
         self._size_bytes -= entry.size_bytes
+        if key[1] == OPEN:
+            self._open_bytes -= entry.size_bytes
+            self._grown.pop(key, None)
         self.has_space = self._size_bytes < self._full_bytes
         file, number = key
         numbers = self._numbers.get(file)

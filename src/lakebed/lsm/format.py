@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import groupby, pairwise
 from operator import and_
@@ -77,8 +77,8 @@ INDEX_SCHEMA: Final = pa.schema(
 )
 """One row a block, in the order of the file. On disk: DO NOT CHANGE."""
 
-_PYTHON_BYTES_OF_BLOCK: Final = 64
-"""What a first key costs in addition to its bytes: a bytes object and its slot in a list."""
+_PYTHON_BYTES_OF_BLOCK: Final = 72
+"""What a first key costs in addition to its bytes: a bytes object, its slot in a list, and number of the first page."""
 _PAGE_ENTRY: Final = struct.Struct("=QQIIIBBxx")
 _PAGE_TYPE: Final = np.dtype(
     [
@@ -97,10 +97,8 @@ PAGE_ENTRY_BYTES: Final = _PAGE_ENTRY.size
 read_page_entry: Final = _PAGE_ENTRY.unpack_from
 """`PageEntry` as a plain tuple, from `Pages.octets` at `PAGE_ENTRY_BYTES` times the number of the page."""
 
-_PYTHON_BYTES_OF_PAGE: Final = 88
-"""What a page costs in addition to the bytes of its separator: a bytes object and its slot, its word, its entry."""
-_OF_SINGLE_PAGES: Final = frozenset({"bounds", "table", "octets", "blocks"})
-"""Of `Pages`, what is made when it is first asked for."""
+_PYTHON_BYTES_OF_PAGE: Final = 89
+"""What `Pages.load` makes of a page, less the bytes of its separator: a bytes object, its slot, its word, its entry."""
 _FEW_KEYS: Final = 16
 """So many keys are looked for one by one: setting up arrays would take longer."""
 _INDEX_ENTRY_BYTES: Final = 50
@@ -186,81 +184,91 @@ PageEntry = tuple[int, int, int, int, int, int, int]
 class Pages:
     """The directory of pages of a file: where each is, and from which key on.
 
-    The keys from which pages begin become Python objects when a page is first searched for, those of all pages at
-    once; for searches of many keys 8 bytes of each are an array in addition. What single pages are read by (`bounds`,
-    `table`, `octets` and `blocks`) is made when it is first asked for: a file whose filter has no key, and one that is
-    scanned, never needs it.
+    It is read where it is stored: in the map of the file, or in the tail that was read by a request. A page is found by
+    the first keys of the blocks and then by the separators of one block. `load` makes of it what is searched in fewer
+    steps, which takes about 100 bytes a page. As a sequence it gives the key from which each page begins: no key in the
+    page, or behind, is smaller.
     """
 
-    starts: list[int]
+    first_keys: list[bytes]
+    """Of each block."""
+    starts: memoryview
     """Number of the first page of each block, and at the end the count of pages."""
     ends: memoryview
-    """Of each page, counted from where its block begins."""
-    bounds: memoryview = field(init=False)
-    """Where each page begins in the file, and at the end where the last one ends."""
-    table: npt.NDArray[np.void] = field(init=False)
-    """For each page where it begins, its checksum, its length as stored and before compression, the number of its
-    block, and that block's codec and flags."""
-    octets: memoryview = field(init=False)
-    """The bytes of `table`."""
-    blocks: memoryview = field(init=False)
-    """Number of the block of each page."""
+    """Of each page, counted from where its block begins. This and what follows is as it is stored."""
     raw_lengths: memoryview
-    raw_length_max: int
     checksums: memoryview
-    """As they are stored, 8 bytes each."""
     separators: memoryview
     """Those of all pages one after another, without what those of a block have in common."""
     separator_ends: memoryview
     prefix_bytes: memoryview
     """Of each block, how much of its first key stands before every separator."""
+    raw_length_max: int
     common_bytes: int
     """How much all keys of the file begin with in common."""
     block_columns: dict[str, npt.NDArray[Any]]
     """What the index says of each block."""
+    loaded_bytes: int
+    """What `load` makes takes in memory, about."""
+    search_count: int = 0
+    """Searches without it; a lost one does no harm."""
     keys: list[bytes] | None = None
-    """Separators of all pages: no key in the page, or behind, is smaller."""
+    """The keys from which all pages begin; None: not loaded. What follows is there if these are."""
+    table: npt.NDArray[np.void] = field(init=False, repr=False)
+    """For each page where it begins, its checksum, its length as stored and before compression, the number of its
+    block, and that block's codec and flags."""
+    octets: memoryview = field(init=False, repr=False)
+    """The bytes of `table`."""
     words: npt.NDArray[np.uint64] | None = None
-    """Of each of `keys`, the 8 bytes behind `common_bytes` as one number."""
+    """Of each of `keys`, the 8 bytes behind `common_bytes` as one number; made when many keys are first looked for."""
 
-    def __getattr__(self, name: str) -> Any:
-        """Make what single pages are read by. Cost: about 20 us, and 10 ns a page."""
-        if name not in _OF_SINGLE_PAGES:
-            raise AttributeError(name)
-        columns, block_count = self.block_columns, len(self.starts) - 1
-        counts, count = np.diff(self.starts), self.starts[-1]
-        bounds = np.zeros(count + 1, np.uint64)
-        np.add(self.ends, np.repeat(columns["offset"], counts), out=bounds[1:])
-        blocks = np.repeat(np.arange(block_count, dtype=np.uint32), counts)
-        table = np.zeros(count, _PAGE_TYPE)
-        table["start"] = bounds[:-1]
-        table["checksum"] = np.frombuffer(self.checksums, "<u8")
-        table["length"] = np.diff(bounds)
-        table["raw_length"] = self.raw_lengths
-        table["block"] = blocks
-        table["codec"] = columns["codec"].take(blocks)
-        table["flags"] = columns["flags"].take(blocks)
-        self.bounds, self.blocks = bounds.data, blocks.data
-        self.octets, self.table = table.view(np.uint8).data, table
-        return getattr(self, name)
+    def __len__(self) -> int:
+        return len(self.ends)
 
-    def find(self, tail: Tail, key: bytes) -> int:
+    def __getitem__(self, page: int) -> bytes:
+        if self.keys is not None:
+            return self.keys[page]
+        block = bisect_right(self.starts, page) - 1
+        first_key = self.first_keys[block]
+        return first_key if page == self.starts[block] else first_key[: self.prefix_bytes[block]] + self._text(page)
+
+    def _text(self, page: int) -> bytes:
+        """The separator of a page that is not the first of its block, as it is stored."""
+        return self.separators[self.separator_ends[page - 1] : self.separator_ends[page]].tobytes()
+
+    def find(self, key: bytes) -> int:
         """The one page that may have a key; -1 when the key is below the first.
 
         Of a key whose versions begin in the block before (`CONTINUES`) it is the first page of the later block.
+        Cost: 0.5 us, before `load` about 3 us.
         """
-        return bisect_right(self.keys or self.load_keys(tail), key) - 1
+        if self.keys is not None:
+            return bisect_right(self.keys, key) - 1
+        block = bisect_right(self.first_keys, key) - 1
+        return -1 if block < 0 else self.find_within(block, key)
 
-    def find_within(self, tail: Tail, block: int, key: bytes) -> int:
+    def find_within(self, block: int, key: bytes) -> int:
         """The one page of a block that may have a key, which is not below the first key of the block."""
-        first, last = self.starts[block], self.starts[block + 1]
-        return bisect_right(self.keys or self.load_keys(tail), key, first + 1, last) - 1
+        low, behind = self.starts[block] + 1, self.starts[block + 1]
+        if self.keys is not None:
+            return bisect_right(self.keys, key, low, behind) - 1
+        prefix_bytes = self.prefix_bytes[block]
+        if not key.startswith(self.first_keys[block][:prefix_bytes]):
+            return behind - 1  # it is above all keys of the block
+        text = key[prefix_bytes:]
+        while low < behind:
+            middle = (low + behind) >> 1
+            if text < self._text(middle):
+                behind = middle
+            else:
+                low = middle + 1
+        return low - 1
 
-    def find_each(self, tail: Tail, batch: KeyBatch) -> npt.NDArray[np.int64]:
+    def find_each(self, batch: KeyBatch) -> npt.NDArray[np.int64]:
         """`find` of some keys, which begin as all keys of the file do (`common_bytes`)."""
-        first_keys, keys = self.keys or self.load_keys(tail), batch.keys
-        if len(keys) < _FEW_KEYS:
-            return np.array([bisect_right(first_keys, key) - 1 for key in keys])
+        first_keys, keys = self.keys, batch.keys
+        if first_keys is None or len(keys) < _FEW_KEYS:
+            return np.array(list(map(self.find, keys)))
         if self.words is None:
             self.words = words_of(first_keys, self.common_bytes)
         words = batch.words(self.common_bytes)
@@ -271,18 +279,70 @@ class Pages:
             numbers[tie] = bisect_right(first_keys, keys[tie]) - 1
         return numbers
 
-    def load_keys(self, tail: Tail) -> list[bytes]:
-        """Make `keys`. Cost: about 0.2 us a page."""
+    def entry(self, page: int) -> PageEntry:
+        """What is known of a page. Cost: 0.2 us, before `load` about 1 us."""
+        if self.keys is not None:
+            return read_page_entry(self.octets, PAGE_ENTRY_BYTES * page)
+        block, columns = bisect_right(self.starts, page) - 1, self.block_columns
+        begin, end = self.ends[page - 1] if page > self.starts[block] else 0, self.ends[page]
+        return (
+            int(columns["offset"][block]) + begin,
+            self.checksums[page],
+            end - begin,
+            self.raw_lengths[page],
+            block,
+            int(columns["codec"][block]),
+            int(columns["flags"][block]),
+        )
+
+    def entries(self, first: int, behind: int) -> Iterable[PageEntry]:
+        """`entry` of each of the pages [first, behind)."""
+        if self.keys is not None:
+            return _PAGE_ENTRY.iter_unpack(self.octets[PAGE_ENTRY_BYTES * first : PAGE_ENTRY_BYTES * behind])
+        return map(self.entry, range(first, behind))
+
+    def take(self, pages: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+        """As `table`, of some pages; of a number below 0 the first."""
+        if self.keys is not None:
+            return self.table.take(pages, mode="clip")
+        numbers = np.maximum(pages, 0)
+        starts, columns = np.asarray(self.starts), self.block_columns
+        blocks = starts.searchsorted(numbers, side="right") - 1
+        ends = _take(self.ends, numbers)
+        begins = np.where(starts.take(blocks) == numbers, 0, _take(self.ends, np.maximum(numbers - 1, 0)))
+        table = np.zeros(len(numbers), _PAGE_TYPE)
+        table["start"] = columns["offset"].take(blocks) + begins.astype(np.uint64)
+        table["checksum"] = _take(self.checksums, numbers)
+        table["length"] = ends - begins
+        table["raw_length"] = _take(self.raw_lengths, numbers)
+        table["block"] = blocks
+        table["codec"] = columns["codec"].take(blocks)
+        table["flags"] = columns["flags"].take(blocks)
+        return table
+
+    def load(self) -> None:
+        """Make `keys` and `table`. Cost: about 0.4 us a page."""
         content, ends = bytes(self.separators), self.separator_ends.tolist()
         keys: list[bytes] = []
         for first_key, prefix_bytes, (first, last) in zip(
-            tail.first_keys, self.prefix_bytes.tolist(), pairwise(self.starts), strict=True
+            self.first_keys, self.prefix_bytes.tolist(), pairwise(self.starts.tolist()), strict=True
         ):
             prefix = first_key[:prefix_bytes]
             keys.append(first_key)
             keys += [prefix + content[start:end] for start, end in pairwise(ends[first:last])]
-        self.keys = keys
-        return keys
+        self.table = table = self.take(np.arange(len(keys)))
+        self.octets = table.view(np.uint8).data
+        self.keys = keys  # last: another thread takes what is there by these
+
+    def as_stored(self) -> Pages:
+        """The same, not loaded."""
+        return replace(self, search_count=0, keys=None, words=None)
+
+
+def _take(column: memoryview, places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Some numbers of a column that is stored at any address: as records, or numpy would copy all of it before."""
+    records = np.frombuffer(column, np.dtype((np.void, column.itemsize)))
+    return records.take(places).view(f"<u{column.itemsize}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +381,11 @@ class Tail:
         for decoded, value in self.decode().items():
             object.__setattr__(self, decoded, value)
         return getattr(self, name)
+
+    def unload_pages(self) -> None:
+        """Undo `Pages.load`, also one that has just begun. Who reads by what was loaded goes on with it."""
+        if self.pages is not None:
+            object.__setattr__(self, "pages", self.pages.as_stored())
 
     @property
     def block_count(self) -> int:
@@ -416,20 +481,14 @@ def decode_tail(body: memoryview, *, meta: FileMeta, path: str, mapped: memoryvi
         pages = None if footer.pages is None else index.pages(parts["pages"], offset=footer.pages.offset)
         return {"pages": pages, **index.columns()}
 
-    size_bytes = _estimate_bytes(parts, meta) + (len(body) if mapped is None else 0)
+    size_bytes = _estimate_bytes(parts) + (len(body) if mapped is None else 0)
     return Tail(Filter(parts["filter"]), mapped, size_bytes, decode)
 
 
-def _estimate_bytes(parts: Mapping[str, memoryview], meta: FileMeta) -> int:
-    """About what index and pages take in memory, decoded, with the keys from which pages begin."""
+def _estimate_bytes(parts: Mapping[str, memoryview]) -> int:
+    """About what the index takes in memory, decoded; the directory of pages is read where it is stored."""
     block_count = len(parts["index"]) // _INDEX_ENTRY_BYTES
-    size_bytes = _PYTHON_BYTES_OF_TAIL + len(parts["index"]) + block_count * _PYTHON_BYTES_OF_BLOCK
-    if "pages" in parts:
-        page_count = int.from_bytes(parts["pages"][:4], "little")
-        # Separators are stored without what the keys of a block begin with, a little more than all keys do.
-        shared_bytes = min(len(meta.first_key), count_common(meta.first_key, meta.last_key) + 8)
-        size_bytes += len(parts["pages"]) + page_count * (_PYTHON_BYTES_OF_PAGE + shared_bytes)
-    return size_bytes
+    return _PYTHON_BYTES_OF_TAIL + len(parts["index"]) + block_count * _PYTHON_BYTES_OF_BLOCK
 
 
 def _footer(body: memoryview, *, size_bytes: int, tail_offset: int, path: str) -> tuple[Footer, int]:
@@ -537,10 +596,13 @@ class _Index:
         numbers_end = 4 + 4 * (2 * block_count + 3 * count)
         if len(body) < numbers_end + 8 * count or not count:
             self._fail(f"its directory of pages has {len(body):,} bytes, and {count:,} pages", offset=offset)
-        numbers = np.frombuffer(body, "<u4", 2 * block_count + 3 * count, 4)
-        counts, prefixes, ends, raw_lengths, separator_ends = (
-            part.copy() for part in np.split(numbers, np.cumsum([block_count, block_count, count, count]))
-        )
+        # In the map of a file these stand at any address. Copies are checked, and go.
+        columns: list[memoryview] = []
+        place = 4
+        for length in (block_count, block_count, count, count, count):
+            columns.append(body[place : place + 4 * length].cast("I"))
+            place += 4 * length
+        counts, prefixes, ends, raw_lengths, separator_ends = (np.array(column) for column in columns)
         starts = np.zeros(block_count + 1, np.int64)
         np.cumsum(counts, out=starts[1:])
         if not counts.all() or starts[-1] != count:
@@ -557,17 +619,20 @@ class _Index:
             self._fail("the keys between pages do not follow each other up to its end", offset=offset)
         if (prefixes > self._key_lengths).any():
             self._fail("the pages of a block share more than its first key has", offset=offset)
+        prefixes_length = int((prefixes.astype(np.int64) * (counts.astype(np.int64) - 1)).sum())
         return Pages(
-            starts.tolist(),
-            ends.data,
-            raw_lengths.data,
-            int(raw_lengths.max()),
-            body[numbers_end : numbers_end + 8 * count],
+            self._first_keys,
+            starts.data,
+            columns[2],
+            columns[3],
+            body[numbers_end : numbers_end + 8 * count].cast("Q"),
             texts,
-            separator_ends.data,
-            prefixes.data,
+            columns[4],
+            columns[1],
+            int(raw_lengths.max()),
             count_common(self._first_keys[0], self._last_key),
             self._columns,
+            len(texts) + prefixes_length + count * _PYTHON_BYTES_OF_PAGE,
         )
 
     def columns(self) -> dict[str, Any]:
@@ -611,7 +676,7 @@ def decode_blocks(tail: Tail, first: int, bodies: Sequence[memoryview], *, path:
     if sums != checksums:
         damaged = next(place for place, pair in enumerate(zip(sums, checksums, strict=True)) if pair[0] != pair[1])
         raise damage_error(path, offsets[damaged], "its checksum is wrong")
-    starts = pages.starts[first : behind + 1]
+    starts = pages.starts[first : behind + 1].tolist()
     low, high = starts[0], starts[-1]
     ends, raw_lengths = pages.ends[low:high].tolist(), pages.raw_lengths[low:high].tolist()
     pieces: list[memoryview] = []
@@ -644,11 +709,11 @@ def decode_blocks(tail: Tail, first: int, bodies: Sequence[memoryview], *, path:
 def decode_page(tail: Tail, number: int, piece: memoryview, *, path: str) -> bytes:
     """Check and decompress one page by its number in the file; `piece` is as stored. Raises as `decode_blocks`."""
     assert tail.pages is not None, "a file without pages has none"
-    return unpack_page(read_page_entry(tail.pages.octets, PAGE_ENTRY_BYTES * number), piece, path=path)
+    return unpack_page(tail.pages.entry(number), piece, path=path)
 
 
 def unpack_page(entry: PageEntry, piece: memoryview, *, path: str) -> bytes:
-    """As `decode_page`, by what `read_page_entry` gives."""
+    """As `decode_page`, by what `Pages.entry` gives."""
     start, checksum, length, raw_length, _, codec, _ = entry
     if xxh3_64_intdigest(piece, start) != checksum:
         raise damage_error(path, start, "the checksum of a page is wrong")
@@ -674,7 +739,7 @@ def read_mapped_pages(tail: Tail, first: int, last: int, *, path: str) -> tuple[
     assert mapped is not None, "a file that is not mapped is read by requests"
     bodies: list[bytes | memoryview] = []
     shared_flags = 0xFF
-    for entry in _PAGE_ENTRY.iter_unpack(pages.octets[PAGE_ENTRY_BYTES * first : PAGE_ENTRY_BYTES * last]):
+    for entry in pages.entries(first, last):
         start, checksum, length, raw_length, _, _, flags = entry
         body = mapped[start : start + length]
         if length != raw_length:
@@ -696,7 +761,7 @@ def decode_pages(
     """
     pages = tail.pages
     assert pages is not None, "a file without pages has none"
-    entries = pages.table.take(numbers)
+    entries = pages.take(numbers)
     offsets = entries["start"].tolist()
     if pieces is None:
         assert tail.mapped is not None, "pages are given, or they are mapped"

@@ -208,14 +208,19 @@ def test_what_the_cache_counts(memory: ObjectStore) -> None:
 
 def test_a_tail_counts_the_keys_from_which_pages_begin(memory: ObjectStore) -> None:
     """Decoded, each of them has its whole length, however much of it all keys share in the file."""
-    files = files_in(memory, options=FileOptions())
+    files = files_in(memory, cache_bytes=1 << 24, options=FileOptions())
     rows = [Row(b"p" * 1_000 + key_of(number), number + 1, int(Kind.PUT), b"v", None) for number in range(1_000)]
     meta = write(files, rows)
     tail = files.reader(meta).tail()
     assert tail.pages is not None
-    page_count = len(tail.pages.table)
+    page_count, former_bytes = len(tail.pages), files.cache.size_bytes
     assert page_count > 10 * tail.block_count
-    assert tail.size_bytes > meta.size_bytes - meta.tail_offset + page_count * 1_000
+    for row in rows:
+        files.reader(meta).find_value(tail, row.key)
+    assert tail.pages.keys is not None
+    assert tail.pages.loaded_bytes > page_count * 1_000
+    grown_bytes = sum(entry.grown_bytes for entry in files.cache.entries.values())
+    assert grown_bytes == tail.pages.loaded_bytes == files.cache.size_bytes - former_bytes
 
 
 def test_slices_are_views(memory: ObjectStore) -> None:
