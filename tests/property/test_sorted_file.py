@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import json
 import random
@@ -198,6 +199,22 @@ def test_filters_of_levels_say_what_each_says(
             if filters[number].may_contain(hash_key(key)):
                 expected.append(place)
         assert places == expected
+
+
+@pytest.mark.parametrize("file_count", [256, 257, 700])
+def test_filters_of_many_files_of_a_level_say_what_each_says(file_count: int) -> None:
+    """Of as many files as a byte counts, and of more, the one in whose range a key is says whether it may be there."""
+    keys = [b"%05d" % (3 * number) for number in range(file_count)]
+    filters = [Filter(build_filter(hash_keys([key]), bits_per_key=10)) for key in keys]
+    asked = [*keys, *(b"%05d" % number for number in range(3 * file_count + 9))]
+    expected = [
+        place
+        for place, key in enumerate(asked)
+        if filters[min(bisect.bisect_left(keys, key), file_count - 1)].may_contain(hash_key(key))
+    ]
+    assert LevelsFilter([(keys, filters)]).select(asked) == [expected]
+    (places,) = LevelsFilter([(keys, filters)]).select(keys[-100:])
+    assert places == list(range(100))
 
 
 def test_filter_rarely_lies(tell: Callable[[str], None]) -> None:

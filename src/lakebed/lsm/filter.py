@@ -231,7 +231,7 @@ class LevelsFilter:
     """The filters of all files of some levels, asked together: in each level that of the one file that may have a key.
 
     Args:
-        levels: of the files of each, at most 256, in the order of their keys, the last keys and the filters, none of
+        levels: of the files of each, in the order of their keys, the last keys and the filters, none of
             which is empty. The filters are not copied: they are read where they are.
     """
 
@@ -267,7 +267,9 @@ class LevelsFilter:
         files = self._first_files.repeat(count)
         for number, bounds in self._bounds:
             numbers = map(lt, repeat(bounds[0]), keys) if len(bounds) == 1 else map(bisect_left, repeat(bounds), keys)
-            files[number * count : (number + 1) * count] += np.frombuffer(bytes(numbers), np.uint8)
+            files[number * count : (number + 1) * count] += (
+                np.frombuffer(bytes(numbers), np.uint8) if len(bounds) < 256 else np.fromiter(numbers, np.int64, count)
+            )
         blocks = hashes >> _BLOCK_SHIFT_64
         if level_count > 1:
             blocks = np.concatenate([blocks] * level_count)

@@ -109,18 +109,17 @@ def view_of(files: FileStore, file_set: FileSet, *, sequence: int | None = None)
     return View(memtables=(), file_set=file_set, sequence=sequence, operator=None, environment=ENVIRONMENT, files=files)
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["mapped", "remote"])
 @pytest.mark.parametrize("share", [0, 0.4, 1, 1.3, 4])
-def test_reads_equal_a_dictionary_whatever_the_cache_holds(tmp_path: Path, kind: str, share: float, seed: int) -> None:
+def test_reads_equal_a_dictionary_whatever_the_cache_holds(tmp_path: Path, kind: str, share: float) -> None:
     """Gets, many at once, neighbours, absent keys and ranges, at two moments, of files that are open, in part or not.
 
     Args:
         share: of the cache in which all files stay open, without any loaded directory.
     """
     store = store_of(kind, tmp_path)
-    versions, file_set = write_run(store, seed)
-    rng = random.Random(seed)
+    versions, file_set = write_run(store, int(10 * share))
+    rng = random.Random(int(10 * share))
     files = files_in(store, cache_bytes=int(share * smallest_cache(store, file_set)))
     for sequence in (None, 2):
         model = {
@@ -205,3 +204,25 @@ def test_few_keys_of_a_file_load_nothing(tmp_path: Path) -> None:
     assert pages.keys is not None
     assert pages.loaded_bytes >= 80 * len(pages) + sum(map(len, pages.keys)) - sum(map(len, pages.first_keys))
     assert files.cache.size_bytes >= former_bytes + pages.loaded_bytes
+
+
+def test_filters_of_many_files_are_asked_together(tmp_path: Path) -> None:
+    """Of a hundred mapped files, once all are open; before that a call looks for one that is not open, not for all."""
+    files = files_in(open_store(str(tmp_path)), cache_bytes=1 << 22)
+    keys = [b"%05d" % (2 * number) for number in range(600)]
+    parts = [keys[first : first + 6] for first in range(0, 600, 6)]
+    metas = [write(files, [Row(key, 1, int(Kind.PUT), key, None) for key in part]) for part in parts]
+    view = view_of(files, FileSet(runs=(Run("run", tuple(metas)),)))
+    levels, asked = view.levels, [b"%05d" % number for number in range(1_210)]
+    expected = [key if number % 2 == 0 and number < 1_200 else None for number, key in enumerate(asked)]
+    assert [view.get(key) for key in asked[:-300]] == expected[:-300]
+    assert view.filters() is None
+    awaited = levels._awaited
+    assert awaited is not None
+    assert awaited[0].files[awaited[1]].first_key > asked[-300]
+    for _ in range(3):
+        assert view.get_many(asked) == expected
+    assert levels._filter is not None
+    assert [len(some) for _, some in view.filters() or ()] == [100]
+    files.forget(metas[50].id)
+    assert view.get_many(asked[::-7]) == expected[::-7]
