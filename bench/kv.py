@@ -4,7 +4,8 @@ At scale 1: a million 16-byte keys with 100-byte values of which half compress a
 fill: fillseq, fillrandom, fillbatch (batches of 1000), logs not synced, until the log has everything: RocksDB hands a
 record to the operating system before its put returns, lakebed gathers them; handed: lakebed hands each over too;
 read: readhot (1 % of the keys), readrandom, readmissing, multiget (100 keys a call), at three places each: in the
-memtable, in files that the cache holds, in files four times the cache; many: get_many of neighbours, of absent keys;
+memtable, in files that the cache holds, in files four times the cache; two of them in files a hundred times the cache;
+many: get_many of neighbours, of absent keys;
 threads: gets by four threads; scan: scan_rows, scan_arrow; large: ten times the rows, read from four times the cache;
 admin: open, checkpoint, clone, and how little the last two depend on the count of rows; compact; memory: peak megabytes
 of compacting and of scanning 2 GB, most bytes in the cache; s3: requests and time under 20 ms a request;
@@ -42,6 +43,8 @@ from lakebed.testing import ManualClock
 from worlds.request_prices import S3_STANDARD, ProfiledStore, bill
 
 PLACES = ("memtable", "cached", "uncached")
+SMALL = "small_cache"
+"""Files a hundred times the cache, which holds not even what RocksDB and lakebed take to search them quickest."""
 BOTH = "rocksdict >= 1x, slatedb >= 1x"
 CALLS = 20
 """Calls behind one sample of a workload of single operations."""
@@ -60,7 +63,12 @@ class Bench:
         self.folder, self.scale, self.sample_count, self.peers = folder, scale, sample_count, peers
         self.rows = max(1000, int(1_000_000 * scale))
         self.reads = max(1000, self.rows // 5)
-        self.cache_bytes = {"memtable": 32 << 20, "cached": 512 << 20, "uncached": max(1 << 20, self.rows * 116 // 4)}
+        self.cache_bytes = {
+            "memtable": 32 << 20,
+            "cached": 512 << 20,
+            "uncached": max(1 << 20, self.rows * 116 // 4),
+            SMALL: max(64 << 10, self.rows * 116 // 100),
+        }
         self.keys, self.values = keys_of(self.rows), values_of(self.rows)
         self.made = 0
         self.places: dict[str, Database] = {}
@@ -69,7 +77,7 @@ class Bench:
 
     def options(self, place: str) -> DatabaseOptions:
         """The peers' memtable and, of blocks and rows together, their cache."""
-        rows = self.cache_bytes[place] // 2
+        rows = 0 if place == SMALL else self.cache_bytes[place] // 2
         return DatabaseOptions(
             l0_sst_bytes=1 << 30 if place == "memtable" else 64 << 20,
             unflushed_bytes_max=4 << 30 if place == "memtable" else 256 << 20,
@@ -181,9 +189,11 @@ class Bench:
             "multiget": order_of(self.keys, self.reads),
         }
         results = []
-        for place in PLACES:
+        for place in (*PLACES, SMALL):
             database = self.place(place)
             for kind, order in orders.items():
+                if place == SMALL and kind not in ("readrandom", "readmissing"):
+                    continue
 
                 def single(database: Database = database, order: list[bytes] = order) -> float:
                     get = database.get
@@ -209,7 +219,8 @@ class Bench:
                         unit="us",
                         rows=self.reads,
                         cache_bytes=self.cache_bytes[place],
-                        target=READ_TARGETS.get(kind, ""),
+                        target="" if place == SMALL else READ_TARGETS.get(kind, ""),
+                        peers=("rocksdict",) if place == SMALL else ("rocksdict", "slatedb"),
                     )
                 )
         return results

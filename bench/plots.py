@@ -238,7 +238,12 @@ _OTHERS: Final = (
 )
 """How the names of other software begin; other peers are lakebed itself in another state."""
 
-_WORDS: Final = {"memtable": "in memory", "cached": "in the cache", "uncached": "not in the cache"}
+_WORDS: Final = {
+    "memtable": "in memory",
+    "cached": "in the cache",
+    "uncached": "not in the cache",
+    "small_cache": "a cache of 1 % of the data",
+}
 _READS: Final = {
     "readhot": "get hot keys",
     "readrandom": "get random keys",

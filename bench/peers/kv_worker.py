@@ -55,6 +55,7 @@ CACHE_BYTES = {
     "memtable": 32 << 20,
     "cached": 512 << 20,
     "uncached": max(1 << 20, ROWS * 116 // 4),
+    "small_cache": max(64 << 10, ROWS * 116 // 100),
     "large": ROWS * LARGE_FACTOR * 116 // 4,
     "ycsb": ycsb.cache_bytes_of(SCALE),
 }
@@ -124,6 +125,9 @@ class Rocks:
         blocks = BlockBasedOptions()
         blocks.set_bloom_filter(10, False)
         blocks.set_block_cache(Cache(CACHE_BYTES[place]))
+        blocks.set_cache_index_and_filter_blocks(
+            place == "small_cache"
+        )  # where memory has to hold what searching takes
         options.set_block_based_table_factory(blocks)
         return options
 

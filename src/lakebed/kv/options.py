@@ -63,7 +63,8 @@ class DatabaseOptions:
     At most an hour."""
 
     cache_bytes: int | None = None
-    """Bytes of the cache of blocks; None: the process's shared cache (`lakebed.lsm.cache`)."""
+    """Bytes of the cache of blocks and open files; None: the process's shared cache (`lakebed.lsm.cache`). With 5 % of
+    the data lookups are quickest; below 0.5 % (of files on a remote store 3 %) files are opened again and again."""
 
     row_cache_bytes: int = 16 << 20
     """Bytes of the cache of single rows, for keys that are read again and again; 0: none."""
