@@ -33,9 +33,6 @@ OPEN: Final = -1
 _OPEN_SHARE: Final = 0.75
 """Of the setting: up to here open files may grow."""
 
-_IDLE_SHARE: Final = 8
-"""An open file makes room for blocks and pages when it was not used while so many times the setting was to be kept."""
-
 _SPARED_COUNT_MAX: Final = 16
 """Open files that are passed over for a block or page before it is left out instead."""
 
@@ -73,7 +70,8 @@ class Entry:
         """Of these, what `BlockCache.grow` added."""
         self.used = False
         self.used_at = 0
-        """How many bytes the cache had been asked to keep when the hand last found it used."""
+        """How many bytes the cache had been asked to keep when the hand last found it used. An open file that was not
+        used while it was asked to keep as much as the setting makes room for blocks and pages."""
 
 
 class BlockCache:
@@ -262,7 +260,7 @@ class BlockCache:
             is_used, entry.used = entry.used, False
             if is_used:
                 entry.used_at = self._asked_bytes
-            is_spared = key[1] == OPEN and self._asked_bytes - entry.used_at < _IDLE_SHARE * self._bytes_max
+            is_spared = key[1] == OPEN and self._asked_bytes - entry.used_at < self._bytes_max
             if is_spared and not (is_open and self._size_bytes == self._open_bytes):
                 if not spares_left and not is_open:
                     return False

@@ -6,7 +6,7 @@ import random
 import sys
 from itertools import pairwise
 
-from lakebed.lsm.cache import CACHE_BYTES_MAX_DEFAULT, BlockCache, RowCache, block_cache, set_shared_cache_bytes
+from lakebed.lsm.cache import CACHE_BYTES_MAX_DEFAULT, OPEN, BlockCache, RowCache, block_cache, set_shared_cache_bytes
 from lakebed.runtime import ThreadRuntime
 
 KIB = 1 << 10
@@ -62,6 +62,56 @@ def test_too_large_and_no_budget() -> None:
     nothing = BlockCache(0)
     nothing.put("file", 1, "small", size_bytes=0)
     assert nothing.get("file", 1) is None
+
+
+def test_open_files_do_not_go_for_pages_while_they_are_used() -> None:
+    """Pages put out pages, and open files that nothing asks for; other open files put out them when they must."""
+    cache = BlockCache(100 * KIB)
+    for number in range(4):
+        cache.put(f"file-{number}", OPEN, number, size_bytes=20 * KIB)
+    for page in range(400):
+        cache.put("file-0", page, page, size_bytes=4 * KIB)
+        assert [cache.get(f"file-{number}", OPEN) for number in range(3)] == [0, 1, 2]
+        assert cache.size_bytes <= 100 * KIB
+    assert cache.get("file-3", OPEN) is None
+    assert len(cache) > 6
+    for number in range(9):
+        cache.put(f"other-{number}", OPEN, number, size_bytes=20 * KIB)
+        assert cache.get(f"other-{number}", OPEN) == number
+        assert cache.size_bytes <= 100 * KIB
+    assert not cache.numbers_of("file-0")
+    cache.put("other-8", 0, "page", size_bytes=4 * KIB)
+    assert cache.get("other-8", 0) == "page", "there was space for it"
+
+
+def test_open_files_grow_within_a_part_of_the_cache() -> None:
+    """Each once, while it is kept; when more are opened they lose it again, the first before the others."""
+    cache = BlockCache(100 * KIB)
+    lost: list[int] = []
+
+    def grow(number: int) -> bool:
+        return cache.grow(f"file-{number}", number, size_bytes=20 * KIB, take_back=lambda: lost.append(number))
+
+    assert not grow(0)
+    for number in range(3):
+        cache.put(f"file-{number}", OPEN, number, size_bytes=10 * KIB)
+    for page in range(40):
+        cache.put("file-0", page, page, size_bytes=4 * KIB)
+        assert [cache.get(f"file-{number}", OPEN) for number in range(3)] == [0, 1, 2]
+    assert [grow(number) for number in (0, 0, 1, 2)] == [True, False, True, False]
+    assert not cache.grow("file-2", "another", size_bytes=1, take_back=lambda: None)
+    assert cache.size_bytes <= 100 * KIB
+    cache.put("file-3", OPEN, 3, size_bytes=10 * KIB)
+    assert lost == [0]
+    cache.forget("file-1")
+    assert grow(2)
+    cache.forget("file-2")
+    cache.put("file-4", OPEN, 4, size_bytes=60 * KIB)
+    assert lost == [0]
+    cache.clear()
+    assert (len(cache), cache.size_bytes) == (0, 0)
+    cache.put("file-0", OPEN, 0, size_bytes=10 * KIB)
+    assert grow(0), "nothing is counted of what is gone"
 
 
 def test_a_full_cache_wants_what_is_read_twice() -> None:

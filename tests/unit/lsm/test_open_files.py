@@ -14,7 +14,7 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.lsm.file_writer import FileOptions
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.format import Pages, Tail
+from lakebed.lsm.format import Pages, Tail, decode_tail
 from lakebed.lsm.memtable import batch_of
 from lakebed.lsm.model import FileMeta, FileSet, Kind, Row, Run
 from lakebed.lsm.view import View
@@ -92,8 +92,8 @@ def test_a_directory_says_the_same_where_it_is_stored_and_loaded(tmp_path: Path,
         assert loaded is not None
         loaded.load()
         assert stored.keys is None
-        assert list(stored) == loaded.keys == [loaded[page] for page in range(len(loaded))]
         everything = range(len(stored))
+        assert [stored[page] for page in everything] == loaded.keys == [loaded[page] for page in everything]
         assert list(stored.entries(0, len(stored))) == list(loaded.entries(0, len(loaded)))
         assert stored.take(everything).tobytes() == loaded.table.tobytes()
         near = sorted({*versions, *(key + b"\0" for key in versions), *(key[:-1] for key in versions)})
@@ -157,7 +157,7 @@ def test_a_file_is_opened_once_where_all_open_files_fit_in(
     versions, file_set = write_run(store, 3)
     opened: list[str] = []
     loads: list[Pages] = []
-    decode_tail, load = file_reader.decode_tail, Pages.load
+    load = Pages.load
     files = files_in(store, cache_bytes=smallest_cache(store, file_set, loaded=2 * loaded))
 
     def note_opened(*args: Any, path: str, **how: Any) -> Tail:
