@@ -143,8 +143,7 @@ def merge_sources(
         if rows_decide:
             _resolve_rows(newest, resolve)
         if newest:
-            keys = sorted(newest)
-            yield zip(keys, map(newest.__getitem__, keys), strict=True)
+            yield sorted(newest.items())  # keys differ: no value is compared
         if is_last or bound is None:
             return None
         taken_count += row_count
