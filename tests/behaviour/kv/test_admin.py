@@ -31,12 +31,6 @@ from worlds.kv.manual_database import ManualDatabase, key_of, value_of
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-def manual() -> ManualDatabase:
-    """An empty place for a database."""
-    return ManualDatabase.new()
-
-
 def version_ids(manual: ManualDatabase) -> list[str]:
     """Ids of all readable versions."""
     return [version.id for version in manual.admin.versions()]

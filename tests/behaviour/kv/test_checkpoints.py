@@ -32,12 +32,6 @@ HOUR = timedelta(hours=1)
 NOBODY = str(uuid.UUID(int=5, version=4))
 
 
-@pytest.fixture
-def manual() -> ManualDatabase:
-    """An empty place for a database."""
-    return ManualDatabase.new()
-
-
 # ---- making one
 
 

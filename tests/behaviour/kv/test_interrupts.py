@@ -10,10 +10,10 @@ from itertools import count
 
 import pytest
 
-from behaviour.kv.conftest import ManualDatabase
 from lakebed.errors import LakebedError
 from lakebed.kv import Database, WriteBatch
 from worlds.interrupts import interrupt_at
+from worlds.kv.manual_database import ManualDatabase
 
 
 def write_batch(db: Database) -> None:
@@ -58,7 +58,7 @@ def test_an_interrupted_verb_changes_no_other_row(verb: str) -> None:
         manual.clock.advance(2)
         check_rows(db, where)
         db.close()
-        with manual.writer() as again:
+        with manual.open() as again:
             check_rows(again, where)
         if where is None:
             break
@@ -91,7 +91,7 @@ def test_an_interrupted_give_up_acknowledges_no_lost_row() -> None:
         db.put(b"later", b"L")
         assert dict(db.scan()) == {b"stays": b"1", b"later": b"L"}, where
         db.close()
-        with manual.writer() as again:
+        with manual.open() as again:
             assert dict(again.scan()) == {b"stays": b"1", b"later": b"L"}, where
         if where is None:
             break

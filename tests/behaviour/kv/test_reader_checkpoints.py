@@ -29,12 +29,6 @@ MINUTES = timedelta(minutes=1)
 LIFETIME_S = 600.0
 
 
-@pytest.fixture
-def manual() -> ManualDatabase:
-    """An empty place for a database."""
-    return ManualDatabase.new()
-
-
 class AfterChanges(StoreWrapper):
     """Lets something happen after every change of the store."""
 
