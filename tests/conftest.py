@@ -29,6 +29,7 @@ from hypothesis import HealthCheck, settings
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
+from lakebed.testing.clock import ManualClock
 from worlds.ports import free_port
 from worlds.postgresql import NotInstalled, PostgreSQL, running_postgresql
 from worlds.required import miss
@@ -222,6 +223,12 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]
 def store(opened: Callable[..., Any]) -> Any:
     """A fresh store of each kind."""
     return opened()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves only on request."""
+    return ManualClock()
 
 
 @pytest.fixture

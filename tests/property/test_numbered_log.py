@@ -7,7 +7,6 @@ import random
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,7 +18,8 @@ from lakebed.objects import open_store
 from lakebed.objects.boundary import MARKER_COUNT_KEPT, Marker, decode_marker, encode_marker
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.runtime import Environment
-from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore, StoreWrapper
+from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore
+from worlds.meanwhile import Meanwhile
 
 
 def body_of(write_id: str) -> bytes:
@@ -50,32 +50,6 @@ def append(log: NumberedLog, *numbers: int) -> None:
     """Append numbers whose write id is ``w<number>``."""
     for number in numbers:
         log.append(number, body_of(f"w{number}"), write_id=f"w{number}")
-
-
-@dataclass
-class Stall(StoreWrapper):
-    """Lets something else happen before or after the k-th call."""
-
-    inner_store: Any
-    at: int
-    after: bool
-    happening: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        """Count calls from here on."""
-        super().__init__(self.inner_store)
-        self.made = 0
-
-    def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
-        """Make the call; at the k-th, let the world go on before or after it."""
-        index, self.made = self.made, self.made + 1
-        if index == self.at and not self.after:
-            self.happening()
-        try:
-            return perform()
-        finally:
-            if index == self.at and self.after:
-                self.happening()
 
 
 def trace_of_an_append() -> list[str]:
@@ -116,7 +90,7 @@ def test_a_writer_stalled_at_every_call_learns_the_truth(at: int, after: bool, w
         others.raise_boundary(5)
         others.delete(range(1, 5))
 
-    stalled = log_on(Stall(store, at, after, world_goes_on))
+    stalled = log_on(Meanwhile(store, world_goes_on, at=at, after=after))
     landed = after or at > 0
     try:
         stalled.append(2, body_of("ours"), write_id="ours")

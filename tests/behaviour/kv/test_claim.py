@@ -28,8 +28,10 @@ from lakebed.kv.options import DatabaseOptions
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock, RecordingStore, StoreWrapper
+from worlds.meanwhile import Meanwhile, is_put_below
 
 HERE = Process("here", 7, "boot/1", "http://here:1", lambda pid: pid == 7)
 GONE = replace(HERE, pid=6)
@@ -154,20 +156,6 @@ def test_only_the_writer_just_before_ends_by_its_word(between: str) -> None:
             append(place, middle, middle.fence_id + 1)
 
 
-class Overtaken(StoreWrapper):
-    """Before one of our calls, a rival claims the database and writes a row."""
-
-    def __init__(self, inner: Any, *, at: int, rival: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self.calls_left, self.rival = at, rival
-
-    def intercept(self, call: Any, perform: Any) -> Any:
-        self.calls_left -= 1
-        if self.calls_left == -1:
-            self.rival()
-        return perform()
-
-
 def test_a_claim_that_was_overtaken_writes_nothing() -> None:
     """Without a fence of its own it meets the fence of the claim that came between any two of its requests."""
     place = fresh()
@@ -186,7 +174,7 @@ def test_a_claim_that_was_overtaken_writes_nothing() -> None:
 
         older: Claim | None = None
         with suppress(Fenced):
-            older = claim_writer(place_on(Overtaken(place.store, at=index, rival=come)), process=HERE, take_over=True)
+            older = claim_writer(place_on(Meanwhile(place.store, come, at=index)), process=HERE, take_over=True)
         (other,) = newer
         winner, loser = (other, older) if older is None or older.epoch < other.epoch else (older, other)
         outcomes.add(winner is other)
@@ -219,7 +207,7 @@ def test_numbers_that_files_cover_are_not_used_again() -> None:
 
         claim: Claim | None = None
         with suppress(Fenced):
-            claim = claim_writer(place_on(Overtaken(place.store, at=index, rival=come)), process=HERE, take_over=True)
+            claim = claim_writer(place_on(Meanwhile(place.store, come, at=index)), process=HERE, take_over=True)
         newest = ManifestLog(place).latest()
         if claim is not None and claim.epoch == newest.writer_epoch:
             assert claim.fence_id >= newest.replay_after_wal_id
@@ -329,15 +317,12 @@ def test_a_fast_writer_is_followed() -> None:
     old = claimed(place)
     appended: list[int] = []
 
-    class Busy(StoreWrapper):
-        def intercept(self, call: Any, perform: Any) -> Any:
-            if call.kind == "put" and call.path.startswith("wal/") and len(appended) < 3:
-                id = 2 + len(appended)
-                appended.append(id)
-                append(place, old, id)
-            return perform()
+    def follow() -> None:
+        if len(appended) < 3:
+            appended.append(2 + len(appended))
+            append(place, old, appended[-1])
 
-    new = claim_writer(place_on(Busy(place.store)), process=HERE)
+    new = claim_writer(place_on(Meanwhile(place.store, follow, at=None, counts=is_put_below("wal/"))), process=HERE)
     assert (new.fence_id, appended) == (5, [2, 3, 4])
     with pytest.raises(Fenced):
         append(place, old, 5)
@@ -351,31 +336,18 @@ def test_a_fence_does_not_chase_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
     old = claimed(place)
     appended: list[int] = [1]
 
-    class Busy(StoreWrapper):
-        def intercept(self, call: Any, perform: Any) -> Any:
-            if call.kind == "put" and call.path.startswith("wal/"):
-                appended.append(appended[-1] + 1)
-                append(place, old, appended[-1])
-            return perform()
+    def chase() -> None:
+        appended.append(appended[-1] + 1)
+        append(place, old, appended[-1])
 
     with pytest.raises(Unavailable, match="faster") as caught:
-        claim_writer(place_on(Busy(place.store)), process=HERE)
+        claim_writer(place_on(Meanwhile(place.store, chase, at=None, counts=is_put_below("wal/"))), process=HERE)
     assert caught.value.kind == "fence_starved"
 
 
-class Ahead(StoreWrapper):
-    """Before each of our records or fences, `before` runs."""
-
-    def __init__(self, inner: Any, before: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self.before = before
-        self.put_count = 0
-
-    def intercept(self, call: Any, perform: Any) -> Any:
-        if call.kind == "put" and call.path.startswith("wal/"):
-            self.put_count += 1
-            self.before()
-        return perform()
+def ahead(store: ObjectStore, happens: Callable[[], None]) -> Meanwhile:
+    """A store in which something happens before each of our records or fences."""
+    return Meanwhile(store, happens, at=None, counts=is_put_below("wal/"))
 
 
 def test_a_writer_that_never_pauses_is_fenced_once_it_looks_at_the_manifest() -> None:
@@ -392,7 +364,7 @@ def test_a_writer_that_never_pauses_is_fenced_once_it_looks_at_the_manifest() ->
             append(place, old, appended[-1])
 
     looks_at_s = clock.monotonic_s() + 10
-    new = claim_writer(place_on(Ahead(place.store, append_one), clock), process=HERE)
+    new = claim_writer(place_on(ahead(place.store, append_one), clock), process=HERE)
     assert len(appended) > 2 * claim_module.FENCE_TRIES_MAX
     assert new.fence_id == appended[-1] + 1
     with pytest.raises(Fenced):
@@ -410,9 +382,9 @@ def test_a_fence_catches_up_with_a_log_that_grew_far() -> None:
             appended.append(appended[-1] + 1)
             append(place, old, appended[-1])
 
-    store = Ahead(place.store, append_many)
+    store = ahead(place.store, append_many)
     assert claim_writer(place_on(store), process=HERE).fence_id == 502
-    assert store.put_count < 30
+    assert len(store.calls) < 30
 
 
 def test_a_fence_that_catches_up_never_ends_a_newer_owner() -> None:
@@ -422,14 +394,14 @@ def test_a_fence_that_catches_up_never_ends_a_newer_owner() -> None:
     newer: list[Claim] = []
 
     def be_overtaken() -> None:
-        if store.put_count == 1:
+        if len(store.calls) == 1:
             for id in range(2, 20):
                 append(place, old, id)
-        if store.put_count == 16:
+        if len(store.calls) == 16:
             newer.append(claim_writer(place, process=HERE))
             append(place, newer[0], newer[0].fence_id + 1)
 
-    store = Ahead(place.store, be_overtaken)
+    store = ahead(place.store, be_overtaken)
     with pytest.raises(Fenced):
         claim_writer(place_on(store), process=HERE)
     append(place, newer[0], newer[0].fence_id + 2)
@@ -439,33 +411,17 @@ def test_two_creators_share_one_database() -> None:
     """The slower one finds that a database appeared while it looked, and opens that."""
     place = fresh()
 
-    class Rival(StoreWrapper):
-        asked = 0
-
-        def intercept(self, call: Any, perform: Any) -> Any:
-            if call.path == manifest_path(1) and not Rival.asked:
-                Rival.asked = 1
-                claimed(place)
-            return perform()
-
-    claim = claimed(place_on(Rival(place.store)))
-    assert (claim.created, claim.epoch, Rival.asked) == (False, 2, 1)
+    store = Meanwhile(place.store, lambda: claimed(place), counts=lambda call: call.path == manifest_path(1))
+    claim = claimed(place_on(store))
+    assert (claim.created, claim.epoch, store.happened is None) == (False, 2, False)
 
 
 def test_a_rival_between_look_and_listing() -> None:
     """The manifest was not there, and then its folder is: open it."""
     place = fresh()
 
-    class Rival(StoreWrapper):
-        asked = 0
-
-        def intercept(self, call: Any, perform: Any) -> Any:
-            if call.kind == "list_with_delimiter" and not Rival.asked:
-                Rival.asked = 1
-                claimed(place)
-            return perform()
-
-    assert claimed(place_on(Rival(place.store))).epoch == 2
+    store = Meanwhile(place.store, lambda: claimed(place), counts=lambda call: call.kind == "list_with_delimiter")
+    assert claimed(place_on(store)).epoch == 2
 
 
 def test_a_store_that_ignores_conditions_is_refused() -> None:

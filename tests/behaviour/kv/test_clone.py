@@ -31,12 +31,6 @@ from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, S
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 
 
-@pytest.fixture
-def databases() -> FaultyDatabases:
-    """Databases in one memory."""
-    return FaultyDatabases()
-
-
 def fill(
     databases: FaultyDatabases, name: str, *, prefix: str = "k", files: int = 2, tail: int = 2
 ) -> dict[bytes, bytes]:

@@ -32,12 +32,6 @@ from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, SkewedClock, ch
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def databases() -> FaultyDatabases:
-    """Databases in one memory."""
-    return FaultyDatabases()
-
-
 def worn(databases: FaultyDatabases, name: str = "db") -> tuple[str, dict[bytes, bytes], dict[bytes, bytes]]:
     """A database with garbage of every kind: a checkpoint's id, the rows that it pins, and the rows now."""
     with databases.open(name) as db:

@@ -30,6 +30,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.meanwhile import Meanwhile
 
 OPTIONS = DatabaseOptions(background=False, compaction=False, run_file_bytes=2_048, cache_bytes=0, row_cache_bytes=0)
 IN_PROCESS = replace(OPTIONS, compaction=True)
@@ -321,28 +322,6 @@ def test_an_outage_after_a_change_landed(verb: str, change: int, is_compacted_me
 # ---- zombies
 
 
-class Meanwhile(StoreWrapper):
-    """Lets something else happen before one call."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.call_count = 0
-        self.at: int | None = None
-        self.happen: Callable[[], None] = lambda: None
-
-    def intercept(self, call: Call, perform: Callable[[], object]) -> object:  # type: ignore[override]
-        """Count, and stand still at one call."""
-        number = self.call_count
-        self.call_count += 1
-        if number == self.at:
-            self.happen()
-        return perform()
-
-    def sub(self, prefix: str) -> Meanwhile:
-        """Not needed here."""
-        raise NotImplementedError
-
-
 @pytest.mark.parametrize("verb", ["compact_inside", "compact_outside", "compact_everything"])
 def test_a_fenced_compactor_publishes_nothing(verb: str) -> None:
     """A compactor that pauses at any call while another takes over, merges, collects gets an error; nothing changes."""
@@ -358,7 +337,7 @@ def test_a_fenced_compactor_publishes_nothing(verb: str) -> None:
             world.collect()
             after.append(world.newest())
 
-        store.at, store.happen = store.call_count + index, take_over
+        store.expect(take_over, at=index)
         where = f"{verb}, overtaken at {index}: {call}"
         error = failure_of(run)
         if error is not None:
@@ -391,7 +370,7 @@ def test_a_fenced_writer_flushes_nothing() -> None:
             world.collect()
             after.append(world.newest())
 
-        store.at, store.happen = store.call_count + index, take_over
+        store.expect(take_over, at=index)
         where = f"overtaken at {index}: {call}"
         try:
             database.flush(memtable=True)

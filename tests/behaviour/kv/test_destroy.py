@@ -25,12 +25,6 @@ from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, SkewedClock, ch
 DAY = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(days=1))
 
 
-@pytest.fixture
-def databases() -> FaultyDatabases:
-    """Databases in one memory."""
-    return FaultyDatabases()
-
-
 def fill(databases: FaultyDatabases, name: str) -> dict[bytes, bytes]:
     """A database with a file and a log behind it; what it holds."""
     with databases.open(name) as db:

@@ -21,45 +21,12 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.create_once import TRIES_MAX
-from lakebed.objects.port import ObjectStore
-from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper
+from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore
 from worlds.kv.manual_database import ManualDatabase, key_of, value_of
+from worlds.meanwhile import Meanwhile
 
 MINUTES = timedelta(minutes=1)
 LIFETIME_S = 600.0
-
-
-class AfterChanges(StoreWrapper):
-    """Lets something happen after every change of the store."""
-
-    def __init__(self, inner: ObjectStore, happens: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self._happens = happens
-
-    def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
-        """Perform, then let it happen."""
-        result = perform()
-        if call.changes:
-            self._happens()
-        return result
-
-
-class AtCall(StoreWrapper):
-    """Lets something happen once, right before the call of an index."""
-
-    def __init__(self, inner: ObjectStore, index: int, happens: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self._left = index
-        self._happens = happens
-        self.happened = False
-
-    def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
-        """Let it happen, or not, and perform."""
-        self._left -= 1
-        if self._left < 0 and not self.happened:
-            self.happened = True
-            self._happens()
-        return perform()
 
 
 # ---- the reader's own checkpoint
@@ -312,7 +279,9 @@ def test_a_poll_between_the_steps_of_a_restore(manual: ManualDatabase) -> None:
                 reader.poll_once()
                 seen.append(case.numbers(reader))
 
-            watched = replace(case, store=AfterChanges(case.store, look))
+            watched = replace(
+                case, store=Meanwhile(case.store, look, at=None, after=True, counts=lambda call: call.changes)
+            )
             watched.admin.restore(kept.id, take_over=True)
             watched.write(3, files=False)
             watched.write(4)
@@ -334,13 +303,13 @@ def test_a_restore_between_the_steps_of_a_poll(manual: ManualDatabase) -> None:
                 case.admin.restore(kept.id, take_over=True)
                 case.write(3, files=False)
 
-            store = AtCall(case.store, index, change)
+            store = Meanwhile(case.store, change, at=index)
             options = ReaderOptions(background=False, cache_bytes=0, follow_latest=follow_latest)
             with DatabaseReader.open(case.place(lambda inner, store=store: store), options=options) as reader:
                 assert case.numbers(reader) in ([1, 2], [1, 3])
                 reader.poll_once()
                 assert case.numbers(reader) in ([1, 2], [1, 3])
-                before = store.happened
+                before = store.happened is not None
                 reader.poll_once()
                 assert not before or case.numbers(reader) == [1, 3]
                 struck = before
@@ -362,13 +331,13 @@ def test_a_poll_between_the_steps_of_a_collection(manual: ManualDatabase) -> Non
             case.write(6, files=False)
             case.collect()
 
-        store = AtCall(case.store, index, change)
+        store = Meanwhile(case.store, change, at=index)
         place = case.place(lambda inner, store=store: store)
         with DatabaseReader.open(place, options=ReaderOptions(background=False, cache_bytes=0)) as reader:
             case.write(7)
             reader.poll_once()
             assert case.numbers(reader) in ([1, 2, 3, 4, 7], [1, 2, 3, 4, 5, 6, 7])
-            before = store.happened
+            before = store.happened is not None
             reader.poll_once()
             assert not before or case.numbers(reader) == [1, 2, 3, 4, 5, 6, 7]
             struck = before
@@ -386,7 +355,7 @@ def test_a_destruction_between_the_steps_of_a_poll(manual: ManualDatabase) -> No
         def change(case: ManualDatabase = case) -> None:
             case.admin.destroy(soft=False)
 
-        store = AtCall(case.store, index, change)
+        store = Meanwhile(case.store, change, at=index)
         options = ReaderOptions(background=False, cache_bytes=0, follow_latest=True)
         place = case.place(lambda inner, store=store: store)
         with suppress(InvalidRequest), DatabaseReader.open(place, options=options) as reader:
@@ -394,7 +363,7 @@ def test_a_destruction_between_the_steps_of_a_poll(manual: ManualDatabase) -> No
             if store.happened:
                 with pytest.raises(InvalidRequest, match="destroyed"):
                     reader.poll_once()
-        struck = store.happened
+        struck = store.happened is not None
         index += 1
     assert index > 3
 

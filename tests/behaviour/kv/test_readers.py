@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -24,6 +22,7 @@ from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.open import open_store
 from lakebed.testing import Scheduler
 from worlds.kv.manual_database import ManualDatabase, key_of, value_of
+from worlds.scripts import run_script
 
 MINUTES = timedelta(minutes=1)
 LIFETIME_S = 600.0
@@ -409,5 +408,4 @@ def test_reading_files_loads_no_pandas(tmp_path: Path) -> None:
         "    assert reader.scan_arrow().read_all().num_rows == 298\n"
         "    assert 'pandas' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(script)

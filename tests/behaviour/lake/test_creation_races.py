@@ -25,6 +25,7 @@ from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from lakebed.testing.faulty import Crashed, Fault, FaultyStore
 from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.meanwhile import Meanwhile
 
 R = TypeVar("R")
 
@@ -92,24 +93,6 @@ def test_probes_that_older_versions_left_in_a_table_block_nothing() -> None:
     assert later.tables() == ["t"]
 
 
-class Interrupted(StoreWrapper):
-    """Lets a rival act to its end right before one of our calls."""
-
-    def __init__(self, inner: ObjectStore, index: int, rival: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self.state = {"calls": 0}
-        self.index = index
-        self.rival = rival
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Count the call; at the chosen one, the rival comes first."""
-        index = self.state["calls"]
-        self.state["calls"] += 1
-        if index == self.index:
-            self.rival()
-        return perform()
-
-
 @pytest.mark.parametrize("rival_appends", [False, True], ids=["created", "created and written"])
 def test_a_rival_at_every_call(rival_appends: bool) -> None:
     """Opening and `create_table(if_not_exists=True)` succeed when a rival does the same; without it one loses."""
@@ -122,15 +105,15 @@ def test_a_rival_at_every_call(rival_appends: bool) -> None:
 
     for index in range(100):
         inner, plain = memory(), memory()
-        ours = Interrupted(inner, index, lambda inner=inner: act(inner, if_not_exists=True))
+        ours = Meanwhile(inner, lambda inner=inner: act(inner, if_not_exists=True), at=index)
         table = Lake.open(ours).create_table("t", SCHEMA, if_not_exists=True)
-        assert table.read().num_rows == int(rival_appends and ours.state["calls"] > index)
-        strict = Interrupted(plain, index, lambda plain=plain: act(plain, if_not_exists=False))
+        assert table.read().num_rows == int(rival_appends and len(ours.calls) > index)
+        strict = Meanwhile(plain, lambda plain=plain: act(plain, if_not_exists=False), at=index)
         try:
             Lake.open(strict).create_table("t", SCHEMA)
         except AlreadyExists:
             continue
-        assert strict.state["calls"] <= index, "both created the table"
+        assert len(strict.calls) <= index, "both created the table"
         assert index > 6
         return
     raise AssertionError("creating never came to its end")
@@ -140,10 +123,10 @@ def test_a_rival_makes_the_lake_at_any_call() -> None:
     """Opening a new lake succeeds when a rival opens it too, at any step."""
     for index in range(100):
         inner = memory()
-        ours = Interrupted(inner, index, lambda inner=inner: Lake.open(inner) and None)
+        ours = Meanwhile(inner, lambda inner=inner: Lake.open(inner) and None, at=index)
         Lake.open(ours)
         assert paths(inner) == ["lakebed.json"]
-        if ours.state["calls"] <= index:
+        if len(ours.calls) <= index:
             assert index > 4
             return
     raise AssertionError("opening never came to its end")

@@ -27,6 +27,7 @@ from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.meanwhile import Meanwhile
 
 ROWS = pa.schema([("id", pa.int64()), ("v", pa.float64())])
 KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.float64())])
@@ -264,22 +265,6 @@ class ReplacedTable(StoreWrapper):
         return perform()
 
 
-class After(StoreWrapper):
-    """Lets something happen once, right after the call of an index."""
-
-    def __init__(self, inner: ObjectStore, happens: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self.index, self.count, self._happens = -1, 0, happens
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Make the call, and perhaps more."""
-        result = perform()
-        self.count += 1
-        if self.count == self.index + 1:
-            self._happens()
-        return result
-
-
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_branch_that_is_renamed_while_its_table_is_loaded(table: Table, is_known: bool) -> None:
     """A reference is the branch by one of its names, with all its files; from the next load on by the new one."""
@@ -288,13 +273,13 @@ def test_a_branch_that_is_renamed_while_its_table_is_loaded(table: Table, is_kno
         old, new = names[index % 2], names[(index + 1) % 2]
         if index == 0:
             table.create_branch(old).append(rows_of(10))
-        store = After(table.store, lambda: table.rename_branch(old, new))  # noqa: B023 (called in this round)
+        store = Meanwhile(table.store, after=True)
         published = PublishedTable(Table.open(store, name="t").context)
         if is_known:
             published.load()
-        store.index = store.count + index
+        store.expect(lambda: table.rename_branch(old, new), at=index)  # noqa: B023 (called in this round)
         loaded = published.load()
-        if store.count <= store.index:
+        if store.happened is None:
             break
         for metadata in (loaded, published.load(), PublishedTable(table.context).load()):
             references = json.loads(metadata.body)["refs"]

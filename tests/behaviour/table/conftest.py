@@ -85,12 +85,6 @@ def make_bench(store: ObjectStore, clock: ManualClock) -> Bench:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    """A clock that moves only on request."""
-    return ManualClock()
-
-
-@pytest.fixture
 def bench(clock: ManualClock) -> Bench:
     """An empty table in memory, with a manual clock."""
     environment = Environment(clock=clock, rng=random.Random(1))

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -30,26 +30,8 @@ from lakebed.table.read.read import read_split_table
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.schema.schema import encode_schema
 from lakebed.table.table import Table, _unpickle
-from lakebed.testing import Between, Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper, seed_count
-
-R = TypeVar("R")
-
-
-class After(StoreWrapper):
-    """Lets something happen once, right after the call of an index."""
-
-    def __init__(self, inner: ObjectStore, index: int, happens: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self.calls: list[str] = []
-        self._index = index
-        self._happens = happens
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        result = perform()
-        self.calls.append(f"{call.kind} {call.path}")
-        if len(self.calls) == self._index + 1:
-            self._happens()
-        return result
+from lakebed.testing import Between, Call, Crashed, Fault, FaultyStore, RecordingStore, seed_count
+from worlds.meanwhile import Meanwhile
 
 
 def commit(bench: Any, name: str, table: Table | None = None, *, deleted: tuple[str, ...] = ()) -> Any:
@@ -334,14 +316,14 @@ def test_a_branch_is_renamed_at_any_call_of_a_writer(new_bench: Any, verb: str) 
     outcomes = []
     for index in range(500):
         reset(bench, objects)
-        store = After(bench.store, -1, lambda: bench.reopen().rename_branch("old", "new"))
+        store = Meanwhile(bench.store, after=True)
         fork = through(bench, store, branch="old")
-        store._index = len(store.calls) + index
+        store.expect(lambda: bench.reopen().rename_branch("old", "new"), at=index)
         try:
             outcome: object = WRITES[verb](bench, fork)
         except (NotFound, Conflict) as error:
             outcome = error
-        if len(store.calls) <= store._index:
+        if store.happened is None:
             break
         outcomes.append(isinstance(outcome, LakebedError))
         check_after(bench, verb, outcome)
@@ -433,19 +415,19 @@ def test_another_branch_of_the_old_name_gets_no_commit_of_the_first(new_bench: A
     refused = 0
     for index in range(500):
         reset(bench, objects)
-        store = After(bench.store, -1, replace_branch)
+        store = Meanwhile(bench.store, after=True)
         fork = through(bench, store, branch="old")
-        store._index = len(store.calls) + index
+        store.expect(replace_branch, at=index)
         error = None
         try:
             commit(bench, "w", fork)
         except (NotFound, Conflict) as refusal:
             error, refused = refusal, refused + 1
-        if len(store.calls) <= store._index:
+        if store.happened is None:
             break
         live = check_whole(bench)
         with_it = [name for name, files in live.items() if "w" in files]
-        where = f"call {index}, {store.calls[store._index]}: {live}, {error!r}"
+        where = f"call {index}, {store.happened}: {live}, {error!r}"
         assert {name: [file for file in files if file != "w"] for name, files in live.items()} == expected, where
         if is_renamed or error is not None:
             assert len(with_it) == (error is None), where
@@ -470,9 +452,9 @@ def test_a_writer_writes_at_any_call_of_a_rename(new_bench: Any, verb: str) -> N
             except LakebedError as error:
                 outcome.append(error)  # noqa: B023
 
-        store = After(bench.store, -1, write)
+        store = Meanwhile(bench.store, after=True)
         table = through(bench, store)
-        store._index = len(store.calls) + index
+        store.expect(write, at=index)
         table.rename_branch("old", "new")
         if outcome:
             check_after(bench, verb, outcome[0])
@@ -511,17 +493,17 @@ def test_a_branch_is_renamed_at_any_call_of_a_collector_of_the_table(
     for index in range(500):
         reset(bench, objects)
         bench.clock.advance(100_000.0)  # so all files are old, and what the rename puts is not
-        store = After(bench.store, -1, lambda: bench.reopen().rename_branch("old", "new"))
+        store = Meanwhile(bench.store, after=True)
         table = through(bench, store)
-        store._index = len(store.calls) + index
+        store.expect(lambda: bench.reopen().rename_branch("old", "new"), at=index)
         with suppress(NotFound, Conflict):
             COLLECTORS[verb](table, bench.clock.now_ms() + 1)
-        if len(store.calls) <= store._index:
+        if store.happened is None:
             break
         try:
             assert check_whole(bench) == {"new": expected}
         except AssertionError as error:
-            raise AssertionError(f"renamed after call {index}, {store.calls[store._index]}") from error
+            raise AssertionError(f"renamed after call {index}, {store.happened}") from error
     assert index > 20
 
 
@@ -535,18 +517,6 @@ MEANWHILE: dict[str, Callable[[Any], object]] = {
     "collect": lambda bench: bench.reopen().collect(grace_ms=86_400_000),
     "expire main": lambda bench: bench.reopen().expire(retain_max=1, retain_min=1, older_than_ms=2**60),
 }
-
-
-class BeforeItIsDecided(StoreWrapper):
-    """Lets something happen once, right before the rename of a branch is decided."""
-
-    happens: Callable[[], object] | None = None
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        if is_decision(call) and self.happens is not None:
-            happens, self.happens = self.happens, None
-            happens()
-        return perform()
 
 
 def is_decision(call: Call) -> bool:
@@ -564,11 +534,10 @@ def test_the_name_that_a_lost_rename_had_taken_is_free_again(new_bench: Any, win
         with suppress(Crashed):
             through(bench, store).rename_branch("old", winner)
 
-    store = BeforeItIsDecided(bench.store)
-    store.happens = win
+    store = Meanwhile(bench.store, win, counts=is_decision)
     with pytest.raises(NotFound, match="'old'"):
         through(bench, store).rename_branch("old", "new")
-    assert store.happens is None
+    assert store.happened is not None
     assert check_whole(bench) == {winner: ["b2", "b3", "m2"]}
     assert bench.table.context.tags.all_names() == [fork_pin(winner)]
     bench.table.create_branch("new")
@@ -595,15 +564,15 @@ def test_another_verb_of_branches_comes_between(new_bench: Any, verb: str) -> No
             except LakebedError as error:
                 errors.append(error)  # noqa: B023 (of this round)
 
-        store = After(bench.store, -1, act)
+        store = Meanwhile(bench.store, after=True)
         table = through(bench, store)
-        store._index = len(store.calls) + index
+        store.expect(act, at=index)
         refused = None
         try:
             table.rename_branch("old", "new")
         except LakebedError as error:
             refused = error
-        if len(store.calls) <= store._index:
+        if store.happened is None:
             continue
         where = f"call {index}, {refused!r}, {errors}"
         live = check_whole(bench)
@@ -658,16 +627,16 @@ def test_a_stream_of_a_branch_that_is_renamed_at_any_call_reads_each_row_once(ne
     ended = 0
     for index in range(300):
         reset(bench, objects)
-        store = After(bench.store, -1, lambda: bench.reopen().rename_branch("old", "new"))
+        store = Meanwhile(bench.store, after=True)
         reader, table = Follower(), through(bench, store, branch="old")
-        store._index = len(store.calls) + index
+        store.expect(lambda: bench.reopen().rename_branch("old", "new"), at=index)
         try:
             reader.follow(table)
         except (NotFound, Conflict):
             ended += 1
-        if len(store.calls) <= store._index:
+        if store.happened is None:
             break
         reader.follow(bench.reopen(branch="new"))
-        assert sorted(reader.ids) == [0, 1, 2], f"call {index}, {store.calls[store._index]}"
+        assert sorted(reader.ids) == [0, 1, 2], f"call {index}, {store.happened}"
         assert check_whole(bench).keys() == {"new"}
     assert ended > 5

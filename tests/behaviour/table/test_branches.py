@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,34 +12,14 @@ import pytest
 from lakebed.errors import NotFound
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
-from lakebed.objects.port import ObjectStore
 from lakebed.reclaim import sweep
 from lakebed.table.branch.branch_folder import fork_pin
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing.between import Between
-from lakebed.testing.wrapper import Call, StoreWrapper
+from lakebed.testing.wrapper import StoreWrapper
+from worlds.meanwhile import Meanwhile
 from worlds.table.world import TableWorld
-
-R = TypeVar("R")
-
-
-class After(StoreWrapper):
-    """Lets something happen once, right after the so many-th call of a kind."""
-
-    def __init__(self, inner: ObjectStore, kind: str, index: int, happens: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self._kind, self._index, self._happens = kind, index, happens
-        self._count = 0
-        self.happened = False
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        result = perform()
-        self._count += call.kind == self._kind
-        if self._count > self._index and not self.happened:
-            self.happened = True
-            self._happens()
-        return result
 
 
 def through(bench: Any, between: StoreWrapper, *, branch: str | None = None) -> Table:
@@ -126,9 +105,9 @@ def test_a_deleter_that_sleeps_between_two_batches_takes_nothing_of_a_branch_mad
     remade = 0
     for index in range(100):
         fill()
-        after = After(bench.store, "delete", index, meanwhile)
+        after = Meanwhile(bench.store, meanwhile, at=index, after=True, counts=lambda call: call.kind == "delete")
         through(bench, after).delete_branch("b")
-        if not after.happened:
+        if after.happened is None:
             break
         assert [snapshot.id for snapshot in bench.reopen(branch="b").snapshots()] == [1, 2, 3], index
         assert bench.table.context.tags.find(fork_pin("b")) is not None, index

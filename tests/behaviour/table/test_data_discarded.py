@@ -3,47 +3,29 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakebed.errors import Closed, Conflict, InvalidRequest
 from lakebed.objects.open import open_store
-from lakebed.objects.port import ObjectStore
 from lakebed.table.compaction.compact import compact, run_task
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
-from lakebed.testing.wrapper import Call, StoreWrapper
-
-R = TypeVar("R")
+from worlds.meanwhile import Meanwhile, is_put_below
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int32())])
 
 
-class Overtaken(StoreWrapper):
-    """A store on which another writer acts right before this one's first write to a folder."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.before = ""
-        self.act: Callable[[], object] = lambda: None
-
-    def intercept(self, call: Call, forward: Callable[[], R]) -> R:
-        if self.before and call.kind == "put" and call.path.startswith(self.before):
-            self.before = ""
-            self.act()
-        return forward()
-
-
-def make(*, keyed: bool = True, **options: str) -> tuple[Table, Table, Overtaken]:
+def make(*, keyed: bool = True, **options: str) -> tuple[Table, Table, Meanwhile]:
     """A table, another client's handle of it, and the store of the first one."""
     inner = open_store(f"memory://discarded-{uuid.uuid4()}")
     keys = {"primary_keys": ["id"]} if keyed else {}
     values = {"bucket": "1"} | options if keyed else options
     Table.create(inner, name="t", schema=SCHEMA, options=values, **keys)  # type: ignore[arg-type]
-    store = Overtaken(inner)
+    store = Meanwhile(inner)
     return Table.open(store, name="t"), Table.open(inner, name="t"), store
 
 
@@ -99,7 +81,7 @@ def test_a_delete_that_lost_discards_what_it_wrote() -> None:
     """A delete by predicate that another one overtook starts over, and its first files go."""
     table, other, store = make(keyed=False)
     table.append(rows(range(10)))
-    store.before, store.act = "manifest/", lambda: other.delete("id < 3")
+    store.expect(lambda: other.delete("id < 3"), counts=is_put_below("manifest/"))
     table.delete("id > 7")
     assert sorted(table.read()["id"].to_pylist()) == [3, 4, 5, 6, 7]
     assert unreferenced(table) == set()
@@ -110,7 +92,7 @@ def test_a_commit_that_gave_up_discards_its_rows(verb: str) -> None:
     """Where no retry is allowed, a lost race raises Conflict and leaves no file of the rows behind."""
     table, other, store = make(keyed=False, **{"commit.max-retries": "0"})
     other.append(rows([1]))
-    store.before, store.act = "snapshot/", lambda: other.append(rows([2]))
+    store.expect(lambda: other.append(rows([2])), counts=is_put_below("snapshot/"))
     with pytest.raises(Conflict):
         getattr(table, verb)(rows([3]))
     assert unreferenced(table) == set()

@@ -17,6 +17,7 @@ from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
 from lakebed.testing.between import Between
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.meanwhile import Meanwhile
 from worlds.table.world import TableWorld
 
 R = TypeVar("R")
@@ -85,28 +86,17 @@ def test_a_tag_that_was_pointed_elsewhere_is_not_deleted_by_a_recovered_deletion
     check(made)
 
 
-class HandedOn(StoreWrapper):
-    """Passes a version from one tag to another between two listings of the tags, once."""
-
-    happened = False
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """After a listing of the snapshots that comes before one of the tags."""
-        result = perform()
-        if not self.happened and call.kind == "list" and call.path == "tag":
-            self.happened = True
-            body = self.inner.get("tag/tag-z")
-            self.inner.put("tag/tag-a", body)
-            self.inner.delete(["tag/tag-z"])
-        return result
-
-
 def test_holders_are_collected_until_two_collections_are_equal() -> None:
     """A version that passes from one tag to another while the tags are listed is seen all the same."""
     made = world()
     made.table.create_tag("z", snapshot_id=2)
     expire_all(made.table)
-    store = HandedOn(made.store)
+
+    def hand_on() -> None:
+        made.store.put("tag/tag-a", made.store.get("tag/tag-z"))
+        made.store.delete(["tag/tag-z"])
+
+    store = Between(made.store, kind="list", prefix="tag", happens=hand_on)
     live_versions = read_live_versions(seen_by(made, store).context)
     assert store.happened
     assert [tag.name for tag in live_versions.tags] == ["a"]
@@ -304,28 +294,16 @@ def test_an_unreadable_snapshot_ends_the_walk() -> None:
     made.check_versions()
 
 
-class BeforeTheListing(StoreWrapper):
-    """Lets something happen once, right before the whole table is listed."""
-
-    def __init__(self, inner: ObjectStore, happens: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self.happened = False
-        self._happens = happens
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Let it happen, then perform."""
-        if not self.happened and call.kind == "list" and call.path == "":
-            self.happened = True
-            self._happens()
-        return perform()
-
-
 def test_orphan_cleaning_lists_before_it_asks_what_is_used() -> None:
     """A file that a commit brings while orphans are looked for is not taken for one."""
     made = world()
     other = seen_by(made, made.store)
-    store = BeforeTheListing(made.store, lambda: made._commit_to(other, made.main))
+    store = Meanwhile(
+        made.store,
+        lambda: made._commit_to(other, made.main),
+        counts=lambda call: call.kind == "list" and not call.path,
+    )
     seen_by(made, store).collect(grace_ms=0)
-    assert store.happened
+    assert store.happened is not None
     check(made)
     made.check_versions()

@@ -18,6 +18,7 @@ from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import Between, Call, StoreWrapper
+from worlds.meanwhile import Meanwhile
 
 R = TypeVar("R")
 COLUMNS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -45,24 +46,6 @@ def keys_of(table: Table) -> list[int]:
     """The keys that a new process reads, sorted."""
     PROCESS_CACHE.clear()
     return sorted(table.read()["k"].to_pylist())
-
-
-class Before(StoreWrapper):
-    """Lets something happen once, before the call of a number, counted from 0."""
-
-    def __init__(self, inner: ObjectStore, happens: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self.left = 2**60
-        self.happened: Call | None = None
-        self._happens = happens
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Let it happen when it is time, then perform."""
-        self.left -= 1
-        if self.left < 0 and self.happened is None:
-            self.happened = call
-            self._happens()
-        return perform()
 
 
 class AroundSnapshot(StoreWrapper):
@@ -94,10 +77,10 @@ def meet(verb: str, call: int, happens: Callable[[Lake], object]) -> tuple[Lake,
     made = lake.create_table("t", COLUMNS)
     for key in range(3):
         made.append(rows(key))
-    store = Before(made.store, lambda: happens(lake))
+    store = Meanwhile(made.store)
     PROCESS_CACHE.clear()
     table = Table.open(store, name="t")
-    store.left = call
+    store.expect(lambda: happens(lake), at=call)
     try:
         answer: object = VERBS[verb](table)
     except (NotFound, Conflict) as refused:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
-from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -21,12 +19,12 @@ from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.model.model import Snapshot
 from lakebed.table.rows.rows import commit_changes, new_writer, without_matching
 from lakebed.table.table import Table
-from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore, StoreWrapper
+from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.between import Between
+from worlds.meanwhile import Meanwhile
 from worlds.table.foreign import foreign_commit
 from worlds.table.foreign_verbs import foreign_expire, foreign_rollback
 
-R = TypeVar("R")
 ROWS = pa.schema([("id", pa.int64()), ("pt", pa.string())])
 
 
@@ -340,37 +338,20 @@ def test_unfinished_work_from_before_a_rollback_is_finished_by_what_is_there(ver
     assert struck >= 3
 
 
-class After(StoreWrapper):
-    """Lets something happen after the call of a number, counted from 0."""
-
-    def __init__(self, inner: ObjectStore, call: int, happens: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self.left = call
-        self._happens = happens
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Perform, then let it happen."""
-        result = perform()
-        if self.left == 0:
-            self._happens()
-        self.left -= 1
-        return result
-
-
 def test_a_rollback_while_an_expiry_runs_keeps_its_target() -> None:
     """Java rolls back after any request of an expiry, to a snapshot that was about to go: it stays readable."""
     struck = 0
     for call in range(200):
         plain = copied(tagged())
-        store = After(plain.store, 2**60, partial(foreign_rollback, plain, 3))
+        store = Meanwhile(plain.store, after=True)
         table = reopened(plain, store)
-        store.left = call
+        store.expect(partial(foreign_rollback, plain, 3), at=call)
         with suppress(NotFound):  # the target had expired, so there was nothing to roll back to
             report = table.expire(retain_max=1, retain_min=1, older_than_ms=0)
             assert report.plan is not None
             assert report.hidden_count == len(report.plan.hide)
             assert not {meta.path for meta in plain.store.list("snapshot")} & set(report.plan.hide), f"call {call}"
-        if store.left >= 0:
+        if store.happened is None:
             break
         is_rolled_back = 3 in plain.context.snapshots.ids()
         struck += is_rolled_back
@@ -380,7 +361,7 @@ def test_a_rollback_while_an_expiry_runs_keeps_its_target() -> None:
             reopened(plain).append(rows(9))
             check_clean(reopened(plain), [*expected, 9])
     assert struck > 20
-    assert store.left >= 0
+    assert store.happened is None
 
 
 # ---- commits that were planned on a history that a rollback removed

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,9 +21,8 @@ from lakebed.table.compaction.compact import compact, run_task
 from lakebed.table.model.model import BucketChange
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table, branch_of
-from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.meanwhile import Meanwhile, is_put_below
 
-R = TypeVar("R")
 Values = list[tuple[Any, ...]]
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int32())])
 READ_AT_ONCE = {"deletion-vectors.enabled": "true", "deletion-vectors.merge-on-read": "true"}
@@ -301,27 +300,12 @@ def test_a_rewrite_does_not_go_back_behind_the_columns_that_it_read() -> None:
 # ---- changes while a verb runs
 
 
-class Interrupted(StoreWrapper):
-    """A store that calls `before`, once, before an object below some folder is put, or the folder is listed."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.kind, self.folder = "put", ""
-        self.before: Callable[[], None] | None = None
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        if self.before is not None and call.kind == self.kind and call.path.startswith(self.folder):
-            before, self.before = self.before, None
-            before()
-        return perform()
-
-
 @pytest.fixture
-def interrupted() -> tuple[Two, Interrupted]:
+def interrupted() -> tuple[Two, Meanwhile]:
     """A keyed table whose old handle is interrupted."""
     two = Two.of(primary_keys="k")
     two.other.write(pa.table({"k": [2], "v": [20]}, SCHEMA))
-    store = Interrupted(two.store)
+    store = Meanwhile(two.store)
     two.stale = Table.open(store, name="t")
     return two, store
 
@@ -349,14 +333,14 @@ def add_and_commit(two: Two) -> None:
 
 @pytest.mark.parametrize("folder", ["bucket-0", "manifest", "snapshot"])
 def test_a_schema_that_is_added_during_a_commit_does_not_go_back(
-    interrupted: tuple[Two, Interrupted], folder: str
+    interrupted: tuple[Two, Meanwhile], folder: str
 ) -> None:
     """Another writer adds a column and commits before the files, the manifests or the snapshot are put."""
     two, store = interrupted
-    store.folder, store.before = folder, two.add_column
+    store.expect(two.add_column, counts=is_put_below(folder))
     two.stale.compact(full=True)
-    assert store.before is None
-    store.before = partial(add_and_commit, two)
+    assert store.happened is not None
+    store.expect(partial(add_and_commit, two), counts=is_put_below(folder))
     two.stale.delete("k = 1")
     ids = two.schema_ids()
     assert ids == sorted(ids)
@@ -369,11 +353,10 @@ def set_producer(two: Two) -> None:
     two.other.set_options({"changelog-producer": "input"})
 
 
-def test_an_option_that_is_set_while_rows_are_written_counts(interrupted: tuple[Two, Interrupted]) -> None:
+def test_an_option_that_is_set_while_rows_are_written_counts(interrupted: tuple[Two, Meanwhile]) -> None:
     """changelog-producer is set while data files are put: the write is repeated, and logs; no file is left."""
     two, store = interrupted
-    store.folder = "bucket-0"
-    store.before = partial(set_producer, two)
+    store.expect(partial(set_producer, two), counts=is_put_below("bucket-0"))
     snapshot = two.stale.write(pa.table({"k": [3], "v": [30]}, SCHEMA))
     assert (snapshot.changelog_record_count, snapshot.schema_id) == (1, 1)
     report = two.other.collect(grace_ms=0, dry_run=True)
@@ -469,7 +452,10 @@ def test_a_branch_that_goes_while_all_are_listed_is_left_out() -> None:
     """A search for orphans does not end because a branch was deleted after it was listed."""
     two = Two.of()
     two.other.create_branch("dev")
-    store = Interrupted(two.store)
+    store = Meanwhile(
+        two.store,
+        partial(two.other.delete_branch, "dev"),
+        counts=lambda call: call.kind == "list" and call.path.startswith("branch/branch-dev/schema"),
+    )
     stale = Table.open(store, name="t")
-    store.kind, store.folder, store.before = "list", "branch/branch-dev/schema", partial(two.other.delete_branch, "dev")
     assert [item.branch for item in every_branch(stale.context)] == [None]

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import pytest
 
 from lakebed.errors import Conflict, NotFound
-from lakebed.objects.port import ObjectStore
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing import Crashed
 from lakebed.testing.between import Between
-from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.meanwhile import Meanwhile
 from worlds.table.foreign_verbs import foreign_rollback
-
-R = TypeVar("R")
 
 
 def through(bench: Any, between: Between) -> Table:
@@ -135,24 +133,6 @@ def test_a_tag_made_from_a_tag_of_an_expired_version_stays(bench: Any) -> None:
     assert [tag.name for tag in bench.table.tags()] == ["y"]
 
 
-class AtCall(StoreWrapper):
-    """Lets something happen right after the call of a number, counted from 0."""
-
-    def __init__(self, inner: ObjectStore, number: int, happens: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self._number = number
-        self._happens = happens
-        self.count = 0
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Perform, then let it happen."""
-        result = perform()
-        self.count += 1
-        if self.count == self._number + 1:
-            self._happens()
-        return result
-
-
 @pytest.mark.parametrize("verb", ["rollback_to", pytest.param("rollback_to_as_latest", marks=pytest.mark.long)])
 def test_a_rollback_keeps_its_target_from_an_expiry_at_any_call(new_bench: Callable[..., Any], verb: str) -> None:
     """Another process deletes every older version: the rollback is refused, or is the newest with all its files."""
@@ -162,7 +142,7 @@ def test_a_rollback_keeps_its_target_from_an_expiry_at_any_call(new_bench: Calla
         write(bench, "a")
         write(bench, "b", "a")
         write(bench, "c", "b")
-        store = AtCall(bench.store, number, lambda bench=bench: expire(bench))  # type: ignore[misc]
+        store = Meanwhile(bench.store, partial(expire, bench), at=number, after=True)
         try:
             getattr(through(bench, store), verb)(1)
             outcomes.add("done")
@@ -175,10 +155,10 @@ def test_a_rollback_keeps_its_target_from_an_expiry_at_any_call(new_bench: Calla
         stored = {meta.path for meta in bench.store.list("")}
         lost = set(ReferencedFiles(bench.reopen().context).of(newest).to_pylist()) - stored
         assert not lost, f"after call {number} the newest version lacks {sorted(lost)}"
-        if store.count <= number:
+        if store.happened is None:
             break
     assert outcomes == {"done", "refused"}
-    assert store.count <= number
+    assert store.happened is None
 
 
 @pytest.mark.parametrize(("elsewhere", "behind"), [("commit", "tag/"), ("commit", "manifest/"), ("rollback", "tag/")])

@@ -31,12 +31,6 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    """Time that stands still until a test moves it."""
-    return ManualClock()
-
-
-@pytest.fixture
 def place(clock: ManualClock) -> DatabaseLocation:
     """An empty place in memory; other stores are the matter of `tests/behaviour/objects` and `test_stores.py`."""
     environment = Environment(clock=clock, rng=random.Random(7))
