@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,17 +19,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.errors import Conflict, NotFound
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
-from lakebed.objects.open import open_store
-from lakebed.runtime import Environment
 from lakebed.table.changes.stream import StreamBatch, StreamOffset, StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.table import Table, branch_of
 from lakebed.testing import seed_count
-from lakebed.testing.clock import ManualClock
-from worlds.table.world import InlineRuntime
+from worlds.table.kept_versions import KeptVersions
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("w", pa.int64())])
 Row = tuple[int | None, int | None]
@@ -61,38 +57,14 @@ class State:
     """With ``sequence.field``: the greatest value of a delete, by key."""
 
 
-@dataclass
-class World:
+class World(KeptVersions[State]):
     """A table and what each version holds."""
 
-    kind: str
-    options: dict[str, str] = field(default_factory=dict)
-    snapshots: dict[int, State] = field(default_factory=dict)
-    tags: dict[str, tuple[int, State]] = field(default_factory=dict)
-    branch: State | None = None
-    forked_at: int = 0
-    turn: int = 0
-
-    def __post_init__(self) -> None:
-        clock = ManualClock()
-        clock.advance(1_000.0)
-        environment = Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())
-        store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
-        options = {"deletion-vectors.enabled": "true", "target-file-size": "2 kb", **TABLES[self.kind], **self.options}
-        self.table = Table.create(
-            store, name="t", schema=SCHEMA, primary_keys=["id"], options=options, environment=environment
-        )
-
-    @property
-    def now(self) -> State:
-        """Of the newest snapshot."""
-        return self.snapshots[max(self.snapshots)] if self.snapshots else State()
-
-    def noted(self, state: State) -> None:
-        """The newest snapshot holds this."""
-        newest = self.table.latest()
-        if newest is not None:
-            self.snapshots[newest.id] = state
+    def __init__(self, kind: str, more: dict[str, str] | None = None) -> None:
+        options = {"deletion-vectors.enabled": "true", "target-file-size": "2 kb", **TABLES[kind], **(more or {})}
+        super().__init__(SCHEMA, empty=State(), primary_keys=["id"], options=options)
+        self.kind = kind
+        self.turn = 0
 
     def merged(self, old: Row | None, new: Row) -> Row:
         """One row of a key, by the engine."""
@@ -176,54 +148,6 @@ class World:
     def full(self, number: int) -> None:
         self.compact(number, full=True)
 
-    def tag(self, number: int) -> None:
-        if self.snapshots and f"t{number}" not in self.tags:
-            snapshots = sorted(self.snapshots)[number % len(self.snapshots)]
-            self.table.create_tag(f"t{number}", snapshot_id=snapshots)
-            self.tags[f"t{number}"] = (snapshots, self.snapshots[snapshots])
-
-    def untag(self, number: int) -> None:
-        if self.tags:
-            name = sorted(self.tags)[number % len(self.tags)]
-            self.table.delete_tag(name)
-            del self.tags[name]
-
-    def expire(self, number: int) -> None:
-        keep = 1 + number % 3
-        self.table.expire(retain_max=keep, retain_min=1, older_than_ms=0)
-        for gone in sorted(self.snapshots)[:-keep]:
-            del self.snapshots[gone]
-
-    def rollback(self, number: int) -> None:
-        targets = {f"tag.{name}": item for name, item in self.tags.items()}
-        targets |= {str(snapshot): (snapshot, state) for snapshot, state in self.snapshots.items()}
-        if not targets:
-            return
-        name = sorted(targets)[number % len(targets)]
-        target, state = targets[name]
-        if self.forked_at > target:
-            with pytest.raises(InvalidRequest, match="started from snapshot"):
-                self.table.rollback_to(name)
-            return
-        self.table.rollback_to(name)
-        if max(self.snapshots) == target:
-            return
-        self.snapshots = {snapshot: kept for snapshot, kept in self.snapshots.items() if snapshot <= target}
-        self.tags = {item: tag for item, tag in self.tags.items() if tag[0] <= target}
-        self.noted(state)
-
-    def as_latest(self, number: int) -> None:
-        if self.snapshots:
-            target = sorted(self.snapshots)[number % len(self.snapshots)]
-            state = self.snapshots[target]
-            self.table.rollback_to_as_latest(target)
-            self.noted(state)
-
-    def fork(self, number: int) -> None:
-        if self.snapshots and self.branch is None:
-            self.table.create_branch("b")
-            self.branch, self.forked_at = self.now, max(self.snapshots)
-
     def in_branch(self, number: int) -> None:
         if self.branch is not None:
             branch = branch_of(self.table, "b")
@@ -231,30 +155,22 @@ class World:
             branch.compact(full=number % 2 == 0)
             self.branch = State(state.written, state.written, state.deleted)
 
-    def publish(self, number: int) -> None:
-        if self.branch is not None and max(self.snapshots) == self.forked_at:
-            self.table.fast_forward("b")
-            self.noted(self.branch)
-            self.drop_branch(number)
-
-    def drop_branch(self, number: int) -> None:
-        if self.branch is not None:
-            self.table.delete_branch("b")
-            self.branch, self.forked_at = None, 0
-
     # ---- the law
 
     def check(self) -> None:
         """Every version reads as it did, after cleaning too."""
         self.table.collect(grace_ms=0)
-        table = Table.open(self.table.store, name="t", environment=self.table.context.environment)
-        assert [snapshot.id for snapshot in table.snapshots()] == sorted(self.snapshots)
-        for snapshot_id, state in self.snapshots.items():
-            same(table, state.visible, version=snapshot_id)
-        for name, (_, state) in self.tags.items():
-            same(table, state.visible, tag=name)
-        if self.branch is not None:
-            same(branch_of(table, "b"), self.branch.visible)
+        super().check()
+
+    def check_version(self, table: Table, state: State, **version: Any) -> None:
+        """A version's rows, in full and by predicates, and their number."""
+        rows = state.visible
+        scan = table.scan(**version)
+        result = scan.to_arrow()
+        assert result.num_rows == scan.count() == len(rows)
+        assert {item["id"]: (item["v"], item["w"]) for item in result.to_pylist()} == rows
+        some = table.read(where="id >= 10 and w > 3", columns=["id"], **version)
+        assert sorted(some["id"].to_pylist()) == sorted(n for n, row in rows.items() if n >= 10 and (row[1] or 0) > 3)
 
     def check_deeply(self) -> None:
         """The deep check finds no error."""
@@ -335,16 +251,6 @@ def as_table(rows: Rows) -> pa.Table:
     return pa.table(
         {"id": list(rows), "v": [value[0] for value in values], "w": [value[1] for value in values]}, SCHEMA
     )
-
-
-def same(table: Table, rows: Rows, **version: Any) -> None:
-    """A version's rows, in full and by predicates, and their number."""
-    scan = table.scan(**version)
-    result = scan.to_arrow()
-    assert result.num_rows == scan.count() == len(rows)
-    assert {item["id"]: (item["v"], item["w"]) for item in result.to_pylist()} == rows
-    some = table.read(where="id >= 10 and w > 3", columns=["id"], **version)
-    assert sorted(some["id"].to_pylist()) == sorted(n for n, row in rows.items() if n >= 10 and (row[1] or 0) > 3)
 
 
 def run(kind: str, program: list[tuple[str, int]]) -> None:

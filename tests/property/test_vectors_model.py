@@ -8,10 +8,7 @@ none that is needed.
 
 from __future__ import annotations
 
-import random
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -20,16 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakebed.errors import InvalidRequest
-from lakebed.objects.open import open_store
-from lakebed.runtime import Environment
 from lakebed.table.commit.commit import Basis
 from lakebed.table.rows.position_deletes import delete_positions
 from lakebed.table.rows.rows import new_writer
 from lakebed.table.table import Table, branch_of
 from lakebed.testing import seed_count
-from lakebed.testing.clock import ManualClock
-from worlds.table.world import InlineRuntime
+from worlds.table.kept_versions import KeptVersions
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("p", pa.int32()), ("v", pa.int64())])
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -41,43 +34,22 @@ Rows = dict[int, int]
 EVER = 2**60
 
 STEPS = ("append", "append", "delete", "delete", "delete", "update", "overwrite", "compact", "full", "tag", "untag",
-         "expire", "rollback", "as_latest", "branch", "branch_delete", "publish", "drop_branch")  # fmt: skip
+         "expire", "rollback", "as_latest", "fork", "branch_delete", "publish", "drop_branch")  # fmt: skip
 
 
-@dataclass
-class World:
+class World(KeptVersions[Rows]):
     """A table and what each version holds."""
 
-    layout: str
-    snapshots: dict[int, Rows] = field(default_factory=dict)
-    tags: dict[str, tuple[int, Rows]] = field(default_factory=dict)
-    made: int = 0
-    branch: Rows | None = None
-    forked_at: int = 0
-
-    def __post_init__(self) -> None:
-        shape = dict(LAYOUTS[self.layout])
+    def __init__(self, layout: str) -> None:
+        shape = dict(LAYOUTS[layout])
         options = {"deletion-vectors.enabled": "true", **shape.pop("options", {})}
-        clock = ManualClock()
-        clock.advance(1_000.0)
-        environment = Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())
-        store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
-        self.table = Table.create(store, name="t", schema=SCHEMA, options=options, environment=environment, **shape)
-
-    @property
-    def now(self) -> Rows:
-        """The rows of the newest snapshot."""
-        return self.snapshots[max(self.snapshots)] if self.snapshots else {}
+        super().__init__(SCHEMA, empty={}, options=options, **shape)
+        self.layout = layout
+        self.made = 0
 
     def rows(self, values: Rows) -> pa.Table:
         """Rows by id."""
         return pa.table({"id": list(values), "p": [n % 3 for n in values], "v": list(values.values())}, SCHEMA)
-
-    def noted(self, rows: Rows) -> None:
-        """The newest snapshot has these rows."""
-        newest = self.table.latest()
-        if newest is not None:
-            self.snapshots[newest.id] = rows
 
     # ---- steps
 
@@ -129,52 +101,6 @@ class World:
     def full(self, number: int) -> None:
         self.compact(number, full=True)
 
-    def tag(self, number: int) -> None:
-        if self.snapshots:
-            snapshots = sorted(self.snapshots)[number % len(self.snapshots)]
-            name = f"t{number}"
-            if name not in self.tags:
-                self.table.create_tag(name, snapshot_id=snapshots)
-                self.tags[name] = (snapshots, self.snapshots[snapshots])
-
-    def untag(self, number: int) -> None:
-        if self.tags:
-            name = sorted(self.tags)[number % len(self.tags)]
-            self.table.delete_tag(name)
-            del self.tags[name]
-
-    def expire(self, number: int) -> None:
-        keep = 1 + number % 3
-        self.table.expire(retain_max=keep, retain_min=1, older_than_ms=0)
-        for gone in sorted(self.snapshots)[:-keep]:
-            del self.snapshots[gone]
-
-    def rollback(self, number: int) -> None:
-        targets = {f"tag.{name}": item for name, item in self.tags.items()}
-        targets |= {str(snapshot): (snapshot, rows) for snapshot, rows in self.snapshots.items()}
-        if not targets:
-            return
-        name = sorted(targets)[number % len(targets)]
-        target, rows = targets[name]
-        if self.forked_at > target:
-            with pytest.raises(InvalidRequest, match="started from snapshot"):
-                self.table.rollback_to(name)
-            return
-        self.table.rollback_to(name)
-        newest = max(self.snapshots)
-        if newest == target:
-            return
-        self.snapshots = {snapshot: kept for snapshot, kept in self.snapshots.items() if snapshot <= target}
-        self.tags = {item: tag for item, tag in self.tags.items() if tag[0] <= target}
-        self.noted(rows)
-
-    def as_latest(self, number: int) -> None:
-        if self.snapshots:
-            target = sorted(self.snapshots)[number % len(self.snapshots)]
-            rows = self.snapshots[target]
-            self.table.rollback_to_as_latest(target)
-            self.noted(rows)
-
     def branch_delete(self, number: int) -> None:
         if self.branch is None:
             return
@@ -182,38 +108,15 @@ class World:
         self.delete(number, branch_of(self.table, "b"))
         self.branch = {n: v for n, v in self.branch.items() if not low <= n < low + 1 + number % 5 and v != number}
 
-    def fork(self, number: int) -> None:
-        if self.snapshots and self.branch is None:
-            self.table.create_branch("b")
-            self.branch, self.forked_at = dict(self.now), max(self.snapshots)
-
-    def publish(self, number: int) -> None:
-        if self.branch is not None and max(self.snapshots) == self.forked_at:
-            self.table.fast_forward("b")
-            self.noted(dict(self.branch))
-            self.drop_branch(number)
-
-    def drop_branch(self, number: int) -> None:
-        if self.branch is not None:
-            self.table.delete_branch("b")
-            self.branch, self.forked_at = None, 0
-
     # ---- the law
 
     def check(self) -> None:
         """Every version reads as it did, and cleaning takes nothing away from any."""
         for _ in range(2):
-            table = Table.open(self.table.store, name="t", environment=self.table.context.environment)
-            assert [snapshot.id for snapshot in table.snapshots()] == sorted(self.snapshots)
-            for snapshot_id, rows in self.snapshots.items():
-                self.same(table, rows, version=snapshot_id)
-            for name, (_, rows) in self.tags.items():
-                self.same(table, rows, tag=name)
-            if self.branch is not None:
-                self.same(branch_of(table, "b"), self.branch)
-            table.collect(grace_ms=0)
+            super().check()
+            self.table.collect(grace_ms=0)
 
-    def same(self, table: Table, rows: Rows, **version: Any) -> None:
+    def check_version(self, table: Table, rows: Rows, **version: Any) -> None:
         """A version's rows, in full and by a predicate, and their number."""
         scan = table.scan(**version)
         result = scan.to_arrow()
@@ -226,9 +129,7 @@ class World:
 def run(layout: str, program: list[tuple[str, int]]) -> None:
     """A program on a new table, checked at its end and after every fourth step."""
     world = World(layout)
-    verbs: dict[str, Callable[[int], None]] = {
-        name: getattr(world, "fork" if name == "branch" else name) for name in STEPS
-    }
+    verbs: dict[str, Callable[[int], None]] = {name: getattr(world, name) for name in STEPS}
     for position, (name, number) in enumerate(program):
         verbs[name](number)
         if position % 4 == 3:

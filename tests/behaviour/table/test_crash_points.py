@@ -6,7 +6,6 @@ verb shares with another whose calls are struck in every run is marked long: `LI
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,13 +34,12 @@ from lakebed.testing import (
     Crashed,
     Fault,
     FaultyStore,
-    ManualClock,
     PowerLossStore,
     RecordingStore,
     seed_count,
 )
 from worlds.binary_rows import encode_row
-from worlds.table.world import InlineRuntime, TableWorld
+from worlds.table.world import TableWorld, inline_environment
 
 _CHECKED = BoundedCache(1 << 28)
 """What checks have decoded: from the store alone, never what the product remembers of its own writing."""
@@ -53,9 +51,7 @@ def environment(who: str) -> Environment:
     Names are as unique as real ones, over all tests: every case takes place in the same memory, so that what the checks
     have decoded of the base stays decoded.
     """
-    clock = ManualClock()
-    clock.advance(100_000.0)
-    return Environment(clock=clock, rng=random.Random(who), runtime=InlineRuntime())
+    return inline_environment(who, start_s=100_000.0)
 
 
 @dataclass(frozen=True)

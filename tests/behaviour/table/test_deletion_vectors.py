@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 import uuid
 import zlib
@@ -10,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +18,6 @@ from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, N
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
-from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.changes.stream import StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.codec.index_manifest import DELETION_VECTORS, IndexEntry, encode_index_manifest
@@ -34,25 +29,11 @@ from lakebed.table.read.vectors import encode_vectors
 from lakebed.table.rows.position_deletes import delete_positions
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
-from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore
+from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from lakebed.testing.between import Between
-from worlds.table.world import InlineRuntime
+from worlds.table.values import SCHEMA, Rows, environment, files_in, opened, rows, sound, values_of
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-Rows = dict[int, int]
 EVER = 2**60
-
-
-def environment() -> Environment:
-    """Time moves on request, pools run in their caller, and names are unique over all tests."""
-    clock = ManualClock()
-    clock.advance(1_000.0)
-    return Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())
-
-
-def rows(values: Rows) -> pa.Table:
-    """Rows by id."""
-    return pa.table({"id": list(values), "v": list(values.values())}, SCHEMA)
 
 
 def new_table(*, partition_keys: tuple[str, ...] = (), **options: str) -> Table:
@@ -66,32 +47,6 @@ def new_table(*, partition_keys: tuple[str, ...] = (), **options: str) -> Table:
         options=options,
         environment=environment(),
     )
-
-
-def opened(store: ObjectStore, branch: str | None = None) -> Table:
-    """The table as a new process sees it."""
-    PROCESS_CACHE.clear()
-    return Table.open(store, name="t", branch=branch, environment=environment())
-
-
-def values_of(table: Table, **options: Any) -> Rows:
-    """What a version has; every row once, and as many as it counts."""
-    rows = table.read(**options)
-    values = dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
-    assert len(values) == rows.num_rows == table.scan(**options).count()
-    return values
-
-
-def files_in(table: Table, folder: str) -> set[str]:
-    """The objects below a folder."""
-    return {meta.path for meta in table.store.list(folder)}
-
-
-def sound(table: Table) -> None:
-    """The deep check finds no error."""
-    report = CheckReport(table.url, deep=True)
-    check_table(table, Findings(report, store="t"))
-    assert not report.error_count, [finding.sentence for finding in report.findings if finding.severity == "error"]
 
 
 def data_file(table: Table) -> str:

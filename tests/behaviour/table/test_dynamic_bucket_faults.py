@@ -6,7 +6,6 @@ bucket, and in the index of that bucket, is read from the files themselves.
 
 from __future__ import annotations
 
-import random
 from contextlib import suppress
 
 import pyarrow as pa
@@ -20,8 +19,8 @@ from lakebed.runtime import Environment
 from lakebed.table.files.bucket import key_hashes
 from lakebed.table.files.dynamic_bucket import HashIndex
 from lakebed.table.table import Table
-from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, seed_count
-from worlds.table.world import InlineRuntime
+from lakebed.testing import Crashed, Fault, FaultyStore, PowerLossStore, seed_count
+from worlds.table.world import inline_environment
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 OPTIONS = {"bucket": "-1", "dynamic-bucket.target-row-num": "4"}
@@ -33,9 +32,7 @@ AFTER = dict.fromkeys((1, 7, 11, 20, 21), 2)
 
 def environment(who: str) -> Environment:
     """Names and times that are the same in every run."""
-    clock = ManualClock()
-    clock.advance(100_000.0)
-    return Environment(clock=clock, rng=random.Random(who), runtime=InlineRuntime())
+    return inline_environment(who, start_s=100_000.0)
 
 
 def open_table(store: ObjectStore, who: str) -> Table:

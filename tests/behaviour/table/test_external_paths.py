@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import random
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,8 +29,8 @@ from lakebed.table.codec.manifest import files_of
 from lakebed.table.model.model import BucketChange
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
-from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock
-from worlds.table.world import InlineRuntime
+from lakebed.testing import Call, Crashed, Fault, FaultyStore
+from worlds.table.world import inline_environment
 
 EVER_MS = 2**60
 SCHEMA = pa.schema(
@@ -51,9 +50,7 @@ STRAYS = (
 
 def environment(seed: object) -> Environment:
     """Names by a seed, a clock that is set, and pools that run in their caller."""
-    clock = ManualClock()
-    clock.advance(1000.0)
-    return Environment(clock=clock, rng=random.Random(str(seed)), runtime=InlineRuntime())
+    return inline_environment(str(seed))
 
 
 @dataclass

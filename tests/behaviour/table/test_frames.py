@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import subprocess
 import sys
 from typing import Any
 
@@ -19,6 +18,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
 from lakebed.table.table import Table
 from lakebed.testing.recording import RecordingStore
+from worlds.scripts import run_script
 
 SCHEMA = pa.schema(
     [
@@ -235,5 +235,4 @@ def test_nothing_is_imported_that_is_not_asked_for() -> None:
         "import sys, lakebed; lakebed.open('memory://x').tables(); "
         "print([name for name in ('polars', 'duckdb', 'fsspec') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert run_script(code) == "[]\n"

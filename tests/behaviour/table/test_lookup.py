@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,36 +11,17 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
-from lakebed.fsck.model import CheckReport, Findings
-from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
-from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.commit.commit import Basis
 from lakebed.table.compaction.compact import compact
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
-from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore
+from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from lakebed.testing.between import Between
-from worlds.table.world import InlineRuntime
+from worlds.table.values import SCHEMA, Rows, environment, files_in, opened, rows, sound, values_of
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-Rows = dict[int, int]
 EVER = 2**60
 OLD = {n: n * 7919 % 100_003 for n in range(2000)}
-
-
-def environment() -> Environment:
-    """Time moves on request, pools run in their caller, and names are unique over all tests."""
-    clock = ManualClock()
-    clock.advance(1_000.0)
-    return Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())
-
-
-def rows(values: Rows) -> pa.Table:
-    """Rows by id."""
-    return pa.table({"id": list(values), "v": list(values.values())}, SCHEMA)
 
 
 def new_table(**options: str) -> Table:
@@ -58,32 +38,6 @@ def new_table(**options: str) -> Table:
     table.upsert(rows(OLD))
     table.compact()
     return table
-
-
-def opened(store: ObjectStore) -> Table:
-    """The table as a new process sees it."""
-    PROCESS_CACHE.clear()
-    return Table.open(store, name="t", environment=environment())
-
-
-def values_of(table: Table) -> Rows:
-    """What readers see; every row once, and as many as they count."""
-    rows = table.read()
-    values = dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
-    assert len(values) == rows.num_rows == table.scan().count()
-    return values
-
-
-def files_in(table: Table, folder: str) -> set[str]:
-    """The objects below a folder."""
-    return {meta.path for meta in table.store.list(folder)}
-
-
-def sound(table: Table) -> None:
-    """The deep check finds no error."""
-    report = CheckReport(table.url, deep=True)
-    check_table(table, Findings(report, store="t"))
-    assert not report.error_count, [finding.sentence for finding in report.findings if finding.severity == "error"]
 
 
 def test_rows_are_visible_after_a_compaction_that_rewrites_no_older_file() -> None:

@@ -7,7 +7,6 @@ every version can be read, which shows that nothing live was discarded.
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,36 +21,14 @@ from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.commit.commit import CommitOptions
 from lakebed.table.model.model import Snapshot
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
-from lakebed.testing import Call, Fault, FaultyStore, ManualClock, RecordingStore, seed_count
-from worlds.table.world import InlineRuntime
+from lakebed.testing import Call, Fault, FaultyStore, RecordingStore, seed_count
+from worlds.table.values import SCHEMA, Rows, environment, opened, rows
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-Rows = dict[int, int]
 BEFORE: Rows = {1: 1, 2: 20, 3: 3, 4: 4}
-
-
-def environment() -> Environment:
-    """Time moves on request, pools run in their caller, and names are unique over all tests."""
-    clock = ManualClock()
-    clock.advance(1_000.0)
-    return Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())
-
-
-def rows(values: Rows) -> pa.Table:
-    """Rows by id."""
-    return pa.table({"id": list(values), "v": list(values.values())}, SCHEMA)
-
-
-def opened(store: ObjectStore, branch: str | None = None) -> Table:
-    """The table as a new process sees it."""
-    PROCESS_CACHE.clear()
-    return Table.open(store, name="t", branch=branch, environment=environment())
 
 
 @cache

@@ -90,6 +90,13 @@ class InlineRuntime(ThreadRuntime):
         return _Inline()
 
 
+def inline_environment(seed: int | str, *, start_s: float = 1_000.0) -> Environment:
+    """Names by a seed, a clock that moves on request, and pools that run in their caller."""
+    clock = ManualClock()
+    clock.advance(start_s)
+    return Environment(clock=clock, rng=random.Random(seed), runtime=InlineRuntime())
+
+
 class TableWorld:
     """A table on a store, its model, and random steps on both.
 
