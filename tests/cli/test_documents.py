@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import code
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from worlds.modules import load_module
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -55,11 +56,7 @@ def refused_by_the_prompt(block: str) -> list[str]:
 
 def test_the_blocks_of_the_guides_can_be_pasted_into_the_prompt() -> None:
     """No block has an empty line inside a compound statement, or a line right behind one."""
-    spec = importlib.util.spec_from_file_location("quickstart", ROOT / "tools" / "quickstart.py")
-    assert spec is not None
-    assert spec.loader is not None
-    quickstart = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(quickstart)
+    quickstart = load_module(ROOT / "tools" / "quickstart.py")
     assert refused_by_the_prompt("for one in []:\n    one\none\n")
     assert refused_by_the_prompt("with a:\n    b\n\n    c\n")
     wrong = {

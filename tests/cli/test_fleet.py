@@ -21,6 +21,7 @@ from lakebed.fleet.http_ports import HttpControl
 from lakebed.fleet.model import NodeRecord
 from lakebed.fleet.ports import NodeReport
 from worlds.fleet_served import served_fleet
+from worlds.scripts import run_script
 from worlds.waiting import wait_until
 
 Cli = Callable[..., Any]
@@ -294,8 +295,7 @@ def test_a_lake_without_tenants_loads_nothing(tmp_path: Path) -> None:
         "lake.ls(); lake.pins(); lake.collect()\n"
         "assert not {'lakebed.fleet.client', 'lakebed.lake.tenants', 'urllib3'} & sys.modules.keys()\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(script)
 
 
 def test_a_rejected_transaction_that_only_a_person_can_end_is_shown(tmp_path: Path, cli: Cli) -> None:

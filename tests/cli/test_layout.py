@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -20,6 +14,7 @@ from tests.cli.conftest import SCHEMA, Cli, rows
 
 import lakebed
 from lakebed.cli import layout
+from worlds.scripts import run_at_terminal
 
 LONG = "experiments_of_the_spring_campaign_2026a"  # 40 characters, as names in use have
 RUNS = """
@@ -149,23 +144,8 @@ def at_a_terminal(commands: list[list[str]], width: int, folder: Path) -> list[s
     """What each command prints at a pseudo-terminal of some width."""
     listed = folder / "commands.json"
     listed.write_text(json.dumps(commands))
-    master, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    environment |= {"TERM": "xterm-256color"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", RUNS, listed], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
-    )
-    os.close(terminal)
-    shown = bytearray()
-    try:
-        while chunk := os.read(master, 65536):
-            shown += chunk
-    except OSError:  # the child is done
-        pass
-    os.close(master)
-    assert child.wait() == 0
-    return shown.decode().replace("\r\n", "\n").split("\x1e")
+    shown = run_at_terminal([sys.executable, "-c", RUNS, listed], width=width)
+    return shown.replace("\r\n", "\n").split("\x1e")
 
 
 def test_every_table_shows_whole_words_at_a_terminal(cli: Cli, long_names: str, tmp_path: Path) -> None:

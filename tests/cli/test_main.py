@@ -21,6 +21,7 @@ from lakebed import errors, kv
 from lakebed.cli import exits, output
 from lakebed.cli.command import Command
 from lakebed.cli.commands import ROOT
+from worlds.scripts import run_script
 
 DELETING = {"collect", "drop", "drop-tag", "drop-branch", "expire-tags", "rollback", "expire", "delete"}
 
@@ -164,8 +165,7 @@ def test_commands_load_only_what_they_need(lake: str) -> None:
         f"for words, forbidden in {LOADED!r}:\n"
         f"    test(words.replace('LAKE', {lake!r}).split(), forbidden | {SPARK!r})\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(script)
 
 
 LISTING_MODULES_MAX = 150
@@ -200,9 +200,7 @@ def test_a_listing_loads_only_what_it_shows(tmp_path: Path) -> None:
         "ours = sorted(name for name in sys.modules if name.startswith('lakebed.'))\n"
         f"assert len(ours) <= {LISTING_MODULES_MAX}, (len(ours), ours)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [(store["name"], store["rows"]) for store in json.loads(done.stdout)] == [
+    assert [(store["name"], store["rows"]) for store in json.loads(run_script(script))] == [
         ("keyed", 2),
         ("plain", 4),
         ("sums", 2),
@@ -222,8 +220,7 @@ def test_a_command_loads_no_pandas_and_can_still_import_it() -> None:
         "assert rows.to_pandas().equals(pandas.DataFrame({'id': [1, 2]}))\n"
         "assert pa.array(pandas.Series([1.0, None])).null_count == 1\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(script)
 
 
 def test_a_group_is_loaded_when_it_is_asked_for() -> None:
@@ -238,8 +235,7 @@ def test_a_group_is_loaded_when_it_is_asked_for() -> None:
         "assert main.run(['kv', 'get', '--help']) == 0\n"
         "assert modules & sys.modules.keys() == {'lakebed.cli.kv_keys'}, modules & sys.modules.keys()\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(script)
 
 
 def test_the_table_of_commands_is_complete() -> None:
@@ -266,8 +262,7 @@ def test_a_library_loads_no_data_frames() -> None:
         "lakebed.table.versions.system\n"
         "sys.exit(sorted({'pandas', 'pyspark'} & sys.modules.keys()) or None)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(script)
 
 
 def test_a_reader_that_goes_away_ends_it_silently(lake: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import runpy
 import shlex
@@ -17,31 +16,12 @@ import pytest
 from lakebed.cli import exits
 from lakebed.cli.commands import ROOT, is_answer
 from lakebed.cli.parser import find
+from worlds.scripts import run_at_terminal
 
 RUNNER = Path(__file__).parent / "every_command.py"
 COMMANDS: list[tuple[str, int]] = runpy.run_path(str(RUNNER))["COMMANDS"]
 COLOR = re.compile(r"\x1b\[[0-9;]*(3[0-7]|9[0-7]|4[0-7]|38|48)[0-9;]*m")
 TABLE_LINE = re.compile(r"─{10,}")
-
-
-def at_a_terminal(folder: Path, width: str) -> str:
-    """What the commands print at a terminal without colors, standard output and error together."""
-    master, terminal = pty.openpty()
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    environment |= {"TERM": "xterm-256color", "NO_COLOR": "1"}
-    child = subprocess.Popen(
-        [sys.executable, RUNNER, folder, width], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
-    )
-    os.close(terminal)
-    shown = bytearray()
-    try:
-        while chunk := os.read(master, 65536):
-            shown += chunk
-    except OSError:  # the terminal has no other end any more: the child is done
-        pass
-    os.close(master)
-    assert child.wait() == 0, shown.decode(errors="replace")[-3000:]
-    return shown.decode(errors="replace")
 
 
 def test_the_story_has_every_command() -> None:
@@ -52,7 +32,7 @@ def test_the_story_has_every_command() -> None:
 
 def test_every_command_at_a_terminal(tmp_path: Path) -> None:
     """It ends as it should, no table is wider than the terminal, and there are no colors where none are wanted."""
-    shown = at_a_terminal(tmp_path, "60")
+    shown = run_at_terminal([sys.executable, RUNNER, tmp_path, "60"], NO_COLOR="1")
     (codes,) = json.loads((tmp_path / "codes.json").read_text()).values()
     parts = shown.split("\x1e")
     wrong = [

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
-SIMULATION = TESTS / "simulation"
-
-
-def load(name: str) -> ModuleType:
-    """A module of tests, read from its file."""
-    spec = importlib.util.spec_from_file_location(f"tidy_{name}", SIMULATION / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from worlds.modules import TESTS, load_module
 
 
 @pytest.mark.parametrize("name", ["test_fleet_mutations", "test_kv_mutations", "test_repo_mutations"])
 def test_every_mutation_fits_the_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a mutation replaces is there."""
     wrong = []
-    for case in load(name).UNDONE.cases:
+    for case in load_module(f"simulation/{name}.py").UNDONE.cases:
         mutation = case.values[0]
         with monkeypatch.context() as patch:
             try:

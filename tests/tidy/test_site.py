@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pkgutil
 import re
@@ -11,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from worlds.modules import load_module
 
 
 def build(root: Path, folder: Path, **settings: str) -> Path:
@@ -68,10 +69,6 @@ def test_the_site_is_built_with_its_reference(root: Path, tmp_path: Path) -> Non
 
 def test_the_page_of_figures_has_the_newest_results(root: Path) -> None:
     """docs/performance.md and its plots are what bench/plots.py makes of bench/results."""
-    spec = importlib.util.spec_from_file_location("plots", root / "bench" / "plots.py")
-    assert spec is not None
-    assert spec.loader is not None
-    plots = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(plots)
+    plots = load_module(root / "bench" / "plots.py")
     stale = [path.name for path, text in plots.make_files().items() if path.read_text(encoding="utf-8") != text]
     assert not stale, f"Run python bench/plots.py: {stale}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pyarrow.compute
 import pytest
 
 import lakebed.compute
+from worlds.scripts import run_script
 
 
 def test_nothing_is_loaded_before_the_first_use() -> None:
@@ -27,8 +25,7 @@ def test_nothing_is_loaded_before_the_first_use() -> None:
         "assert sums == [3] * 8, sums\n"
         "assert pc.sum is sys.modules['pyarrow.compute'].sum and 'sum' in vars(pc)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(script)
 
 
 def test_names_are_arrows() -> None:

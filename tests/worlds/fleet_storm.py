@@ -17,6 +17,7 @@ from lakebed.fleet.client import Tenant
 from lakebed.fleet.connect import Fleet
 from lakebed.fleet.local import LocalFleet
 from lakebed.fleet.model import Policy
+from worlds.waiting import wait_until
 
 KEY_COUNT = 40
 
@@ -69,6 +70,20 @@ class Storm:
             thread = threading.Thread(target=self._run, args=(known, self._seed + number), daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def wait_for_progress(self, *, count: int = 1, timeout_s: float = 90.0) -> None:
+        """Return when every tenant has taken this many writes and reads since the call."""
+        before = [(len(known.rows), known.reads) for known in self.known]
+
+        def is_there() -> bool:
+            assert not self.problems(), "\n".join(self.problems())
+            now = [(len(known.rows), known.reads) for known in self.known]
+            return all(
+                rows >= then[0] + count and reads >= then[1] + count
+                for (rows, reads), then in zip(now, before, strict=True)
+            )
+
+        wait_until(is_there, timeout_s=timeout_s)
 
     def stop(self) -> None:
         """End, after the calls that run."""

@@ -1,7 +1,7 @@
 """What all wrappers of key-value stores share: every operation of the port goes through one method.
 
-Owns: `KeyValueCall` (what is asked) and `KeyValueWrapper`. Invariants: a wrapper is a `KeyValue`, and wrappers nest;
-calls of its snapshots go the same way; a write keeps its arguments, because it may be performed after its caller
+Owns: `KeyValueCall` (what is asked), `KeyValueWrapper` and `Rival`. Invariants: a wrapper is a `KeyValue`, and wrappers
+nest; calls of its snapshots go the same way; a write keeps its arguments, because it may be performed after its caller
 changed them. `maintain` and `close` ask nothing that can fail, and pass by.
 """
 
@@ -111,6 +111,21 @@ class KeyValueWrapper(KeyValue):
 
     def close(self) -> None:
         self.inner.close()
+
+
+class Rival(KeyValueWrapper):
+    """A key-value store in which another process acts before the first write."""
+
+    def __init__(self, inner: KeyValue, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._act: Callable[[], object] | None = act
+
+    def intercept(self, call: KeyValueCall, perform: Callable[[], R]) -> R:
+        """Let the other act first, once."""
+        if call.kind == "write" and self._act is not None:
+            act, self._act = self._act, None
+            act()
+        return perform()
 
 
 class _Snapshot(KeyValueSnapshot):

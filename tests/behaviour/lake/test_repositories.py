@@ -23,12 +23,6 @@ QUIET = RepositoryOptions(background=False)
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    """Moved by hand."""
-    return ManualClock()
-
-
-@pytest.fixture
 def lake(tmp_path: object, clock: ManualClock) -> Iterator[Lake]:
     """A lake with one repository, one table and one database."""
     lake = open_lake(str(tmp_path), environment=Environment(clock=clock, rng=random.Random(5)))

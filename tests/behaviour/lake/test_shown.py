@@ -19,6 +19,7 @@ from lakebed.fsck.check import check_url
 from lakebed.fsck.model import CheckReport, Finding
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Version
 from lakebed.texts import utc
+from worlds.scripts import run_script
 
 EVIL = "<script>alert('1')</script>&\"x\""
 REPR_CHARACTERS_MAX = 250
@@ -134,8 +135,7 @@ def test_types_are_shipped_and_names_are_known() -> None:
     """The marker of PEP 561 is in the package, one import loads the subpackages, and a typo is an AttributeError."""
     assert (files("lakebed") / "py.typed").is_file()
     code = "import lakebed; print(lakebed.kv.__name__, lakebed.repo.open.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "lakebed.kv open_repository\n"
+    assert run_script(code) == "lakebed.kv open_repository\n"
     assert {"kv", "repo"} <= set(dir(lakebed))
     with pytest.raises(AttributeError, match="opne"):
         _ = lakebed.opne  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,15 +12,8 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import create_branch
 from lakebed.repo.references.commits import load_commit
 from lakebed.repo.references.refs import resolve_commit
-from worlds.repo.memory_repository import MemoryRepository, committed_contents, open_context, put, remove
+from worlds.repo.memory_repository import committed_contents, put, remove
 from worlds.repo.operations import commit, merge
-
-
-@pytest.fixture
-def home() -> Iterator[RepositoryContext]:
-    """A repository with one empty commit."""
-    with open_context(MemoryRepository()) as opened:
-        yield opened
 
 
 def blamed(home: RepositoryContext, ref: str, *paths: str) -> dict[str, str]:

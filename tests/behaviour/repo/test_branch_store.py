@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,44 +28,11 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from worlds.memory_key_value import MemoryKeyValue
+from worlds.modules import object_store_tests
 from worlds.repo.memory_repository import MemoryRepository, Trap, entry_of, open_context
 from worlds.repo.operations import commit, merge
 
-CONTRACTS = Path(__file__).parents[1] / "objects"
-OF_OTHER_STORES = {
-    "test_a_url_is_the_root_and_the_name",  # a branch's object is where its bytes are
-    "test_an_abandoned_upload_is_aborted",
-    "test_an_object_of_too_many_parts_is_refused",
-    "test_a_large_stream_takes_little_memory",
-    "test_faults_of_a_stream",
-    "test_wrappers_count_record_and_forget_streams",
-}
-
-
-def contract(name: str) -> dict[str, Any]:
-    """The tests of a contract that every kind of store keeps."""
-    spec = importlib.util.spec_from_file_location(f"contract_{name}", CONTRACTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    names = [name for name in vars(module) if name.startswith("test_") and name not in OF_OTHER_STORES]
-    tests = {name: getattr(module, name) for name in names}
-    for test in tests.values():
-        # Which of the other stores a test takes would stand in the place of this one's own `opened`.
-        test.pytestmark = [mark for mark in getattr(test, "pytestmark", ()) if mark.args[:1] != ("opened",)]
-    return tests
-
-
-globals().update(contract("test_port"))
-globals().update(contract("test_streaming"))
-
-
-@pytest.fixture
-def home() -> Iterator[RepositoryContext]:
-    """A repository in memory, with a branch ``main``."""
-    with open_context(MemoryRepository()) as opened:
-        yield opened
+globals().update(object_store_tests())
 
 
 @pytest.fixture(params=["staged", "committed", "compacted"])

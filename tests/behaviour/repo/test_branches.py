@@ -40,16 +40,11 @@ from lakebed.repo.staging.cleanup import clean_once
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
+from worlds.key_value_wrapper import Rival
 from worlds.repo.memory_repository import MemoryRepository, Trap, contents, open_context, put
 from worlds.repo.operations import commit
 
 DAY_S = 86_400
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """Time that moves only on request."""
-    return ManualClock()
 
 
 @pytest.fixture
@@ -177,23 +172,6 @@ def test_default_and_protected_branches_stay(home: RepositoryContext) -> None:
     refused(InvalidRequest, "protected_branch", delete_branch, home, "release-1")
     refused(NotFound, "branch_not_found", delete_branch, home, "release-2")
     assert [name for name, _ in list_branches(home)] == ["main", "release-1"]
-
-
-class Rival:
-    """A key-value store in which another process acts before the first write."""
-
-    def __init__(self, inner: Any, act: Any) -> None:
-        self._inner, self._act = inner, act
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def write(self, *args: Any, **named: Any) -> None:
-        """Let the other act first, once."""
-        act, self._act = self._act, None
-        if act is not None:
-            act()
-        self._inner.write(*args, **named)
 
 
 def test_a_delete_that_races_a_seal_leaks_nothing(home: RepositoryContext) -> None:

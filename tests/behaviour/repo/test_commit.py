@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
@@ -21,23 +20,14 @@ from lakebed.repo.records.reflog import reflog
 from lakebed.repo.references.branches import load_branch
 from lakebed.repo.references.commits import load_commit
 from worlds.repo.memory_repository import (
-    MemoryRepository,
     contents,
     head_of,
-    open_context,
     put,
     put_many,
     remove,
     uncommitted_of,
 )
 from worlds.repo.operations import commit
-
-
-@pytest.fixture
-def home() -> Iterator[RepositoryContext]:
-    """A repository with one empty commit."""
-    with open_context(MemoryRepository()) as opened:
-        yield opened
 
 
 def sealed_count(home: RepositoryContext) -> int:

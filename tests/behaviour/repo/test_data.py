@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import subprocess
 import sys
 import urllib.request
 import uuid
@@ -34,6 +33,7 @@ from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Fault, FaultyStore
 from lakebed.testing.power_loss import PowerLossStore
 from worlds.repo.memory_repository import MemoryRepository, open_context
+from worlds.scripts import run_script
 
 BODY = bytes(range(256)) * 5_000
 
@@ -49,13 +49,6 @@ def with_store(home: RepositoryContext, store: Any, **settings: Any) -> Reposito
     """The home over another object store."""
     fields = {name: getattr(home, name) for name in RepositoryContext.__slots__}
     return RepositoryContext(**{**fields, "store": store, **settings})
-
-
-@pytest.fixture
-def home() -> Iterator[RepositoryContext]:
-    """A repository in memory."""
-    with open_context(MemoryRepository()) as opened:
-        yield opened
 
 
 @pytest.fixture(params=["local", "s3", "azure"])
@@ -343,8 +336,6 @@ with open_context(MemoryRepository()) as opened:
 
 def test_large_objects_take_little_memory(tmp_path: Path) -> None:
     """300 MB go up and down while the process grows by less than 64 MB."""
-    run = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    size_bytes, read_bytes, grown = map(int, run.stdout.split())
+    size_bytes, read_bytes, grown = map(int, run_script(LARGE, str(tmp_path)).split())
     assert size_bytes == read_bytes == 300 << 20
     assert grown * (1 if sys.platform == "darwin" else 1024) < 64_000_000

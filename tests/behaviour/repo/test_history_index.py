@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,6 @@ from worlds.repo.operations import commit, log, log_page, merge
 
 PATHS = [f"{folder}/{number}" for folder in ("a", "a/b", "c") for number in range(3)]
 BRANCHES = ("main", "dev", "side")
-
-
-@pytest.fixture
-def home() -> Iterator[RepositoryContext]:
-    """A repository with one empty commit."""
-    with open_context(MemoryRepository()) as opened:
-        yield opened
 
 
 def grow(home: RepositoryContext, rng: random.Random, *, count: int) -> None:

@@ -22,12 +22,6 @@ from worlds.repo.operations import commit, log, log_page, merge
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    """Time that moves only on request."""
-    return ManualClock()
-
-
-@pytest.fixture
 def home(clock: ManualClock) -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
     with open_context(MemoryRepository(environment=Environment(clock=clock))) as opened:

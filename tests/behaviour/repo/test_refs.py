@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -25,14 +24,7 @@ from lakebed.repo.references.commits import (
 from lakebed.repo.references.history import merge_base
 from lakebed.repo.references.refs import resolve
 from lakebed.repo.references.tags import create_tag
-from worlds.repo.memory_repository import MemoryRepository, make_branch, open_context, put
-
-
-@pytest.fixture
-def home() -> Iterator[RepositoryContext]:
-    """A repository with one empty commit."""
-    with open_context(MemoryRepository()) as opened:
-        yield opened
+from worlds.repo.memory_repository import make_branch, put
 
 
 def add_commit(home: RepositoryContext, message: str, *parents: str, created_at_ms: int = 0) -> str:

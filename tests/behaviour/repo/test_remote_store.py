@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import pickle
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -23,36 +20,12 @@ from lakebed.repo.repository import Repository
 from lakebed.repo.transport.transport import transport_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from worlds.modules import object_store_tests
 
-CONTRACTS = Path(__file__).parents[1] / "objects"
-OF_OTHER_STORES = {
-    "test_a_url_is_the_root_and_the_name",  # a branch's object is where its bytes are
-    "test_an_abandoned_upload_is_aborted",
-    "test_an_object_of_too_many_parts_is_refused",
-    "test_a_large_stream_takes_little_memory",
-    "test_faults_of_a_stream",
-    "test_wrappers_count_record_and_forget_streams",
-}
 FOLDERS = itertools.count()
 
 
-def contract(name: str) -> dict[str, Any]:
-    """The tests of a contract that every kind of store keeps."""
-    spec = importlib.util.spec_from_file_location(f"remote_contract_{name}", CONTRACTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    names = [name for name in vars(module) if name.startswith("test_") and name not in OF_OTHER_STORES]
-    tests = {name: getattr(module, name) for name in names}
-    for test in tests.values():
-        # Which of the other stores a test takes means nothing here: it would run once for each, and all alike.
-        test.pytestmark = [mark for mark in getattr(test, "pytestmark", ()) if mark.args[:1] != ("opened",)]
-    return tests
-
-
-globals().update(contract("test_port"))
-globals().update(contract("test_streaming"))
+globals().update(object_store_tests())
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.key_value_wrapper import Rival
 from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 from worlds.repo.memory_repository import Pause, Trap, TrappedKeyValue, TrappedStore
 
@@ -250,24 +251,6 @@ def test_a_creation_that_broke_off_blocks_nobody(mode: Any) -> None:
             assert at > 5
             return
     raise AssertionError("a creation makes more calls than were tried")
-
-
-class Rival:
-    """A key-value store in which another process acts before the write of a repository's record."""
-
-    def __init__(self, inner: Any, act: Callable[[], object]) -> None:
-        self._inner = inner
-        self._act: Callable[[], object] | None = act
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def write(self, *args: Any, **named: Any) -> None:
-        """Let the other act first, once."""
-        act, self._act = self._act, None
-        if act is not None:
-            act()
-        self._inner.write(*args, **named)
 
 
 @pytest.mark.parametrize("other", ["same name", "above", "below", "beside"])

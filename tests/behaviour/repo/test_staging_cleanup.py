@@ -15,12 +15,6 @@ from worlds.repo.staging import BRANCH, StagedBranch
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    """A clock that the test moves."""
-    return ManualClock()
-
-
-@pytest.fixture
 def branch(clock: ManualClock) -> StagedBranch:
     """A branch with a committed path."""
     return StagedBranch({"a": "1"}, environment=Environment(clock=clock))

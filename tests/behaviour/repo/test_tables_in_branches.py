@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +15,9 @@ from lakebed.repo.transport.local_objects import local_store
 from lakebed.runtime import Environment
 from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.branch.tag_files import TAG_CACHE
+from worlds.modules import load_module
 from worlds.repo.memory_repository import MemoryRepository, open_context
 
-CONTRACTS = Path(__file__).parents[1] / "table"
 MODULES = (
     "test_branches",
     "test_commit",
@@ -83,12 +80,7 @@ REPOSITORIES = Repositories()
 
 def module_of(name: str) -> dict[str, Any]:
     """What a module of the contract defines, with branches where it opens stores."""
-    spec = importlib.util.spec_from_file_location(f"table_contract_{name}", CONTRACTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    defined = vars(module)
+    defined = vars(load_module(f"behaviour/table/{name}.py"))
     if "open_store" in defined:
         defined["open_store"] = REPOSITORIES.open_store
     return defined

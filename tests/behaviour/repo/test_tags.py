@@ -21,12 +21,6 @@ from worlds.repo.operations import commit
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    """Time that moves only on request."""
-    return ManualClock()
-
-
-@pytest.fixture
 def home(clock: ManualClock) -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
     with open_context(MemoryRepository(environment=Environment(clock=clock))) as opened:

@@ -29,38 +29,25 @@ def test_a_fresh_branch_has_no_difference() -> None:
     assert not dirty(branch)
 
 
-@pytest.mark.parametrize("earlier", LAYERS)
-def test_added_and_deleted_again_is_nothing(earlier: str) -> None:
-    """First stale case: what an earlier layer added and a later one deleted is not a difference."""
-    branch = StagedBranch({"a": "1"})
-    branch.put("b", "new")
-    getattr(branch, earlier)()
-    assert branch.differences() == [("b", "added")]
-    branch.delete("b")
-    assert branch.differences() == []
-    assert not dirty(branch)
+Change = Callable[[StagedBranch], object]
+STALE: dict[str, tuple[Change, str, str, Change]] = {
+    "added, deleted again": (lambda branch: branch.put("b", "new"), "b", "added", lambda branch: branch.delete("b")),
+    "changed, changed back": (lambda branch: branch.put("a", "2"), "a", "changed", lambda branch: branch.put("a", "1")),
+    "removed, restored": (lambda branch: branch.delete("a"), "a", "removed", lambda branch: branch.put("a", "1")),
+}
+"""What an earlier layer has, and what a later one makes of it, so that nothing differs from the head."""
 
 
 @pytest.mark.parametrize("earlier", LAYERS)
-def test_changed_and_changed_back_is_nothing(earlier: str) -> None:
-    """Second stale case: an entry that equals the head's again is not a difference, though it was uploaded anew."""
-    branch = StagedBranch({"a": "1"})
-    branch.put("a", "2")
+@pytest.mark.parametrize("case", STALE)
+def test_what_two_layers_undo_is_nothing(case: str, earlier: str) -> None:
+    """An entry that equals the head's again is not a difference, though it was uploaded anew."""
+    change, path, kind, undo = STALE[case]
+    branch = StagedBranch({"a": "1", "c": "1"})
+    change(branch)
     getattr(branch, earlier)()
-    assert branch.differences() == [("a", "changed")]
-    branch.put("a", "1")
-    assert branch.differences() == []
-    assert not dirty(branch)
-
-
-@pytest.mark.parametrize("earlier", LAYERS)
-def test_removed_and_restored_is_nothing(earlier: str) -> None:
-    """Third stale case: what was deleted and put again is not a difference."""
-    branch = StagedBranch({"a": "1", "b": "1"})
-    branch.delete("a")
-    getattr(branch, earlier)()
-    assert branch.differences() == [("a", "removed")]
-    branch.put("a", "1")
+    assert branch.differences() == [(path, kind)]
+    undo(branch)
     assert branch.differences() == []
     assert not dirty(branch)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,15 +17,7 @@ from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.staging.view import read_reference
-from worlds.repo.memory_repository import MemoryRepository, open_context
 from worlds.repo.operations import commit
-
-
-@pytest.fixture
-def home() -> Iterator[RepositoryContext]:
-    """A repository with one empty commit."""
-    with open_context(MemoryRepository()) as opened:
-        yield opened
 
 
 def upload(home: RepositoryContext, body: bytes) -> Entry:

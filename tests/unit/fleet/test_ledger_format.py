@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 from types import ModuleType
 from typing import Any
@@ -14,6 +13,7 @@ from lakebed.errors import Corruption
 from lakebed.fleet import layout
 from lakebed.fleet.ledger import Ledger
 from worlds.memory_key_value import MemoryKeyValue
+from worlds.modules import load_module
 
 FOLDER = pathlib.Path(__file__).parents[2] / "golden" / "fleet"
 
@@ -21,12 +21,7 @@ FOLDER = pathlib.Path(__file__).parents[2] / "golden" / "fleet"
 @pytest.fixture(scope="module")
 def written() -> ModuleType:
     """The script that wrote the file, for what it put into it."""
-    spec = importlib.util.spec_from_file_location("golden_fleet_ledger", FOLDER / "write_ledger.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(FOLDER / "write_ledger.py")
 
 
 def golden() -> dict[bytes, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import random
 import uuid
@@ -17,6 +16,7 @@ from lakebed.kv.wal_record import FENCE_BYTES, decode_record
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
+from worlds.modules import load_module
 
 FOLDER = pathlib.Path(__file__).parents[2] / "golden" / "kv"
 
@@ -24,12 +24,7 @@ FOLDER = pathlib.Path(__file__).parents[2] / "golden" / "kv"
 @pytest.fixture(scope="module")
 def written() -> ModuleType:
     """The script that wrote the files, for what it put into them."""
-    spec = importlib.util.spec_from_file_location("golden_kv_write", FOLDER / "write.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(FOLDER / "write.py")
 
 
 @pytest.mark.parametrize(("name", "constant"), [("first.manifest", "FIRST"), ("full.manifest", "FULL")])

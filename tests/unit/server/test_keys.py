@@ -20,12 +20,6 @@ OPTIONS = ServerOptions(key_recheck_s=2.0, token_lifetime_s=60, tokens_per_key_m
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    """Time."""
-    return ManualClock()
-
-
-@pytest.fixture
 def environment(clock: ManualClock) -> Environment:
     """Time and chance."""
     return Environment(clock=clock, rng=random.Random(7))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from lakebed.objects.open import open_store
 from worlds.fleet_served import served_fleet
 from worlds.listener import Reply, Request, listen
 from worlds.ports import free_port
+from worlds.scripts import run_script
 
 
 @contextmanager
@@ -68,8 +67,7 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
         "os._exit(0)\n"
     )
     with slow_server(wait_s=0) as (url, ports):
-        done = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+        run_script(script, url)
     before, of_child, after = ports
     assert before == after != of_child
 

@@ -83,17 +83,6 @@ class Network:
         result = {k: v for b in batches for k, v in zip(b.column(0).to_pylist(), b.column(1).to_pylist(), strict=True)}
         assert result == self.quiet
 
-    def wait_for_progress(self) -> None:
-        """Return when every tenant has taken writes and reads since the call."""
-        before = [(len(known.rows), known.reads) for known in self.storm.known]
-
-        def is_there() -> bool:
-            assert not self.storm.problems(), "\n".join(self.storm.problems())
-            now = [(len(known.rows), known.reads) for known in self.storm.known]
-            return all(rows > then[0] and reads > then[1] for (rows, reads), then in zip(now, before, strict=True))
-
-        wait_until(is_there, timeout_s=90)
-
     def repair(self) -> None:
         """Mend all links."""
         for link in self.links.values():
@@ -142,7 +131,7 @@ def network(server: Any, folder: Path, *, seed: int = 0) -> Iterator[Network]:
         fill(result)
         yield result
         result.repair()
-        result.wait_for_progress()
+        result.storm.wait_for_progress()
         result.storm.stop()
         result.storm.check_all(seed=seed)
         assert dict(fleet.tenant(QUIET).main.scan()) == result.quiet
@@ -178,7 +167,7 @@ def test_a_node_without_its_control_plane(s3_server: Any, tmp_path: Path, fault:
         fleet.links["node"].break_with(fault)
         wait_until(lambda: all(fleet.preferred(name) == OTHER for name in (QUIET, fleet.storm.known[0].tenant)))
         fleet.check_quiet()
-        fleet.wait_for_progress()
+        fleet.storm.wait_for_progress()
         folder = txn_folder(QUIET, match.id)
         assert list(fleet.storage.list(folder)) == []
         assert fleet.node.flush_once(QUIET)  # it does not know that its transaction was doomed

@@ -21,7 +21,7 @@ from worlds.fleet_storm import Storm
 from worlds.fleet_twins import TwinFleet, twins
 from worlds.nats_cluster import DROPPED_SOCKETS, NatsCluster
 from worlds.postgresql import running_postgresql
-from worlds.waiting import pause, wait_until
+from worlds.waiting import HANG_S, pause, wait_until
 
 pytestmark = DROPPED_SOCKETS
 
@@ -43,16 +43,9 @@ def storming(local: TwinFleet, *, tenants: int = 3, seed: int = 0) -> Iterator[S
 
 def wait_for_progress(storm: Storm, *, bound_s: float = LONGEST_S) -> None:
     """Return when every tenant has taken writes and reads since the call; none of them may take long."""
-    before = [(len(known.rows), known.reads) for known in storm.known]
     for known in storm.known:
         known.longest_s = 0.0
-
-    def is_there() -> bool:
-        assert not storm.problems(), "\n".join(storm.problems())
-        now = [(len(known.rows), known.reads) for known in storm.known]
-        return all(rows > then[0] + 1 and reads > then[1] + 1 for (rows, reads), then in zip(now, before, strict=True))
-
-    wait_until(is_there)
+    storm.wait_for_progress(count=2, timeout_s=HANG_S)
     assert max(known.longest_s for known in storm.known) < bound_s
 
 

@@ -101,17 +101,6 @@ class Scene:
             return False
         return record.get("request") is not None
 
-    def wait_for_progress(self) -> None:
-        """Return when every tenant has taken writes and reads since the call."""
-        before = [(len(known.rows), known.reads) for known in self.storm.known]
-
-        def is_there() -> bool:
-            assert not self.storm.problems(), "\n".join(self.storm.problems())
-            now = [(len(known.rows), known.reads) for known in self.storm.known]
-            return all(rows > then[0] and reads > then[1] for (rows, reads), then in zip(now, before, strict=True))
-
-        wait_until(is_there, timeout_s=90)
-
     def is_up(self, node: str) -> bool:
         """Whether a node answers the control plane."""
         result = self.asked(self.operator.nodes) or []
@@ -136,7 +125,7 @@ class Scene:
             if record is not None and record.relocation is not None and record.relocation.target == target:
                 return target
             self.local.kill(target, signal.SIGCONT)
-            self.wait_for_progress()
+            self.storm.wait_for_progress()
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +138,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         storm = Storm(fleet, count=4, pause_s=0.02)
         storm.start()
         scene = Scene(local, storm, folder / "local")
-        scene.wait_for_progress()
+        scene.storm.wait_for_progress()
         yield scene
         wait_until(scene.transactions)  # the control plane is there again
-        scene.wait_for_progress()
+        scene.storm.wait_for_progress()
         storm.stop()
         storm.check_all()
         store = open_store(str(folder / "lake"))
@@ -185,21 +174,21 @@ def test_a_relocation_whose_source_or_target_is_killed(scene: Scene) -> None:
     target = next(name for name in NODES if name != source)
     scene.operator.migrate(TENANT, target)
     wait_until(lambda: scene.node() == target, timeout_s=60)
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
     wait_until(lambda: scene.operator.tenant(TENANT).relocation is None, timeout_s=60)
     third = next(name for name in NODES if name not in (source, target))
     scene.operator.migrate(TENANT, third)
     scene.local.kill(target)
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
     wait_until(lambda: scene.node() != target, timeout_s=60)
 
 
 def test_the_control_plane_and_the_log_are_killed(scene: Scene) -> None:
     """They are restarted: clients see a delay, no row is lost, and commits continue."""
     scene.local.kill("control")
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
     scene.local.kill("log")
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
     before = scene.operator.tenant(TENANT).committed
     wait_until(lambda: scene.operator.tenant(TENANT).committed > before, timeout_s=60)
 
@@ -209,13 +198,13 @@ def test_a_node_is_killed_and_another_becomes_a_zombie(scene: Scene) -> None:
     killed = scene.node()
     scene.local.kill(killed)
     wait_until(lambda: scene.node() != killed, timeout_s=60)
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
     zombie = scene.node()
     scene.local.kill(zombie, signal.SIGSTOP)
     wait_until(lambda: scene.node() != zombie, timeout_s=60)
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
     scene.local.kill(zombie, signal.SIGCONT)
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
     kinds = {event.kind for _, event in scene.operator.events()}
     assert "node_silent" in kinds
 
@@ -226,7 +215,7 @@ def test_kills_in_the_middle(scene: Scene) -> None:
     node = scene.node()
     wait_until(lambda: scene.has_rows_in_memory(node))
     local.kill(node)
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
 
     for _ in range(20):  # a node that has noticed that the control plane is away does not ask
         node = scene.node()
@@ -236,19 +225,19 @@ def test_kills_in_the_middle(scene: Scene) -> None:
             break
         except AssertionError:
             local.kill("control", signal.SIGCONT)
-            scene.wait_for_progress()
+            scene.storm.wait_for_progress()
     assert scene.asks_to_commit(node)
     local.kill(node)
     local.kill("control", signal.SIGCONT)
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
 
     local.kill(scene.relocate(scene.node()))
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
     source = scene.node()
     target = scene.relocate(source)
     local.kill(source)
     local.kill(target, signal.SIGCONT)
-    scene.wait_for_progress()
+    scene.storm.wait_for_progress()
 
     def is_collected() -> bool:
         return any(transaction.state is TransactionState.REJECT_ACKNOWLEDGED for transaction in scene.transactions())

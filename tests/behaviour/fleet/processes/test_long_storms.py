@@ -28,7 +28,7 @@ from worlds.fleet_storm import Storm, watched
 from worlds.fleet_twins import TwinFleet, twins
 from worlds.nats_cluster import DROPPED_SOCKETS, NatsCluster
 from worlds.postgresql import PostgreSQL, running_postgresql
-from worlds.waiting import pause, wait_until
+from worlds.waiting import pause
 
 pytestmark = DROPPED_SOCKETS
 
@@ -186,20 +186,6 @@ def servers(kind: str, folder: Path, rng: random.Random) -> Iterator[tuple[dict[
         yield {"log": log, "ledger": ledger}, [make_server_faults(cluster, database, ledger, rng)]
 
 
-def wait_for_progress(storm: Storm) -> None:
-    """Return when every tenant has taken writes and reads since the call."""
-    before = [(len(known.rows), known.reads) for known in storm.known]
-
-    def has_progress() -> bool:
-        assert not storm.problems(), "\n".join(storm.problems())
-        return all(
-            len(known.rows) > rows and known.reads > reads
-            for known, (rows, reads) in zip(storm.known, before, strict=True)
-        )
-
-    wait_until(has_progress, timeout_s=QUIET_S)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["embedded", "JetStream"])
 def test_ten_minutes(kind: str, tmp_path: Path, tell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +202,7 @@ def test_ten_minutes(kind: str, tmp_path: Path, tell: Any, monkeypatch: pytest.M
             storm = Storm(fleet, count=TENANT_COUNT)
             groups.append(make_part_faults(local, storm, rng))
             storm.start()
-            wait_for_progress(storm)
+            storm.wait_for_progress(timeout_s=QUIET_S)
             ends_s = time.monotonic() + STORM_S
             while time.monotonic() < ends_s:
                 pause(rng.uniform(1, 6))
@@ -225,7 +211,7 @@ def test_ten_minutes(kind: str, tmp_path: Path, tell: Any, monkeypatch: pytest.M
                 assert not storm.problems(), "\n".join([*events[-20:], *messages[-10:], *storm.problems()])
             for faults in groups:
                 faults.end()
-            wait_for_progress(storm)
+            storm.wait_for_progress(timeout_s=QUIET_S)
             storm.stop()
             storm.check_all()
             counts = {name: count for faults in groups for name, count in faults.counts.items()}

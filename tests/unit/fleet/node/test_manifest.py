@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 from types import ModuleType
 
@@ -18,6 +17,7 @@ from lakebed.fleet.manifest import (
     encode_manifest,
     refer,
 )
+from worlds.modules import load_module
 
 FOLDER = pathlib.Path(__file__).parents[3] / "golden" / "fleet"
 
@@ -25,12 +25,7 @@ FOLDER = pathlib.Path(__file__).parents[3] / "golden" / "fleet"
 @pytest.fixture(scope="module")
 def written() -> ModuleType:
     """The script that wrote the files, for what it put into them."""
-    spec = importlib.util.spec_from_file_location("golden_fleet_manifests", FOLDER / "write_manifests.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(FOLDER / "write_manifests.py")
 
 
 @pytest.mark.parametrize(("name", "constant"), [("first.manifest", "FIRST"), ("full.manifest", "FULL")])
