@@ -53,6 +53,11 @@ def _with_one_zero(encode: Callable[..., Any], runs: Sequence[Sequence[pa.Array]
 GUARANTEES = [
     # ---- commits that race
     Guarantee(
+        "A commit that was interrupted (Ctrl-C) behind its snapshot keeps its files.",
+        see(rows.commit_or_discard, NotFound, BaseException),
+        "behaviour/table/test_interrupts.py::test_an_interrupted_verb_is_done_or_not[upsert-13]",
+    ),
+    Guarantee(
         "A live file that is added again is there once.",
         answer(manifest.live_after, np.flatnonzero, lambda original, named: original(named)[:0]),
         "unit/table/test_manifest.py::test_a_live_file_that_is_added_again_is_there_once",
