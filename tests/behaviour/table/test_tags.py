@@ -313,7 +313,23 @@ def test_the_index_notices_every_change(bench: Any) -> None:
     assert expiries["new"] is None
 
 
-@pytest.mark.parametrize("body", [b"", b"garbage", b"LBTAGIX1garbage", b"LBTAGIX1"])
+def test_an_index_with_a_damaged_bit_names_no_other_version(bench: Any) -> None:
+    """Whichever bit it is: the tags are read again, for collectors go by the versions that they name."""
+    for name in ("a", "b", "c"):
+        bench.commit(name)
+        bench.table.create_tag(f"of-{name}")
+    bench.clock.advance(60)
+    layout = bench.table.context.layout
+    entries = load_entries(bench.store, layout=layout, environment=bench.environment)
+    body = bytes(bench.store.get(layout.tag_index))
+    for bit in range(8 * len(body)):
+        damaged = bytearray(body)
+        damaged[bit // 8] ^= 1 << bit % 8
+        bench.store.put(layout.tag_index, bytes(damaged))
+        assert load_entries(bench.store, layout=layout, environment=bench.environment) == entries, bit
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", b"LBTAGIX1garbage", b"LBTAGIX2garbage", b"LBTAGIX2"])
 def test_a_damaged_index_is_only_a_slower_look(bench: Any, body: bytes) -> None:
     """The index is a hint: with any bytes in it, the answer is right, and the index is rewritten."""
     bench.commit("a")

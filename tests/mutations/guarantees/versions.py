@@ -6,7 +6,7 @@ from lakebed.lake import drop as lake_drop
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.server.iceberg.reference_objects import ReferenceObjects
-from lakebed.table.branch import branch_folder, branches, renames, tags
+from lakebed.table.branch import branch_folder, branches, renames, tag_index, tags
 from lakebed.table.branch.candidates import Role
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental
@@ -218,6 +218,11 @@ GUARANTEES = [
         "A tag that was made while the clock was ahead ends.",
         never(expire._is_outlived, expire.is_future),
         "behaviour/table/test_clock_jumps.py::test_a_tag_made_while_the_clock_was_ahead_ends",
+    ),
+    Guarantee(
+        "A damaged bit in the index of tags names no other version for a tag, whose files collectors keep.",
+        never(tag_index._load_known, tag_index._head_of),
+        "behaviour/table/test_tags.py::test_an_index_with_a_damaged_bit_names_no_other_version",
     ),
     Guarantee(
         "A tag is not made from a tag whose version is being deleted.",

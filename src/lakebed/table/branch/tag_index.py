@@ -1,13 +1,14 @@
 """Which snapshots are tagged, without reading each tag: one LIST, one small hint object, and the tags it does not know.
 
-Owns: ``lakebed/tag-index``. Format: ``LBTAGIX1``, then zstandard of three little-endian int64 columns one after the
-other, sorted by the second: key, snapshot id, expiry time in Unix ms (-1: never). The key is 64 bits of SHA-256 over
-the listing of a tag's file (name, size, modification time, etag): a listed tag with a known key is unchanged.
+Owns: ``lakebed/tag-index``. Format: ``LBTAGIX2``, 8 bytes of SHA-256 over the rest, then zstandard of three
+little-endian int64 columns one after the other, sorted by the second: key, snapshot id, expiry time in Unix ms (-1:
+never). The key is 64 bits of SHA-256 over the listing of a tag's file (name, size, modification time, etag): a listed
+tag with a known key is unchanged. (``LBTAGIX1`` had no checksum, and counts as missing.)
 Invariants: a hint only. Without the listing it says nothing; missing entries are read; an unreadable index counts as
-missing. It is rewritten when it lacks a tag, or when more than half of its rows are of deleted tags (a plain
-overwriting put; the last one wins, each is right), but not in a store that is versioned as a whole, where it would be
-one more difference between versions. About 10 bytes a tag, so that expiring with a thousand tags reads little more than
-with none.
+missing, and so does a damaged one: collectors keep the files of the versions that it names. It is rewritten when it
+lacks a tag, or when more than half of its rows are of deleted tags (a plain overwriting put; the last one wins, each is
+right), but not in a store that is versioned as a whole, where it would be one more difference between versions. About
+10 bytes a tag, so that expiring with a thousand tags reads little more than with none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lakebed.runtime import Environment
 from lakebed.table.codec.snapshot_json import decode_tag
 from lakebed.table.model.layout import Layout, parse_tag
 
-_MAGIC = b"LBTAGIX1"
+_MAGIC = b"LBTAGIX2"
 _BYTES_MAX = 64 << 20
 _FRESH_MS = 5_000
 """Without etags, a file this young could be replaced without any change in its listing: it is read, not remembered."""
@@ -102,16 +103,21 @@ def _load_known(store: ObjectStore, path: str) -> dict[int, tuple[int, int]]:
         body = bytes(store.get(path))
     except NotFound:
         return {}
-    if not body.startswith(_MAGIC):
+    packed = body[len(_MAGIC) + 8 :]
+    if body[: len(_MAGIC) + 8] != _head_of(packed):
         return {}
     try:
-        raw = zstandard.ZstdDecompressor().decompress(body[len(_MAGIC) :], max_output_size=_BYTES_MAX)
+        raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_BYTES_MAX)
     except zstandard.ZstdError:
         return {}
     if len(raw) % 24:
         return {}
     keys, deltas, expiries = np.frombuffer(raw, dtype="<i8").reshape(3, -1)
     return dict(zip(keys.tolist(), zip(np.cumsum(deltas).tolist(), expiries.tolist(), strict=True), strict=True))
+
+
+def _head_of(packed: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(packed).digest()[:8]
 
 
 def _store_known(store: ObjectStore, path: str, rows: list[tuple[int, TagEntry]]) -> None:
@@ -123,7 +129,8 @@ def _store_known(store: ObjectStore, path: str, rows: list[tuple[int, TagEntry]]
         np.array([-1 if entry.expires_ms is None else entry.expires_ms for _, entry in rows], dtype="<i8"),
     ]
     raw = b"".join(column.astype("<i8").tobytes() for column in columns)
+    packed = zstandard.ZstdCompressor().compress(raw)
     try:
-        store.put(path, _MAGIC + zstandard.ZstdCompressor().compress(raw), durable=False)
+        store.put(path, _head_of(packed) + packed, durable=False)
     except LakebedError:
         return
