@@ -186,7 +186,6 @@ def _flush_tail(
             table,
             files=files,
             file_id=after_id,
-            now_ms=location.environment.clock.now_ms(),
             operator=None,
             retain_since_sequence=None,
         )

@@ -84,7 +84,8 @@ def run_compaction(
 
     Args:
         task: made for `file_set`.
-        files: where inputs are and outputs go; what has expired by their clock goes.
+        files: where inputs are and outputs go. What has expired by their clock and by that of their store goes: by a
+            clock that is ahead, rows would go that others read.
         file_set: the version whose files are merged.
         next_file_id: mints ids for the output's files, then for the run.
         run_file_bytes: size at which an output file ends, give or take a block.
@@ -99,13 +100,15 @@ def run_compaction(
         NotFound: an input is gone: another compactor was faster.
         Corruption: an input is damaged.
         Unavailable, OutcomeUnknown: the store failed.
-    Cost: about 1 GET for 4 MiB of each input that overlaps with another, 1 PUT an output file.
+    Cost: about 1 GET for 4 MiB of each input that overlaps with another, 1 PUT an output file; if rows of them expire,
+        1 PUT, 1 HEAD and 1 DELETE for the store's time.
     """
     l0, runs = task.inputs(file_set)
     sources: list[tuple[FileMeta, ...]] = [*((file,) for file in l0), *(run.files for run in runs)]
+    expiring_count = sum(file.expiring_count for source in sources for file in source)
     keep = partial(
         compact_rows,
-        now_ms=files.environment.clock.now_ms(),
+        now_ms=files.read_agreed_ms() if expiring_count else files.environment.clock.now_ms(),
         bottom=task.bottom,
         retain_since_sequence=retain_since_sequence,
         operator=operator,

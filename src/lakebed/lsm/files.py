@@ -13,6 +13,7 @@ from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.file_writer import FileOptions, FileWriter
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
+from lakebed.objects.probe import store_time_ms
 from lakebed.runtime import Environment
 
 _HANDLE_COUNT_MAX: Final = 32_768
@@ -51,6 +52,10 @@ class FileStore:
         self._readers: dict[str, FileReader] = {}
         self._readers_through: dict[tuple[str, int], FileReader] = {}
         """Of files with a ceiling: versions that share a file may see different parts of it."""
+
+    def read_agreed_ms(self) -> int:
+        """The time by our clock or by the store's, whichever is earlier. Cost: that of `store_time_ms`."""
+        return min(self.environment.clock.now_ms(), store_time_ms(self._store, environment=self.environment))
 
     def writer(self, file_id: str) -> FileWriter:
         """Begin a new file of ours. Cost: no request."""

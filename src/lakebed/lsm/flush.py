@@ -1,7 +1,7 @@
 """A memtable becomes a file of level 0.
 
 Invariants: one memtable, one file, however large; the file keeps what `compact_rows` keeps when something older may lie
-below, so tombstones stay.
+below, so tombstones stay, and so does what has expired: whether it has, this process's clock alone does not decide.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ def encode_memtable(
     *,
     files: FileStore,
     file_id: str,
-    now_ms: int,
     operator: MergeOperator | None,
     retain_since_sequence: int | None,
 ) -> FileWriter | None:
@@ -28,7 +27,6 @@ def encode_memtable(
     Args:
         memtable: no longer written to.
         files: where the file will be.
-        now_ms: what has expired by then becomes a tombstone.
         operator: combines operands; None leaves them as they are.
         retain_since_sequence: as `lakebed.lsm.resolve.compact_rows`; None keeps the newest version of each key only.
 
@@ -38,7 +36,7 @@ def encode_memtable(
     writer = files.writer(file_id)
     for window in merge_windows([[piece] for piece in pieces]):
         rows = compact_rows(
-            window, now_ms=now_ms, bottom=False, retain_since_sequence=retain_since_sequence, operator=operator
+            window, now_ms=None, bottom=False, retain_since_sequence=retain_since_sequence, operator=operator
         )
         if rows.num_rows:
             writer.write(rows)

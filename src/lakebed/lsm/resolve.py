@@ -184,7 +184,7 @@ def _replace_rows(window: pa.Table, rows: dict[int, Row]) -> pa.Table:
 def compact_rows(
     window: pa.Table,
     *,
-    now_ms: int,
+    now_ms: int | None,
     bottom: bool,
     retain_since_sequence: int | None,
     operator: MergeOperator | None,
@@ -193,7 +193,7 @@ def compact_rows(
 
     Args:
         window: rows of `ROW_SCHEMA`, sorted, with all versions of every key.
-        now_ms: Unix time in milliseconds, UTC; no reader reads at an earlier time.
+        now_ms: Unix time in milliseconds, UTC; no reader reads at an earlier time. None: no row is taken for expired.
         bottom: nothing older than these rows lies below them, in no file that stays.
         retain_since_sequence: oldest sequence that is still read at; rows above it stay as they are. None: only the
             newest state is read.
@@ -217,7 +217,7 @@ def compact_rows(
         heads = settled.copy()
         heads[1:] &= rows.starts[1:] | ~settled[:-1]
         keep = heads | ~settled
-    is_over = rows.mask_of_ended(now_ms)
+    is_over = None if now_ms is None else rows.mask_of_ended(now_ms)
     gone = heads & (rows.kinds == DELETE)
     results: dict[int, Row] = {}
     if is_over is not None:
@@ -252,12 +252,13 @@ def _tombstones(window: pa.Table, lapsed: Mask) -> dict[int, Row]:
 
 
 def _compact_operands(
-    versions: list[Row], *, now_ms: int, bottom: bool, operator: MergeOperator | None
+    versions: list[Row], *, now_ms: int | None, bottom: bool, operator: MergeOperator | None
 ) -> list[tuple[int, Row]]:
     """What is kept of a key whose newest settled row is an operand: rows, and at which of the versions' places."""
     count = next((i for i, row in enumerate(versions) if row.kind != MERGE), len(versions))
     operands, base = versions[:count], versions[count] if count < len(versions) else None
-    if base is not None and base.kind == PUT and base.expires_at_ms is not None and base.expires_at_ms <= now_ms:
+    ends_at_ms = base.expires_at_ms if base is not None and base.kind == PUT else None
+    if base is not None and now_ms is not None and ends_at_ms is not None and ends_at_ms <= now_ms:
         base = Row(base.key, base.sequence, DELETE, b"", None)
     as_they_are = list(enumerate(operands))
     if base is not None and not (bottom and base.kind == DELETE):

@@ -449,7 +449,6 @@ class Tree:
                 waiting.memtable,
                 files=self._files,
                 file_id=self._publisher.next_file_id(),
-                now_ms=self._environment.clock.now_ms(),
                 operator=self._operator,
                 retain_since_sequence=self.retain_since_sequence,
             )

@@ -18,6 +18,7 @@ import pytest
 
 from lakebed.errors import Corruption, Fenced, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.batch import WriteBatch
 from lakebed.kv.compactor import Compactor
 from lakebed.kv.database import Database
 from lakebed.kv.database_location import DatabaseLocation
@@ -30,6 +31,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.kv.faulty_databases import FaultyDatabases, SkewedClock
 from worlds.meanwhile import Meanwhile
 
 OPTIONS = DatabaseOptions(background=False, compaction=False, run_file_bytes=2_048, cache_bytes=0, row_cache_bytes=0)
@@ -452,6 +454,46 @@ def test_the_writer_goes_on_beside_a_separate_compactor() -> None:
         checkpoints = [checkpoint for checkpoint in manifest.checkpoints if checkpoint.owner.kind == "writer"]
         assert checkpoints[-1].manifest_id >= manifest.content_since
     world.check(model, where="at the end")
+
+
+def fill_with_lives(database: Database) -> dict[bytes, bytes]:
+    """Put rows of which one never ends and one in an hour, alone and below an operand."""
+    hour = timedelta(hours=1)
+    batch = WriteBatch()
+    for i in range(20):
+        batch.put(b"short %02d" % i, b"1", ttl=hour)
+        batch.put(b"long %02d" % i, b"1")
+        batch.put(b"sum %02d" % i, (1).to_bytes(8, "little"), ttl=hour)
+    database.write(batch)
+    for i in range(20):
+        database.merge(b"sum %02d" % i, (1).to_bytes(8, "little"))
+    return dict(database.scan())
+
+
+def test_a_compactor_whose_clock_is_ahead_takes_no_row_for_ended(databases: FaultyDatabases) -> None:
+    """Rows end for all when they have by the store's clock too, and then their space is free."""
+    with databases.open("db", merge_operator="add_int64") as database:
+        rows = fill_with_lives(database)
+        database.flush(memtable=True)
+    ahead = databases.place("db", clock=SkewedClock(databases.clock, 2 * 3_600_000))
+    DatabaseAdmin(ahead).compact(full=True)
+    assert databases.rows("db") == rows
+    databases.clock.advance(3_600)
+    DatabaseAdmin(ahead).compact(full=True)
+    assert sum(file.row_count for run in databases.newest("db").file_set.runs for file in run.files) == 40
+
+
+def test_a_clock_that_was_ahead_during_a_flush_ends_no_row(databases: FaultyDatabases) -> None:
+    """A clock that jumped, and was set right, hides rows for that time only."""
+    clock = SkewedClock(databases.clock, 0)
+    options = DatabaseOptions(background=False, compaction=False, merge_operator="add_int64")
+    with Database.open(databases.place("db", clock=clock), options=options) as database:
+        rows = fill_with_lives(database)
+        clock.offset_ms = 2 * 3_600_000
+        database.flush(memtable=True)
+        assert len(dict(database.scan())) == 40
+        clock.offset_ms = 0
+        assert dict(database.scan()) == rows
 
 
 def test_a_scan_keeps_the_files_it_stands_on() -> None:

@@ -31,6 +31,7 @@ from lakebed.lsm import (
     file_reader,
     file_writer,
     files,
+    flush,
     format,
     memtable,
     merge,
@@ -458,5 +459,15 @@ GUARANTEES = [
         "A process whose clock is ahead destroys no database that a checkpoint holds.",
         answer(destroy._read_agreed_ms, destroy.store_time_ms, lambda original, *args, **kwargs: 2**62),
         "behaviour/kv/test_destroy.py::test_a_process_whose_clock_is_ahead_destroys_nothing_that_a_checkpoint_holds",
+    ),
+    Guarantee(
+        "A compactor whose clock is ahead deletes no value that lives for others.",
+        answer(files.FileStore.read_agreed_ms, files.store_time_ms, lambda original, *args, **kwargs: 2**62),
+        "behaviour/kv/test_compactor.py::test_a_compactor_whose_clock_is_ahead_takes_no_row_for_ended",
+    ),
+    Guarantee(
+        "A clock that was ahead during a flush ends no value.",
+        change_arguments(flush.compact_rows, now_ms=2**62),
+        "behaviour/kv/test_compactor.py::test_a_clock_that_was_ahead_during_a_flush_ends_no_row",
     ),
 ]

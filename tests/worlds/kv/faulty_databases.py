@@ -43,11 +43,11 @@ class SkewedClock(ManualClock):
     def __init__(self, true: ManualClock, offset_ms: int) -> None:
         super().__init__()
         self._true = true
-        self._offset_ms = offset_ms
+        self.offset_ms = offset_ms
 
     def now_ms(self) -> int:
         """The databases's time, wrongly."""
-        return self._true.now_ms() + self._offset_ms
+        return self._true.now_ms() + self.offset_ms
 
 
 class _StoreClock(ManualClock):
