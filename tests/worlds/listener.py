@@ -6,6 +6,7 @@ import http.client
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ class Request(NamedTuple):
 
     method: str
     path: str
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
     port: int
 
