@@ -11,7 +11,10 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
+from lakebed.runtime import new_lock
+
 R = TypeVar("R")
+
 T = TypeVar("T")
 
 
@@ -20,7 +23,7 @@ class EventLoopThread:
 
     def __init__(self, *, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._is_closed = False
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -116,7 +119,7 @@ class Handover(Generic[T, R]):
     def __init__(self, loop: EventLoopThread, take: Callable[[Sequence[Handed[T, R]]], Awaitable[None]]) -> None:
         self._loop = loop
         self._take = take
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._items: list[Handed[T, R]] = []
         self._is_closed = False
         loop.run(self._begin())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -99,15 +100,53 @@ def _begin_in_child() -> None:
 os.register_at_fork(after_in_child=_begin_in_child)
 
 
+if sys.version_info >= (3, 14):
+    _RLock: Any = type(threading.RLock())
+
+    class _Lock(_RLock):  # type: ignore[misc]
+        """A lock that an interrupt (Ctrl-C) leaves free, or held for the body of the `with`, which gives it back.
+
+        From this version of Python on, `with` looks for signals between taking the lock and its body: of a
+        `threading.Lock` it would stay held forever. This one knows whether it was taken. Its `__exit__` is the one in
+        C, in front of which nothing is looked for.
+        """
+
+        def __enter__(self) -> bool:
+            try:
+                return bool(self.acquire())
+            except BaseException:
+                if self._is_owned():
+                    self.release()
+                raise
+
+else:
+    _Lock = threading.Lock
+
+
+class _Condition(threading.Condition):
+    """A condition that is taken and given back as its lock is.
+
+    Those of the base are functions in Python, at whose beginning an interrupt comes: the lock would stay held.
+    """
+
+    __enter__ = property(lambda self: self._lock.__enter__)
+    __exit__ = property(lambda self: self._lock.__exit__)
+
+
 def new_lock() -> AbstractContextManager[Any]:
-    """A `threading.Lock`, which is free in a forked child: a thread that holds it runs in the parent only.
+    """A lock for `with`, which is free in a forked child: a thread that holds it runs in the parent only.
 
     What it guards may be half changed in the child then: a cache or a count may be wrong about its size there, and what
     cannot live with that has to begin anew, by `follow_forks`.
     """
-    lock: Any = threading.Lock()
+    lock: Any = _Lock()
     follow_forks(lock, _free)
     return lock  # type: ignore[no-any-return]
+
+
+def new_condition(lock: AbstractContextManager[Any] | None = None) -> Condition:
+    """A `threading.Condition` on a lock of `new_lock`; None: on a new one."""
+    return cast(Condition, _Condition(cast(Any, new_lock() if lock is None else lock)))
 
 
 def _free(lock: Any) -> None:
@@ -135,8 +174,8 @@ class ThreadRuntime:
         return new_lock()
 
     def condition(self, lock: AbstractContextManager[Any] | None = None) -> Condition:
-        """A `threading.Condition`."""
-        return threading.Condition(cast(Any, new_lock() if lock is None else lock))
+        """See `new_condition`."""
+        return new_condition(lock)
 
     def pool(self, worker_count_max: int) -> Pool:
         """A pool of at most `worker_count_max` threads."""

@@ -10,6 +10,7 @@ as a notebook does, in which a cell was stopped: with the same objects, and late
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection
 from types import FrameType
@@ -30,14 +31,15 @@ def interrupt_at(moment: int, call: Callable[[], object], *, within: Collection[
 
     Args:
         moment: from 1.
-        within: folders and modules of lakebed, such as ``kv/writer.py``, whose moments count; a defect's do too.
+        within: folders and modules of lakebed, such as ``kv/writer.py``, or paths of others, whose moments count; a
+            defect's do too.
 
     Returns:
         Where it was interrupted: file, line, and what had been called; None: it has fewer moments, and has ended.
 
     Raises whatever the call makes of the interrupt but the interrupt itself.
     """
-    counted = (*(f"{_PACKAGE}{part}" for part in within), _DEFECTS)
+    counted = (*(os.path.join(_PACKAGE, part) for part in within), _DEFECTS)
     count, where = 0, None
 
     def look(frame: FrameType, event: str, called: Any) -> None:
