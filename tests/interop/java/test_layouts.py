@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ import pytest
 from lakebed import Lake
 from lakebed.errors import UnsupportedFormat
 from lakebed.fsck.check import check_lake
+from lakebed.spark.java import find_java, parse_java_version
+from lakebed.table.codec.java_text import newer_text, older_text
 from lakebed.table.iceberg.file_ids import FileIds, ids_of_file
 from lakebed.table.imports.take_over import ids_of
 from lakebed.table.rows.rows import new_writer
@@ -59,6 +62,16 @@ LONG = (1, 3, 4, 5, 6, 7, 9, 10, 11, 15)
 """Kinds that differ from the others by the names of folders only, all of which `unit/table/test_placement.py` has."""
 
 
+def select_printed_alike(values: list[float], *, is_single: bool) -> list[float]:
+    """Those that this Java prints as lakebed does, which is as Java up to 18 does."""
+    done = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=True)
+    if (parse_java_version(done.stderr + done.stdout) or 0) < 19:
+        return values
+    return [
+        value for value in values if older_text(value, is_single=is_single) == newer_text(value, is_single=is_single)
+    ]
+
+
 @pytest.mark.parametrize(
     ("case", "keyed"),
     [
@@ -76,6 +89,8 @@ def test_partitions_of_both_lie_together(java: Java, lake: Lake, case: int, keye
     """Java writes, lakebed appends, deletes and cleans; Java writes again and cleans: no row is lost on either side."""
     kind, values, options = KINDS[case]
     values = [value for value in values if value is not None or not keyed]
+    if pa.types.is_floating(kind):
+        values = select_printed_alike(values, is_single=kind == pa.float32())
     schema = pa.schema([pa.field("id", pa.int64(), nullable=not keyed), pa.field("p", kind, nullable=not keyed)])
     keys = ["id", "p"] if keyed else []
     bucket = {"bucket": "2"} if keyed else {}
