@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 from lakebed.runtime import new_lock
 
 R = TypeVar("R")
-
 T = TypeVar("T")
 
 

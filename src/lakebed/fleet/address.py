@@ -125,7 +125,8 @@ def folder_number(url: str) -> int:
 def is_served(store: ObjectStore, *, url: str, folder: int) -> bool:
     """Whether a control plane that serves a storage, by its own URL and `folder_number`, serves this one.
 
-    A folder may have other paths elsewhere, as in a container, and keeps its number there.
+    A folder may have other paths elsewhere, as in a container, and keeps its number there. The top folders of two disks
+    may have the same number: a copy from one to the other is taken for the original.
     """
     if parse_url(url) == parse_url(store.root_url):
         return True

@@ -157,13 +157,7 @@ def connect(
             url=url,
         ) from problem
     if not is_named and not is_served(storage, url=address.storage, folder=address.folder):
-        raise Unavailable(
-            f"The fleet of {storage.root_url} does not run: the control plane at {url}, which is written down there, "
-            f"serves {address.storage}. Of a copy, start a fleet of its own with lakebed fleet up "
-            f"{display_url(storage)}; if both are the same storage, name its control plane in {CONTROL_VARIABLE}.",
-            kind="fleet_not_running",
-            url=url,
-        )
+        raise _serving_another(storage, url, address.storage)
     log = open_log(
         os.environ.get(LOG_VARIABLE) or address.log,
         token=token,
@@ -195,6 +189,17 @@ def connect(
     )
     fleet.url = url
     return fleet
+
+
+def _serving_another(storage: ObjectStore, url: str, served: str) -> Unavailable:
+    """What a copy of a storage is told, in which the control plane of the original is written down."""
+    return Unavailable(
+        f"The fleet of {storage.root_url} does not run: the control plane at {url}, which is written down there, "
+        f"serves {served}. Of a copy, start a fleet of its own with lakebed fleet up {display_url(storage)}; "
+        f"if both are the same storage, name its control plane in {CONTROL_VARIABLE}.",
+        kind="fleet_not_running",
+        url=url,
+    )
 
 
 def _not_answering(storage: ObjectStore, url: str, problem: Unavailable) -> Unavailable:

@@ -397,6 +397,19 @@ def test_retries_do_not_follow_the_wall_clock(fleet: Fleet) -> None:
     assert fleet.record.timelines[MAIN].lsn == 5
 
 
+def start_again_and_check(fleet: Fleet) -> None:
+    """Start the node again: the 20 rows that were written are there, and are committed."""
+    node = fleet.node("a", attach=False)
+    fleet.work("a")
+    fleet.plane.scan_once()
+    fleet.plane.reconcile_once()
+    fleet.work("a")
+    fleet.check(node)
+    node.checkpoint(TENANT)
+    assert fleet.record.timelines[MAIN].lsn == 20
+    fleet.end()
+
+
 def test_a_working_set_that_cannot_be_read_is_not_resumed() -> None:
     """The timelines of the local state are damaged: the node waits for an attach instead of failing again and again."""
     for is_asked in (False, True):
@@ -411,15 +424,7 @@ def test_a_working_set_that_cannot_be_read_is_not_resumed() -> None:
             fleet.control.replace = lambda reply: reply
         fleet.locals["a"].store_state(TENANT, b"\x00garbage")
         fleet.crash("a")
-        node = fleet.node("a", attach=False)
-        fleet.work("a")
-        fleet.plane.scan_once()
-        fleet.plane.reconcile_once()
-        fleet.work("a")
-        fleet.check(node)
-        node.checkpoint(TENANT)
-        assert fleet.record.timelines[MAIN].lsn == 20
-        fleet.end()
+        start_again_and_check(fleet)
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
@@ -443,15 +448,7 @@ def test_a_transaction_whose_layers_are_gone_is_not_resumed(is_asked: bool) -> N
     newer = [meta.path for meta in fleet.storage.list("") if meta.path not in before]
     assert newer
     fleet.storage.delete(newer)
-    node = fleet.node("a", attach=False)
-    fleet.work("a")
-    fleet.plane.scan_once()
-    fleet.plane.reconcile_once()
-    fleet.work("a")
-    fleet.check(node)
-    node.checkpoint(TENANT)
-    assert fleet.record.timelines[MAIN].lsn == 20
-    fleet.end()
+    start_again_and_check(fleet)
 
 
 def test_a_local_state_of_another_fleet_is_left_behind() -> None:
