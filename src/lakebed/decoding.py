@@ -15,6 +15,7 @@ lakebed's.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -26,6 +27,7 @@ from typing_extensions import Buffer
 T = TypeVar("T")
 
 _LOCK: Final = threading.RLock()
+_UNKNOWN_FIELD: Final = re.compile(r"contains unknown field `([^`]*)`")
 _JSON: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 _MSGPACK: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {}
 
@@ -65,6 +67,12 @@ def decode_json(body: Buffer | str, kind: type[T], *, make_other: Callable[[type
 def decode_msgpack(body: Buffer, kind: type[T]) -> T:
     """Decode MessagePack into a type. Raises as `decode_json`."""
     return msgpack_decoder(kind).decode(body)
+
+
+def unknown_field(error: Exception) -> str | None:
+    """The field that a type does not have, if that is why something was not decoded: a newer lakebed wrote it. Pure."""
+    unknown = _UNKNOWN_FIELD.search(str(error))
+    return None if unknown is None else unknown[1]
 
 
 def convert(members: Any, kind: type[T]) -> T:

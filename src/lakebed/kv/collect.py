@@ -86,7 +86,7 @@ def collect_garbage(
 
     Raises:
         NotFound: there is no database.
-        UnsupportedFormat: a pinned version is of a newer lakebed. Nothing was deleted.
+        UnsupportedFormat: a pinned version, or the newest manifest, is of a newer lakebed. Nothing was deleted.
         Corruption: the newest manifest is damaged. Nothing was deleted.
     Cost: 4 LIST (5 outside of a lake; 1 more a thousand objects), 1 GET of the newest manifest and 1 a pinned one; if
     anything goes, an update (1 PUT + 1 LIST), the boundary (1 PUT, 4 LIST, 1 GET a 64 manifests passed), and 1 DELETE a
@@ -139,6 +139,7 @@ class _Round:
     def run(self) -> Collection:
         objects = find_objects(self._location, log_count_max=self._log_count_max)
         manifest = self._log.latest()
+        self._log.check_deletable()
         if not manifest.initialized and manifest.destroyed_at_ms is None:
             return self._leave_alone(objects)
         ended_ms, manifest = self._agree_on_time(objects, manifest)

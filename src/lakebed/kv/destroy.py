@@ -186,11 +186,13 @@ def take_apart(
 
     Raises:
         InvalidRequest: kind ``invalid_deletion``; a checkpoint lives.
+        UnsupportedFormat: a newer lakebed wrote the tombstone.
     Cost: 4 LIST + 1 GET, 1 update an ancestor, the boundary, 1 DELETE a thousand objects.
     """
     objects = find_objects(location)
     log = ManifestLog(location)
     manifest = log.latest()
+    log.check_deletable()
     if manifest.destroyed_at_ms is not None:
         now_ms = location.environment.clock.now_ms() if dry_run else _read_agreed_ms(manifest, location)
         _check_unpinned(manifest, location, now_ms=now_ms)

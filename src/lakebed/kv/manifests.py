@@ -204,13 +204,7 @@ class ManifestLog:
             below = after.manifest
             manifest_id, previous = below.manifest_id + 1, (below.write_id, *below.previous_write_ids)
             content_since = below.content_since if manifest.has_content_of(below) else manifest_id
-            if after.min_writer > FORMAT:
-                raise UnsupportedFormat(
-                    f"The database {self._location.url} was written by a newer lakebed (min_writer "
-                    f"{after.min_writer}): this one can read it; to write, upgrade lakebed.",
-                    path=manifest_path(below.manifest_id),
-                    min_writer=after.min_writer,
-                )
+            self._refuse_newer(after)
         made = msgspec.structs.replace(
             manifest,
             manifest_id=manifest_id,
@@ -221,6 +215,24 @@ class ManifestLog:
         )
         self._log.append(manifest_id, encode_manifest(made), write_id=made.write_id)
         return self._remember(DecodedManifest(made, FORMAT))
+
+    def _refuse_newer(self, document: DecodedManifest) -> None:
+        if document.min_writer > FORMAT:
+            raise UnsupportedFormat(
+                f"The database {self._location.url} was written by a newer lakebed (min_writer "
+                f"{document.min_writer}): this one can read it; to write or delete, upgrade lakebed.",
+                path=manifest_path(document.manifest.manifest_id),
+                min_writer=document.min_writer,
+            )
+
+    def check_deletable(self) -> None:
+        """To be called before objects are deleted, after `latest`.
+
+        Raises `UnsupportedFormat`: the manifest seen last may be read but not followed by this lakebed, so what it
+        does not need is not known here either. Cost: nothing.
+        """
+        if self._seen is not None:
+            self._refuse_newer(self._seen)
 
     def boundary(self) -> int:
         """Ids below this are never used again; 0 before the first collection. Cost: 1 LIST, 1 GET when it moved."""

@@ -13,20 +13,18 @@ Invariants:
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import xxhash
 from typing_extensions import Buffer
 
-from lakebed.decoding import json_decoder
+from lakebed.decoding import json_decoder, unknown_field
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.texts import format_value
 
 _BEFORE: Final = b'{"checksum":"'
 _CHECKSUM_END: Final = len(_BEFORE) + 16
-_UNKNOWN_FIELD: Final = re.compile(r"contains unknown field `([^`]*)`")
 
 
 class _Header(msgspec.Struct):
@@ -109,12 +107,12 @@ class Document(Generic[E]):
             envelope = self._decoder.decode(view)
         except _DECODE_ERRORS as error:
             self._check_header(view, path=path)
-            unknown = _UNKNOWN_FIELD.search(str(error))
-            if unknown is not None:
+            field = unknown_field(error)
+            if field is not None:
                 raise UnsupportedFormat(
-                    f"{path} has a field {unknown[1]!r} that this lakebed does not know: upgrade lakebed.",
+                    f"{path} has a field {field!r} that this lakebed does not know: upgrade lakebed.",
                     path=path,
-                    field=unknown[1],
+                    field=field,
                 ) from error
             raise Corruption(f"{path} is not a {self._what}: {error}", path=path, offset=_CHECKSUM_END + 1) from error
         self._check_known(envelope, path=path)

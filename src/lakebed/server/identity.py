@@ -37,7 +37,7 @@ _TRIES_MAX: Final = 16
 T = TypeVar("T")
 
 
-class User(msgspec.Struct, frozen=True, omit_defaults=True):
+class User(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A user. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     uid: str
@@ -46,7 +46,7 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     policies: tuple[str, ...] = ()
 
 
-class Group(msgspec.Struct, frozen=True, omit_defaults=True):
+class Group(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A group. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     created_at_ms: int
@@ -54,14 +54,14 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     policies: tuple[str, ...] = ()
 
 
-class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
+class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A policy. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     created_at_ms: int
     statements: tuple[Statement, ...]
 
 
-class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """All users, groups and policies at one moment, by name. Stored: DO NOT CHANGE its fields."""
 
     users: dict[str, User] = {}

@@ -77,7 +77,7 @@ _TRIES_MAX: Final = 16
 _PREFIX: Final = access_key_key("")
 
 
-class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True):
+class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The record of an access key or token."""
 
     id: str

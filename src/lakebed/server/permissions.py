@@ -92,7 +92,7 @@ class Permission:
     aliases: tuple[str, ...] = ()
 
 
-class Statement(msgspec.Struct, frozen=True):
+class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A statement of a policy. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     effect: Literal["allow", "deny"]

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
-from lakebed.errors import NotFound
+from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint, live_checkpoints
 from lakebed.kv.clone import create_clone
 from lakebed.kv.collect import Collector, collect_garbage, collect_once, plan_garbage
@@ -24,6 +25,7 @@ from lakebed.kv.layout import manifest_path, parse_sst
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
+from lakebed.kv.reclaim import with_versions_sealed
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.lsm.file_id import file_id_time_ms
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
@@ -65,6 +67,32 @@ def test_what_nothing_names_goes_and_what_something_names_stays(databases: Fault
     databases.collect("db")
     assert databases.unreferenced("db") == []
     assert databases.rows("db") == now
+
+
+@pytest.mark.parametrize("destroyed", [False, True])
+def test_a_database_that_only_a_newer_lakebed_may_write_loses_nothing(
+    databases: FaultyDatabases, destroyed: bool
+) -> None:
+    """Its newest manifest can be read, but this lakebed does not know all that it needs: nothing is deleted."""
+    worn(databases)
+    place = databases.place("db")
+    if destroyed:
+        delete_checkpoint(place, databases.newest("db").checkpoints[0].id, force=True)
+        destroy(place, soft=True)
+    ManifestLog(place).update(lambda newest: with_versions_sealed(newest, now_ms=databases.clock.now_ms()))
+    path = manifest_path(databases.newest("db").manifest_id)
+    body = bytes(place.store.get(path))
+    rest = body[body.index(b",") :].replace(b'"min_writer":1', b'"min_writer":2')
+    place.store.put(path, b'{"checksum":"%016x"' % xxhash.xxh3_64_intdigest(rest) + rest)
+    before = databases.objects()
+    databases.clock.advance(86_400)
+    options = replace(AT_ONCE, destroyed_grace=timedelta(0))
+    for dry_run in (True, False):
+        with pytest.raises(UnsupportedFormat, match="upgrade lakebed"):
+            collect_garbage(databases.place("db"), options=options, dry_run=dry_run)
+    assert databases.objects() == before
+    place.store.put(path, body)
+    assert collect_garbage(databases.place("db"), options=options).deleted_count > 5
 
 
 def test_nothing_to_collect_writes_nothing(databases: FaultyDatabases) -> None:

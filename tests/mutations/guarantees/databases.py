@@ -20,6 +20,7 @@ from lakebed.kv import (
     destroy,
     group_commit,
     lease,
+    manifests,
     pins,
     recovery,
     transaction,
@@ -469,5 +470,10 @@ GUARANTEES = [
         "A clock that was ahead during a flush ends no value.",
         change_arguments(flush.compact_rows, now_ms=2**62),
         "behaviour/kv/test_compactor.py::test_a_clock_that_was_ahead_during_a_flush_ends_no_row",
+    ),
+    Guarantee(
+        "A database that only a newer lakebed may write loses nothing to an older one's collection.",
+        raise_nothing(manifests.ManifestLog._refuse_newer),
+        "behaviour/kv/test_collect.py::test_a_database_that_only_a_newer_lakebed_may_write_loses_nothing[False]",
     ),
 ]

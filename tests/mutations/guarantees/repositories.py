@@ -9,6 +9,8 @@ import re
 from contextlib import nullcontext
 from itertools import groupby
 
+import msgspec
+
 from lakebed import whole_file
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.http import memory, replies
@@ -18,13 +20,13 @@ from lakebed.key_value.postgres_connections import Connections
 from lakebed.objects import create_once
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories, drop, fs
-from lakebed.repo.collect import collect
+from lakebed.repo.collect import addresses, collect
 from lakebed.repo.heads import commit, multipart, write
 from lakebed.repo.lakefs import metaranges, restore, symlinks
 from lakebed.repo.model import commit_graph, layout, names
 from lakebed.repo.objects import data, intact
 from lakebed.repo.outside import namespace
-from lakebed.repo.records import context
+from lakebed.repo.records import context, records
 from lakebed.repo.records.records import replace_record
 from lakebed.repo.references import branches, history, mark, tags
 from lakebed.repo.staging import protocol, view
@@ -50,11 +52,30 @@ from mutations.guarantee import Guarantee
 
 LAKEFS = "behaviour/repo/test_lakefs.py"
 SUPERSEDED = "behaviour/repo/test_superseded.py"
+NEWER = "behaviour/repo/test_newer_records.py"
 
 
 def read_no_hidden_branches(original, snapshot, key, kind):
     """Leave hidden branches out of what is read."""
     return ((name, record) for name, record in original(snapshot, key, kind) if not getattr(record, "hidden", False))
+
+
+def without_field(members, name):
+    """JSON without a member, wherever it is."""
+    if isinstance(members, list):
+        return [without_field(item, name) for item in members]
+    if not isinstance(members, dict):
+        return members
+    return {key: without_field(value, name) for key, value in members.items() if key != name}
+
+
+def decode_known(original, raw, kind, *, key):
+    """Leave out what is not known."""
+    while True:
+        try:
+            return original(raw, kind, key=key)
+        except UnsupportedFormat as newer:
+            raw = msgspec.json.encode(without_field(msgspec.json.decode(raw), newer.facts["field"]))
 
 
 def walk_until_known(original, marked, heads):
@@ -443,5 +464,25 @@ GUARANTEES = [
         "A forked process reads no replies of PostgreSQL to its parent, and ends no connection of it.",
         returns(Connections._leave_parents, None),
         "behaviour/key_value/test_postgres.py::test_a_forked_process_has_connections_of_its_own",
+    ),
+    Guarantee(
+        "A collection deletes nothing beside records of a kind that only a newer lakebed knows.",
+        returns(records.refuse_unknown, None),
+        f"{NEWER}::test_a_collection_deletes_nothing_beside_records_of_a_kind_that_it_does_not_know[holds/1]",
+    ),
+    Guarantee(
+        "A collection deletes nothing while a commit or a tag has a field that only a newer lakebed knows.",
+        pass_on(mark.mark, records.read_records, whole=False),
+        f"{NEWER}::test_a_collection_deletes_nothing_where_a_record_has_a_field_that_it_does_not_know[tag-path2]",
+    ),
+    Guarantee(
+        "A collection deletes nothing beside an entry with elements that only a newer lakebed knows.",
+        raise_nothing(addresses.addresses_of),
+        f"{NEWER}::test_a_collection_deletes_nothing_beside_an_entry_with_more_elements[True]",
+    ),
+    Guarantee(
+        "A change of a branch drops no field of its record that only a newer lakebed knows.",
+        replace(records.decode_record, decode_known),
+        f"{NEWER}::test_a_change_of_a_record_drops_no_field_that_it_does_not_know[commit]",
     ),
 ]

@@ -11,6 +11,7 @@ from lakebed.repo.heads import actions, write
 from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
+from lakebed.repo.records import records
 from lakebed.repo.references import branches
 from lakebed.server import auth, errors, identity, keys, permissions, places, reference_tables, site
 from lakebed.server.routes import presigned_parts, staging
@@ -32,6 +33,7 @@ from mutations.defects import (
     skip,
 )
 from mutations.guarantee import Guarantee
+from mutations.guarantees.repositories import decode_known
 
 ISOLATION = "behaviour/server/test_isolation.py"
 
@@ -337,5 +339,15 @@ GUARANTEES = [
         "A key that is limited to some repositories takes over nothing that lakeFS left of another.",
         raise_nothing(auth.check_bare),
         "behaviour/server/test_dumps.py::test_a_limited_key_makes_no_bare_repository",
+    ),
+    Guarantee(
+        "A key that a newer server has limited in a way of its own lets nobody in on an older one.",
+        replace(records.decode_record, decode_known),
+        "unit/server/test_keys.py::test_a_key_with_a_limit_that_is_not_known_lets_nobody_in[False]",
+    ),
+    Guarantee(
+        "A policy with a condition that only a newer server knows permits nothing on an older one.",
+        replace(records.decode_record, decode_known),
+        "unit/server/test_keys.py::test_a_condition_of_a_policy_that_is_not_known_permits_nothing[statement]",
     ),
 ]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.errors import InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.runtime import Environment
 from lakebed.server.auth import may_see_all_tables, may_see_database, may_see_table
 from lakebed.server.keys import AccessKeys, Principal
 from lakebed.server.options import ServerOptions
+from lakebed.server.permissions import Statement
 from lakebed.testing.clock import ManualClock
 from worlds.memory_key_value import MemoryKeyValue
 
@@ -351,3 +354,54 @@ def test_two_admins_who_revoke_each_other_leave_one(store: MemoryKeyValue, envir
         other.revoke(second.key.id)
     assert caught.value.kind == "last_admin"
     assert [key.id for key in keys.list() if key.role == "admin"] == [second.key.id]
+
+
+@pytest.mark.parametrize("of_user", [False, True])
+def test_a_key_with_a_limit_that_is_not_known_lets_nobody_in(
+    keys: AccessKeys, store: MemoryKeyValue, of_user: bool
+) -> None:
+    """A newer server may have limited it by a field that this one does not know, and a rotation keeps the field."""
+    keys.identity.create_user("ann")
+    made = keys.create_of_user("ann") if of_user else keys.create(role="admin")
+    key = (b"user-keys/" if of_user else b"keys/") + made.key.id.encode()
+    raw = store.get(key)
+    assert raw is not None
+    newer = raw[:-1] + b',"only_from":["10.0.0.0/8"]}'
+    store.set(key, newer)
+    asks: list[Callable[[], object]] = [
+        lambda: keys.verify(b"header", access_key=made.key.id, secret=made.secret),
+        lambda: keys.login(made.key.id, made.secret),
+        lambda: keys.signer(made.key.id, "20231114/us-east-1/s3"),
+    ]
+    for ask in asks if of_user else [*asks, lambda: keys.rotate(made.key.id)]:
+        with pytest.raises(UnsupportedFormat, match=r"only_from.*upgrade lakebed"):
+            ask()
+    assert store.get(key) == newer
+
+
+@pytest.mark.parametrize("kind", ["statement", "policy", "group", "user", "identity"])
+def test_a_condition_of_a_policy_that_is_not_known_permits_nothing(
+    keys: AccessKeys, store: MemoryKeyValue, kind: str
+) -> None:
+    """Nor is it dropped by a change of another user."""
+    keys.identity.create_user("ann")
+    keys.identity.create_group("all")
+    keys.identity.set_member("all", "ann", is_member=True)
+    keys.identity.create_policy("read", [Statement("allow", ("fs:*",), ("*",))])
+    keys.identity.attach("read", user="ann")
+    made = keys.create_of_user("ann")
+    members = msgspec.json.decode(store.get(b"identity") or b"")
+    policy = members["policies"]["read"]
+    places = {"policy": policy, "statement": policy["statements"][0], "identity": members}
+    places |= {"group": members["groups"]["all"], "user": members["users"]["ann"]}
+    places[kind]["condition"] = {"ip": "10.0.0.0/8"}
+    newer = msgspec.json.encode(members)
+    store.set(b"identity", newer)
+    other = AccessKeys(store, environment=Environment(), options=OPTIONS)
+    for ask in (
+        lambda: other.verify(b"header", access_key=made.key.id, secret=made.secret),
+        lambda: other.identity.create_user("ben"),
+    ):
+        with pytest.raises(UnsupportedFormat, match=r"condition.*upgrade lakebed"):
+            ask()
+    assert store.get(b"identity") == newer

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.errors import UnsupportedFormat
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS
 from lakebed.repo.committed.metarange import Metarange
@@ -36,6 +37,8 @@ _START: Final = f"{DATA_FOLDER}/".encode()
 _ADDRESS_BYTES: Final = len(_START) + FILE_ID_CHARACTERS
 _FIXED_STR: Final = 0xA0
 """MessagePack: a text of up to 31 bytes, whose length is in the low bits."""
+_LONGER: Final = np.isin(np.arange(256), [*range(0x97, 0xA0), 0xDC, 0xDD])
+"""By byte, whether it begins an array of more elements than an entry has."""
 _HEADER: Final = np.frombuffer(bytes([_FIXED_STR | _ADDRESS_BYTES]) + _START, np.uint8)
 _BEFORE: Final = IDENTITY_BYTES + 1
 """Bytes before the address's header: the identity, and the byte that marks an entry as an array."""
@@ -53,6 +56,7 @@ def addresses_of(values: pa.BinaryArray, *, where: str) -> pa.RecordBatch:
 
     Raises:
         Corruption: a value is not an entry.
+        UnsupportedFormat: an entry has more elements than are known here: they may name objects too.
     Cost: 0.1 us an upload's address, 1 us one of another shape, which is decoded.
     """
     count = len(values)
@@ -62,6 +66,10 @@ def addresses_of(values: pa.BinaryArray, *, where: str) -> pa.RecordBatch:
         return _batch([])
     begins = offsets_of(values)[:-1].astype(np.int64)[rows] + _BEFORE
     content = np.frombuffer(values.buffers()[2], np.uint8)
+    if _LONGER[content[begins[lengths[rows] >= _BEFORE] - 1]].any():
+        raise UnsupportedFormat(
+            f"An entry of {where} has more elements than this lakebed knows: upgrade lakebed.", path=where
+        )
     is_long = lengths[rows] >= _BEFORE + len(_HEADER) + FILE_ID_CHARACTERS
     heads = content[np.where(is_long, begins, 0)[:, None] + np.arange(len(_HEADER))]
     is_ours = is_long & (heads == _HEADER).all(axis=1)

@@ -136,6 +136,8 @@ def collect_garbage(
     if dry_run:
         return report_of(collection.plan(), Sweep(), hidden_count=0, dry_run=True)
     plan = collection.prepare()
+    if collection.is_unsure:
+        return report_of(plan, Sweep(), hidden_count=0, dry_run=False)
     report = Sweeper(context.store, context.environment, progress).sweep(plan)
     if len(report.warnings) == len(plan.warnings):
         collection.finalize_marks()
@@ -183,6 +185,7 @@ class _Collection:
         self._run_id = mint_file_id(environment=context.environment).encode()
         self._marked: list[str] = []
         self._gone: list[str] = []
+        self.is_unsure = False
 
     def plan(self) -> CollectionPlan:
         """As if the boundary were raised and nothing happened meanwhile."""
@@ -211,6 +214,7 @@ class _Collection:
         try:
             return judge()
         except (Corruption, NotFound, UnsupportedFormat) as problem:
+            self.is_unsure = True
             return CollectionPlan(self._context.name, (), (), warnings=(f"Nothing is deleted: {problem.message}",))
 
     def _boundary(self, now_ms: int) -> str:

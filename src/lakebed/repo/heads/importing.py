@@ -43,7 +43,7 @@ _PROGRESS_ROW_COUNT: Final = 100_000
 """Rows between two looks at whether the import was cancelled; each is a write of the key-value store."""
 
 
-class ImportSource(msgspec.Struct, frozen=True):
+class ImportSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is imported. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     url: str
@@ -53,7 +53,7 @@ class ImportSource(msgspec.Struct, frozen=True):
     kind: Literal["prefix", "object"] = "prefix"
 
 
-class Import(msgspec.Struct, frozen=True, omit_defaults=True):
+class Import(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The record of an import. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     id: str

@@ -49,7 +49,7 @@ _IDLE_MS: Final = 7 * DAY_MS
 """How long an open upload may get no part."""
 
 
-class Upload(msgspec.Struct, frozen=True, omit_defaults=True):
+class Upload(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The record of an upload. Field names are stored: DO NOT CHANGE them."""
 
     branch: str
@@ -62,7 +62,7 @@ class Upload(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it became; None: it is open."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The record of a part. Field names are stored: DO NOT CHANGE them."""
 
     address: str

@@ -58,6 +58,15 @@ CATALOG_KEY: Final = b"home"
 """The identity of this catalog; the record changes with each repository that is made."""
 IDENTITY_KEY: Final = b"identity"
 """Users, groups and policies of the server."""
+RECORD_FOLDERS: Final = frozenset(
+    (
+        b"boundary", b"branches", b"cleanup", b"commits", b"expired", b"history", b"imports", b"multipart", b"parts",
+        b"pulls", b"reflog", b"runs", b"settings", b"staging", b"superseded", b"tags", b"tasks",
+    )
+)  # fmt: skip
+"""What is behind a repository's ``r/<uid>/``. While there is more, a newer lakebed's, a collection deletes nothing."""
+SETTINGS: Final = frozenset((b"protected_branches", b"retention", b"webhooks"))
+"""The settings of a repository, likewise."""
 
 
 _CHECK_BYTES: Final = 8

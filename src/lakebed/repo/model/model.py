@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The user's own."""
 
 
-class StagingToken(msgspec.Struct, frozen=True, omit_defaults=True):
+class StagingToken(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A namespace of uncommitted writes of one branch."""
 
     id: str
@@ -74,7 +74,7 @@ class StagingToken(msgspec.Struct, frozen=True, omit_defaults=True):
     are not hidden. Written with the token, so it never changes."""
 
 
-class MetarangeRef(msgspec.Struct, frozen=True, omit_defaults=True):
+class MetarangeRef(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A metarange, as commits and branches name it."""
 
     id: str
@@ -105,7 +105,7 @@ class RangeMeta(msgspec.Struct, frozen=True):
         return self.file.row_count
 
 
-class Branch(msgspec.Struct, frozen=True, omit_defaults=True):
+class Branch(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The record of a branch. It is only ever changed by comparing it whole."""
 
     commit_id: str
@@ -172,7 +172,7 @@ class DeletedRepository(msgspec.Struct, frozen=True):
     deleted_at_ms: int
 
 
-class CatalogRecord(msgspec.Struct, frozen=True):
+class CatalogRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The record of a catalog of repositories."""
 
     id: str

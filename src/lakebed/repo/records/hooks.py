@@ -68,7 +68,7 @@ class HookFailure(NamedTuple):
     reason: str
 
 
-class Webhook(msgspec.Struct, frozen=True):
+class Webhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A webhook. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     name: str
@@ -78,7 +78,7 @@ class Webhook(msgspec.Struct, frozen=True):
     timeout_ms: int = 10_000
 
 
-class _Webhooks(msgspec.Struct, frozen=True):
+class _Webhooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhooks: tuple[Webhook, ...] = ()
 
 

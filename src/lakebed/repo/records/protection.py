@@ -32,7 +32,7 @@ _VERBS: Final[dict[Blocked, str]] = {
 }
 
 
-class ProtectionRule(msgspec.Struct, frozen=True):
+class ProtectionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is refused on the branches that a pattern matches. Stored: DO NOT CHANGE its fields."""
 
     pattern: str
@@ -40,7 +40,7 @@ class ProtectionRule(msgspec.Struct, frozen=True):
     blocked: tuple[Blocked, ...] = get_args(Blocked)
 
 
-class _Rules(msgspec.Struct, frozen=True):
+class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: tuple[ProtectionRule, ...] = ()
 
 

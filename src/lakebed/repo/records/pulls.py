@@ -31,7 +31,7 @@ _TEXT_BYTES_MAX: Final = 64 << 10
 _TRIES_MAX: Final = 32
 
 
-class PullRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+class PullRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A pull request. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     title: str

@@ -1,10 +1,13 @@
 """Records of the key-value store, written and read: one JSON object each.
 
 Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens, the ULIDs of records that are read
-in order (`OrderedIds`), the removal of old ones (`trim_records`), the two writes that detect by themselves whether they
-happened (`write_unique`, `replace_record`), and the outcome of a write whose reply was lost (`resolving_outcome`).
-Invariants: equal records have equal bytes, so that a record can be compared whole; unknown fields are ignored, for a
-newer lakebed adds them at the end with a default; stored bytes that are not a record are `Corruption`.
+in order (`OrderedIds`), the removal of old ones (`trim_records`), the look for what is not known (`refuse_unknown`),
+the two writes that detect by themselves whether they happened (`write_unique`, `replace_record`), and the outcome of a
+write whose reply was lost (`resolving_outcome`).
+Invariants: equal records have equal bytes, so that a record can be compared whole; stored bytes that are not a record
+are `Corruption`. A record that is ever changed, or that permits something, is refused when it has a field that is not
+known here (`UnsupportedFormat`): nothing unknown is dropped by a change, or left out of a rule. A commit, a tag and a
+line that never change are read without it, but not by a collection (`decode_whole`).
 """
 
 from __future__ import annotations
@@ -13,14 +16,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakebed.decoding import decode_json
-from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.decoding import decode_json, hold_type_lock, unknown_field
+from lakebed.errors import (
+    Conflict,
+    Corruption,
+    InvalidRequest,
+    LakebedError,
+    OutcomeUnknown,
+    Unavailable,
+    UnsupportedFormat,
+)
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.lsm.file_id import mint_file_id
+from lakebed.repo.model.layout import RECORD_FOLDERS, SETTINGS, Keys, repository_key
 from lakebed.repo.model.model import Branch, Commit, RepositoryRecord, StagingToken, Tag
 from lakebed.repo.model.rows import prefix_range
 from lakebed.runtime import Environment
@@ -66,6 +78,7 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
 
     Raises:
         Corruption: the bytes are not such a record.
+        UnsupportedFormat: a newer lakebed wrote it.
     """
     try:
         if kind in _KEPT_KINDS and len(raw) <= _KEPT_BYTES_MAX:
@@ -74,10 +87,31 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
         return decode_json(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
         shown = key.decode(errors="backslashreplace")
+        if (field := unknown_field(error)) is not None:
+            raise UnsupportedFormat(
+                f"The record at {shown} has a field {field!r} that this lakebed does not know: upgrade lakebed.",
+                path=shown,
+                field=field,
+            ) from error
         raise Corruption(
             f"The record at {shown} is no {kind.__name__.lower()}: {error}. Restore the database of records.",
             path=shown,
         ) from error
+
+
+def decode_whole(raw: bytes, kind: type[R], *, key: bytes) -> R:
+    """As `decode_record`, and `UnsupportedFormat` for any field that is not known: it may name objects.
+
+    Returns a record of a subclass of its kind. Cost: that of `decode_record`.
+    """
+    record: R = decode_record(raw, _whole(kind), key=key)
+    return record
+
+
+@lru_cache
+def _whole(kind: type[msgspec.Struct]) -> Any:
+    with hold_type_lock():
+        return msgspec.defstruct(kind.__name__, [], bases=(kind,), frozen=True, forbid_unknown_fields=True)
 
 
 @lru_cache(_KEPT_COUNT_MAX)
@@ -86,7 +120,13 @@ def _decode_kept(raw: bytes, kind: type[R]) -> R:
 
 
 def read_records(
-    snapshot: KeyValueSnapshot, prefix: bytes, kind: type[R], *, begins_with: str = "", after: str | None = None
+    snapshot: KeyValueSnapshot,
+    prefix: bytes,
+    kind: type[R],
+    *,
+    begins_with: str = "",
+    after: str | None = None,
+    whole: bool = False,
 ) -> Iterator[tuple[str, R]]:
     """Records below a prefix of keys, lazily, in the order of their names' bytes.
 
@@ -94,9 +134,11 @@ def read_records(
         prefix: of the keys, such as ``keys.branch()``; what follows it is the name.
         begins_with: only names that begin so.
         after: only names greater than this.
+        whole: as `decode_whole`.
 
     Raises:
         Corruption: a record is damaged.
+        UnsupportedFormat: a newer lakebed wrote it.
         InvalidRequest: kind ``invalid_text``.
     """
     try:
@@ -107,8 +149,33 @@ def read_records(
         raise not_unicode("A listing's prefix or after", error) from error
     if end is not None and start >= end:
         return
+    decode = decode_whole if whole else decode_record
     for key, raw in snapshot.scan(start, end):
-        yield key[len(prefix) :].decode(), decode_record(raw, kind, key=key)
+        yield key[len(prefix) :].decode(), decode(raw, kind, key=key)
+
+
+def refuse_unknown(snapshot: KeyValueSnapshot, keys: Keys, *, name: str) -> None:
+    """To be called before anything is deleted because no record names it.
+
+    Raises:
+        UnsupportedFormat: there are records of a kind, a setting, or a field of the repository's record that this
+            lakebed does not know: a newer one may mean by them that something is needed.
+    Cost: 1 seek for each kind of record.
+    """
+    key = repository_key(name)
+    if (raw := snapshot.get(key)) is not None:
+        decode_whole(raw, RepositoryRecord, key=key)
+    for prefix, known in ((keys.root, RECORD_FOLDERS), (keys.setting(), SETTINGS)):
+        start, end = prefix_range(prefix)
+        while (row := next(iter(snapshot.scan(start, end)), None)) is not None:
+            folder, slash, _ = row[0][len(prefix) :].partition(b"/")
+            if folder not in known:
+                shown = row[0].decode(errors="backslashreplace")
+                raise UnsupportedFormat(
+                    f"There is a record at {shown}, of a kind that this lakebed does not know: upgrade lakebed.",
+                    path=shown,
+                )
+            start = prefix + folder + (b"0" if slash else b"\0")  # "0" is right behind the slash
 
 
 def trim_records(key_value: KeyValue, prefix: bytes, is_old: Callable[[bytes, bytes], bool]) -> int:

@@ -20,7 +20,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import decode_record, encode_record
 
 
-class ReflogLine(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReflogLine(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One move of one branch. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     branch: str

@@ -24,7 +24,7 @@ DAYS_MAX: Final = 36_500
 _SETTING: Final = "retention"
 
 
-class RetentionRules(msgspec.Struct, frozen=True, omit_defaults=True):
+class RetentionRules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """For how long commits that no branch or tag names keep their objects. Stored: DO NOT CHANGE its fields."""
 
     default_days: int

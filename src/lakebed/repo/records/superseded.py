@@ -30,7 +30,7 @@ KEPT_DAYS: Final = 7
 """Longest grace: lines that are older are removed, whatever the next collection's minimum age is."""
 
 
-class Superseded(msgspec.Struct, frozen=True, omit_defaults=True):
+class Superseded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A state that lost its name. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     name: str

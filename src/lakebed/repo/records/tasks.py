@@ -25,7 +25,7 @@ _PREFIXES: Final[dict[TaskKind, str]] = {"dump": "DR", "restore": "RR"}
 """In front of ids: clients show them."""
 
 
-class Task(msgspec.Struct, frozen=True, omit_defaults=True):
+class Task(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The record of a task. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     id: str

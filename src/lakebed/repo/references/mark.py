@@ -14,6 +14,7 @@ Owns: the rules. Pure over one snapshot of the records; reads no object.
 - A commit that can be reached is remembered, with its ranges, whether or not its objects are kept: logs, differences
   and merge bases need it. One that cannot is remembered, and keeps its objects, while it is younger than the
   reference log goes back.
+- What is not known here may need anything: a record of another kind, another setting, or another field of a record.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.model.model import Branch, Commit, MetarangeRef, StagingToken, Tag
 from lakebed.repo.model.options import DAY_MS
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.records.records import read_records
+from lakebed.repo.records.records import read_records, refuse_unknown
 from lakebed.repo.records.reflog import reflog
 from lakebed.repo.records.retention import load_retention
 from lakebed.repo.records.superseded import list_superseded
@@ -76,9 +77,11 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
 
     Raises:
         Corruption: a record is damaged, or a commit that something names is not there: then nothing may be deleted.
-    Cost: 1 scan of branches, tags, reference log and commits; 2 us a commit.
+        UnsupportedFormat: nor where a newer lakebed has written what this one does not know.
+    Cost: 1 scan of branches, tags, reference log and commits, 1 seek for each kind of record; 2 us a commit.
     """
-    marked = Marked(commits=dict(read_records(snapshot, context.keys.commit(), Commit)))
+    refuse_unknown(snapshot, context.keys, name=context.name)
+    marked = Marked(commits=dict(read_records(snapshot, context.keys.commit(), Commit, whole=True)))
     rules = load_retention(context, snapshot=snapshot)
     undelete_ms = now_ms - context.options.undelete_days * DAY_MS
     heads: list[str] = []
@@ -92,7 +95,7 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
             marked.compacted.append(branch.compacted)
         until_ms = None if rules is None else now_ms - rules.days_of(name) * DAY_MS
         _keep_longest(horizons, branch.commit_id, until_ms)
-    for _, tag in read_records(snapshot, context.keys.tag(), Tag):
+    for _, tag in read_records(snapshot, context.keys.tag(), Tag, whole=True):
         if is_live(tag, now_ms):
             tagged.append(tag.commit_id)
         elif is_live(tag, now_ms - grace_ms):

@@ -27,7 +27,7 @@ from lakebed.metrics import default_registry
 from lakebed.repo.model.model import Branch
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.records.context import RepositoryContext
-from lakebed.repo.records.records import read_records
+from lakebed.repo.records.records import read_records, refuse_unknown
 
 FRESH_MS: Final = 24 * 3600 * 1000
 """Tokens without a mark that are younger than this, by their ULIDs, are left alone."""
@@ -71,10 +71,12 @@ def clean_once(context: RepositoryContext, *, row_count_max: int = ROW_COUNT_MAX
 def clean_orphans_once(context: RepositoryContext) -> Cleaned:
     """Remove the rows of tokens that no branch names and no mark covers, but for fresh ones (`FRESH_MS`).
 
-    Cost: as `clean_once`, and 1 seek a token that has rows.
+    Raises `UnsupportedFormat`: records that this lakebed does not know may name tokens too.
+    Cost: as `clean_once`, and 1 seek a token that has rows, and for each kind of record.
     """
     fresh_from = file_id_at(context.now_ms() - FRESH_MS)
     with context.key_value.snapshot() as snapshot:
+        refuse_unknown(snapshot, context.keys, name=context.name)
         named = _find_tokens(context, snapshot)
         orphans = (token for token in _tokens_with_rows(context, snapshot) if token not in named and token < fresh_from)
         return _remove(context, snapshot, orphans, ROW_COUNT_MAX)

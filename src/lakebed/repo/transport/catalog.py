@@ -38,6 +38,7 @@ from lakebed.repo.outside.namespace import namespace_folder, overlaps
 from lakebed.repo.records.context import RepositoryContext, make_context
 from lakebed.repo.records.records import (
     decode_record,
+    decode_whole,
     encode_record,
     new_token,
     race_error,
@@ -306,7 +307,7 @@ class LocalCatalog(Catalog):
     def change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
         """Replace a repository's metadata by a function of it, which runs again when another process was faster."""
         for _ in range(ATTEMPTS_MAX):
-            key, raw, record = self._load(name)
+            key, raw, record = self._load_whole(name)
             metadata = dict(change(record.metadata))
             check_commit_metadata(metadata)
             changed = encode_record(msgspec.structs.replace(record, metadata=metadata))
@@ -318,7 +319,7 @@ class LocalCatalog(Catalog):
     def delete(self, name: str, *, force: bool) -> None:
         self.check_open()
         for _ in range(ATTEMPTS_MAX):
-            key, raw, record = self._load(name)
+            key, raw, record = self._load_whole(name)
             if record.read_only and not force:
                 raise read_only_error(name)
             keys = Keys(record.uid)
@@ -345,7 +346,8 @@ class LocalCatalog(Catalog):
     def deleted(self) -> tuple[DeletedRepository, ...]:
         """Repositories that are deleted and not cleaned up yet. Cost: 1 scan of the key-value store."""
         with self.key_value.snapshot() as snapshot:
-            return tuple(repository for _, repository in read_records(snapshot, DELETED_PREFIX, DeletedRepository))
+            deleted = read_records(snapshot, DELETED_PREFIX, DeletedRepository, whole=True)
+            return tuple(repository for _, repository in deleted)
 
     def _load(self, name: str) -> tuple[bytes, bytes, RepositoryRecord]:
         """Key, bytes and record of a repository. Raises `NotFound`, `InvalidRequest`, `Corruption`."""
@@ -354,6 +356,11 @@ class LocalCatalog(Catalog):
         if raw is None:
             raise self._missing(name)
         return key, raw, decode_record(raw, RepositoryRecord, key=key)
+
+    def _load_whole(self, name: str) -> tuple[bytes, bytes, RepositoryRecord]:
+        """As `_load`, to change or delete it: and `UnsupportedFormat` for a field that is not known here."""
+        key, raw, _ = self._load(name)
+        return key, raw, decode_whole(raw, RepositoryRecord, key=key)
 
     def _missing(self, name: str) -> NotFound:
         with self.key_value.snapshot() as snapshot:

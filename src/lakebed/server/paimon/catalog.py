@@ -18,12 +18,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.ranges import prefix_end
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_name
+from lakebed.repo.records.records import decode_record
 from lakebed.server.clients import name_of_folder
 from lakebed.server.paimon.errors import database_not_found, not_served
 from lakebed.server.reference_tables import ReferenceTables, parse_namespace
@@ -46,7 +46,7 @@ _GONE: Final = {"table_not_found", "branch_not_found", "schema_changed"}
 R = TypeVar("R")
 
 
-class DatabaseRecord(msgspec.Struct, frozen=True):
+class DatabaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is stored of a database of tables."""
 
     options: dict[str, str] = {}
@@ -298,7 +298,7 @@ class PaimonCatalog:
     def _load(self, name: str) -> tuple[bytes, DatabaseRecord] | None:
         table_name(name, "t")  # refuses what is no name
         raw = self._records.get(_key(name))
-        return None if raw is None else (raw, decode_json(raw, DatabaseRecord))
+        return None if raw is None else (raw, decode_record(raw, DatabaseRecord, key=_key(name)))
 
 
 def split_object(text: str) -> tuple[str, str | None]:
