@@ -49,3 +49,16 @@ def test_yes_is_not_asked(lake: str) -> None:
     assert ended == exits.OK
     assert "[y/N]" not in shown
     assert not (Path(lake) / "default.db" / "flights" / "schema" / "schema-0").exists()
+
+
+def test_a_rollback_is_asked_about_with_what_it_deletes(lake: str) -> None:
+    """The tags that go are named; what would be refused is refused before the question."""
+    flights = lakebed.open(lake).table("flights")
+    flights.create_tag("audit")
+    ended, shown = at_a_terminal("n", "table", "rollback", lake, "flights", "--version", "1")
+    assert ended == exits.DECLINED
+    assert "back to snapshot 1 and delete 1 later version and 1 tag (audit)? [y/N]" in shown
+    flights.create_branch("dev")
+    ended, shown = at_a_terminal("n", "table", "rollback", lake, "flights", "--version", "1")
+    assert ended == exits.USAGE
+    assert "[y/N]" not in shown

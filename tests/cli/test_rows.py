@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 import lakebed
 from lakebed.cli import exits
 from lakebed.cli.files import Loaded, read_file
+from lakebed.errors import InvalidRequest
 
 Cli = Callable[..., Any]
 
@@ -159,6 +161,44 @@ def test_delete(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     assert cli("table", "delete", lake, "flights", "--where", "id >= 3").code == exits.OK
     assert keys(read(cli, lake)) == [1, 2]
     assert cli("table", "delete", lake, "flights", "--where", "id >= 3", "--json").json["snapshot"] is None
+
+
+def test_delete_says_how_many_rows_it_deleted(cli: Cli, lake: str) -> None:
+    """Of a table with a key too, where each delete is stored as a further row until a compaction."""
+    lakebed.open(lake).create_table("plain", pa.schema([("id", pa.int64())])).append(pa.table({"id": range(9)}))
+    assert (
+        "snapshot 2, 2 rows deleted; 7 rows stored." in cli("table", "delete", lake, "plain", "--where", "id > 6").out
+    )
+    by_key = cli("table", "delete", lake, "flights", "--where", "id = 3").out
+    assert "snapshot 3, 1 row deleted; " in by_key
+    assert "compaction" in by_key
+    assert cli("table", "delete", lake, "flights", "--where", "id < 3", "--json").json["rows_deleted"] == 2
+
+
+@pytest.mark.parametrize("at_terminal", [False, True])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_a_value_that_does_not_fit_is_found_in_its_file(
+    lake: str, tmp_path: Path, suffix: str, at_terminal: bool
+) -> None:
+    """By line and column, through blank lines and lines within quotes; a compressed file is opened by its name."""
+    file = tmp_path / f"new{suffix}"
+    text = HEADER + '1,"two\nlines",1\n\n2,x,\n3,abc,much\n4,y,much\n'
+    file.write_bytes(gzip.compress(text.encode()) if suffix == ".csv.gz" else text.encode())
+    schema = lakebed.open(lake).table("flights").arrow_schema
+    progress = (lambda state: None) if at_terminal else None
+    with pytest.raises(InvalidRequest, match="line 6 has 'much' in the column 'delay', which is no double"):
+        read_file(str(file), format=None, schema=schema, progress=progress).read_all()
+
+
+def test_a_file_with_another_column_says_what_to_do(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """A column that the table lacks is to be added; one that the file lacks would empty what the table has."""
+    file = tmp_path / "new.csv"
+    file.write_text("id,gate\n1,B\n")
+    assert "table add-column" in cli("table", "upsert", lake, "flights", file).err
+    file.write_text("id,delay\n1,2\n")
+    assert "would empty it in rows that they replace" in cli("table", "upsert", lake, "flights", file).err
+    file.write_text("carrier,delay\nUA,2\n")
+    assert "would empty" not in cli("table", "upsert", lake, "flights", file).err
 
 
 def test_delete_by_marks(cli: Cli, lake: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import lakebed
 from lakebed.cli import exits
 
@@ -41,6 +43,22 @@ def test_create_like_a_file(cli: Cli, lake: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,name\n1,x\n")
     made = cli("table", "create", lake, "like", "--like", tmp_path / "a.csv", "--json").json
     assert [(column["name"], column["type"]) for column in made["columns"]] == [("id", "BIGINT"), ("name", "STRING")]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("`a word` INT", "a word"),
+        ('"a ""word""" INT NOT NULL', 'a "word"'),
+        ("`select` INT", "select"),
+        ("it's INT", "it's"),
+    ],
+)
+def test_create_takes_names_in_quotes(cli: Cli, lake: str, text: str, name: str) -> None:
+    """As filters do; a name of one word needs none."""
+    assert cli("table", "create", lake, "quoted", "--column", text).code == exits.OK
+    (column,) = cli("table", "describe", lake, "quoted", "--json").json["columns"]
+    assert (column["name"], column["type"].split()[0]) == (name, "INT")
 
 
 def test_create_refuses_a_key_whose_name_a_list_cannot_say(cli: Cli, lake: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 from lakebed.cli import output
@@ -112,7 +112,7 @@ class Confirmed(Command):
 
     yes: Annotated[bool, option("--yes", "-y", help="Do not ask, even at a terminal.")] = False
 
-    def ask(self, question: str) -> None:
+    def ask(self, question: str | Callable[[], str]) -> None:
         """Go on only if the user agrees. Raises `Exit`."""
         output.ask(question, yes=self.yes, json=self.json)
 
@@ -122,7 +122,7 @@ class Deletion(Confirmed):
 
     dry_run: Annotated[bool, option("--dry-run", help="Only say what would be deleted, and why.")] = False
 
-    def ask(self, question: str) -> None:
+    def ask(self, question: str | Callable[[], str]) -> None:
         """Go on only if the user agrees; a dry run does not ask. Raises `Exit`."""
         if not self.dry_run:
             super().ask(question)

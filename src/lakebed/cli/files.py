@@ -9,8 +9,11 @@ touch rows: it brings Arrow.
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,6 +43,8 @@ _BY_SUFFIX: dict[str, Format] = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+_COMPRESSED = frozenset({".gz", ".bz2", ".zst"})
+_CONVERSION = re.compile(r"In CSV column #(\d+): CSV conversion error to (.+?): invalid value '(.*)'", re.DOTALL)
 _SHOWN_ROWS_MAX = 50
 _INFERRED_BYTES = 1 << 20
 
@@ -75,11 +80,17 @@ def read_file(
         if kind == "csv":
             if progress is not None:
                 source = pa.PythonFile(_Watched(path, progress), mode="r")
+                if Path(path).suffix in _COMPRESSED:  # as Arrow does by the name of a file that it opens itself
+                    source = pa.CompressedInputStream(source, pa.Codec.detect(path).name)
             convert = pa.csv.ConvertOptions(
                 column_types=dict(zip(schema.names, schema.types, strict=True)), strings_can_be_null=True
             )
             convert.quoted_strings_can_be_null = False
-            reader = pa.csv.open_csv(source, convert_options=convert)
+            try:
+                reader = pa.csv.open_csv(source, convert_options=convert)
+            except pa.ArrowException:  # of the first block
+                _close(source)
+                raise
         elif kind == "json":
             reader = _json_rows(source, schema).to_reader()
         else:
@@ -314,7 +325,10 @@ def _limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterato
 def _format_of(path: str, format: str | None) -> Format:
     if format in ("csv", "json", "parquet"):
         return format  # type: ignore[return-value]  # narrowed by the line above
-    suffix_format = _BY_SUFFIX.get(Path(path).suffix.lower())
+    name = Path(path.lower())
+    if name.suffix in _COMPRESSED and name.stem.endswith(".csv"):  # the readers of the others take no such stream
+        name = name.with_suffix("")
+    suffix_format = _BY_SUFFIX.get(name.suffix)
     if format is not None or suffix_format is None:
         raise InvalidRequest(f"Of what format is {path}? Say --format csv, json or parquet.", kind="unknown_format")
     return suffix_format
@@ -333,8 +347,13 @@ def _translate_errors(reader: pa.RecordBatchReader, path: str, source: Any) -> I
         with _translating(path):
             yield from reader
     finally:
-        if isinstance(source, pa.PythonFile):  # Arrow does not close what Python has opened
-            source.close()
+        _close(source)
+
+
+def _close(source: Any) -> None:
+    """Close what Python has opened, which Arrow does not."""
+    if isinstance(source, pa.NativeFile):
+        source.close()
 
 
 @contextlib.contextmanager
@@ -343,6 +362,22 @@ def _translating(path: str) -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as wrong:
-        raise InvalidRequest(
-            f"{path} cannot be read: {str(wrong).splitlines()[0].rstrip('.')}.", kind="unreadable_file", path=path
-        ) from wrong
+        sentence = str(wrong).splitlines()[0].rstrip(".")
+        if path != "-" and (conversion := _CONVERSION.fullmatch(sentence)) is not None:
+            position, kind, value = conversion.groups()
+            place = _place_of(path, int(position), value)
+            sentence = f"{place}, which is no {kind}" if place else sentence
+        raise InvalidRequest(f"{path} cannot be read: {sentence}.", kind="unreadable_file", path=path) from wrong
+
+
+def _place_of(path: str, position: int, value: str) -> str | None:
+    """The first such value of a column of a CSV file, with its line and column; None: it is not found."""
+    names: list[str] | None = None
+    with pa.input_stream(local_path(path)) as source:
+        lines = csv.reader(io.TextIOWrapper(source, "utf-8-sig", "replace", newline=""))
+        with contextlib.suppress(csv.Error, OSError):
+            for row in lines:
+                names = names or row
+                if row is not names and len(row) > position and row[position] == value:
+                    return f"line {lines.line_num} has {value!r} in the column {names[position]!r}"
+    return None

@@ -229,15 +229,18 @@ def _say_json(value: Any) -> None:
     sys.stderr.buffer.flush()
 
 
-def ask(question: str, *, yes: bool, json: bool) -> None:
+def ask(question: str | Callable[[], str], *, yes: bool, json: bool) -> None:
     """Go on only if the user at the terminal agrees. With ``--yes``, ``--json`` or no terminal, do not ask.
+
+    Args:
+        question: what to ask; a function makes it, at some cost or with an error, only if it is asked.
 
     Raises:
         Exit: the user declined; nothing was changed.
     """
     if yes or json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.write(f"{question if isinstance(question, str) else question()} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         say("Nothing was changed.")

@@ -17,7 +17,7 @@ from lakebed.cli.command import Confirmed, Deletion
 from lakebed.cli.context import BranchTableCommand
 from lakebed.cli.files import print_rows, read_file, write_rows
 from lakebed.cli.grammar import argument, option, pairs
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.table.changes.incremental import TableDiff
 from lakebed.table.codec.python_values import python_rows
 from lakebed.table.model.model import Snapshot
@@ -87,6 +87,11 @@ class _Writing(BranchTableCommand):
         str, argument("FILE", help="CSV, JSON (one object a line, or one array) or Parquet; - is standard input.")
     ]
     format: Annotated[str | None, option("--format", help="csv, json or parquet. Default: by the file's name.")] = None
+
+    def hints(self, problem: LakebedError) -> Iterator[str]:
+        """What to do when the file has a column that the table lacks."""
+        if problem.kind == "unknown_column":
+            yield "Rename it in the file, or give the table such a column: lakebed table add-column."
 
     @cached_property
     def user(self) -> str:
@@ -190,7 +195,13 @@ class Delete(Deletion, BranchTableCommand, name="delete"):
                 "stored until a compaction.",
             )
         else:
-            _print_written(self, opened, made)
+            # A table with keys stores a mark for each deleted row until a compaction; others lose the rows at once.
+            number, stored = abs(made.delta_record_count), output.count(made.total_record_count, "row")
+            marks = ", with those that a compaction takes out" if opened.schema.primary_keys else ""
+            self.result(
+                {"table": opened.name, **table_output.of_snapshot(made), "rows_deleted": number},
+                f"{opened.name}: snapshot {made.id}, {output.count(number, 'row')} deleted; {stored} stored{marks}.",
+            )
 
 
 class Diff(BranchTableCommand, name="diff"):
@@ -241,9 +252,10 @@ class System(BranchTableCommand, name="system"):
 def _print_written(command: BranchTableCommand, opened: Table, made: Snapshot) -> None:
     # Rows as they are stored: a replaced row counts until its bucket is compacted.
     stored = output.count(made.total_record_count, "row")
+    rows = "row" if abs(made.delta_record_count) == 1 else "rows"
     command.result(
         {"table": opened.name, **table_output.of_snapshot(made)},
-        f"{opened.name}: snapshot {made.id}, {made.delta_record_count:+,} rows; {stored} stored.",
+        f"{opened.name}: snapshot {made.id}, {made.delta_record_count:+,} {rows}; {stored} stored.",
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Final
 
 from lakebed.cli import json_output, output, table_output
 from lakebed.cli.arguments import names
@@ -223,6 +224,10 @@ def _roles(schema: TableSchema, name: str) -> list[str]:
     return [*roles, "partition"] if name in schema.partition_keys else roles
 
 
+_QUOTED_NAME: Final = re.compile(r"([`\"])((?:(?!\1).|\1\1)+)\1\s+(.+)", re.DOTALL)
+"""A column with its name in backquotes or double quotes, as filters have it: a mark in it is doubled."""
+
+
 def _columns(columns: list[str] | None, like: str | None) -> Any:
     """The columns of ``--column`` or ``--like``, as `Lake.create_table` takes them."""
     if bool(columns) == bool(like):
@@ -233,10 +238,15 @@ def _columns(columns: list[str] | None, like: str | None) -> Any:
         return load("lakebed.cli.files").schema_of_file(like)  # readers of files take longer to load than the rest
     fields = []
     for position, text in enumerate(columns or ()):
+        quoted = _QUOTED_NAME.fullmatch(text.strip())
         name, _, type_text = text.strip().partition(" ")
+        if quoted is not None:
+            mark, inner, type_text = quoted.groups()
+            name = inner.replace(2 * mark, mark)
         if not type_text.strip():
             raise InvalidRequest(
-                f"The column {text!r} has no type: write its name and type, such as 'id BIGINT NOT NULL'.",
+                f"The column {text!r} has no type: write its name and type, such as 'id BIGINT NOT NULL', and a name "
+                "with a space in backquotes.",
                 kind="invalid_column",
             )
         parsed = parse_type(type_text.strip())

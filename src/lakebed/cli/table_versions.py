@@ -15,6 +15,7 @@ from lakebed.table.branch.branches import check_branch_name
 from lakebed.table.branch.inherited import rollback_target
 from lakebed.table.branch.travel import parse_time_ms
 from lakebed.table.model.model import Snapshot
+from lakebed.texts import list_some
 
 if TYPE_CHECKING:
     from lakebed.table.table import Table
@@ -181,7 +182,7 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
             self._preview(opened, goal, target)
             return
         if not self.as_latest:
-            self.ask(f"Roll {self.table} back to snapshot {goal.id} and delete what came later?")
+            self.ask(lambda: self._question(opened, goal, target))
         verb = opened.rollback_to_as_latest if self.as_latest else opened.rollback_to
         made = verb(target) if target is not None else verb(timestamp_ms=self.timestamp)
         self.result(
@@ -189,6 +190,14 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
             f"{self.table} is as it was in snapshot {goal.id} again: snapshot {made.id}, "
             f"{output.count(made.total_record_count, 'row')}.",
         )
+
+    def _question(self, opened: Table, goal: Snapshot, target: str | None) -> str:
+        """What would be lost, before the person agrees. Raises what the rollback would be refused with."""
+        hidden = opened.plan_rollback(target, timestamp_ms=self.timestamp).hide
+        tags = [path.removeprefix("tag/tag-") for path in hidden if path.startswith("tag/tag-")]
+        later = output.count(len(hidden) - len(tags), "later version")
+        lost = f" and {output.count(len(tags), 'tag')} ({list_some(tags)})" if tags else ""
+        return f"Roll {self.table} back to snapshot {goal.id} and delete {later}{lost}?"
 
     def _preview(self, opened: Table, goal: Snapshot, target: str | None) -> None:
         """Say what the rollback would do."""

@@ -219,7 +219,7 @@ class Lake(Stores):
             if pins:
                 shown = list_some(pins)
                 raise InvalidRequest(
-                    f"The table {wanted} is pinned by {shown}: delete these first, or drop it with force.",
+                    f"The table {wanted} is pinned by {shown}: delete these first, or drop it with force (--force).",
                     kind="table_pinned",
                     table=str(wanted),
                     pins=shown,

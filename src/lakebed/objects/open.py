@@ -158,7 +158,11 @@ def _driver(
         return VendorDriver(url, options, limits)
     if os.path.exists(url.prefix):
         if not os.path.isdir(url.prefix):
-            raise InvalidRequest(f"{url.prefix} is a file: a store needs a folder", kind="not_a_folder", url=str(url))
+            raise InvalidRequest(
+                f"{url.prefix} is a file, and a folder is needed here: name the folder.",
+                kind="not_a_folder",
+                url=str(url),
+            )
     elif not create:
         raise NotFound(f"There is no folder {url.prefix}.{_hint(url.prefix)}", kind="store_not_found", url=str(url))
     return LocalDriver(url.prefix, environment=environment, folder_memory_count_max=limits.folder_memory_count_max)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
-import pytest
+from pathlib import Path
+from typing import Any
 
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+import lakebed
 from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.table.collect.expire import ExpireRules
@@ -216,3 +223,50 @@ def test_the_cost_does_not_grow_with_tags() -> None:
     assert many.bytes_read <= 1.2 * none.bytes_read
     assert many.get <= none.get + 1
     assert many.total <= none.total + 3
+
+
+def bytes_of(folder: Path) -> bytes:
+    """Everything that the objects of a folder say: their bytes, with zstd decompressed and rows of Parquet as text."""
+    said = b""
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        said += (whole := path.read_bytes())
+        if path.suffix == ".parquet":
+            said += repr(pq.read_table(path).to_pylist()).encode()
+            continue
+        place = -1
+        while (place := whole.find(b"\x28\xb5\x2f\xfd", place + 1)) >= 0:
+            said += zstandard.ZstdDecompressor().decompressobj().decompress(whole[place:])
+    return said
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"primary_keys": "id"},
+        {"primary_keys": "id", "options": {"deletion-vectors.enabled": "true"}},
+        {"primary_keys": "id", "options": {"changelog-producer": "input"}},
+        {"options": {"deletion-vectors.enabled": "true"}},
+        {"partition_keys": "part"},
+    ],
+    ids=["key", "key-marks", "changelog", "marks", "partitions"],
+)
+def test_a_deleted_value_is_gone_after_the_steps_of_the_guide(tmp_path: Path, how: dict[str, Any]) -> None:
+    """From data files and, as a bound of a column, from manifests: `delete`, compact, fold the manifests, expire."""
+    columns = pa.schema([("id", pa.int64()), ("email", pa.string()), ("part", pa.int64())])
+    table = lakebed.open(tmp_path).create_table("people", columns, **how)
+    for first in (0, 10, 20):
+        rows = {"id": [first, first + 1], "email": [f"ann-{first}@x", "bob@x"], "part": [first, first]}
+        table.write(pa.table(rows))
+    table.create_tag("monday")
+    table.delete("email >= 'ann' AND email < 'b'")
+    assert b"ann-" in bytes_of(tmp_path)
+    table.compact(full=True)
+    table.set_options({"manifest.full-compaction-threshold-size": "1 b"})
+    table.write(pa.table({"id": [30], "email": ["cy@x"], "part": [30]}))
+    table.remove_options(["manifest.full-compaction-threshold-size"])
+    table.delete_tag("monday")
+    table.expire(retain_max=1, retain_min=1)
+    table.compact(full=True)
+    assert sorted(table.read(columns=["email"])["email"].to_pylist()) == ["bob@x", "bob@x", "bob@x", "cy@x"]
+    assert b"bob@x" in (left := bytes_of(tmp_path))
+    assert b"ann-" not in left

@@ -121,7 +121,8 @@ async def create_bucket(call: S3Call) -> Response:
         context = await call.context()
     except NotFound as error:
         raise s3_error(
-            "NotImplemented", "The bucket is of a repository that is not there: make it over REST."
+            "NotImplemented",
+            "The bucket is of a repository that is not there: make it with lakebed repo create, or over REST.",
         ) from error
     if not place.is_branch_bucket:
         raise s3_error("BucketAlreadyExists", "The bucket is a repository, which is there.")

@@ -40,7 +40,11 @@ def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
         rows,
         schema,
         needs=lambda field: not field.nullable or (bool(schema.primary_keys) and field.name not in optional()),
-        lacking=lambda field: f"The rows have no column {field.name!r} ({field.type}); they have",
+        lacking=lambda field: (
+            f"The rows have no column {field.name!r} ({field.type})"
+            + (", and would empty it in rows that they replace: give it, with nulls" if field.nullable else "")
+            + "; they have"
+        ),
     )
     _refuse_nulls(columns, schema.fields, schema)
     return pa.table(columns, schema=arrow_schema(schema.fields))

@@ -193,7 +193,7 @@ def _check_branches(versions: LiveVersions, target: Snapshot) -> None:
             branch = entry.name.removeprefix(_BRANCH_PIN)
             raise InvalidRequest(
                 f"The branch {branch!r} started from snapshot {entry.snapshot_id}, which rolling back to {target.id} "
-                "would remove: delete the branch first, or use rollback_to_as_latest, which keeps history.",
+                "would remove: delete the branch first, or keep history (rollback_to_as_latest, --as-latest).",
                 kind="below_branch",
                 branch=branch,
                 snapshot=target.id,
