@@ -21,7 +21,16 @@ import numpy as np
 from lakebed.errors import NotFound
 from lakebed.fsck.model import Findings, Severity
 from lakebed.kv.database_location import DatabaseLocation
-from lakebed.kv.layout import SST_FOLDER, manifest_path, parse_manifest, parse_sst, parse_wal, sst_path, wal_path
+from lakebed.kv.layout import (
+    MANIFEST_FOLDER,
+    SST_FOLDER,
+    manifest_path,
+    parse_manifest,
+    parse_sst,
+    parse_wal,
+    sst_path,
+    wal_path,
+)
 from lakebed.kv.locations import Locations
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest
@@ -60,7 +69,13 @@ class _Check:
         self._checked_wal: set[int] = set()
 
     def run(self) -> None:
-        newest = self._load(max(id for id in map(parse_manifest, self._listed) if id is not None), "the database")
+        ids = [id for id in map(parse_manifest, self._listed) if id is not None]
+        if not ids:
+            self._findings.error(
+                "missing", MANIFEST_FOLDER, "has no manifest: restore it, or delete the folder if it is no database."
+            )
+            return
+        newest = self._load(max(ids), "the database")
         objects = Found(tuple(self._listed.values()), (), ())
         if newest is None or not is_taken_apart(objects, newest, now_ms=self._now_ms):
             self._findings.report.database_count += 1  # a tombstone does not count as a database

@@ -171,9 +171,16 @@ def miscount(place: DatabaseLocation) -> str:
     return first_file(place)
 
 
+def lose_manifests(place: DatabaseLocation) -> str:
+    """Delete all that says what belongs to the database."""
+    place.store.delete([meta.path for meta in place.store.list("manifest")])
+    return "manifest"
+
+
 @pytest.mark.parametrize(
     ("damage", "kind"),
     [
+        (lose_manifests, "missing"),
         (cut, "wrong_size"),
         (flip, "corruption"),
         (lose_file, "missing"),
