@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.table.codec.binary_row import decode_rows, encode_rows
+from lakebed.table.codec.binary_row import decode_rows, encode_plain_rows, encode_rows
 from lakebed.table.codec.manifest import (
     decode_manifest,
     decode_manifest_list,
@@ -70,9 +71,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def columns(draw: st.DrawFn) -> tuple[list[str], list[pa.Array]]:
+def columns(draw: st.DrawFn, kinds: Sequence[str] = tuple(VALUES)) -> tuple[list[str], list[pa.Array]]:
     """Some columns of some rows, with nulls."""
-    types = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=70 if draw(st.booleans()) else 4))
+    types = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=70 if draw(st.booleans()) else 4))
     count = draw(st.integers(1, 5))
     row = st.lists
     return types, [
@@ -97,6 +98,23 @@ def test_rows(drawn: tuple[list[str], list[pa.Array]]) -> None:
     ]
     assert buckets.tolist() == alone
     assert ((buckets >= 0) & (buckets < 7)).all()
+
+
+PLAIN = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "BYTES")
+
+
+@BRIEF
+@given(columns(PLAIN), st.sampled_from(sorted(VALUES.keys() - set(PLAIN))))
+def test_rows_of_plain_values(drawn: tuple[list[str], list[pa.Array]], other: str) -> None:
+    """Rows that are encoded from Python's values have the bytes of those that are encoded from columns."""
+    types, arrays = drawn
+    count = len(arrays[0])
+    rows = list(zip(*(array.to_pylist() for array in arrays), strict=True))
+    assert encode_plain_rows(rows, types) == encode_rows(arrays, types).to_pylist()
+    unknown = [(*row, None) for row in rows]
+    nulls = pa.nulls(count, arrow_type(other))
+    assert encode_plain_rows(unknown, [*types, other]) == encode_rows([*arrays, nulls], [*types, other]).to_pylist()
+    assert encode_plain_rows([*unknown, (*rows[0], object())], [*types, other]) is None
 
 
 STATS = st.builds(

@@ -31,12 +31,15 @@ from lakebed.objects.path import check_folder, check_path, join_path
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
 from lakebed.objects.reserve import give_up_reserve
 from lakebed.objects.streaming import byte_view, stream_ranges, take_first
-from lakebed.runtime import Condition, Environment, follow_forks
+from lakebed.runtime import Condition, Environment, follow_forks, map_in_pool
 
 R = TypeVar("R")
 
 _ANSWERS = (NotFound, AlreadyExists)
 """Regular results of a working store: not counted as errors."""
+
+_PUT_TOGETHER_MAX = 16
+"""Objects of one `put_each` that are on their way to a remote store at a time."""
 
 
 def coalesce(ranges: Sequence[ByteRange], *, gap_bytes_max: int) -> list[ByteRange]:
@@ -247,8 +250,8 @@ class AccountedStore(ObjectStore):
         self._put_with_reserve(put_once, full)
 
     def put_each(self, objects: Sequence[tuple[str, Buffer]]) -> None:
-        if self._shared.gate is not None or not objects:  # each is a request, and waits for its turn
-            super().put_each(objects)
+        if self._shared.gate is not None or not objects:
+            self._put_at_once(objects)
             return
         views = [(self._full(path), byte_view(body)) for path, body in objects]
         size_bytes = sum(view.nbytes for _, view in views)
@@ -266,6 +269,14 @@ class AccountedStore(ObjectStore):
             )
 
         self._put_with_reserve(put_once, views[0][0])
+
+    def _put_at_once(self, objects: Sequence[tuple[str, Buffer]]) -> None:
+        """Put objects of a remote store, where each is a request and waits for its turn."""
+
+        def put(item: tuple[str, Buffer]) -> None:
+            self.put(*item, create_only=True)
+
+        map_in_pool(self._shared.environment.runtime, put, objects, worker_count_max=_PUT_TOGETHER_MAX)
 
     def _put_with_reserve(self, put_once: Callable[[], None], full: str) -> None:
         """Put; on a full disk once more, without the reserve."""

@@ -148,7 +148,8 @@ class ObjectStore(Protocol):
         Raises:
             AlreadyExists: one of the paths is taken. Others of the objects may exist.
             Unavailable, OutcomeUnknown: the store failed; any of the objects may exist.
-        Cost: 1 PUT an object. On local folders they are synced at the same time, which takes hardly longer than one.
+        Cost: 1 PUT an object. On local folders they are synced at the same time, which takes hardly longer than one;
+        to a remote store 16 of them are on their way at a time.
         """
         for path, body in objects:
             self.put(path, body, create_only=True, durable=False)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+import pyarrow as pa
 import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.codec.binary_row import EMPTY_ROW
@@ -19,7 +22,9 @@ from lakebed.table.model.model import BucketChange, CommitKind, Snapshot
 from lakebed.table.rows.overwrite import Overwrite
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
-from lakebed.testing import ManualClock, RecordingStore
+from lakebed.testing import Call, ManualClock, PowerLossStore, RecordingStore
+
+R = TypeVar("R")
 
 
 def lose_races(bench: Any, rival: Any, count: int) -> None:
@@ -69,6 +74,27 @@ def test_an_append_costs_ten_requests_whatever_came_before(bench: Any) -> None:
         assert merged in (0, 1)
     metas = bench.table.context.manifests.all_metas(bench.table.latest())
     assert len(metas) < 32
+
+
+def test_what_a_snapshot_names_is_durable_before_it() -> None:
+    """Whatever the power takes at the moment of its put: data files, changelogs, manifests, lists, and the index."""
+    volatile: list[list[str]] = []
+
+    class Watched(PowerLossStore):
+        def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+            if call.kind == "put" and call.path.startswith("snapshot/snapshot-"):
+                volatile.append([path for path in self.volatile_paths if not path.startswith("snapshot/")])
+            return super().intercept(call, perform)
+
+    rows = pa.table({"id": pa.array(range(10), pa.int64())})
+    options = {"bucket": "-1", "changelog-producer": "input", "manifest.merge-min-count": "3"}
+    store = Watched(open_store(f"memory://{uuid.uuid4()}"))
+    table = Table.create(store, name="t", schema=rows.schema, primary_keys="id", options=options)
+    for _ in range(5):
+        table.upsert(rows)
+    stored = [meta.path for meta in store.list("")]
+    assert all(any(word in path for path in stored) for word in ("/changelog-", "index/", "manifest/index-manifest-"))
+    assert volatile == [[]] * 5
 
 
 def test_another_writer_reads_only_the_lists_it_lacks(bench: Any) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import NotFound
+from lakebed.objects.port import ObjectStore
 from lakebed.table.branch import discard
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.snapshots import SnapshotLog
@@ -108,6 +109,11 @@ GUARANTEES = [
         "A snapshot that another client prepared keeps the index of dynamic buckets, so that no key gets two buckets.",
         raise_nothing(prepared._check_index_is_whole),
         "behaviour/table/test_prepared.py::test_the_index_of_keys_is_not_lost",
+    ),
+    Guarantee(
+        "What a snapshot names is durable before the snapshot is put.",
+        skip(ObjectStore.put_each, ObjectStore.sync),
+        "behaviour/table/test_commit.py::test_what_a_snapshot_names_is_durable_before_it",
     ),
     Guarantee(
         "A snapshot that another client prepared makes no file of another place a part of the table.",

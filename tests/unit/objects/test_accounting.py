@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -192,6 +193,29 @@ def test_requests_and_bytes_under_way_are_bounded() -> None:
     assert busiest(request_concurrency_max=3) == 3
     assert busiest(inflight_bytes_max=250) == 2
     assert busiest(inflight_bytes_max=10) == 1
+
+
+def test_objects_that_are_put_together_are_under_way_together() -> None:
+    """Each of three requests to a remote store waits for the other two."""
+    others = threading.Barrier(3)
+
+    class Remote(MemoryDriver):
+        is_remote = True
+        range_gap_bytes_max = 1 << 30
+
+        def put(self, path: str, body: memoryview, **settings: Any) -> None:
+            others.wait(60)
+            super().put(path, body, **settings)
+
+    driver = Remote("together", prefix="", clock=ManualClock())
+    store = AccountedStore(driver, environment=Environment(), limits=StoreLimits())
+    with store.count() as requests:
+        store.sub("a").put_each([(name, name.encode()) for name in "123"])
+    assert {meta.path: bytes(store.get(meta.path)) for meta in store.list()} == {f"a/{n}": n.encode() for n in "123"}
+    assert requests.put == 3
+    others.abort()
+    with pytest.raises(threading.BrokenBarrierError):
+        store.put_each([("b", b""), ("c", b"")])
 
 
 @pytest.mark.parametrize("limit", ["request_concurrency_max", "list_page_count", "retry_count_max"])

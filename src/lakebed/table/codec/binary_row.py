@@ -18,6 +18,7 @@ statistics.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -57,6 +58,17 @@ _DTYPE: Final = {
     "FLOAT": "<f4",
     "DOUBLE": "<f8",
 }
+_PLAIN: Final = {
+    "TINYINT": struct.Struct("<b7x"),
+    "SMALLINT": struct.Struct("<h6x"),
+    "INT": struct.Struct("<i4x"),
+    "BIGINT": struct.Struct("<q"),
+    "FLOAT": struct.Struct("<f4x"),
+    "DOUBLE": struct.Struct("<d"),
+}
+"""The slots of numbers."""
+_PLAIN_ROOTS: Final = {*_PLAIN, *_STRING_ROOTS, *_BYTES_ROOTS}
+_PLACE: Final = struct.Struct("<II")
 _TICKS_PER_MILLI: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 EMPTY_ROW: Final = bytes(12)
 """The row without fields: arity 0 and an empty header."""
@@ -226,6 +238,41 @@ def encode_rows(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[s
     if all(part.tail_lengths is None for part in parts):
         return binary_array(fixed.reshape(-1), lengths)
     return binary_array(_with_tails(fixed, parts, lengths, offsets_in_row), lengths)
+
+
+def encode_plain_rows(rows: Sequence[Sequence[Any]], types: Sequence[str]) -> list[bytes] | None:
+    """As `encode_rows`, of a few rows of Python's values, in a tenth of the time that arrays take to begin.
+
+    Args:
+        rows: for each type a value that it can have, or None.
+
+    Returns:
+        A BinaryRow each; None: a value is of another type than integers, floats, texts and bytes.
+    """
+    roots = [parse_type(text).root for text in types]
+    others = [index for index, root in enumerate(roots) if root not in _PLAIN_ROOTS]
+    if any(row[index] is not None for row in rows for index in others):
+        return None
+    return [_encode_plain_row(row, roots) for row in rows]
+
+
+def _encode_plain_row(values: Sequence[Any], roots: Sequence[str]) -> bytes:
+    header, slots, tails = bytearray(header_bytes(len(roots))), bytearray(), bytearray()
+    tails_start = len(header) + 8 * len(roots)
+    for index, (value, root) in enumerate(zip(values, roots, strict=True)):
+        if value is None:
+            header[(index + 8) // 8] |= 1 << index % 8
+            slots += bytes(8)
+        elif root in _PLAIN:
+            slots += _PLAIN[root].pack(value)
+        else:
+            content: bytes = value.encode() if isinstance(value, str) else value
+            if len(content) <= INLINE_BYTES_MAX:
+                slots += content.ljust(7, b"\0") + bytes([0x80 | len(content)])
+            else:
+                slots += _PLACE.pack(len(content), tails_start + len(tails))
+                tails += content.ljust(-len(content) // 8 * -8, b"\0")
+    return b"".join((len(roots).to_bytes(ARITY_BYTES, "big"), header, slots, tails))
 
 
 def _with_tails(fixed: Bytes, parts: list[Slots], lengths: I64, offsets_in_row: list[I64]) -> Bytes:

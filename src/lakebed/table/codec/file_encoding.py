@@ -102,17 +102,18 @@ def _dictionary_columns(columns: pa.Table, without: frozenset[str]) -> list[str]
     """Columns whose values repeat, by a sample spread over the first row group."""
     names = []
     stride = max(1, columns.num_rows // DICTIONARY_SAMPLE_ROWS)
-    positions = pa.array(np.arange(0, columns.num_rows, stride, dtype=np.int64))
+    positions = pa.array(np.arange(0, columns.num_rows, stride, dtype=np.int64)) if stride > 1 else None
     for field in columns.schema:
         kind = field.type
         if field.name in without or pa.types.is_nested(kind):
             continue
         if pa.types.is_decimal(kind) and kind.precision > DECIMAL_DIGITS_OF_INT64:
             continue
-        sample = columns.column(field.name).take(positions)
+        column = columns.column(field.name)
+        sample = column if positions is None else column.take(positions)
         if pc.count_distinct(sample, mode="all").as_py() > max(1, len(sample) * DICTIONARY_DISTINCT_MAX):
             continue
-        if not (pa.types.is_floating(kind) and _has_zero(columns.column(field.name))):
+        if not (pa.types.is_floating(kind) and _has_zero(column)):
             names.append(field.name)
     return names
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows, encode_rows
+from lakebed.table.codec.binary_row import EMPTY_ROW, decode_rows, encode_plain_rows, encode_rows
 from lakebed.table.model.model import DataField, Stats
 from lakebed.table.model.types import arrow_type, parse_type
 
@@ -49,9 +49,14 @@ def compute_stats(table: pa.Table, fields: Sequence[DataField], *, truncate: int
         minimum, maximum = _bounds(column, field.type)
         if truncate is not None:
             minimum, maximum = shorten_bounds(minimum, maximum, truncate)
-        bounds.append(pa.array([minimum, maximum], arrow_type(field.type)))
+        bounds.append((minimum, maximum))
         null_counts.append(column.null_count)
-    min_values, max_values = encode_rows(bounds, [field.type for field in fields]).to_pylist()
+    types = [field.type for field in fields]
+    rows = encode_plain_rows(list(zip(*bounds, strict=True)), types)
+    if rows is None:
+        columns = [pa.array(both, arrow_type(text)) for both, text in zip(bounds, types, strict=True)]
+        rows = encode_rows(columns, types).to_pylist()
+    min_values, max_values = rows
     return Stats(min_values, max_values, tuple(null_counts))
 
 

@@ -4,7 +4,8 @@ Owns: `commit`, which writes manifests, then manifest lists, then the create-onl
 recognition of replayed commits.
 
 Invariants:
-- What is referenced is durable before its reference: data files (by the caller), manifests, lists, snapshot.
+- What a snapshot references is durable before the snapshot: data files (by the caller), then manifests, lists and
+  indexes, which are put together, for nothing names them before it.
 - A lost race rewrites the two lists only. A change that depends on the state (`CommitRequest.derive`: overwrite,
   restore) is derived again from the newest snapshot; any other change that rests on state is checked against it.
 - All tries of one change carry one write id (the snapshot's `uuid`), so a lost reply is recognised.
@@ -33,6 +34,7 @@ from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, Conflict, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.log import logger
+from lakebed.objects.create_once import put_new_each
 from lakebed.objects.port import ObjectMeta
 from lakebed.table.branch.branch_folder import find_branch_id
 from lakebed.table.branch.context import TableBranch
@@ -93,6 +95,10 @@ _DELTAS_MAX = 64
 
 _ENTRY_BYTES = 300
 """About what one entry takes in a manifest, to split large changes by ``manifest.target-file-size``."""
+
+_TOGETHER_COUNT_MAX = 32
+_TOGETHER_BYTES_MAX = 16 << 20
+"""Files that are put together, and their bytes: until then they are in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +251,9 @@ class _Commit:
     checked: Snapshot | None = None
     """The newest snapshot that `entries` were found to fit."""
     written: list[str] = field(default_factory=list)
-    """Paths put so far; those the winning snapshot does not use are discarded."""
+    """Paths put so far, or waiting to be; those the winning snapshot does not use are discarded."""
+    waiting: list[tuple[str, bytes]] = field(default_factory=list)
+    """Paths and bytes that the running try has still to put."""
     used: frozenset[str] = frozenset()
     """Paths that the snapshot of the running try references."""
     lists: dict[str, tuple[ManifestMeta, ...]] = field(default_factory=dict)
@@ -359,6 +367,7 @@ class _Commit:
         index_manifest = self._index_of(staged)
         changelog = self.changelog = self.changelog or self._write_changelog()
         self.used |= changelog.paths
+        self._put_waiting()
         self._check_presence(staged.entries)
         if changelog.entries is not None:
             self._check_presence(changelog.entries)
@@ -534,7 +543,9 @@ class _Commit:
             run = metas[start:end]
             names = tuple(meta.file_name for meta in run)
             if names not in self.merged:
-                entries = fold_run(pa.concat_tables(self.branch.manifests.entries(meta) for meta in run))
+                # One array a column, before each is asked for: Arrow joins them all at once in a third of the time.
+                joined = pa.concat_tables(self.branch.manifests.entries(meta) for meta in run).combine_chunks()
+                entries = fold_run(joined)
                 if plan.full:
                     entries = entries.filter(pc.equal(entries["kind"], ADD))
                 self.merged[names] = self._write_manifests(entries)
@@ -561,10 +572,12 @@ class _Commit:
 
     def _write_changelog(self) -> _Changelog:
         """Write the list of the changelog files that the change brings, if any."""
-        logs = [replace(change, added=change.changelog, deleted=()) for change in self.request.changes]
-        entries = entries_of_changes(logs)
-        if entries.num_rows == 0:
+        logs = [
+            replace(change, added=change.changelog, deleted=()) for change in self.request.changes if change.changelog
+        ]
+        if not logs:
             return _Changelog()
+        entries = entries_of_changes(logs)
         metas = self._write_manifests(entries)
         name, size_bytes = self._write_list(metas)
         names = (name, *(meta.file_name for meta in metas))
@@ -579,8 +592,21 @@ class _Commit:
         return name, len(body)
 
     def _put(self, path: str, body: bytes) -> None:
+        """Have a file put before the snapshot, with others."""
         self.written.append(path)
-        self.branch.store.put(path, body)
+        self.waiting.append((path, body))
+        waiting_bytes = sum(len(body) for _, body in self.waiting)
+        if len(self.waiting) >= _TOGETHER_COUNT_MAX or waiting_bytes >= _TOGETHER_BYTES_MAX:
+            self._put_waiting()
+
+    def _put_waiting(self) -> None:
+        """Put what waits, durable when this returns."""
+        store, waiting, self.waiting = self.branch.store, self.waiting, []
+        if not store.is_versioned:
+            put_new_each(store, waiting)
+            return
+        for path, body in waiting:  # each is a row of its own there, and create-only ones cost reads
+            store.put(path, body)
 
     # ---- before and after
 
