@@ -349,7 +349,7 @@ class Memtable:
         if end > count:
             new = self.keys[count:end]
             if len(late) + len(new) > max(TAIL_ROW_COUNT_MAX, len(keys) // 8):
-                order = sort_rows(self.log(count, end)) if len(new) > _SORTED_BY_ARROW_MIN else None
+                order = sort_rows(self.log(count, end), log=new) if len(new) > _SORTED_BY_ARROW_MIN else None
                 new = sorted(new) if order is None else list(map(new.__getitem__, order.tolist()))
                 keys, late = list(dict.fromkeys(sorted(keys + late + new))), []
             else:
@@ -412,7 +412,7 @@ class Memtable:
         position = kept[-1].end if kept else 0
         while position < count:
             end = self._end_of_batch(position, count)
-            start, rows = position, _sort(self._visible_log(position, end, hidden))
+            start, rows = position, _sort(self._visible_log(position, end, hidden), log=self.keys[position:end])
             keys, is_sorted = KeyColumn(rows.column("key")), True
             while kept and kept[-1].end - kept[-1].start <= 2 * (end - start):
                 if kept[-1].rows.nbytes + rows.nbytes > PIECE_BYTES_MAX:
@@ -474,9 +474,9 @@ class Memtable:
         return batch_of(rows)
 
 
-def _sort(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Sort rows as `sort_rows` says."""
-    order = sort_rows(rows)
+def _sort(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> pa.RecordBatch:
+    """Sort rows as `sort_rows` says; a `log` with hidden rows has more keys than there are rows, and is of no use."""
+    order = sort_rows(rows, log=log)
     return rows if order is None else rows.take(indices_of(order))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -147,9 +148,9 @@ def test_rows_whose_keys_lie_together_are_not_sorted_again(
     sorted_counts: list[int] = []
     sort_rows = module.sort_rows
 
-    def count_sorted(rows: pa.RecordBatch) -> object:
+    def count_sorted(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> object:
         sorted_counts.append(rows.num_rows)
-        return sort_rows(rows)
+        return sort_rows(rows, log=log)
 
     monkeypatch.setattr(module, "sort_rows", count_sorted)
     rng = random.Random(5)

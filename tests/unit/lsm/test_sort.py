@@ -56,6 +56,24 @@ def test_sequences_up_to_the_last() -> None:
     check([b"k"] * 4, [2**64 - 1, 0, 2**63, 1])
 
 
+@pytest.mark.parametrize("run_length", [1, 10, 100, 1_000, 10_000])
+def test_keys_written_in_runs(run_length: int) -> None:
+    """With the keys as Python has them the order is the same, for runs of any length and keys that come again."""
+    rng = random.Random(run_length)
+    for count in (2, 1_000, 5_000):
+        keys: list[bytes] = []
+        while len(keys) < count:
+            numbers = sorted(rng.randrange(count) for _ in range(run_length))
+            keys += [b"staging/one/%06d" % number for number in numbers]
+        keys = keys[:count]
+        rows = rows_of(keys, list(range(7, 7 + count)))
+        order = sort_rows(rows, log=keys)
+        expected = sorted(range(count), key=lambda i: (keys[i], -i))
+        assert (list(range(count)) if order is None else order.tolist()) == expected
+    ascending = [b"key%05d" % i for i in range(1_000)]
+    assert sort_rows(rows_of(ascending, list(range(1_000))), log=ascending) is None
+
+
 def test_sorted_rows_stay() -> None:
     """Rows that are sorted already, as after writes in the order of keys, are recognized without sorting."""
     assert sort_rows(rows_of([b"user%09d" % i for i in range(100)], list(range(100)))) is None
