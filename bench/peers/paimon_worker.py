@@ -101,6 +101,17 @@ def request(peer: str) -> float:
     return (time.perf_counter() - start) * 100
 
 
+def request_anew(peer: str) -> float:
+    """Milliseconds of the same request as a commit makes each of its two: by a catalog, a session and a connection."""
+    catalog = CatalogFactory.create(OPTIONS["server"])
+    catalog.create_database("bench", True)
+    loader = catalog.catalog_loader()
+    start = time.perf_counter()
+    for _ in range(10):
+        loader.load().get_database("bench")
+    return (time.perf_counter() - start) * 100
+
+
 races = 0
 
 
@@ -127,7 +138,14 @@ def race(peer: str) -> float:
         return float(sum(pool.map(run, range(CLIENTS))))
 
 
-WORKLOADS = {"commit": commit, "commit_cpu": commit_cpu, "commit_large": commit_large, "request": request, "race": race}
+WORKLOADS = {
+    "commit": commit,
+    "commit_cpu": commit_cpu,
+    "commit_large": commit_large,
+    "request": request,
+    "request_anew": request_anew,
+    "race": race,
+}
 
 
 def main() -> None:
