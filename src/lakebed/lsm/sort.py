@@ -11,7 +11,7 @@ all keys have in common are skipped first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import compress, islice, pairwise
 from operator import ge
 from typing import Any, Final, cast
 
@@ -27,11 +27,11 @@ Words = npt.NDArray[np.uint64]
 WORD_BYTES: Final = 8
 WORD_BITS: Final = 64
 
-_RUN_ROWS_MIN: Final = 64
-"""Rows of an ascending run, on average, of which Python's sort is the faster one."""
-_SAMPLE_ROW_COUNT: Final = 256
-_SAMPLE_RUN_ROWS_MIN: Final = 16
-"""Of a sample of neighbours: random keys are found out by it, at a cost of some microseconds."""
+_STRAY_SHARE: Final = 16
+"""Of so many rows all but one in one ascending run: Python's sort is the faster one."""
+_PROBE_COUNT: Final = 32
+_PROBE_BREAKS_MAX: Final = 2
+"""Of keys far apart: whether there may be such a run is known in some microseconds."""
 
 
 class KeyColumn:
@@ -103,16 +103,12 @@ def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | N
         Indices for ``take``: keys ascending, of one key the largest sequence first; None when the rows are sorted
         already and every key is there once, as after writes in the order of keys.
 
-    Cost: about 0.1 us a row for random keys of 16 bytes, 1 us for keys with long prefixes in common. With the `log`,
-    0.1 us for the latter too where the rows were written in ascending order, but for some.
+    Cost: about 0.1 us a row for random keys of 16 bytes, 1 us for keys with long prefixes that are not common to all.
+    With the `log`, 0.1 us for the latter too where they were written in ascending order, but for a few.
     """
     count = rows.num_rows
     if count < 2:
         return None
-    if len(log) == count and (break_count := _count_breaks(log)) <= count // _RUN_ROWS_MIN:
-        # Python's sort takes runs as they are, and leaves equal keys in the order they have here: the newest first.
-        newest_first = range(count - 1, -1, -1)
-        return np.fromiter(sorted(newest_first, key=log.__getitem__), np.int64, count) if break_count else None
     keys = KeyColumn(rows.column("key"))
     lengths = np.diff(keys.offsets)
     depth, codes = _first_words(keys, int(lengths.min()))
@@ -121,6 +117,14 @@ def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | N
     order: Indices = np.argsort(codes)
     codes = codes[order]
     tied = _find_ties(codes)
+    if len(log) == count and 2 * np.count_nonzero(tied) > count:
+        # The rest of the keys may be long. Python's sort takes a run as it is, and leaves equal keys as they are.
+        run_count = _longest_run(log)
+        if run_count == count:
+            return None
+        if run_count >= count - count // _STRAY_SHARE:
+            newest_first = range(count - 1, -1, -1)
+            return np.fromiter(sorted(newest_first, key=log.__getitem__), np.int64, count)
     depth += WORD_BYTES
     one_length = bool((lengths == lengths[0]).all())
     while tied.any():
@@ -143,12 +147,13 @@ def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | N
     return order
 
 
-def _count_breaks(keys: Sequence[bytes]) -> int:
-    """How many keys are not above the one before; as many as there are keys, if those of a sample often are not."""
-    sample = range(1, len(keys), 1 + len(keys) // _SAMPLE_ROW_COUNT)
-    if sum(keys[row] <= keys[row - 1] for row in sample) > 1 + len(sample) // _SAMPLE_RUN_ROWS_MIN:
-        return len(keys)
-    return sum(map(ge, keys, islice(keys, 1, None)))
+def _longest_run(keys: Sequence[bytes]) -> int:
+    """How many neighbouring keys ascend, where that are most of them; else perhaps 0."""
+    probes = keys[:: 1 + len(keys) // _PROBE_COUNT]
+    if sum(map(ge, probes, islice(probes, 1, None))) > _PROBE_BREAKS_MAX:
+        return 0
+    breaks = compress(range(1, len(keys)), map(ge, keys, islice(keys, 1, None)))
+    return max(end - start for start, end in pairwise((0, *breaks, len(keys))))
 
 
 def _first_words(keys: KeyColumn, length_min: int) -> tuple[int, Words]:
