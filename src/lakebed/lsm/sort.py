@@ -27,6 +27,8 @@ Words = npt.NDArray[np.uint64]
 WORD_BYTES: Final = 8
 WORD_BITS: Final = 64
 
+_SHORT_BYTES_MAX: Final = 32
+"""Up to this length the words of keys are few, and always sorted in less time than Python looks at each key."""
 _STRAY_SHARE: Final = 16
 """Of so many rows all but one in one ascending run: Python's sort is the faster one."""
 _PROBE_COUNT: Final = 32
@@ -103,28 +105,28 @@ def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | N
         Indices for ``take``: keys ascending, of one key the largest sequence first; None when the rows are sorted
         already and every key is there once, as after writes in the order of keys.
 
-    Cost: about 0.1 us a row for random keys of 16 bytes, 1 us for keys with long prefixes that are not common to all.
-    With the `log`, 0.1 us for the latter too where they were written in ascending order, but for a few.
+    Cost: about 0.1 us a row for random keys of 16 bytes, 1 us for long keys with prefixes that are not common to all.
+    With the `log`, 0.1 us for long keys that were written in ascending order, but for a few.
     """
     count = rows.num_rows
     if count < 2:
         return None
     keys = KeyColumn(rows.column("key"))
     lengths = np.diff(keys.offsets)
-    depth, codes = _first_words(keys, int(lengths.min()))
-    if bool((codes[1:] > codes[:-1]).all()):
-        return None
-    order: Indices = np.argsort(codes)
-    codes = codes[order]
-    tied = _find_ties(codes)
-    if len(log) == count and 2 * np.count_nonzero(tied) > count:
-        # The rest of the keys may be long. Python's sort takes a run as it is, and leaves equal keys as they are.
+    if len(log) == count and int(lengths.max()) > _SHORT_BYTES_MAX:
+        # Python's sort takes a run as it is, and leaves equal keys in the order they have here: the newest first.
         run_count = _longest_run(log)
         if run_count == count:
             return None
         if run_count >= count - count // _STRAY_SHARE:
             newest_first = range(count - 1, -1, -1)
             return np.fromiter(sorted(newest_first, key=log.__getitem__), np.int64, count)
+    depth, codes = _first_words(keys, int(lengths.min()))
+    if bool((codes[1:] > codes[:-1]).all()):
+        return None
+    order: Indices = np.argsort(codes)
+    codes = codes[order]
+    tied = _find_ties(codes)
     depth += WORD_BYTES
     one_length = bool((lengths == lengths[0]).all())
     while tied.any():

@@ -61,9 +61,11 @@ def test_keys_written_in_one_run(strays: int) -> None:
     """With the keys as Python has them the order is the same, whatever was written before, within and behind a run."""
     rng = random.Random(strays)
     for count in (2, 40, 1_000, 5_000):
-        keys = [b"staging/one/%06d" % number for number in range(count)]
+        keys = [b"staging/0123456789abcdef/lake/one/%06d" % number for number in range(count)]
         for _ in range(strays):
-            stray = rng.choice([*keys[:2], b"branch/main", b"zz", b"staging/one/%06d" % rng.randrange(count)])
+            stray = rng.choice(
+                [*keys[:2], b"branch/main", b"zz", b"staging/0123456789abcdef/lake/one/%06d" % rng.randrange(count)]
+            )
             keys.insert(rng.choice([0, rng.randrange(len(keys)), len(keys)]), stray)
         order = sort_rows(rows_of(keys, list(range(7, 7 + len(keys)))), log=keys)
         expected = sorted(range(len(keys)), key=lambda i: (keys[i], -i))
