@@ -6,9 +6,9 @@ most `block_bytes` before compression, or one row. A file is formed in memory, w
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final
 
 import msgspec
@@ -42,6 +42,9 @@ _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
 _PAGE_ROW_BYTES: Final = 2 * 2 + 4
 """Of a usual row in a page: where key and value begin, and its sequence."""
 
+_SMALL_BODY_BYTES: Final = 1 << 20
+_LARGE_BODY_BYTES: Final = 160 << 20
+"""Place for a file that is larger than a small one: more than most have."""
 
 _BELOW_BYTES: Final = np.uint64(1) << np.arange(8, 64, 8, dtype=np.uint64)
 """A difference of two words below so many of these numbers begins with as many equal bytes."""
@@ -74,7 +77,7 @@ class FileWriter:
         self._path = path
         self._file_id = file_id
         self._options = options
-        self._body = bytearray()
+        self._body = _Body()
         self._index = _Index()
         self._hashes: list[npt.NDArray[np.uint64]] = []
         self._held: list[pa.RecordBatch] = []  # rows of a block that is not full yet
@@ -92,7 +95,7 @@ class FileWriter:
     @property
     def size_bytes(self) -> int:
         """About the file's size so far: its blocks, and what of them is not compressed yet."""
-        return len(self._body) + self._held_bytes
+        return self._body.size_bytes + self._held_bytes
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Take rows of `ROW_SCHEMA`, sorted by (key ascending, sequence descending), all behind those written before.
@@ -114,9 +117,9 @@ class FileWriter:
         return self._finished
 
     @property
-    def object(self) -> tuple[str, bytearray]:
+    def object(self) -> tuple[str, memoryview]:
         """Path and bytes of a file that is encoded."""
-        return self._path, self._body
+        return self._path, self._body.view()
 
     def finish(self) -> FileMeta:
         """Create the file, durably; after an error of the store it may be called again, but for one kind of error.
@@ -129,13 +132,13 @@ class FileWriter:
         Cost: 1 PUT; after a reply that was lost 1 PUT more, and 1 GET when the store says that the file is there.
         """
         meta = self.encode()
-        put_new(self._store, self._path, self._body)
+        put_new(self._store, *self.object)
         self.abandon()
         return meta
 
     def abandon(self) -> None:
         """Release the memory; an unfinished file is not stored."""
-        self._body, self._held, self._hashes, self._finished = bytearray(), [], [], None
+        self._body, self._held, self._hashes, self._finished = _Body(), [], [], None
 
     def _take(self, batch: pa.RecordBatch) -> None:
         """Cut whole blocks off a batch, and hold what is left."""
@@ -196,22 +199,18 @@ class FileWriter:
         is_repeat = self._index.add_rows(batch, starts=[0, *ends[:-1]], hashes=hashes)
         starts = _page_starts(batch, [0, *ends[:-1]], is_repeat=is_repeat, page_bytes=self._options.page_bytes)
         compression = self._options.compression
-        pages = encode_pages(batch, starts, compression=compression)
-        firsts = starts.tolist()
-        codec = NOT_COMPRESSED if compression is None else CODEC_NUMBERS[compression]
+        pages, raw_lengths = encode_pages(batch, starts, compression=compression)
         first_keys, last_keys = _border_keys(batch.column(0), starts)
         separators = separate_pages(last_keys[:-1], first_keys[1:])
-        first = 0
-        for end in ends:
-            last = bisect_left(firsts, end, first)
+        bounds = np.searchsorted(starts, [0, *ends]).tolist()
+        for first, behind in pairwise(bounds):
             # Each row is the merge's concern; an order that is lost altogether must not get into a file.
-            if first_keys[first] > last_keys[last - 1] or (first and last_keys[first - 1] > first_keys[first]):
+            if first_keys[first] > last_keys[behind - 1] or (first and last_keys[first - 1] > first_keys[first]):
                 raise InternalError(f"rows to write to {self._path} are not sorted near {first_keys[first]!r}")
-            self._body += self._index.add_block(
-                pages[first:last], offset=len(self._body), first_key=first_keys[first], codec=codec
-            )
-            self._index.add_separators(separators[first : last - 1])
-            first = last
+            self._index.add_separators(first_keys[first], separators[first : behind - 1])
+        codec = NOT_COMPRESSED if compression is None else CODEC_NUMBERS[compression]
+        offset = self._body.size_bytes
+        self._body.append(self._index.add_blocks(pages, raw_lengths, bounds, offset=offset, codec=codec))
 
     def _write_tail(self) -> FileMeta:
         """Add the tail."""
@@ -223,20 +222,49 @@ class FileWriter:
         meta = FileMeta(
             id=self._file_id,
             size_bytes=0,
-            tail_offset=len(self._body),
+            tail_offset=self._body.size_bytes,
             first_key=self._first_key,
             last_key=self._last[0],
             min_sequence=min(self._index.min_sequences),
             max_sequence=max(self._index.max_sequences),
             **self._counts,
         )
-        self._body += encode_tail(
-            meta,
-            filter_body=build_filter(hashes, bits_per_key=self._options.bits_per_key),
-            index=self._index.batch(),
-            pages=self._index.pages,
+        self._body.append(
+            encode_tail(
+                meta,
+                filter_body=build_filter(hashes, bits_per_key=self._options.bits_per_key),
+                index=self._index.batch(),
+                pages=self._index.pages,
+            )
         )
-        return msgspec.structs.replace(meta, size_bytes=len(self._body))
+        return msgspec.structs.replace(meta, size_bytes=self._body.size_bytes)
+
+
+class _Body:
+    """Bytes to which more are appended.
+
+    A file that is no small one gets its whole place at once, of which only what has been written takes memory: there
+    numpy asks the system for large pages. A `bytearray` that grows meets page after page of 4 KiB, while other threads
+    wait for the interpreter's lock.
+    """
+
+    def __init__(self) -> None:
+        self._space = np.empty(0, np.uint8)
+        self.size_bytes = 0
+
+    def append(self, piece: bytes) -> None:
+        """Add a piece. Cost: a copy of it; of a file of 160 MB or more at times one of all before it."""
+        start, end = self.size_bytes, self.size_bytes + len(piece)
+        if end > len(self._space):
+            space = np.empty(max(2 * end, _LARGE_BODY_BYTES if end > _SMALL_BODY_BYTES else 0), np.uint8)
+            space[:start] = self._space[:start]
+            self._space = space
+        self._space[start:end] = np.frombuffer(piece, np.uint8)
+        self.size_bytes = end
+
+    def view(self) -> memoryview:
+        """All of them, without a copy."""
+        return self._space[: self.size_bytes].data
 
 
 class _Index:
@@ -256,27 +284,38 @@ class _Index:
         self.pages = PageColumns([], [], [], [], [], [])
         self._last_hash: np.uint64 | None = None
 
-    def add_block(self, pages: Sequence[tuple[bytes, int]], *, offset: int, first_key: bytes, codec: int) -> bytes:
-        """Add a block's pages, what is stored of each and its length before compression; the bytes of the block."""
-        end = 0
-        for piece, raw_length in pages:
-            self.pages.checksums.append(xxh3_64_intdigest(piece, seed=offset + end))
-            end += len(piece)
-            self.pages.ends.append(end)
-            self.pages.raw_lengths.append(raw_length)
-        body = b"".join([piece for piece, _ in pages])
-        self.first_keys.append(first_key)
-        self.offsets.append(offset)
-        self.lengths.append(end)
-        self.checksums.append(xxh3_64_intdigest(body, seed=offset))
-        self.codecs.append(codec)
-        self.raw_lengths.append(sum([raw_length for _, raw_length in pages]))
-        self.pages.page_counts.append(len(pages))
+    def add_blocks(
+        self, pages: Sequence[bytes], raw_lengths: Sequence[int], bounds: Sequence[int], *, offset: int, codec: int
+    ) -> bytes:
+        """Add neighbouring blocks; their bytes.
+
+        Args:
+            pages: what is stored of each page of them.
+            raw_lengths: of each page before compression.
+            bounds: the number of the first page of each block, and the count of pages.
+            offset: of the first block.
+        """
+        stops = list(accumulate(map(len, pages), initial=0))
+        seeds = map(offset.__add__, stops)
+        self.pages.checksums += map(xxh3_64_intdigest, pages, seeds)
+        self.pages.raw_lengths += raw_lengths
+        body = b"".join(pages)
+        view = memoryview(body)
+        for first, behind in pairwise(bounds):
+            start, end = stops[first], stops[behind]
+            self.pages.ends += map((-start).__add__, stops[first + 1 : behind + 1])
+            self.pages.page_counts.append(behind - first)
+            self.offsets.append(offset + start)
+            self.lengths.append(end - start)
+            self.checksums.append(xxh3_64_intdigest(view[start:end], offset + start))
+            self.codecs.append(codec)
+            self.raw_lengths.append(sum(raw_lengths[first:behind]))
         return body
 
-    def add_separators(self, separators: Sequence[bytes]) -> None:
-        """Of the block added last, one for each page but its first."""
-        shared = count_common(self.first_keys[-1], separators[-1]) if separators else 0
+    def add_separators(self, first_key: bytes, separators: Sequence[bytes]) -> None:
+        """Of the next block, which begins with `first_key`, one for each page but its first."""
+        shared = count_common(first_key, separators[-1]) if separators else 0
+        self.first_keys.append(first_key)
         self.pages.separators += [b"", *[separator[shared:] for separator in separators]]
         self.pages.prefix_bytes.append(shared)
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ from xxhash import xxh32_intdigest
 
 from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, numbers_of, offsets_of
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
+
+T = TypeVar("T", bytes, memoryview)
 
 PAGE_BYTES: Final = 4096
 """Of a page before compression: rows that begin in one such stretch of a block are one page."""
@@ -93,8 +95,8 @@ class BadPageError(Exception):
 
 def encode_pages(
     batch: pa.RecordBatch, starts: npt.NDArray[np.int64], *, compression: Compression | None
-) -> list[tuple[bytes, int]]:
-    """The bytes of each page as stored, and their count before compression.
+) -> tuple[list[bytes], list[int]]:
+    """The bytes of each page as stored, and of each how many it had before compression.
 
     Args:
         batch: rows of `ROW_SCHEMA`, sorted; at most 2 GiB of keys and of values.
@@ -126,40 +128,32 @@ def encode_pages(
     rows["key"] = key_offsets[:-1] - np.repeat(key_offsets[starts], sizes)
     rows["value"] = value_offsets[:-1] - np.repeat(value_offsets[starts], sizes)
     rows["sequence"] = sequences - np.repeat(bases, sizes)
-    texts = _contents(batch)
-    head_text, flags = heads.tobytes(), heads["flags"].tolist()
-    narrow_text = rows.astype(_NARROW, copy=False).tobytes()
-    keys_at, values_at = (
-        key_offsets[np.append(starts, count)].tolist(),
-        value_offsets[np.append(starts, count)].tolist(),
+    narrow = rows.astype(_NARROW, copy=False)
+    fixed = list(_cut_at(narrow.tobytes(), narrow.itemsize * starts, narrow.itemsize * ends))
+    for number in heads["flags"].nonzero()[0].tolist():
+        flag, start, end = int(heads["flags"][number]), int(starts[number]), int(ends[number])
+        fixed[number] = rows[start:end].tobytes() if flag & _IS_WIDE else fixed[number]
+        fixed[number] += kinds[start:end].tobytes() if flag & _HAS_KINDS else b""
+        if flag & _HAS_ENDS:
+            fixed[number] += ends_ms[start:end].tobytes() + is_valid[start:end].tobytes()
+    keys, values = (
+        _cut_at(memoryview(column.buffers()[2] or b""), offsets[starts], offsets[ends])
+        for column, offsets in ((batch.column(0), key_offsets), (batch.column(3), value_offsets))
     )
     pack = None if compression is None else CODECS[CODEC_NUMBERS[compression]].compress
-    pages: list[tuple[bytes, int]] = []
-    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        flag = flags[number]
-        fixed = narrow_text[8 * start : 8 * end]
-        if flag:
-            fixed = rows[start:end].tobytes() if flag & _IS_WIDE else fixed
-            fixed += kinds[start:end].tobytes() if flag & _HAS_KINDS else b""
-            if flag & _HAS_ENDS:
-                fixed += ends_ms[start:end].tobytes() + is_valid[start:end].tobytes()
-        page = b"".join(
-            (
-                head_text[PAGE_HEADER_BYTES * number : PAGE_HEADER_BYTES * (number + 1)],
-                fixed,
-                texts[0][keys_at[number] : keys_at[number + 1]],
-                texts[1][values_at[number] : values_at[number + 1]],
-            )
-        )
+    pages: list[bytes] = []
+    raw_lengths: list[int] = []
+    for page in map(b"".join, zip(heads.view(f"V{PAGE_HEADER_BYTES}").tolist(), fixed, keys, values, strict=True)):
+        size_bytes = len(page)
         packed: bytes = page if pack is None else pack(page, asbytes=True)
-        pages.append((packed if len(packed) < len(page) - len(page) // _SAVED_SHARE else page, len(page)))
-    return pages
+        pages.append(packed if len(packed) < size_bytes - size_bytes // _SAVED_SHARE else page)
+        raw_lengths.append(size_bytes)
+    return pages, raw_lengths
 
 
-def _contents(batch: pa.RecordBatch) -> tuple[memoryview, memoryview]:
-    """The data of keys and values, to which their offsets point."""
-    keys, values = batch.column(0).buffers()[2], batch.column(3).buffers()[2]
-    return memoryview(keys or b""), memoryview(values or b"")
+def _cut_at(content: T, starts: npt.NDArray[Any], ends: npt.NDArray[Any]) -> Iterator[T]:
+    """What stands at [start, end) of each, made when it is asked for: many views at once keep the collector busy."""
+    return map(content.__getitem__, map(slice, starts.tolist(), ends.tolist()))
 
 
 def unpack_pages(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, codec: int) -> bytes:

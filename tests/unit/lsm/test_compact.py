@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import thread as pools
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ NUMBERS = count()
 
 @dataclass
 class Bench:
-    """Files in memory, and rows written to them."""
+    """Files in memory, or in a folder, and rows written to them."""
 
     environment: Environment = field(
         default_factory=lambda: Environment(clock=ManualClock(), rng=random.Random("compact"))
@@ -46,9 +47,11 @@ class Bench:
     block_bytes: int = 512
     last_id: str | None = None
     wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
-        self.store = open_store(f"memory://compact-{next(NUMBERS)}", environment=self.environment)
+        url = f"memory://compact-{next(NUMBERS)}" if self.folder is None else str(self.folder)
+        self.store = open_store(url, environment=self.environment)
         self.files = FileStore(
             self.wrap(self.store),
             path_of=lambda id: f"sst/{id}.sst",
@@ -313,12 +316,15 @@ def test_a_missing_or_damaged_input_ends_it() -> None:
 
 
 @pytest.mark.usefixtures("with_workers")
-def test_threads_write_what_one_thread_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_local", [False, True])
+def test_threads_write_what_one_thread_writes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_local: bool
+) -> None:
     """Files are the same, byte by byte, however many threads form them, and hold the newest row of every key."""
 
     def write(bytes_min: int) -> tuple[list[str], list[Row], list[Row]]:
         monkeypatch.setattr(compact, "_WORKERS_BYTES_MIN", bytes_min)
-        bench = Bench()
+        bench = Bench(folder=tmp_path / str(bytes_min) if is_local else None)
         file_set = make_overlapping(bench)
         run = bench.compact(file_set, run_file_bytes=20_000)
         assert run is not None
@@ -395,9 +401,10 @@ def test_a_put_that_fails_ends_it(number: int, run_file_bytes: int) -> None:
 
 
 @pytest.mark.usefixtures("with_workers")
-def test_a_damaged_block_found_ahead_ends_it() -> None:
-    """What another thread finds damaged is raised, after rows before it were written; nothing is left out."""
-    bench = Bench()
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_damaged_block_found_ahead_ends_it(tmp_path: Path, *, is_local: bool) -> None:
+    """What is found damaged ahead is raised, after rows before it were written; nothing is left out."""
+    bench = Bench(folder=tmp_path if is_local else None)
     rows = [put(b"%06d" % n, n + 1) for n in range(4_000)]
     files = (bench.file(rows[:2_000]), bench.file(rows[2_000:]))
     file_set = FileSet((bench.file([put(b"%06d" % n, n + 9_000) for n in range(4_000)]),), (Run("r", files),))

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import AlreadyExists, InternalError, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.lsm import file_writer
 from lakebed.lsm.block import Block
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_id import mint_file_id
@@ -75,6 +76,20 @@ def test_a_file_is_one_put(memory: ObjectStore) -> None:
         abandoned.write(batch_of([put_of(1)]))
         abandoned.abandon()
     assert requests.put == 1
+
+
+def test_a_file_outgrows_its_place(memory: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before a file got another place in memory is in it, for every size up to a large one."""
+    monkeypatch.setattr(file_writer, "_LARGE_BODY_BYTES", 2 << 20)
+    files, chance = files_in(memory), random.Random(1)
+    rows = [put_of(number, chance.randbytes(1 << (number % 18))) for number in range(300)]
+    writer = files.writer(mint_file_id(environment=ENVIRONMENT))
+    for row in rows:
+        writer.write(batch_of([row]))
+    meta = writer.finish()
+    assert meta.size_bytes > 4 << 20
+    reader = files_in(memory).reader(meta)
+    assert [row.key for row in rows if reader.get(row.key) != [row]] == []
 
 
 def test_requests_of_lookups(memory: ObjectStore) -> None:

@@ -47,7 +47,7 @@ def put(key: bytes, sequence: int, value: bytes = b"v") -> Row:
 
 def page_of(rows: Sequence[Row]) -> bytes:
     """The one page of these rows, before compression."""
-    ((page, size_bytes),) = encode_pages(batch_of(rows), np.zeros(1, np.int64), compression=None)
+    (page,), (size_bytes,) = encode_pages(batch_of(rows), np.zeros(1, np.int64), compression=None)
     assert len(page) == size_bytes
     return page
 
