@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import pairwise, repeat
+from itertools import accumulate, pairwise, repeat
 from operator import lt
 from typing import Any, Final
 
@@ -235,15 +235,14 @@ class LevelsFilter:
             which is empty. The filters are not copied: they are read where they are.
     """
 
-    __slots__ = ("_block_counts", "_blocks", "_bounds", "_first_files", "_starts")
+    __slots__ = ("_block_counts", "_blocks", "_levels", "_starts")
 
     def __init__(self, levels: Sequence[tuple[Sequence[bytes], Sequence[Filter]]]) -> None:
         filters = [some for _, filters in levels for some in filters]
-        counts = [len(filters) for _, filters in levels]
-        self._first_files = np.cumsum([0, *counts[:-1]])
-        """Of each level the number of its first file."""
+        ends = accumulate(len(filters) for _, filters in levels)
         # What is behind all files of a level is asked of the last one.
-        self._bounds = [(number, last_keys[:-1]) for number, (last_keys, _) in enumerate(levels) if len(last_keys) > 1]
+        self._levels = [(end - len(keys), keys[:-1]) for end, (keys, _) in zip(ends, levels, strict=True)]
+        """Of each the number of its first file, and the last keys of its files but for the last one."""
         addresses = [np.frombuffer(some._view, np.uint8).ctypes.data for some in filters]
         first = min(addresses)
         end = max(address + some.size_bytes for address, some in zip(addresses, filters, strict=True))
@@ -258,34 +257,44 @@ class LevelsFilter:
         Cost: 15 us, 0.1 us a key, and 0.02 us a key and level, 0.06 us where the level has several files.
         """
         if len(keys) > _FEW_KEYS:
-            passed: list[list[int]] = [[] for _ in self._first_files]
+            passed: list[list[int]] = [[] for _ in self._levels]
             for start in range(0, len(keys), _FEW_KEYS):
                 for places, some in zip(passed, self.select(keys[start : start + _FEW_KEYS]), strict=True):
                     places += [start + place for place in some]
             return passed
-        hashes, count, level_count = hash_keys(keys), len(keys), len(self._first_files)
-        files = self._first_files.repeat(count)
-        for number, bounds in self._bounds:
-            numbers = map(lt, repeat(bounds[0]), keys) if len(bounds) == 1 else map(bisect_left, repeat(bounds), keys)
-            files[number * count : (number + 1) * count] += (
-                np.frombuffer(bytes(numbers), np.uint8) if len(bounds) < 256 else np.fromiter(numbers, np.int64, count)
-            )
-        blocks = hashes >> _BLOCK_SHIFT_64
-        if level_count > 1:
-            blocks = np.concatenate([blocks] * level_count)
+        hashes, count, level_count = hash_keys(keys), len(keys), len(self._levels)
+        files, *further = [_choose_files(keys, bounds, first=first) for first, bounds in self._levels]
+        blocks, bits = hashes >> _BLOCK_SHIFT_64, _pair_bits_of(hashes)
+        if further:
+            files = np.concatenate([files, *further])
+            blocks, bits = np.concatenate([blocks] * level_count), np.concatenate([bits] * level_count)
         blocks *= self._block_counts[files]
         blocks >>= _BLOCK_INDEX_BITS_64
         starts = blocks.view(_INT64)
         starts *= _FILTER_BLOCK_BYTES
         starts += self._starts[files]
-        bits = _pair_bits_of(hashes)
-        words = self._blocks[starts].view(_PAIR).reshape(level_count, len(bits))
+        words = self._blocks[starts].view(_PAIR)
         words &= bits
-        (places,) = ((words == bits).ravel().view(_PAIRS_SET) == _ALL_PAIRS_SET).nonzero()
+        (places,) = ((words == bits).view(_PAIRS_SET) == _ALL_PAIRS_SET).nonzero()
         if level_count == 1:
             return [places.tolist()]
         ends = places.searchsorted(np.arange(count, level_count * count + 1, count)).tolist()
         return [(places[low:high] % count).tolist() for low, high in pairwise([0, *ends])]
+
+
+def _choose_files(keys: Sequence[bytes], bounds: Sequence[bytes], *, first: int) -> npt.NDArray[np.int64]:
+    """Of each key, the number of the file of a level that may have it; `bounds`: last keys but for the last file's."""
+    if not bounds:
+        files = np.zeros(len(keys), _INT64)
+    elif len(bounds) == 1:  # to compare takes less than to bisect
+        files = np.frombuffer(bytes(map(lt, repeat(bounds[0]), keys)), np.uint8).astype(_INT64)
+    elif len(bounds) < 256:  # and bytes less than numbers
+        files = np.frombuffer(bytes(map(bisect_left, repeat(bounds), keys)), np.uint8).astype(_INT64)
+    else:
+        files = np.fromiter(map(bisect_left, repeat(bounds), keys), _INT64, len(keys))
+    if first:
+        files += first
+    return files
 
 
 class _Memory:
@@ -312,12 +321,7 @@ def _pair_bits_of(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return _PAIR_BIT_ARRAY.take(places.view(_INT64))
 
 
-_Words = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], int]
-_NO_WORDS: Final[_Words] = ((0,), (0,), (0,), (0,), 1)
-"""Those of a filter that denies every key."""
-
-
-def _words_of(pairs: memoryview) -> _Words:
+def _words_of(pairs: memoryview) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], int]:
     """The words of a filter's blocks, each two of a block that stand together, and how many blocks there are."""
     first, second, third, fourth = (pairs[pair::_PAIR_COUNT] for pair in range(_PAIR_COUNT))
     return first, second, third, fourth, len(first)
@@ -357,21 +361,17 @@ def make_finder(
     Returns:
         A function, whose variables are its own for each get calls it. It returns the hash of the key and the number of
         the level, or None: the key is absent. About 0.4 us for one level, and 0.3 us for each other. Of several files
-        it asks the one with the smallest last key that is not below the key.
+        it asks the one with the smallest last key that is not below the key, and of a key behind all files the last.
     """
     (last_keys, filters), pair_bits = levels[0], _PAIR_BITS
-    words = [_words_of(some._pairs) for some in filters]
+    bounds, words = last_keys[:-1], [_words_of(some._pairs) for some in filters]
     only = words[0] if len(words) == 1 else None
-    words.append(_NO_WORDS)  # of a key behind all files
-    others = [
-        (last_keys if len(filters) > 1 else (), [*(some.may_contain for some in filters), _deny])
-        for last_keys, filters in levels[1:]
-    ]
+    others = [(last_keys[:-1], [some.may_contain for some in filters]) for last_keys, filters in levels[1:]]
 
     def find_first(key: bytes) -> tuple[int, int] | None:
         key_hash = hash_key(key)
         # As `may_contain` of the first, without one more call.
-        first, second, third, fourth, block_count = only or words[bisect_left(last_keys, key)]
+        first, second, third, fourth, block_count = only or words[bisect_left(bounds, key)]
         block = (key_hash >> _BLOCK_SHIFT) * block_count >> _BLOCK_INDEX_BITS
         bits = pair_bits[key_hash & 1023]
         if first[block] & bits == bits:
@@ -382,16 +382,12 @@ def make_finder(
                     bits = pair_bits[key_hash >> 30 & 1023]
                     if fourth[block] & bits == bits:
                         return key_hash, 0
-        number = 1  # a counter takes less than `enumerate`
-        for last_keys_of_level, asks in others:
-            if asks[bisect_left(last_keys_of_level, key)](key_hash):
-                return key_hash, number
-            number += 1
+        if others:
+            number = 1  # a counter takes less than `enumerate`
+            for bounds_of_level, asks in others:
+                if asks[bisect_left(bounds_of_level, key)](key_hash):
+                    return key_hash, number
+                number += 1
         return None
 
     return find_first
-
-
-def _deny(key_hash: int) -> bool:
-    """The answer for a key behind all files of a level."""
-    return False

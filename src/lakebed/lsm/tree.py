@@ -125,8 +125,8 @@ class _Shown:
         self.find_level: Callable[[bytes], tuple[int, int] | None] | None = None
         """Of these filters, if there are some (`make_finder`)."""
         self.ask_first: Callable[[bytes], tuple[int, int] | None] | None = None
-        """`find_level`, while the last key that was asked for was denied: the next one is likely to be, too. Then it is
-        called before the cache of rows is asked, which has no key that it denies."""
+        """`find_level`, while no memtable waits and the last key that was asked for was denied: the next one is likely
+        to be, too. Then it is called before the cache of rows is asked, which has no key that it denies."""
         self.newest: View | None = None
         """The last view of everything, given again while nothing is written."""
         self.has_operands = any(file.merge_count for file in file_set.files())
@@ -233,33 +233,31 @@ class Tree:
         row = memtable.index.get(key)
         if row is None:
             shown = self._shown
+            ask_first = shown.ask_first
+            if ask_first is not None:
+                likely = ask_first(key)
+                if likely is None:
+                    return None
+                shown.ask_first = None
+                value = self._rows.get(key)
+                return self._latest_in_files(key, shown, *likely) if value is None else value
             for memtable in shown.memtables:
                 row = memtable.index.get(key)
                 if row is not None:
                     break
             else:
-                rows, ask_first = self._rows, shown.ask_first
-                if ask_first is not None:
-                    likely = ask_first(key)
-                    if likely is None:
-                        return None
-                    shown.ask_first = None
-                    value = rows.get(key)
-                    if value is not None:
-                        return value
-                else:
-                    value = rows.young.get(key)
-                    if value is not None:
-                        return value
-                    find_level = shown.find_level
-                    if find_level is None or key in rows.old:
-                        return self._latest_in_files(key, shown)
-                    likely = find_level(key)
-                    if likely is None:
-                        shown.ask_first = find_level
-                        return None
-                key_hash, level = likely
-                return self._latest_in_files(key, shown, key_hash, level)
+                rows = self._rows
+                value = rows.young.get(key)
+                if value is not None:
+                    return value
+                find_level = shown.find_level
+                if find_level is None or key in rows.old:
+                    return self._latest_in_files(key, shown)
+                likely = find_level(key)
+                if likely is None:
+                    shown.ask_first = None if shown.memtables else find_level
+                    return None
+                return self._latest_in_files(key, shown, *likely)
         if row in memtable.special:
             return self._latest_special(key, memtable, row)
         return memtable.values[row]

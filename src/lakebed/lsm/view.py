@@ -11,7 +11,7 @@ A missing file raises `NotFound`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
@@ -440,7 +440,7 @@ class View:
                 values[key] = row.value
         return list(map(values.get, keys)) if values else [None] * len(keys)
 
-    def _values_in_cache(self, keys: Sequence[bytes], by_key: Mapping[bytes, object]) -> dict[bytes, bytes]:
+    def _values_in_cache(self, keys: Collection[bytes], by_key: Mapping[bytes, object]) -> dict[bytes, bytes]:
         """The values of those keys without a row so far that the cache of rows has."""
         if self._cached_rows is None:
             return {}
@@ -466,20 +466,67 @@ class View:
         Args:
             asks_cache: before a file, the cache of rows is asked of the keys that its filter lets pass.
         """
-        sequence, levels, files = self.sequence, self._levels or self.levels, self._files
-        keys, former_count = wanted, len(values) + len(by_key)
-        levels_filter = levels.find_filter(keys, self._entries)
-        places: list[list[int]] = []
+        levels, left, former_count = self._levels or self.levels, wanted, len(values) + len(by_key)
+        levels_filter, places = levels.find_filter(wanted, self._entries), None
         if levels_filter is not None:
-            places = levels_filter.select(keys)
-        elif any(len(level.files) > 1 for level in levels):
+            places = levels_filter.select(wanted)
+            if not by_key and sum(map(len, places)) < FEW_KEYS:
+                left, places = self._find_few(wanted, places, values, asks_cache=asks_cache), None
+        if left:
+            self._find_by_level(left, places, by_key, values, asks_cache=asks_cache)
+        levels.note_absent(len(wanted) - (len(values) + len(by_key) - former_count), len(wanted))
+
+    def _find_few(
+        self, keys: Sequence[bytes], places: Sequence[Sequence[int]], values: dict[bytes, bytes], *, asks_cache: bool
+    ) -> list[bytes]:
+        """Add the values of the keys that few filters let pass, each by itself: to group them would take longer.
+
+        Args:
+            places: of the keys that the filters of each level let pass.
+
+        Returns:
+            The keys of which rows have to tell.
+        """
+        first_levels: dict[bytes, int] = {}
+        for number, some in enumerate(places):
+            for place in some:
+                first_levels.setdefault(keys[place], number)
+        if asks_cache and first_levels and (cached := self._values_in_cache(first_levels, {})):
+            values |= cached
+            first_levels = {key: number for key, number in first_levels.items() if key not in cached}
+        settled, left = {}, []
+        for key, number in first_levels.items():
+            value = self.find_value(key, key_hash=hash_key(key), first_level=number)
+            if value is ROWS_DECIDE:
+                left.append(key)
+            elif value is not None:
+                settled[key] = value
+        if settled:
+            values |= settled
+            if self._cached_rows is not None:
+                cache, generation = self._cached_rows
+                cache.put_each(settled, generation=generation)
+        return left
+
+    def _find_by_level(
+        self,
+        keys: Sequence[bytes],
+        places: Sequence[Sequence[int]] | None,
+        by_key: dict[bytes, Sequence[Row]],
+        values: dict[bytes, bytes],
+        *,
+        asks_cache: bool,
+    ) -> None:
+        """As `_find_in_files`, level by level; `places`: of the keys that each level may have, None: all may."""
+        sequence, levels, files, wanted = self.sequence, self._levels or self.levels, self._files, keys
+        if places is None and any(len(level.files) > 1 for level in levels):
             wanted = sorted(wanted)
         batch = KeyBatch(wanted)
         cached_rows = self._cached_rows
         if asks_cache and cached_rows is not None and cached_rows[0].is_passed_by():
             asks_cache, cached_rows = False, None
         for number, level in enumerate(levels):
-            if levels_filter is not None:
+            if places is not None:
                 batch = _choose_likely(keys, places[number], wanted)
                 if not batch.keys:
                     continue
@@ -490,7 +537,7 @@ class View:
             for reader, low, high in level.of_keys(batch.keys, files):
                 if sequence is not None and reader.meta.min_sequence > sequence:
                     continue
-                if levels_filter is None:
+                if places is None:
                     some = batch.slice(low, high)
                     if not needs_rows and reader.find_neighbours(some.keys, sequence=sequence, values=values):
                         continue
@@ -515,7 +562,6 @@ class View:
             if not wanted:
                 break
             batch = KeyBatch(wanted)
-        levels.note_absent(len(keys) - (len(values) + len(by_key) - former_count), len(keys))
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False

@@ -283,6 +283,16 @@ GUARANTEES = [
         "unit/lsm/test_tree.py::test_many_keys_of_levels_of_several_mapped_files[0]",
     ),
     Guarantee(
+        "A key that is let pass between many absent ones is answered by its rows where no value settles it.",
+        change_result(view.View._find_few, lambda left: []),
+        "unit/lsm/test_tree.py::test_many_keys_of_levels_of_several_mapped_files[0]",
+    ),
+    Guarantee(
+        "Filters of files deny no key before the memtables that wait were asked.",
+        never(tree.Tree.latest, lambda it: it.memtables),
+        "unit/lsm/test_tree.py::test_keys_of_a_waiting_memtable_between_absent_ones",
+    ),
+    Guarantee(
         "A key is looked for in its page also where the directory of pages is read as it is stored.",
         change_result(format.Pages._text, lambda text: text + b"\0"),
         "unit/lsm/test_open_files.py::test_a_directory_says_the_same_where_it_is_stored_and_loaded[mapped]",

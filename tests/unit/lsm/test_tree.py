@@ -606,6 +606,22 @@ def test_absent_and_cached_keys_in_turn(tmp_path: Path, seed: int) -> None:
             assert not wrong[:3]
 
 
+def test_keys_of_a_waiting_memtable_between_absent_ones(tmp_path: Path) -> None:
+    """What is in no file yet is found also right behind keys that the filters of all files deny, again and again."""
+    world = World(url=str(tmp_path), cache=BlockCache(1 << 20))
+    for number in range(0, 100, 2):
+        world.put(b"%02d" % number, b"in a file")
+    world.flush()
+    world.put(b"51", b"waits")
+    world.rotate()
+    for key in (b"50", b"50", b"49", b"49"):  # the first of them open the file and make what asks its filter
+        assert world.tree.latest(key) == (None if key == b"49" else b"in a file")
+    assert world.tree._shown.find_level is not None
+    for _ in range(2):
+        assert world.tree.latest(b"51") == b"waits"
+        assert world.tree.latest(b"53") is None
+
+
 @pytest.mark.parametrize("row_cache_bytes", [0, 1 << 20])
 def test_many_keys_of_levels_of_several_mapped_files(tmp_path: Path, row_cache_bytes: int) -> None:
     """Mixed, absent, present, neighbouring and repeated keys of two runs read as in a dictionary, call after call.
@@ -644,6 +660,7 @@ def test_many_keys_of_levels_of_several_mapped_files(tmp_path: Path, row_cache_b
     kinds = [
         lambda: chance.sample(absent, 100),
         lambda: chance.sample(absent, 60) + [b"%05d" % number for number in chance.sample(numbers, 40)],
+        lambda: chance.sample(absent, 90) + [b"%05d" % number for number in chance.sample(numbers, 6)] * 2,
         lambda: [b"%05d" % number for number in chance.choices(numbers, k=100)],
         lambda: [b"%05d" % (chance.randrange(3_400) + place) for place in range(50)],
         lambda: [b"%05d" % number for number in range(4_000)[chance.randrange(3_900) :][:60]],
