@@ -49,7 +49,10 @@ def _absence(package: str, name: str) -> Exception:
 
     (Only for ``from package import module``: of ``import package.module`` Python asks no package.)
     """
-    rooms = () if name.startswith("_") else Path(sys.modules[package].__path__[0]).glob(f"*/{name}.py")
+    folder = Path(sys.modules[package].__path__[0])
+    if (folder / name / "__init__.py").exists() or (folder / f"{name}.py").exists():  # the import statement takes it
+        return AttributeError(f"{package}.{name} is not imported yet: import {package}.{name}.")
+    rooms = () if name.startswith("_") else folder.glob(f"*/{name}.py")
     places = [f"{package}.{path.parent.name}.{name}" for path in sorted(rooms)]
     if not places:
         return AttributeError(f"module {package!r} has no attribute {name!r}")

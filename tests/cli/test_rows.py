@@ -195,6 +195,10 @@ def test_a_file_with_another_column_says_what_to_do(cli: Cli, lake: str, tmp_pat
     file = tmp_path / "new.csv"
     file.write_text("id,gate\n1,B\n")
     assert "table add-column" in cli("table", "upsert", lake, "flights", file).err
+    file.write_text("id;delay\n1;2\n")
+    separated = cli("table", "upsert", lake, "flights", file).err
+    assert "separated by commas" in separated
+    assert "';'" in separated
     file.write_text("id,delay\n1,2\n")
     assert "would empty it in rows that they replace" in cli("table", "upsert", lake, "flights", file).err
     file.write_text("carrier,delay\nUA,2\n")

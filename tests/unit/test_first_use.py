@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+import lakebed.kv
+import lakebed.lake
 import lakebed.repo
 import lakebed.spark
 import lakebed.table
@@ -24,3 +29,38 @@ def test_an_unknown_name_is_an_attribute_error(package: object) -> None:
     """As of any module, so that tools may look for names that are not there."""
     for name in ("no_such_name", "__wrapped__", "_private"):
         assert not hasattr(package, name)
+
+
+def test_a_package_that_nothing_has_imported_is_imported_or_named() -> None:
+    """Also where a module below it has the same name: `lakebed.lake` has not moved to `lakebed.lake.lake`."""
+    program = """
+from lakebed import lake
+import sys
+del lake, sys.modules["lakebed.lake"], sys.modules["lakebed"].lake
+import lakebed
+try:
+    lakebed.lake
+except AttributeError as problem:
+    print(problem)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == ("lakebed.lake is not imported yet: import lakebed.lake.\n", "")
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "extra"),
+    [
+        ("lakebed.testing", "greenlet", "testing"),
+        ("lakebed.repo.fs", "fsspec", "fsspec"),
+        ("lakebed.table.exports.delta", "deltalake", "delta"),
+        ("lakebed.table.exports.iceberg", "pyiceberg", "iceberg"),
+        ("lakebed.table.exports.iceberg", "sqlalchemy", "iceberg"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_what_installs_it(module: str, missing: str, extra: str) -> None:
+    """The one that is missing, not another of the same extra."""
+    program = f"import sys; sys.modules[{missing!r}] = None; import {module}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert missing in last
+    assert f"pip install 'lakebed[{extra}]'" in last

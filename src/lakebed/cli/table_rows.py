@@ -90,7 +90,12 @@ class _Writing(BranchTableCommand):
 
     def hints(self, problem: LakebedError) -> Iterator[str]:
         """What to do when the file has a column that the table lacks."""
-        if problem.kind == "unknown_column":
+        if problem.kind != "unknown_column":
+            return
+        mark = next((mark for mark in (";", "\t", "|") if mark in str(problem.facts.get("column"))), None)
+        if mark is not None and self.file.lower().endswith(".csv"):
+            yield f"Columns of a CSV file are separated by commas, and the first line of {self.file} has {mark!r}."
+        else:
             yield "Rename it in the file, or give the table such a column: lakebed table add-column."
 
     @cached_property

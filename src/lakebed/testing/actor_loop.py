@@ -15,10 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import greenlet
-
 from lakebed.testing.clock import START_MS
 from lakebed.testing.faulty import Crashed
+
+try:
+    import greenlet
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "lakebed.testing needs greenlet, which is not installed: pip install 'lakebed[testing]'.", name="greenlet"
+    ) from missing
 
 _TAIL_COUNT: Final = 40
 

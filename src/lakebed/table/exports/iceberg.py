@@ -32,7 +32,7 @@ try:
     from pyiceberg.table import Transaction
 except ModuleNotFoundError as missing:
     raise InvalidRequest(
-        "Iceberg tables need the package pyiceberg: pip install 'lakebed[iceberg]'.", kind="not_installed"
+        f"An export to Iceberg needs the package {missing.name}: pip install 'lakebed[iceberg]'.", kind="not_installed"
     ) from missing
 
 _CHUNK_BYTES: Final = 256 * 1024 * 1024
