@@ -27,7 +27,9 @@ from typing_extensions import Buffer
 T = TypeVar("T")
 
 _LOCK: Final = threading.RLock()
-_UNKNOWN_FIELD: Final = re.compile(r"contains unknown field `([^`]*)`")
+_UNKNOWN: Final = re.compile(
+    r"contains unknown (field) `([^`]*)`|^Invalid enum (value) '(.*?)'(?: - at `.*`)?$", re.DOTALL
+)
 _JSON: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 _MSGPACK: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {}
 
@@ -69,10 +71,13 @@ def decode_msgpack(body: Buffer, kind: type[T]) -> T:
     return msgpack_decoder(kind).decode(body)
 
 
-def unknown_field(error: Exception) -> str | None:
-    """The field that a type does not have, if that is why something was not decoded: a newer lakebed wrote it. Pure."""
-    unknown = _UNKNOWN_FIELD.search(str(error))
-    return None if unknown is None else unknown[1]
+def unknown_part(error: Exception) -> tuple[str, str] | None:
+    """What a type does not have, if that is why something was not decoded: a newer lakebed wrote it. Pure.
+
+    Returns ``field`` and its name, or ``value`` and one that is none of those which are known.
+    """
+    unknown = _UNKNOWN.search(str(error))
+    return None if unknown is None else (unknown[1] or unknown[3], unknown[2] or unknown[4] or "")
 
 
 def convert(members: Any, kind: type[T]) -> T:

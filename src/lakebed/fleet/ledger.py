@@ -16,8 +16,17 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from lakebed.decoding import json_decoder
-from lakebed.errors import AlreadyExists, Conflict, Corruption, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.decoding import json_decoder, unknown_part
+from lakebed.errors import (
+    AlreadyExists,
+    Conflict,
+    Corruption,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    UnsupportedFormat,
+)
 from lakebed.fleet import layout
 from lakebed.fleet.model import CollectTask, Floor, LedgerId, NodeRecord, TenantRecord, Transaction
 from lakebed.fleet.ports import Event
@@ -436,4 +445,12 @@ def _read(decoder: msgspec.json.Decoder[S], raw: bytes, what: str) -> S:
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if (unknown := unknown_part(error)) is not None:
+            part, name = unknown
+            raise UnsupportedFormat(
+                f"The ledger's record of {what} has a {part} {name!r} that this lakebed does not know: upgrade "
+                "lakebed.",
+                kind="ledger_record",
+                unknown=name,
+            ) from error
         raise Corruption(f"The ledger's record of {what} cannot be read: {error}.", kind="ledger_record") from error

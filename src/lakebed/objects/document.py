@@ -7,8 +7,8 @@ Owns: the envelope, whose content and further members are its user's (DO NOT CHA
 Invariants:
 - The checksum is xxh3-64 of every byte behind its closing quotation mark; the bytes up to there are compared. So each
   byte is covered. It stands at the same place in every format to come, and is looked at before anything else.
-- `min_reader` above the reader's format, a feature or a field that is not known: `UnsupportedFormat`. Nothing unknown
-  is ever dropped. Wrong bytes are `Corruption` with the path.
+- `min_reader` above the reader's format, a feature, a field or a value that is not known: `UnsupportedFormat`. Nothing
+  unknown is ever dropped. Wrong bytes are `Corruption` with the path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 from typing_extensions import Buffer
 
-from lakebed.decoding import json_decoder, unknown_field
+from lakebed.decoding import json_decoder, unknown_part
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.texts import format_value
 
@@ -107,12 +107,13 @@ class Document(Generic[E]):
             envelope = self._decoder.decode(view)
         except _DECODE_ERRORS as error:
             self._check_header(view, path=path)
-            field = unknown_field(error)
-            if field is not None:
+            unknown = unknown_part(error)
+            if unknown is not None:
+                part, name = unknown
                 raise UnsupportedFormat(
-                    f"{path} has a field {field!r} that this lakebed does not know: upgrade lakebed.",
+                    f"{path} has a {part} {name!r} that this lakebed does not know: upgrade lakebed.",
                     path=path,
-                    field=field,
+                    unknown=name,
                 ) from error
             raise Corruption(f"{path} is not a {self._what}: {error}", path=path, offset=_CHECKSUM_END + 1) from error
         self._check_known(envelope, path=path)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakebed.errors import UnsupportedFormat
+from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.objects.open import open_store
 from lakebed.repo import Repositories, RepositoryOptions
 from lakebed.repo.collect.collect import collect_garbage
@@ -240,6 +240,17 @@ def test_a_webhook_with_a_field_that_is_not_known_is_not_passed_by(home: Reposit
     _change(home, home.keys.setting("webhooks"), lambda raw: raw.replace(b'"name"', b'"%s":1,"name"' % NEW.encode()))
     with pytest.raises(UnsupportedFormat, match="upgrade lakebed"):
         webhooks(home.key_value, keys=home.keys)
+
+
+def test_a_value_that_is_not_known_is_a_newer_ones(home: RepositoryContext) -> None:
+    """No user is told to restore what is not damaged; words in texts are no values."""
+    protect(home, "Invalid enum value 'x'")
+    raw = _change(home, home.keys.setting("protected_branches"), lambda raw: raw.replace(b'"commit"', b'"merge"'))
+    with pytest.raises(UnsupportedFormat, match=r"a value 'merge' .*upgrade lakebed"):
+        commit(home, "main", message="2")
+    home.key_value.set(home.keys.setting("protected_branches"), raw[:-1])
+    with pytest.raises(Corruption):
+        commit(home, "main", message="2")
 
 
 def test_commits_and_tags_with_a_field_that_is_not_known_are_read(home: RepositoryContext) -> None:

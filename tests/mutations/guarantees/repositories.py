@@ -75,7 +75,7 @@ def decode_known(original, raw, kind, *, key):
         try:
             return original(raw, kind, key=key)
         except UnsupportedFormat as newer:
-            raw = msgspec.json.encode(without_field(msgspec.json.decode(raw), newer.facts["field"]))
+            raw = msgspec.json.encode(without_field(msgspec.json.decode(raw), newer.facts["unknown"]))
 
 
 def walk_until_known(original, marked, heads):

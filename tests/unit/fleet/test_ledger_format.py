@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakebed.errors import Corruption
+from lakebed.errors import UnsupportedFormat
 from lakebed.fleet import layout
 from lakebed.fleet.ledger import Ledger
 from worlds.memory_key_value import MemoryKeyValue
@@ -55,5 +55,5 @@ def test_a_member_of_a_newer_format_is_refused() -> None:
     newer = msgspec.json.encode({**msgspec.json.decode(body), "is_frozen": True})
     key_value = MemoryKeyValue()
     key_value.set(b"tenant/new", newer)
-    with pytest.raises(Corruption, match="unknown field `is_frozen`"):
+    with pytest.raises(UnsupportedFormat, match=r"'is_frozen'.*upgrade lakebed"):
         Ledger(key_value).tenant("new")

@@ -141,6 +141,7 @@ def test_isolation_are_corruption(body: bytes) -> None:
         {"compressed": True},
         {"manifest": {**document()["manifest"], "shards": 3}},
         {"manifest": {**document()["manifest"], "l0": [{**document()["manifest"]["l0"][0], "zone": "a"}]}},
+        {"manifest": {**document()["manifest"], "jobs": [{**document()["manifest"]["jobs"][0], "kind": "backup"}]}},
     ],
 )
 def test_what_is_newer_is_refused(changed: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakebed.decoding import decode_json, hold_type_lock, unknown_field
+from lakebed.decoding import decode_json, hold_type_lock, unknown_part
 from lakebed.errors import (
     Conflict,
     Corruption,
@@ -87,11 +87,12 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
         return decode_json(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
         shown = key.decode(errors="backslashreplace")
-        if (field := unknown_field(error)) is not None:
+        if (unknown := unknown_part(error)) is not None:
+            part, name = unknown
             raise UnsupportedFormat(
-                f"The record at {shown} has a field {field!r} that this lakebed does not know: upgrade lakebed.",
+                f"The record at {shown} has a {part} {name!r} that this lakebed does not know: upgrade lakebed.",
                 path=shown,
-                field=field,
+                unknown=name,
             ) from error
         raise Corruption(
             f"The record at {shown} is no {kind.__name__.lower()}: {error}. Restore the database of records.",
