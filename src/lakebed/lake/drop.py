@@ -29,10 +29,10 @@ from typing import Any, Final
 
 import msgspec
 
-from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
 from lakebed.ids import new_uuid
 from lakebed.lake.names import TableName
+from lakebed.objects.document import decode_object
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
@@ -50,7 +50,7 @@ _TABLE_FOLDERS: Final = frozenset(
 )
 
 
-class Own(msgspec.Struct, frozen=True):
+class Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that the maker of a table has put there."""
 
     schemas: dict[str, str]
@@ -59,7 +59,7 @@ class Own(msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a mark says; nothing: an empty one. DO NOT CHANGE."""
 
     external: dict[str, int] = {}
@@ -273,9 +273,9 @@ def _external_files(
 
 
 def _load_mark(folder: ObjectStore) -> _Mark | None:
-    """What the mark of an earlier attempt says; None without a mark. Cost: 1 GET."""
+    """What the mark of an earlier attempt says; None without a mark. Raises as `decode_object`. Cost: 1 GET."""
     try:
         body = bytes(folder.get(_MARK))
     except NotFound:
         return None
-    return decode_json(body, _Mark) if body else _Mark()
+    return decode_object(body, _Mark, path=folder.url(_MARK)) if body else _Mark()

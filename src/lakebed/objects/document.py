@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 from typing_extensions import Buffer
 
-from lakebed.decoding import json_decoder, unknown_part
+from lakebed.decoding import decode_json, json_decoder, unknown_part
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.texts import format_value
 
@@ -43,6 +43,7 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 
 E = TypeVar("E", bound=Envelope)
+T = TypeVar("T")
 
 _encoder: Final = msgspec.json.Encoder()
 _headers: Final = json_decoder(_Header)
@@ -109,12 +110,7 @@ class Document(Generic[E]):
             self._check_header(view, path=path)
             unknown = unknown_part(error)
             if unknown is not None:
-                part, name = unknown
-                raise UnsupportedFormat(
-                    f"{path} has a {part} {name!r} that this lakebed does not know: upgrade lakebed.",
-                    path=path,
-                    unknown=name,
-                ) from error
+                raise _unknown(unknown, path=path) from error
             raise Corruption(f"{path} is not a {self._what}: {error}", path=path, offset=_CHECKSUM_END + 1) from error
         self._check_known(envelope, path=path)
         return envelope
@@ -137,6 +133,32 @@ class Document(Generic[E]):
                 path=path,
                 **facts,
             )
+
+
+def decode_object(body: Buffer, kind: type[T], *, path: str) -> T:
+    """What an object of JSON without an envelope holds.
+
+    Args:
+        kind: forbids unknown fields where they may decide what the object means.
+
+    Raises:
+        Corruption: these are not the bytes that were written.
+        UnsupportedFormat: written by a newer lakebed.
+    """
+    try:
+        return decode_json(body, kind)
+    except _DECODE_ERRORS as error:
+        unknown = unknown_part(error)
+        if unknown is None:
+            raise Corruption(f"{path} is damaged: {error}.", path=path) from error
+        raise _unknown(unknown, path=path) from error
+
+
+def _unknown(unknown: tuple[str, str], *, path: str) -> UnsupportedFormat:
+    part, name = unknown
+    return UnsupportedFormat(
+        f"{path} has a {part} {name!r} that this lakebed does not know: upgrade lakebed.", path=path, unknown=name
+    )
 
 
 def _checksum(view: memoryview) -> bytes:

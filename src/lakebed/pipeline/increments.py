@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from lakebed.decoding import decode_json
-from lakebed.errors import AlreadyExists, Corruption, NotFound, Rejected
+from lakebed.errors import AlreadyExists, NotFound, Rejected, UnsupportedFormat
+from lakebed.objects.document import decode_object
 from lakebed.objects.port import ObjectStore
 from lakebed.pipeline.inputs import digest
 from lakebed.pipeline.ledger import Ledger
@@ -176,8 +176,13 @@ def _claim(store: ObjectStore, path: str, claim: Increment) -> Increment | None:
     try:
         store.put(path, msgspec.json.encode(claim), create_only=True)
     except AlreadyExists:
-        try:
-            return decode_json(bytes(memoryview(store.get(path))), Increment)
-        except msgspec.MsgspecError as error:
-            raise Corruption(f"The record of an increment at {path} is damaged: {error}.", path=path) from error
-    return None
+        earlier = decode_object(store.get(path), Increment, path=path)
+    else:
+        return None
+    if earlier.format > FORMAT:
+        raise UnsupportedFormat(
+            f"The record of an increment at {path} has the format {earlier.format}, and this lakebed reads up to "
+            f"{FORMAT}: upgrade lakebed.",
+            path=path,
+        )
+    return earlier

@@ -13,7 +13,7 @@ import pytest
 
 import lakebed
 from lakebed import kv
-from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
@@ -201,6 +201,24 @@ def test_pinned_tables_are_not_dropped() -> None:
     ]
     assert lake.drop_table("t", force=True).deleted_count > 0
     assert paths(lake.store) == ["lakebed.json"]
+
+
+@pytest.mark.parametrize("mark", [b'{"external":{},"kept":["snapshot/snapshot-1"]}', b'{"external":'])
+def test_a_drop_that_cannot_be_read_is_not_finished(mark: bytes) -> None:
+    """A newer lakebed may have begun it to keep something: neither a drop nor a cleaning goes on with it."""
+    lake = Lake.open(memory())
+    lake.create_table("t", SCHEMA).append(rows(1, 2))
+    lake.store.put("default.db/t/lakebed/dropped", mark)
+    hidden = [path for path in paths(lake.store) if "/schema/" in path]
+    for has_schema in (True, False):
+        if not has_schema:
+            lake.store.delete(hidden)
+        before = paths(lake.store)
+        with pytest.raises(LakebedError, match=r"upgrade lakebed|is damaged"):
+            lake.drop_table("t", force=True)
+        reports = lake.collect(grace_ms=0)
+        assert paths(lake.store) == before
+    assert any("lakebed/dropped" in (report.problem or "") for report in reports)
 
 
 def test_a_drop_that_crashed_is_finished_by_cleaning() -> None:

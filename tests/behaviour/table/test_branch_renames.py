@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.branch.branch_folder import fork_pin
+from lakebed.table.branch.branch_folder import branch_id, fork_pin
 from lakebed.table.branch.consumers import load_consumers, store_consumer
 from lakebed.table.branch.renames import RENAMED_FOLDER
 from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStream
@@ -100,6 +100,25 @@ def check_moved(bench: Any, *, extra: tuple[str, ...] = ()) -> None:
     bench.table.expire(retain_max=1, retain_min=1, older_than_ms=bench.clock.now_ms() + 1)
     assert not bench.reopen().collect(grace_ms=0).warnings
     assert list(check_whole(bench)) == ["new"]
+
+
+@pytest.mark.parametrize("file", ["mark", "state"])
+def test_a_rename_of_a_newer_lakebed_is_not_finished(bench: Any, file: str) -> None:
+    """What it says besides is not known, so no file is moved or deleted."""
+    fill(bench)
+    pin = bench.table.context.tags.find(fork_pin("old"))
+    folder = f"{RENAMED_FOLDER}/old/{branch_id(pin)}"
+    bench.store.put(f"{folder}/mark", b'{"to":"new"}')
+    bench.store.put(f"{folder}/state", b'{"files":{}}')
+    body = bytes(bench.store.get(f"{folder}/{file}"))
+    bench.store.put(f"{folder}/{file}", body[:-1] + b',"keeps":["third"]}')
+    before = {meta.path for meta in bench.store.list("")}
+    with pytest.raises(UnsupportedFormat, match=r"'keeps'.*upgrade lakebed"):
+        bench.table.rename_branch("old", "new")
+    with suppress(UnsupportedFormat):
+        bench.reopen().collect(grace_ms=0)
+    assert {meta.path for meta in bench.store.list("branch/branch-old")} <= before
+    assert {meta.path for meta in bench.store.list("")} >= {path for path in before if "/schema/" not in path}
 
 
 def test_a_renamed_branch_has_all_that_it_had(bench: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lakebed.lake import drop as lake_drop
+from lakebed.objects import document
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.server.iceberg.reference_objects import ReferenceObjects
@@ -378,5 +379,10 @@ GUARANTEES = [
         never(Sweeper.delete_all, lambda it: it.is_current),
         "behaviour/lake/test_creation_races.py::"
         "test_a_collection_that_sleeps_between_two_batches_takes_nothing_of_a_table_that_was_made_since",
+    ),
+    Guarantee(
+        "A drop of a table that only a newer lakebed can read is finished by no older one.",
+        answer(lake_drop._load_mark, document.decode_object, lambda original, body, kind, *, path: kind()),
+        "behaviour/lake/test_lake.py::test_a_drop_that_cannot_be_read_is_not_finished",
     ),
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, Rejected
+from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, Rejected, UnsupportedFormat
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.pipeline import Pipeline, Plan
 from lakebed.pipeline.identity import identities
@@ -99,6 +99,18 @@ def test_the_same_increment_under_another_run_is_refused(lake: Lake) -> None:
     assert ask(lake, "r2", content="other")["commit_user"] == "pipeline:r2"
     assert ask(lake, "r2", content=None)["commit_user"] == "pipeline:r2"
     assert ask(lake, "r1")["commit_user"] == "pipeline:r1"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [((b'"format":1', b'"format":2'), "format 2"), ((b'"format":1', b'"format":'), "is damaged")]
+)
+def test_a_claim_that_cannot_be_read_stops_the_run(lake: Lake, change: tuple[bytes, bytes], said: str) -> None:
+    """It may say that the increment was merged: nothing is committed."""
+    ask(lake, "r1")
+    path = next(meta.path for meta in lake.store.list(INCREMENTS_FOLDER))
+    lake.store.put(path, bytes(lake.store.get(path)).replace(*change))
+    with pytest.raises(UnsupportedFormat if "2" in said else Corruption, match=said):
+        ask(lake, "r2")
 
 
 def test_an_increment_without_rows_is_nothing_to_protect(lake: Lake) -> None:

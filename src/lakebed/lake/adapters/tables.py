@@ -100,8 +100,8 @@ class TableAdapter(StoreAdapter):
                 # The other tables of the lake are collected all the same.
                 reports.append(CollectionReport.not_collected(name, error, dry_run=dry_run))
         for dropped in list_dropped_tables(lake):
-            reports.append(
-                drop_table(
+            try:
+                report = drop_table(
                     lake.store,
                     dropped,
                     environment=lake.environment,
@@ -109,5 +109,7 @@ class TableAdapter(StoreAdapter):
                     progress=progress,
                     only_remains=True,
                 )
-            )
+            except (UnsupportedFormat, Corruption) as error:
+                report = CollectionReport.not_collected(str(dropped), error, dry_run=dry_run)
+            reports.append(report)
         return reports

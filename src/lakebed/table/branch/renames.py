@@ -29,9 +29,9 @@ from typing import Final
 
 import msgspec
 
-from lakebed.decoding import decode_json
 from lakebed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
 from lakebed.objects.create_once import create_once
+from lakebed.objects.document import decode_object
 from lakebed.objects.port import ObjectMeta
 from lakebed.table.branch.branch_folder import (
     branch_exists,
@@ -59,12 +59,12 @@ _LOOKS_MAX: Final = 100
 _REASON: Final = "its branch has another name"
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: str | None
     """The new name; None: the branch is being deleted."""
 
 
-class _State(msgspec.Struct, frozen=True):
+class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, bytes]
     """By path in the branch's folder, schemas included."""
 
@@ -106,7 +106,7 @@ def load_renames(main: TableBranch) -> list[Rename]:
 
 def _load_mark(main: TableBranch, rename: Rename) -> str | None:
     try:
-        return decode_json(bytes(main.store.get(rename.mark)), _Mark).to
+        return decode_object(main.store.get(rename.mark), _Mark, path=rename.mark).to
     except NotFound:
         return None  # it was finished since the listing
 
@@ -258,8 +258,9 @@ def _hide(main: TableBranch, rename: Rename) -> None:
 
 
 def _load_state(main: TableBranch, rename: Rename) -> _State | None:
+    path = f"{rename.folder}/state"
     try:
-        return decode_json(bytes(main.store.get(f"{rename.folder}/state")), _State)
+        return decode_object(main.store.get(path), _State, path=path)
     except NotFound:
         return None
 
