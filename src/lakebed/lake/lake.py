@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -64,16 +65,37 @@ def open_lake(
         storage_options: settings and credentials of the object store, in addition to its environment variables.
 
     Raises:
-        InvalidRequest: the folder contains something else, or the store ignores create-only puts.
+        InvalidRequest: the folder contains something else, or is inside of a table (which no `create` is needed to
+            open), or the store ignores create-only puts.
         NotFound: the folder is empty or missing, and not `create`.
         UnsupportedFormat: the lake needs a newer lakebed.
         Unavailable: the store does not answer, or the folder may not be written.
 
-    Cost: 1 GET (1 LIST more without a marker; the probe and 1 PUT to create one).
+    Cost: 1 GET (1 LIST more without a marker; the probe and 1 PUT to create one; with `create`, 1 LIST below a folder
+        that is named as a database's).
     """
     environment = environment or Environment()
     store = open_store(url, storage_options=storage_options, environment=environment, create=create)
+    if create:
+        _refuse_inside(store.root_url, storage_options=storage_options, environment=environment)
     return Lake.open(store, create=create, environment=environment, storage_options=storage_options)
+
+
+def _refuse_inside(url: str, *, storage_options: Mapping[str, str] | None, environment: Environment) -> None:
+    """Refuse to create a lake in the folder of a table, whose collection and drop take what is not the table's."""
+    parts = url.split("/")
+    for end in range(2, len(parts)):  # of each folder above, but for those that no table can be
+        above = "/".join(parts[:end])
+        if parts[end - 2].endswith(WAREHOUSE_SUFFIX):
+            with contextlib.suppress(NotFound):
+                table = open_store(above, storage_options=storage_options, environment=environment, create=False)
+                if "schema" in table.list_with_delimiter("").folders:
+                    raise InvalidRequest(
+                        f"{url} is inside of the table {above}, which deletes what is not its own there: name a folder "
+                        "outside of the lake that has this table.",
+                        kind="not_a_lake",
+                        url=url,
+                    )
 
 
 @check_arguments

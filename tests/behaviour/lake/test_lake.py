@@ -57,6 +57,23 @@ def test_a_lake_holds_tables(opened: Callable[..., Any]) -> None:
     assert not [path for path in paths(opened()) if "flights" in path]
 
 
+def test_no_lake_is_made_in_the_folder_of_a_table(tmp_path: Path) -> None:
+    """There a collection and a drop of the table would delete what the lake has; what is there already is opened."""
+    above = tmp_path / "x.db" / "a %20 folder"  # no table, though it is where one could be
+    outer = lakebed.open(above / "outer")
+    table = outer.create_table("flights", SCHEMA)
+    table.append(rows(1))
+    for place in ("inner", "bucket-0/inner"):
+        inside = Path(table.url.removeprefix("file://"), place)
+        Lake.open(open_store(inside)).create_table("kept", SCHEMA)
+        assert lakebed.open(inside, create=False).tables() == ["kept"]
+        with pytest.raises(InvalidRequest, match=r"is inside of the table .*/flights, which deletes") as refused:
+            lakebed.open(f"{inside}-2")
+        assert refused.value.kind == "not_a_lake"
+        assert not Path(f"{inside}-2").exists()
+    assert lakebed.open(above / "outer" / "inner").tables() == []
+
+
 def test_opening_costs_one_request() -> None:
     """A lake with its marker is opened by one GET."""
     store = memory()

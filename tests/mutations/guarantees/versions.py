@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lakebed.lake import drop as lake_drop
+from lakebed.lake import lake as lakes
 from lakebed.objects import document
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.reclaim.sweep import Sweeper
@@ -93,6 +94,11 @@ GUARANTEES = [
         "A dry run of a collection says all that the collection deletes.",
         change_arguments(expire._without, tags=()),
         "behaviour/lake/test_lake.py::test_a_dry_collection_says_all_that_the_collection_deletes",
+    ),
+    Guarantee(
+        "No lake is made in the folder of a table, whose collection would take its files.",
+        returns(lakes._refuse_inside, None),
+        "behaviour/lake/test_lake.py::test_no_lake_is_made_in_the_folder_of_a_table",
     ),
     # ---- expiry
     Guarantee(
