@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from lakebed.lake import drop as lake_drop
 from lakebed.lake import lake as lakes
 from lakebed.objects import document
@@ -98,6 +100,11 @@ GUARANTEES = [
     Guarantee(
         "No lake is made in the folder of a table, whose collection would take its files.",
         returns(lakes._refuse_inside, None),
+        "behaviour/lake/test_lake.py::test_no_lake_is_made_in_the_folder_of_a_table",
+    ),
+    Guarantee(
+        "A table's collection leaves a lake that somebody put into its folder alone.",
+        set_value(orphans, lambda it: it._OTHER_LAKE, re.compile("(?!)")),
         "behaviour/lake/test_lake.py::test_no_lake_is_made_in_the_folder_of_a_table",
     ),
     # ---- expiry

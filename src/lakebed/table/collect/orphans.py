@@ -11,7 +11,8 @@ Invariants:
   makes none of them older.
 - Only the format's own folders are looked at (data, manifest, index, statistics), what was made of them for Iceberg
   clients, and lakebed's unfinished work by age;
-  snapshots, tags, schemas, branches, consumers and all other files are never candidates.
+  snapshots, tags, schemas, branches, consumers and all other files are never candidates, nor are those of a lake that
+  somebody put there.
 - When anything that might reference a file cannot be read, nothing is deleted.
 - A file is in use when its name alone is, and nothing is deleted while a live data file is missing from the listing: a
   wrongly computed folder never costs a live file.
@@ -21,6 +22,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -73,6 +75,8 @@ _DATA_PATH: Final = r"(^|/)bucket-(-?[0-9]+|postpone)/[^/]+$"
 FILES: Final = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("is_old", pa.bool_())])
 """Files in the folders that hold only referenced files; an old one may be deleted when nothing references it."""
 _OTHER_FOLDERS: Final = ("snapshot", "schema", "tag", "branch", "consumer", "changelog", "lakebed", "service")
+_OTHER_LAKE: Final = re.compile(r"(^|/)[^/=]+\.db/")
+"""In the path of a file of another lake, which somebody put into the table's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,8 @@ def may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
     folder, _, _ = meta.path.rpartition("/")
     if folder in (layout.manifest_folder, layout.index_folder, layout.statistics_folder):
         return True
-    return folder.partition("/")[0] not in _OTHER_FOLDERS and is_in_bucket(meta.path)
+    is_other = folder.partition("/")[0] in _OTHER_FOLDERS or _OTHER_LAKE.search(folder) is not None
+    return not is_other and is_in_bucket(meta.path)
 
 
 def paths_in_use(branches: Sequence[TableBranch]) -> Iterator[Used]:
