@@ -12,8 +12,8 @@ Invariants:
 - Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, two encoded output files
   and a copy of one, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each
   file.
-- Threads: one merges the next window, one puts the last file; one reads what is not on this machine. However a
-  compaction ends, they have ended before, and the error of each is the compaction's. Files are the same without them.
+- Threads: one puts the last file; where inputs are read by requests, one reads and merges the next window. However a
+  compaction ends, both have ended before, and the error of either is the compaction's. Files are the same without them.
 - Nothing is published here, and no input is touched: a compaction that fails leaves files that no version names.
 """
 
@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from typing import Final, TypeVar
 
 import numpy as np
@@ -33,7 +32,7 @@ from lakebed.lsm.block import mark_changes
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.files import FileStore
-from lakebed.lsm.merge import Window, cut_windows, make_parts
+from lakebed.lsm.merge import merge_windows
 from lakebed.lsm.model import FileMeta, FileSet, Run
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.plan import CompactionTask
@@ -54,8 +53,8 @@ _READ_BYTES_MIN: Final = 256 << 10
 _WORKERS_BYTES_MIN: Final = 8 << 20
 """Encoded bytes of inputs from which on other threads are used: to begin one takes as long as to merge some blocks."""
 
-_WORKER_COUNT: Final = 3
-"""One reads a window, if that takes requests, one merges the window before, one puts the last file."""
+_WORKER_COUNT: Final = 2
+"""One puts the last file, one merges the next window if it is read by requests."""
 
 _MOVED_FILE_SHARE: Final = 0.5
 """A file below this share of `run_file_bytes` is not taken over but merged with its neighbours."""
@@ -124,8 +123,9 @@ def run_compaction(
                 outputs.append(stretch.files[0][1])
                 continue
             cutter = _Cutter(files, next_file_id, run_file_bytes, pool)
-            windows = _read_windows(files, stretch, pool)
-            for count, rows in _run_ahead((partial(_merge, window, keep) for window in windows), pool):
+            windows = merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES, growing=False)
+            ahead = None if _is_local(files, stretch) else pool
+            for count, rows in _run_ahead(((window.num_rows, keep(window)) for window in windows), ahead):
                 row_count += count
                 cutter.write(rows)
                 if progress is not None:
@@ -158,32 +158,22 @@ def _start(function: Callable[[], T], pool: Pool | None) -> Iterator[T]:
     return (function() for _ in range(1))
 
 
-def _run_ahead(calls: Iterable[Callable[[], T]], pool: Pool | None) -> Iterator[T]:
-    """The results of calls that another thread makes one after another, each while the caller works on the last."""
-    following: Iterator[T] = iter(())
-    for call in calls:
-        results = list(following)
-        following = _start(call, pool)
-        yield from results
-    yield from following
+def _is_local(files: FileStore, stretch: _Stretch) -> bool:
+    """Whether nothing has to be waited for while it is read.
 
-
-def _read_windows(files: FileStore, stretch: _Stretch, pool: Pool | None) -> Iterator[Window]:
-    """What is merged, a window at a time; where it is read by requests, the next one is read by another thread.
-
-    Taking blocks apart is many short steps, as forming pages is: two threads that take them in turns hand over the
-    interpreter's lock too often to win by it. So the caller takes apart what is on this machine.
+    Merging and forming pages are thousands of short steps: two threads that do one each hand over the interpreter's
+    lock so often that they win nothing by it, unless one of them waits for a store.
     """
-    windows = cut_windows(make_parts(_sources(files, stretch)), size_bytes=WINDOW_BYTES, growing=False)
-    if pool is None or files.reader(stretch.files[0][1]).tail().mapped is not None:
-        return windows
-    read: Callable[[], Window | None] = partial(next, windows, None)
-    return iter(partial(next, _run_ahead(repeat(read), pool)), None)
+    return files.reader(stretch.files[0][1]).tail().mapped is not None
 
 
-def _merge(window: Window, keep: Callable[[pa.Table], pa.Table]) -> tuple[int, pa.Table]:
-    """How many rows a window has, and what is kept of them."""
-    return window.row_count, keep(window.merge_parts())
+def _run_ahead(items: Iterator[T], pool: Pool | None) -> Iterator[T]:
+    """The items; the next one is made while the caller works on the last."""
+    make: Callable[[], T | None] = partial(next, items, None)
+    following = _start(make, pool)
+    while (item := next(following)) is not None:
+        following = _start(make, pool)
+        yield item
 
 
 def _stretches(

@@ -274,11 +274,7 @@ def merge_windows(
 
     Cost: about 0.15 us a row where sources overlap; bounded memory, see `cut_windows`.
     """
-    for window in cut_windows(make_parts(sources), reverse=reverse, size_bytes=size_bytes, growing=growing):
-        yield window.merge_parts()
-
-
-def make_parts(sources: Sequence[Iterable[pa.RecordBatch]]) -> list[Iterator[Part]]:
-    """Sources for `cut_windows` of batches of which nothing is known but their order."""
     # What the buffers hold may be more than the rows, where they are slices: windows are only smaller then.
-    return [(Part(rows, False, rows.get_total_buffer_size()) for rows in source) for source in sources]
+    parts = [(Part(rows, False, rows.get_total_buffer_size()) for rows in source) for source in sources]
+    for window in cut_windows(parts, reverse=reverse, size_bytes=size_bytes, growing=growing):
+        yield window.merge_parts()
