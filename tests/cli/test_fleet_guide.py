@@ -113,7 +113,7 @@ def test_the_blocks_of_the_guide_run(terminals: Terminals) -> None:
     printed = [terminals.paste(*block) for block in blocks_of(GUIDE.read_text().partition(SERVERS)[0])]
     text = "\n".join(printed)
     assert "does not answer: its tenants are attached elsewhere" in text
-    assert "Nothing refers to 0 objects." in text
+    assert "There is nothing to delete." in text
     assert "no fault in 2 tenants" in text
     terminals.close()
 
@@ -128,5 +128,5 @@ def test_the_guide_runs_on_postgresql_and_jetstream(terminals: Terminals, postgr
         text = "".join(terminals.paste(*block) for block in blocks_of(GUIDE.read_text().partition(SERVERS)[2]))
         assert "postgresql" in text
         assert "order:1" in text
-        assert "Nothing refers to 0 objects." in text
+        assert "There is nothing to delete." in text
         terminals.close()

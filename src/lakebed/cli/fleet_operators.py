@@ -355,7 +355,9 @@ def _print_orphans(report: OrphanReport) -> None:
         output.sentence(f"error: {path} is missing, and a committed manifest names it.")
     for problem in report.problems:
         output.sentence(f"error: {problem}")
-    if report.dry_run or not report.needless_count:
+    if not report.needless_count:
+        output.sentence("\nThere is nothing to delete.")
+    elif report.dry_run:
         output.sentence(f"\nNothing refers to {output.count(report.needless_count, 'object')}.")
     else:
         output.sentence(

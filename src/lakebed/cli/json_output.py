@@ -115,7 +115,7 @@ def print_reports(reports: Sequence[CollectionReport], *, json: bool) -> None:
 
 
 def _deletion_lines(hide: Iterable[str], doomed: Iterable[Any]) -> list[str]:
-    lines = [f"{path}  (a version or tag)" for path in hide]
+    lines = [f"{path}  (a version, tag or schema)" for path in hide]
     lines += [f"{deletable.path}  {output.size(deletable.size_bytes)}  {deletable.why}" for deletable in doomed]
     rest = len(lines) - _DELETIONS_SHOWN_MAX
     return lines if rest <= 1 else [*lines[:_DELETIONS_SHOWN_MAX], f"... and {rest} more (--json lists all)"]

@@ -99,8 +99,9 @@ class CollectionPlan:
 
     def _repr_html_(self) -> str:
         """Return HTML for a notebook: every version and file that would be deleted, and why."""
-        rows: list[tuple[object, ...]] = [(path, None, "a version or tag") for path in self.hide[:HTML_ROWS_MAX]]
-        rows += [(deletable.path, deletable.size_bytes, deletable.why) for deletable in self.doomed[:HTML_ROWS_MAX]]
+        hide, doomed = self.hide[:HTML_ROWS_MAX], self.doomed[:HTML_ROWS_MAX]
+        rows: list[tuple[object, ...]] = [(path, None, "a version, tag or schema") for path in hide]
+        rows += [(deletable.path, deletable.size_bytes, deletable.why) for deletable in doomed]
         return html_table(("path", "bytes", "why"), rows, title=repr(self))
 
 
