@@ -12,22 +12,27 @@ R = TypeVar("R")
 
 
 class Between(StoreWrapper):
-    """Lets something happen once, right after the first call of a kind on a path that begins so.
+    """Lets something happen once, right after a call of a kind on a path that begins so: the first one, or the n-th.
 
     Attributes:
         happened: whether it has happened; a test that does not look at it may test nothing.
     """
 
-    def __init__(self, inner: ObjectStore, *, kind: CallKind, prefix: str, happens: Callable[[], object]) -> None:
+    def __init__(
+        self, inner: ObjectStore, *, kind: CallKind, prefix: str, happens: Callable[[], object], nth: int = 1
+    ) -> None:
         super().__init__(inner)
         self._kind = kind
         self._prefix = prefix
         self._happens = happens
+        self._left = nth
         self.happened = False
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
         result = perform()
         if not self.happened and call.kind == self._kind and call.path.startswith(self._prefix):
-            self.happened = True
-            self._happens()
+            self._left -= 1
+            self.happened = self._left == 0
+            if self.happened:
+                self._happens()
         return result

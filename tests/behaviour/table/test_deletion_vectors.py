@@ -31,6 +31,7 @@ from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from lakebed.testing.between import Between
+from lakebed.testing.wrapper import CallKind
 from worlds.table.values import SCHEMA, Rows, environment, files_in, opened, rows, sound, values_of
 
 EVER = 2**60
@@ -325,18 +326,26 @@ def racing_table() -> Table:
     return table
 
 
-def raced(table: Table, other: Race, prefix: str) -> tuple[Table, Between]:
-    """The table as a process sees it that is overtaken after its first put below a prefix."""
-    store = Between(table.store, kind="put", prefix=prefix, happens=lambda: other(opened(table.store)))
+def raced(table: Table, other: Race, prefix: str, *, kind: CallKind = "put", nth: int = 1) -> tuple[Table, Between]:
+    """The table as a process sees it that is overtaken after its first put below a prefix, or after another call."""
+    store = Between(table.store, kind=kind, prefix=prefix, nth=nth, happens=lambda: other(opened(table.store)))
     return Table.open(store, name="t", environment=environment()), store
 
 
+@pytest.mark.parametrize("looks", [0, 2], ids=["before its snapshot", "behind its look at the newest snapshot"])
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_delete_that_loses_a_race(name: str) -> None:
-    """The result is that of the other writer's change and then the delete; no marked row returns."""
+def test_a_delete_that_loses_a_race(name: str, looks: int) -> None:
+    """The result is that of the other writer's change and then the delete; no marked row returns.
+
+    Args:
+        looks: after which look at the newest snapshot it is overtaken; 0: after its first put of a manifest.
+    """
     other, after = OTHERS[name]
     table = racing_table()
-    deleter, store = raced(table, other, "manifest/")
+    if looks:
+        deleter, store = raced(table, other, "snapshot/snapshot-3", kind="get", nth=looks)
+    else:
+        deleter, store = raced(table, other, "manifest/")
     deleter.delete("id < 5 and v < 100")
     assert store.happened
     expected = {n: v for n, v in after.items() if not (n < 5 and v < 100)}

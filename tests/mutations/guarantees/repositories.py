@@ -55,9 +55,9 @@ SUPERSEDED = "behaviour/repo/test_superseded.py"
 NEWER = "behaviour/repo/test_newer_records.py"
 
 
-def read_no_hidden_branches(original, snapshot, key, kind):
+def read_no_hidden_branches(original, *args, **named):
     """Leave hidden branches out of what is read."""
-    return ((name, record) for name, record in original(snapshot, key, kind) if not getattr(record, "hidden", False))
+    return ((name, record) for name, record in original(*args, **named) if not getattr(record, "hidden", False))
 
 
 def without_field(members, name):
