@@ -44,6 +44,8 @@ S3_SERVER = ROOT / "tests" / "servers" / "s3.py"
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = base64.b64encode(b"a key that only the test server knows").decode()
 START_TRIES_MAX = 600
+NAMED_MAX = 200
+"""Characters of a parameter that stand in the name of its test."""
 
 # Processes that tests start import `worlds` as the tests themselves do (`pythonpath` in pyproject.toml).
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
@@ -59,6 +61,13 @@ settings.load_profile("any machine")
 
 # What is collected lives until the end of the run: the garbage collector looks at it neither while it grows nor later.
 gc.disable()
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a long value by its beginning: names of some megabytes would go to and fro between processes."""
+    if isinstance(val, (str, bytes)) and len(val) > NAMED_MAX:
+        return f"{val[:NAMED_MAX]!a}, {len(val)} long"
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

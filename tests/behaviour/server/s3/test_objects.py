@@ -148,6 +148,7 @@ def test_ranges_and_conditions_of_reads(gateway: Any, bucket: str, code: Code) -
     assert s3.get_object(Bucket=bucket, Key="r", IfUnmodifiedSince=modified)["Body"].read() == body
     shown = s3.get_object(Bucket=bucket, Key="r", ResponseContentType="text/html", ResponseCacheControl="none")
     assert (shown["ContentType"], shown["CacheControl"]) == ("text/html", "none")
+    assert len(shown["Body"].read()) == shown["ContentLength"]
 
 
 def test_conditional_puts_are_one_write(gateway: Any, bucket: str, code: Code) -> None:

@@ -7,6 +7,7 @@ import socket
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -259,12 +260,12 @@ def test_access_keys_outlive_a_restart_and_need_their_s3_key(
     for name, expected in (("s3.key", ""), ("other.key", "InvalidAccessKeyId")):
         options = ServerOptions(durable=False, s3_key_file=str(tmp_path / name))
         with start_server(tmp_path / "lake", options=options) as running:
-            again = type(first)(running, first.access_key, first.secret)
+            again = replace(first, running=running)
             assert again.rest("GET", "/repositories").status == 200
             if expected:
                 assert code(lambda again=again: again.s3().list_buckets()) == expected
                 rotated = running.site.keys.rotate(first.access_key)
-                new = type(first)(running, rotated.key.id, rotated.secret)
+                new = replace(again, access_key=rotated.key.id, secret=rotated.secret)
                 assert new.s3().get_object(Bucket="analytics", Key="main/k")["Body"].read() == b"x"
             else:
                 assert again.s3().list_buckets()["Buckets"]
