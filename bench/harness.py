@@ -189,21 +189,22 @@ def commit_id() -> str:
 def write_results(suite: str, results: list[Result], *, scale: float, versions: Mapping[str, str]) -> Path:
     """Write ``bench/results/<suite>.json``, and rewrite ``bench/RESULTS.md`` and ``docs/performance.md``.
 
-    Workloads of an earlier run at the same scale stay, in their place, unless `results` has them anew: ``--only``
-    measures a part again.
+    Workloads of an earlier run at the same scale stay, in their place and with its commit and date, unless `results`
+    has them anew: ``--only`` measures a part again.
     """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{suite}.json"
-    taken = {result.workload: asdict(result) for result in results}
+    run = {"commit": commit_id(), "date": datetime.date.today().isoformat()}
+    taken = {result.workload: asdict(result) | run for result in results}
     if path.exists():
         earlier = json.loads(path.read_text())
         if earlier["scale"] == scale:
-            kept = {row["workload"]: row for row in earlier["results"]}
+            run_of_all = {"commit": earlier["commit"], "date": earlier["date"]}
+            kept = {row["workload"]: run_of_all | row for row in earlier["results"]}
             taken = {name: taken.get(name, row) for name, row in kept.items()} | taken
     document: dict[str, Any] = {
         "scale": scale,
-        "commit": commit_id(),
-        "date": datetime.date.today().isoformat(),
+        **run,
         "machine": machine(),
         "versions": dict(versions),
         "results": list(taken.values()),
@@ -230,7 +231,7 @@ def write_tables() -> None:
             f"## {path.stem}",
             "",
             f"{document['date']}, commit {document['commit']}, scale {document['scale']}, {about['cores']} cores"
-            f" {about['architecture']}, Python {about['python']}; {versions}.",
+            f" {about['architecture']}, Python {about['python']}; {versions}.{_of_earlier_runs(document)}",
             "",
             "| workload | unit | durable | lakebed | peers | ratio | target |",
             "| --- | --- | --- | ---: | --- | --- | --- |",
@@ -243,3 +244,14 @@ def write_tables() -> None:
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     (RESULTS.parent / "RESULTS.md").write_text("\n".join(lines))
+
+
+def _of_earlier_runs(document: dict[str, Any]) -> str:
+    """Which rows of a suite another run has measured than the last one."""
+    last = document["date"], document["commit"]
+    names: dict[tuple[str, str], list[str]] = {}
+    for row in document["results"]:
+        run = row.get("date", last[0]), row.get("commit", last[1])
+        if run != last:
+            names.setdefault(run, []).append(row["workload"])
+    return "".join(f" Of {date}, commit {commit}: {', '.join(rows)}." for (date, commit), rows in names.items())
