@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from plots import write_page
+from processor import choose_processor, chosen_turn, on_chosen_processor
 
 RESULTS = Path(__file__).parent / "results"
 SAMPLE_COUNT_MIN = 5
@@ -61,15 +62,18 @@ def alternate(
     unit: str = "s",
     sample_count: int = SAMPLE_COUNT_MIN,
     warmup_count: int = 1,
+    one_thread: bool = False,
     **facts: Any,
 ) -> Result:
     """Take `sample_count` samples of every side in turn, after `warmup_count` unmeasured rounds.
 
+    What runs in one thread is measured on the same processor on all sides in a round, on the next one in the next.
     A peer that takes longer than `WARM_S` is warm by then: its first round counts, and `SLOW_SAMPLE_COUNT` are enough.
     """
     samples: dict[str, list[float]] = {name: [] for name in measures}
     counts = dict.fromkeys(measures, sample_count)
     for round_number in range(warmup_count + sample_count):
+        choose_processor(round_number if one_thread else None)
         for name, measure in measures.items():
             if len(samples[name]) == counts[name]:
                 continue
@@ -80,6 +84,7 @@ def alternate(
                 counts[name] = min(SLOW_SAMPLE_COUNT, sample_count)
             if round_number >= warmup_count or is_slow:
                 samples[name].append(figure)
+    choose_processor(None)
     return result_of(workload, samples, unit=unit, **facts)
 
 
@@ -98,9 +103,10 @@ def timed(run: Callable[[], object]) -> float:
     """Seconds of one call; the collector ran before, and does not go through the millions of inputs meanwhile."""
     gc.collect()
     gc.freeze()
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+    with on_chosen_processor():
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
 
 
 def rss_peak_mb() -> float:
@@ -137,7 +143,7 @@ class PeerProcess:
     def call(self, peer: str, workload: str) -> float:
         """Run one workload of one peer; its figure in the workload's unit."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"peer": peer, "workload": workload}) + "\n")
+        self._process.stdin.write(json.dumps({"peer": peer, "workload": workload, "turn": chosen_turn()}) + "\n")
         self._process.stdin.flush()
         return float(self._answer()["figure"])
 

@@ -221,6 +221,7 @@ class Bench:
                         cache_bytes=self.cache_bytes[place],
                         target="" if place == SMALL else READ_TARGETS.get(kind, ""),
                         peers=("rocksdict",) if place == SMALL else ("rocksdict", "slatedb"),
+                        one_thread=True,
                     )
                 )
         return results

@@ -69,6 +69,7 @@ def many(bench: Bench) -> list[Result]:
                 rows=bench.reads,
                 cache_bytes=bench.cache_bytes[place],
                 target="rocksdict >= 1x" if kind == "multimissing" else "",
+                one_thread=True,
             )
         )
     return results
@@ -159,7 +160,7 @@ def large(bench: Bench) -> list[Result]:
     }
     peers = ("rocksdict",)
     results = [bench.pair("large_fill", lambda: filled, peers=peers, warmup_count=0, **(facts | {"sample_count": 1}))]
-    facts["rows"] = len(order)
+    facts |= {"rows": len(order), "one_thread": True}
     results.append(bench.pair("large_readrandom", lambda: timed(read) / len(order) * 1e6, peers=peers, **facts))
     results.append(bench.pair("large_multiget", lambda: timed(read_many) / len(order) * 1e6, peers=peers, **facts))
     bench.drop(database)

@@ -1,7 +1,7 @@
 """The peers' side of the key-value benchmark, run by the interpreter of the peers' environment.
 
-Reads ``{"peer", "workload"}`` lines, answers ``{"figure"}`` lines: microseconds an operation, or milliseconds for
-workloads of one operation. Each place of the data (memtable, cached, uncached) is made once, outside what is measured.
+Reads ``{"peer", "workload", "turn"}`` lines, answers ``{"figure"}`` lines: microseconds an operation, or milliseconds
+for workloads of one operation. Each place of the data (memtable, cached, uncached) is made once, outside what is measured.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from inputs import (
     runs_of,
     values_of,
 )
+from processor import choose_processor, on_chosen_processor
 
 FOLDER = Path(sys.argv[1])
 SCALE = float(sys.argv[2])
@@ -69,9 +70,10 @@ def timed(function: Callable[[], object]) -> float:
     """Seconds; as on the other side, the garbage collector ignores the inputs."""
     gc.collect()
     gc.freeze()
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+    with on_chosen_processor():
+        start = time.perf_counter()
+        function()
+        return time.perf_counter() - start
 
 
 class Inputs:
@@ -540,9 +542,10 @@ async def measured(work: Callable[[], Awaitable[None]]) -> float:
     """Seconds; as on the other side, the garbage collector ignores the inputs."""
     gc.collect()
     gc.freeze()
-    start = time.perf_counter()
-    await work()
-    return time.perf_counter() - start
+    with on_chosen_processor():
+        start = time.perf_counter()
+        await work()
+        return time.perf_counter() - start
 
 
 def main() -> None:
@@ -555,6 +558,7 @@ def main() -> None:
         answers.flush()
         for line in sys.stdin:
             asked = json.loads(line)
+            choose_processor(asked["turn"])
             try:
                 answer = {"figure": peers[asked["peer"]].run(asked["workload"])}
             except Exception as error:  # shown to the benchmark, which stops
