@@ -1,7 +1,8 @@
 """The peers' side of the key-value benchmark, run by the interpreter of the peers' environment.
 
 Reads ``{"peer", "workload", "turn"}`` lines, answers ``{"figure"}`` lines: microseconds an operation, or milliseconds
-for workloads of one operation. Each place of the data (memtable, cached, uncached) is made once, outside what is measured.
+for workloads of one operation. Each place of the data (memtable, cached, uncached) is made once, outside what is
+measured.
 """
 
 from __future__ import annotations
