@@ -93,10 +93,20 @@ def result_of(workload: str, samples: Mapping[str, list[float]], *, unit: str = 
     medians = {name: statistics.median(taken) for name, taken in samples.items()}
     ours = medians["lakebed"]
     peers = {name: value for name, value in medians.items() if name != "lakebed"}
-    ratio = {name: value / ours for name, value in peers.items()}
+    ratio = {name: ratio_of(samples["lakebed"], samples[name]) for name in peers}
     result = Result(workload, unit, ours, peers, ratio, dict(samples), rss_mb=rss_peak_mb(), **facts)
     print(row_of(result), flush=True)
     return result
+
+
+def ratio_of(ours: Sequence[float], peer: Sequence[float]) -> float:
+    """How many times longer a peer takes: the median over the rounds, for what slows the machine slows both sides.
+
+    Of medians, where the peer has fewer samples.
+    """
+    if len(ours) != len(peer):
+        return statistics.median(peer) / statistics.median(ours)
+    return statistics.median(theirs / mine for mine, theirs in zip(ours, peer, strict=True))
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -226,7 +236,7 @@ def write_tables() -> None:
     lines = [
         "# Results",
         "",
-        "Written by the benchmarks; medians of alternating runs. A ratio above 1 means that lakebed is better.",
+        "Written by the benchmarks; medians of alternating runs, and of their ratios: above 1 lakebed is better.",
         "",
     ]
     for path in sorted(RESULTS.glob("*.json")):
