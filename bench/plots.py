@@ -24,7 +24,8 @@ INTRO: Final = """# Performance
 
 One row a measurement, the slow ones included. Each is the median of runs that alternate with those of the others on one
 machine, so that a busy moment meets all of them. *Ratio* is above 1 where lakebed is better, and **bold** where other
-software is; a peer such as `none-sealed` is lakebed itself in another state, or the bare write below it. The figures
+software is; where all were measured as often it is the median of the rounds' ratios, which need not be that of the
+medians. A peer such as `none-sealed` is lakebed itself in another state, or the bare write below it. The figures
 are of one small machine ({machine}); `make bench SCALE=1` measures them on yours and writes this page again. Samples,
 requests, bytes and targets are in [bench/results](../bench/results), [as tables](../bench/RESULTS.md).
 """
