@@ -71,7 +71,7 @@ def decode_msgpack(body: Buffer, kind: type[T]) -> T:
     return msgpack_decoder(kind).decode(body)
 
 
-def unknown_part(error: Exception) -> tuple[str, str] | None:
+def find_unknown_part(error: Exception) -> tuple[str, str] | None:
     """What a type does not have, if that is why something was not decoded: a newer lakebed wrote it. Pure.
 
     Returns ``field`` and its name, or ``value`` and one that is none of those which are known.

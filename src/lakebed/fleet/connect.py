@@ -192,7 +192,7 @@ def connect(
 
 
 def _serving_another(storage: ObjectStore, url: str, served: str) -> Unavailable:
-    """What a copy of a storage is told, in which the control plane of the original is written down."""
+    """The error for a copy of a storage, which names the control plane of the original."""
     return Unavailable(
         f"The fleet of {storage.root_url} does not run: the control plane at {url}, which is written down there, "
         f"serves {served}. Of a copy, start a fleet of its own with lakebed fleet up {display_url(storage)}; "

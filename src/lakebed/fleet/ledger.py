@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from lakebed.decoding import json_decoder, unknown_part
+from lakebed.decoding import find_unknown_part, json_decoder
 from lakebed.errors import (
     AlreadyExists,
     Conflict,
@@ -445,7 +445,7 @@ def _read(decoder: msgspec.json.Decoder[S], raw: bytes, what: str) -> S:
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if (unknown := unknown_part(error)) is not None:
+        if (unknown := find_unknown_part(error)) is not None:
             part, name = unknown
             raise UnsupportedFormat(
                 f"The ledger's record of {what} has a {part} {name!r} that this lakebed does not know: upgrade "

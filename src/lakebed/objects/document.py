@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 from typing_extensions import Buffer
 
-from lakebed.decoding import decode_json, json_decoder, unknown_part
+from lakebed.decoding import decode_json, find_unknown_part, json_decoder
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.texts import format_value
 
@@ -108,9 +108,9 @@ class Document(Generic[E]):
             envelope = self._decoder.decode(view)
         except _DECODE_ERRORS as error:
             self._check_header(view, path=path)
-            unknown = unknown_part(error)
+            unknown = find_unknown_part(error)
             if unknown is not None:
-                raise _unknown(unknown, path=path) from error
+                raise _unknown_error(unknown, path=path) from error
             raise Corruption(f"{path} is not a {self._what}: {error}", path=path, offset=_CHECKSUM_END + 1) from error
         self._check_known(envelope, path=path)
         return envelope
@@ -148,13 +148,13 @@ def decode_object(body: Buffer, kind: type[T], *, path: str) -> T:
     try:
         return decode_json(body, kind)
     except _DECODE_ERRORS as error:
-        unknown = unknown_part(error)
+        unknown = find_unknown_part(error)
         if unknown is None:
             raise Corruption(f"{path} is damaged: {error}.", path=path) from error
-        raise _unknown(unknown, path=path) from error
+        raise _unknown_error(unknown, path=path) from error
 
 
-def _unknown(unknown: tuple[str, str], *, path: str) -> UnsupportedFormat:
+def _unknown_error(unknown: tuple[str, str], *, path: str) -> UnsupportedFormat:
     part, name = unknown
     return UnsupportedFormat(
         f"{path} has a {part} {name!r} that this lakebed does not know: upgrade lakebed.", path=path, unknown=name

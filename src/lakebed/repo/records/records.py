@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakebed.decoding import decode_json, hold_type_lock, unknown_part
+from lakebed.decoding import decode_json, find_unknown_part, hold_type_lock
 from lakebed.errors import (
     Conflict,
     Corruption,
@@ -87,7 +87,7 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
         return decode_json(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
         shown = key.decode(errors="backslashreplace")
-        if (unknown := unknown_part(error)) is not None:
+        if (unknown := find_unknown_part(error)) is not None:
             part, name = unknown
             raise UnsupportedFormat(
                 f"The record at {shown} has a {part} {name!r} that this lakebed does not know: upgrade lakebed.",

@@ -12,7 +12,7 @@ Invariants:
 - Only the format's own folders are looked at (data, manifest, index, statistics), what was made of them for Iceberg
   clients, and lakebed's unfinished work by age;
   snapshots, tags, schemas, branches, consumers and all other files are never candidates, nor are those of a lake that
-  somebody put there.
+  is in the table's folder.
 - When anything that might reference a file cannot be read, nothing is deleted.
 - A file is in use when its name alone is, and nothing is deleted while a live data file is missing from the listing: a
   wrongly computed folder never costs a live file.
@@ -76,7 +76,7 @@ FILES: Final = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("i
 """Files in the folders that hold only referenced files; an old one may be deleted when nothing references it."""
 _OTHER_FOLDERS: Final = ("snapshot", "schema", "tag", "branch", "consumer", "changelog", "lakebed", "service")
 _OTHER_LAKE: Final = re.compile(r"(^|/)[^/=]+\.db/")
-"""In the path of a file of another lake, which somebody put into the table's folder."""
+"""The path of a file of another lake in the table's folder has such a part."""
 
 
 @dataclass(frozen=True, slots=True)
