@@ -226,7 +226,7 @@ def run_program(program: str, bench: Bench) -> dict[str, float]:
             f"--key_size={KEY_BYTES}",
             f"--value_size={VALUE_BYTES}",
             f"--cache_size={bench.cache_bytes['uncached']}",
-            "--bloom_bits=10",
+            "--bloom_bits=12",
             "--compression_type=lz4",
             "--compression_ratio=0.5",
         ],

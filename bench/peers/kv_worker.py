@@ -121,12 +121,12 @@ class Rocks:
         self.places: dict[str, Rdict] = {}
 
     def options(self, place: str) -> Options:
-        """64 MiB memtables (or all in memory), LZ4, a filter of ten bits, a cache of the place's size."""
+        """64 MiB memtables (or all in memory), LZ4, lakebed's twelve bits of filter, a cache of the place's size."""
         options = Options(raw_mode=True)
         options.set_write_buffer_size(MEMTABLE_BYTES.get(place, 64 << 20))
         options.set_compression_type(DBCompressionType.lz4())
         blocks = BlockBasedOptions()
-        blocks.set_bloom_filter(10, False)
+        blocks.set_bloom_filter(12, False)
         blocks.set_block_cache(Cache(CACHE_BYTES[place]))
         blocks.set_cache_index_and_filter_blocks(
             place == "small_cache"

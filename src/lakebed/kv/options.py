@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from lakebed.lsm.filter import BITS_PER_KEY
+
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOptions:
@@ -46,8 +48,8 @@ class DatabaseOptions:
     block_bytes: int = 64 << 10
     """Block size before compression. Smaller: less is read for one key, the index grows."""
 
-    filter_bits_per_key: int = 10
-    """About 1 % of lookups of an absent key read a block in vain; 0: no filter."""
+    filter_bits_per_key: int = BITS_PER_KEY
+    """At twelve about 0.5 % of lookups of an absent key read a page in vain; 0: no filter."""
 
     file_count_max: int = 16_384
     """Most files of one version. With more, a flush would write more manifest than data."""

@@ -28,7 +28,7 @@ from lakebed.lsm.block import (
     numbers_of,
     offsets_of,
 )
-from lakebed.lsm.filter import build_filter, hash_key_column
+from lakebed.lsm.filter import BITS_PER_KEY, build_filter, hash_key_column
 from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, encode_tail
 from lakebed.lsm.key_batch import count_common, cut, words_of
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
@@ -58,8 +58,8 @@ class FileOptions:
     """Block size before compression. Larger: scans take fewer steps, and the cache keeps coarser pieces."""
     page_bytes: int = PAGE_BYTES
     """Page size before compression. Smaller: less is read for one key, the directory of pages grows."""
-    bits_per_key: int = 10
-    """Of the filter: at ten about 1 % of lookups of an absent key read a block in vain; 0: no filter."""
+    bits_per_key: int = BITS_PER_KEY
+    """Of the filter: at twelve about 0.5 % of lookups of an absent key read a page in vain; 0: no filter."""
     compression: Compression | None = "lz4"
     """Of blocks. zstd: smaller files, slower reads."""
 
