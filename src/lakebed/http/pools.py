@@ -44,11 +44,18 @@ class Pools:
 
 
 async def run_in(pool: Executor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a call in a pool, and wait for it without blocking the event loop."""
-    if kwargs:
-        return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(*args, **kwargs))
-    run: Callable[..., R] = function
-    return await asyncio.get_running_loop().run_in_executor(pool, run, *args)
+    """Run a call in a pool, and wait for it without blocking the event loop.
+
+    Raises what the call raises; for `StopIteration`, which no awaitable can raise, `RuntimeError`.
+    """
+
+    def run() -> R:
+        try:
+            return function(*args, **kwargs)
+        except StopIteration as error:  # asyncio would never tell who waits: a request without an end
+            raise RuntimeError("a call ended with StopIteration") from error
+
+    return await asyncio.get_running_loop().run_in_executor(pool, run)
 
 
 class LoopSignal:

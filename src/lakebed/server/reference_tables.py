@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,8 +70,9 @@ class ReferenceTables:
     def namespaces(self) -> Iterator[Namespace]:
         """Every branch of every repository, hidden ones excluded. Cost: 1 scan, and 1 a repository."""
         for repository in self._repositories.list():
-            for branch in repository.branches():
-                yield Namespace(repository.name, branch.name)
+            with suppress(NotFound):  # one that was deleted since it was listed has no branches
+                for branch in repository.branches():
+                    yield Namespace(repository.name, branch.name)
 
     def repositories(self) -> list[str]:
         """Names of all repositories, ascending. Cost: 1 scan."""

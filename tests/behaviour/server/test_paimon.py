@@ -98,6 +98,17 @@ def test_config_and_databases(paimon: Paimon) -> None:
     assert paimon.lake.tables() == []
 
 
+def test_the_only_column_of_a_table_is_moved_to_the_end(paimon: Paimon) -> None:
+    """It is there already: the change is made, and a column that does not exist is still an error."""
+    paimon.create("t", fields=FIELDS[1:])
+    for kind in ("LAST", "FIRST"):
+        move = {"action": "updateColumnPosition", "move": {"fieldName": "day", "type": kind}}
+        paimon.done("POST", ":", {"changes": [move]})
+    assert [field["name"] for field in paimon.done("GET", ":")["schema"]["fields"]] == ["day"]
+    missing = {"action": "updateColumnPosition", "move": {"fieldName": "none", "type": "LAST"}}
+    assert paimon.refuse(404, "POST", ":", {"changes": [missing]})["resourceType"] == "COLUMN"
+
+
 def test_a_table_is_altered_whole_or_not(paimon: Paimon) -> None:
     """Schema changes of one request make one schema; one that is refused changes nothing; the id stays."""
     paimon.create("t", comment="flights", options={"file.format": "parquet"})

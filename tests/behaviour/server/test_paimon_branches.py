@@ -163,6 +163,18 @@ def test_a_branch_that_goes_meanwhile_spoils_no_list(
     assert ask(client, "GET", "/tables").json["tables"] == [{"database": "analytics.main", "object": "kept"}]
 
 
+def test_a_repository_that_goes_meanwhile_spoils_no_list(running: Running) -> None:
+    """One that is deleted between the names of repositories and its branches is left out; the others are listed."""
+    repositories = running.site.repositories
+    for name in ("bronze", "gold"):
+        repositories.create(name)
+    names = map(str, ReferenceTables(repositories, speaks_s3=True).namespaces())
+    listed = [next(names)]
+    repositories.delete("bronze")
+    listed += names
+    assert listed == ["analytics.etl", "analytics.main", "gold.main"]
+
+
 def test_without_the_gateway_nothing_is_promised(serve: Callable[..., Running], connect: Any) -> None:
     """A server without S3 shows the branches, and says of their tables what is missing."""
     running = serve()

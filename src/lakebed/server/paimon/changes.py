@@ -125,7 +125,9 @@ def _move(schema: TableSchema, move: Move) -> TableSchema:
     if move.type == "FIRST":
         return move_column(schema, move.field_name)
     if move.type == "LAST":
-        return move_column(schema, move.field_name, after=next(n for n in reversed(names) if n != move.field_name))
+        return move_column(
+            schema, move.field_name, after=next((n for n in reversed(names) if n != move.field_name), None)
+        )
     reference = move.reference_field_name or ""
     require_column(schema, reference)
     if move.type == "BEFORE":

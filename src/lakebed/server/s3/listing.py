@@ -24,7 +24,7 @@ from lakebed.repo.references.branches import list_branches
 from lakebed.repo.references.refs import resolve
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View, read_reference
-from lakebed.server.s3.call import S3Call
+from lakebed.server.s3.call import Place, S3Call
 from lakebed.server.s3.errors import XML_TYPE, s3_error
 from lakebed.server.s3.objects import iso_time
 from lakebed.server.s3.operations import Operations
@@ -45,14 +45,16 @@ class KeyPage:
     amount: int
 
 
-def list_keys(call: S3Call, context: RepositoryContext, page: KeyPage) -> list[Listed]:
+def list_keys(context: RepositoryContext, place: Place, page: KeyPage) -> list[Listed]:
     """Keys and common prefixes of a bucket, in the order of their bytes: at most `page.amount`.
+
+    Args:
+        place: of the bucket.
 
     Raises:
         InvalidRequest: kind ``NoSuchBucket``, of the bucket of a branch that is not there.
     """
     check_prefix(page.prefix)
-    place = call.place
     if place.is_branch_bucket:
         try:
             return _list_reference(context, place.ref, page)
@@ -63,12 +65,7 @@ def list_keys(call: S3Call, context: RepositoryContext, page: KeyPage) -> list[L
     ref, mark, prefix = page.prefix.partition("/")
     if not mark:
         return list(islice(_list_branches(context, page), page.amount))
-    try:
-        return _list_below(context, ref, prefix, page)
-    except NotFound as error:
-        if error.kind != "reference_not_found":
-            raise
-        return []
+    return _list_below(context, ref, prefix, page)
 
 
 def _list_reference(context: RepositoryContext, ref: str, page: KeyPage) -> list[Listed]:
@@ -79,14 +76,19 @@ def _list_reference(context: RepositoryContext, ref: str, page: KeyPage) -> list
 
 
 def _list_below(context: RepositoryContext, ref: str, prefix: str, page: KeyPage) -> list[Listed]:
-    """The keys of a reference, with it in front."""
+    """The keys of a reference, with it in front; none of one that is not there, or was deleted since it was listed."""
     begin = ref + "/"
     after = ""
     if page.after.encode() >= begin.encode():
         if not page.after.startswith(begin):
             return []  # behind all keys of the reference
         after = page.after[len(begin) :]
-    below = _list_reference(context, ref, KeyPage(prefix, after, page.delimiter, page.amount))
+    try:
+        below = _list_reference(context, ref, KeyPage(prefix, after, page.delimiter, page.amount))
+    except NotFound as error:
+        if error.kind != "reference_not_found":
+            raise
+        return []
     return [Listed(begin + listed.path, listed.entry) for listed in below]
 
 
@@ -148,7 +150,7 @@ async def _read(call: S3Call, *, after: str) -> tuple[Shown, int]:
             await call.look(resolve, context, call.place.ref)
         return Shown([], False), 0
     page = KeyPage(call.pairs.get("prefix", ""), after, call.pairs.get("delimiter", ""), amount + 1)
-    rows = await call.heavy(list_keys, call, context, page)
+    rows = await call.heavy(list_keys, context, call.place, page)
     return Shown(rows[:amount], len(rows) > amount), amount
 
 

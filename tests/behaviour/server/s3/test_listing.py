@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from lakebed.key_value.port import KeyValue
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, delete_branch
+from lakebed.server.s3.call import place_of
+from lakebed.server.s3.listing import KeyPage, list_keys
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
+from worlds.repo.memory_repository import MemoryRepository, open_context, put
 
 Code = Callable[[Callable[[], Any]], str]
 
@@ -128,3 +137,33 @@ def test_buckets_are_repositories_and_branches(gateway: Any, bucket: str, code: 
     assert code(lambda: s3.delete_bucket(Bucket="analytics")) == "AccessDenied"
     assert code(lambda: s3.delete_bucket(Bucket="analytics.main")) in ("AccessDenied", "BucketNotEmpty")
     assert code(lambda: s3.get_bucket_acl(Bucket="analytics")) == "NotImplemented"
+
+
+class Deleting(KeyValueWrapper):
+    """A key-value store in which another process deletes a branch behind so many snapshots."""
+
+    def __init__(self, inner: KeyValue, context: RepositoryContext, branch: str, *, behind: int) -> None:
+        super().__init__(inner)
+        self._context, self._branch, self._left = context, branch, behind
+
+    def intercept(self, call: KeyValueCall, perform: Callable[[], Any]) -> Any:
+        """Let the other delete it, once."""
+        result = perform()
+        if call.kind == "snapshot":
+            self._left -= 1
+            if self._left == 0:
+                delete_branch(self._context, self._branch)
+        return result
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3, 4])
+def test_a_branch_that_goes_meanwhile_spoils_no_listing(behind: int) -> None:
+    """The bucket of a repository lists the keys of all other branches; of the one that goes some moment, or none."""
+    with open_context(MemoryRepository()) as context:
+        for name in ("dev", "etl"):
+            create_branch(context, name, source="main")
+        for name in ("dev", "etl", "main"):
+            put(context, name, "a", "1")
+        seen = replace(context, key_value=Deleting(context.key_value, context, "etl", behind=behind))
+        keys = [row.path for row in list_keys(seen, place_of("analytics", ""), KeyPage("", "", "", 1_001))]
+        assert [key for key in keys if key != "etl/a"] == ["dev/a", "main/a"]
