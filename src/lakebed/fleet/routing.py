@@ -8,7 +8,7 @@ the control plane is away, the last route is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -178,18 +178,23 @@ class Router:
             attempts: of the call that needs it. A client that has no route yet repeats the question within them.
 
         Raises:
-            NotFound: ``timeline_not_found``, with the names there are.
-            Unavailable: ``tenant_unavailable``: the control plane does not answer, and never did.
+            NotFound: ``timeline_not_found``, with the names there are: the control plane says so now.
+            Unavailable: ``tenant_unavailable``: the control plane does not answer, and never did, or did not have the
+                name then.
         """
-        route = self._route_within(attempts, fresh=fresh)
-        names = route.names or {MAIN: MAIN}
-        if name in names:
-            return names[name]
-        if name.removeprefix(ID_MARK) in names.values():
-            return name.removeprefix(ID_MARK)
-        if not fresh:
-            return self.timeline_id(name, attempts=attempts, fresh=True)
-        shown = list_some(sorted(names))
+        known = _find_id(self._route_within(attempts, fresh=fresh), name)
+        return self.current_id(name, attempts=attempts) if known is None else known
+
+    def current_id(self, name: str, *, attempts: Attempts) -> str:
+        """As `timeline_id`, but from the control plane alone: for a change, and before it is said that there is none.
+
+        Raises as `timeline_id`; ``tenant_unavailable`` whenever the control plane does not answer.
+        """
+        route = self.ask_route(attempts)
+        known = _find_id(route, name)
+        if known is not None:
+            return known
+        shown = list_some(sorted(_names_of(route)))
         raise NotFound(
             f"The tenant {self.tenant} has no timeline {name}. It has {shown}.",
             kind="timeline_not_found",
@@ -258,3 +263,17 @@ class Router:
         above = self.route().lag_rows - self.options.lag_rows_free
         if above > 0:
             self.environment.clock.sleep(min(above / self.options.lag_rows_per_s, self.options.slow_s_max))
+
+
+def _names_of(route: Route) -> Mapping[str, str]:
+    """Names of timelines, to their ids."""
+    return route.names or {MAIN: MAIN}
+
+
+def _find_id(route: Route, name: str) -> str | None:
+    """The id of a timeline by its name, its id, or ``@<id>``; None: the route has no such timeline."""
+    names = _names_of(route)
+    if name in names:
+        return names[name]
+    id = name.removeprefix(ID_MARK)
+    return id if id in names.values() else None

@@ -373,6 +373,7 @@ class Timeline:
         """Delete the timeline; of a branch only what it does not share.
 
         Raises `InvalidRequest` (``timeline_in_use``): it is ``main``, of which versions and pins of the tenant are.
+        `Conflict` (``timeline_renamed``): a restore of another client gave its name to another timeline meanwhile.
         """
         self.change("delete", name=self.name)
 
@@ -393,7 +394,7 @@ class Timeline:
         """
         makes = kind in ("branch", "pin", "restore")
         attempts = self._commit_attempts()
-        own_id = self._router.timeline_id(self.name if makes else name, attempts=attempts, fresh=True)
+        own_id = self._router.current_id(self.name if makes else name, attempts=attempts)
         if makes and lsn is None:
             last = self.catch_up()
             if last > self.status().committed_lsn:

@@ -10,7 +10,7 @@ import uuid
 import msgspec
 
 from lakebed.errors import Conflict, NotFound
-from lakebed.fleet import address, client, ledger, machine, manifest, together
+from lakebed.fleet import address, client, ledger, machine, manifest, routing, together
 from lakebed.fleet import timeline as client_timeline
 from lakebed.fleet.control.claim import claim_storage
 from lakebed.fleet.control.collector import Collector
@@ -39,6 +39,7 @@ from mutations.defects import (
     replace,
     returns,
     see,
+    several,
     skip,
 )
 from mutations.guarantee import Guarantee
@@ -350,8 +351,38 @@ GUARANTEES = [
     ),
     Guarantee(
         "Branches and pins are of the timeline that has the name now.",
-        pass_on(client_timeline.Timeline.change, lambda it: it.timeline_id, fresh=False),
+        answer(
+            client_timeline.Timeline.change,
+            lambda it: it.current_id,
+            lambda current_id, name, attempts: current_id.__self__.timeline_id(name, attempts=attempts),
+        ),
         f"{NAMES}::test_branches_pins_and_ends_are_of_the_restored_timeline",
+    ),
+    Guarantee(
+        "What a restore has kept under another name is not dropped by a client whose route is old.",
+        several(
+            answer(
+                client_timeline.Timeline.change,
+                lambda it: it.current_id,
+                lambda current_id, name, attempts: current_id.__self__.timeline_id(name, attempts=attempts, fresh=True),
+            ),
+            raise_nothing(changes.find_target),
+        ),
+        f"{NAMES}::test_what_a_restore_has_kept_is_not_dropped_by_its_name_of_before",
+    ),
+    Guarantee(
+        "A timeline is dropped by the name that it has when it goes.",
+        raise_nothing(changes.find_target),
+        f"{NAMES}::test_a_drop_that_meets_a_restore_is_refused",
+    ),
+    Guarantee(
+        "A client whose route is old does not say that a timeline that was made since is not there.",
+        answer(
+            routing.Router.current_id,
+            lambda it: it.ask_route,
+            lambda ask_route, attempts: ask_route.__self__.route(fresh=True),
+        ),
+        f"{NAMES}::test_only_the_control_plane_says_that_there_is_no_timeline",
     ),
     Guarantee(
         "Record and manifest of a state are of one transaction.",

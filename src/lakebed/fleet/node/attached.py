@@ -25,9 +25,9 @@ from lakebed.fleet.node.changes import (
     change_timelines,
     check_change,
     check_not_gone,
+    find_target,
     find_timeline,
     is_done,
-    target_of,
     without_expired,
 )
 from lakebed.fleet.node.context import NodeContext
@@ -541,7 +541,7 @@ class AttachedTenant:
             if transaction.request is not None:
                 raise commit_pending(self.tenant)
             if change.kind == "detach":  # all files are written anew, so that it names none of its ancestors'
-                self._require_timeline(find_timeline(transaction.timelines, target_of(change)).id).compact_full()
+                self._require_timeline(find_target(transaction.timelines, change).id).compact_full()
             context, lifetime_ms = self._context, change.lifetime_ms
             timelines = change_timelines(
                 transaction.timelines,

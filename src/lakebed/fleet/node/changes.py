@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.fleet import records
 from lakebed.fleet.layout import ID_MARK, by_id, check_name
 from lakebed.fleet.model import TimelineIndex
@@ -92,6 +92,7 @@ def change_timelines(
     Raises:
         AlreadyExists: ``timeline_exists``.
         NotFound: ``timeline_not_found``.
+        Conflict: ``timeline_renamed``.
         InvalidRequest: ``below_cutoff``, ``lsn_not_committed``, ``timeline_in_use``, ``read_only``.
     """
     match change.kind:
@@ -109,17 +110,30 @@ def change_timelines(
             new = _branch(committed, change, now_ms=now_ms)
             return {**timelines, old.id: replace(old, name=change.kept_as), new.id: new}
         case "delete":
-            gone = find_timeline(timelines, target_of(change))
+            gone = find_target(timelines, change)
             records.check_drop(gone.name)
             return {id: index for id, index in timelines.items() if id != gone.id}
         case _:
-            index = find_timeline(timelines, target_of(change))
+            index = find_target(timelines, change)
             return {**timelines, index.id: replace(index, parent=None, branch_lsn=0)}
 
 
-def target_of(change: TimelineChange) -> str:
-    """What a delete or detach is of."""
-    return by_id(change.id) if change.id else change.name
+def find_target(timelines: Timelines, change: TimelineChange) -> TimelineIndex:
+    """What a delete or detach is of: the timeline with the id, while it has the name that was asked for.
+
+    A restore gives the name to another timeline, and keeps this one under a name of its own, because it is to be kept.
+
+    Raises `NotFound` (``timeline_not_found``); `Conflict` (``timeline_renamed``).
+    """
+    timeline = find_timeline(timelines, by_id(change.id) if change.id else change.name)
+    if change.name not in (timeline.name, timeline.id):
+        raise Conflict(
+            f"The timeline that was called {change.name!r} is {timeline.name!r} now, since a restore: nothing was "
+            "changed. Look at both, then ask again.",
+            kind="timeline_renamed",
+            timeline=timeline.name,
+        )
+    return timeline
 
 
 def without_expired(timelines: Timelines, *, now_ms: int) -> Timelines:

@@ -197,6 +197,62 @@ def test_a_read_of_a_name_that_is_gone_names_what_there_is(orders: Tenant, other
         assert refused.value.message == "The tenant orders has no timeline experiment. It has main."
 
 
+def test_what_a_restore_has_kept_is_not_dropped_by_its_name_of_before(
+    fleet: FleetInProcess, orders: Tenant, other: Tenant
+) -> None:
+    """A client with an old route, whose question for a new one gets no answer, drops what has the name now."""
+    orders.create_timeline("etl").put(b"key", b"1")
+    old = other.timeline("etl")
+    orders.timeline("etl").checkpoint()
+    orders.timeline("etl").restore(1, kept_as="etl-before")
+    fleet.lose["route"] = [Unavailable("no answer")]
+    old.drop()
+    assert [timeline.name for timeline in orders.timelines()] == ["etl-before", MAIN]
+    assert contents(orders, "etl-before") == {b"key": b"1"}
+
+
+def test_a_drop_that_meets_a_restore_is_refused(
+    fleet: FleetInProcess, orders: Tenant, other: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name moves between the question which timeline it is and the drop: what the restore keeps is kept."""
+    orders.create_timeline("etl").put(b"key", b"1")
+    orders.timeline("etl").checkpoint()
+    etl = other.timeline("etl")
+    route = fleet.control.route
+
+    def answer_then_restore(tenant: str) -> object:
+        answer = route(tenant)
+        monkeypatch.setattr(fleet.control, "route", route)
+        orders.timeline("etl").restore(1, kept_as="etl-before")
+        return answer
+
+    monkeypatch.setattr(fleet.control, "route", answer_then_restore)
+    with pytest.raises(Conflict, match="'etl-before' now") as refused:
+        etl.drop()
+    assert refused.value.kind == "timeline_renamed"
+    assert contents(orders, "etl-before") == contents(orders, "etl") == {b"key": b"1"}
+    etl.drop()
+    assert [timeline.name for timeline in orders.timelines()] == ["etl-before", MAIN]
+
+
+@pytest.mark.parametrize("problem", [Unavailable("no answer"), OutcomeUnknown("no reply")], ids=["away", "lost"])
+def test_only_the_control_plane_says_that_there_is_no_timeline(
+    fleet: FleetInProcess, orders: Tenant, other: Tenant, problem: Exception
+) -> None:
+    """A client with an old route asks until it is answered; what was made since is there, and is not said not to be."""
+    orders.create_timeline("etl").put(b"key", b"1")
+    fleet.lose["route"] = [problem, problem]
+    assert contents(other, "etl") == {b"key": b"1"}
+    orders.create_timeline("late")
+    fleet.reachable.is_down = True
+    with pytest.raises(Unavailable, match="find the timeline late"):
+        other.timeline("late")
+    fleet.reachable.is_down = False
+    with pytest.raises(NotFound) as caught:
+        other.timeline("none")
+    assert caught.value.kind == "timeline_not_found"
+
+
 def test_a_branch_that_is_made_again_is_read_by_its_name(orders: Tenant, other: Tenant) -> None:
     """A branch is dropped, and another one gets its name: handles from before read and write the new one."""
     orders.main.branch("experiment").put(b"first", b"1")
