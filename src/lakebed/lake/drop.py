@@ -15,13 +15,14 @@ are put back. The mark has them and what is the maker's, so every process can fi
 way may be seen by one of them alone, so the first to create the decision, an object of the mark's nonce, decides for
 all. It goes after the mark has changed: a process that creates it anew sees that, and takes it away.
 
-Does not know: pins; `Lake.drop_table` checks them first.
+Does not know: pins; `Lake.drop_table` checks them, and for stores inside, first.
 
 Format of the mark: empty, or the JSON of `_Mark`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -31,12 +32,15 @@ import msgspec
 
 from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
 from lakebed.ids import new_uuid
-from lakebed.lake.names import TableName
+from lakebed.kv.layout import LEASE_PATH
+from lakebed.lake.marker import MARKER_PATH
+from lakebed.lake.names import WAREHOUSE_SUFFIX, TableName
 from lakebed.objects.document import decode_object
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweeper, notes_on
+from lakebed.repo.model.layout import MARKER_PATH as REPOSITORY_MARKER_PATH
 from lakebed.runtime import Environment
 from lakebed.table.branch.branches import every_branch
 from lakebed.table.files.external import roots_of
@@ -48,6 +52,10 @@ _SCHEMA_FOLDER: Final = "schema/"
 _TABLE_FOLDERS: Final = frozenset(
     ("branch", "changelog", "consumer", "index", "lakebed", "manifest", "snapshot", "statistics", "tag")
 )
+_OWN_FOLDER: Final = re.compile("schema$|service$|bucket-|[^=]+=")
+"""Others of a table: of buckets and of partitions among them."""
+_STORE_MARKERS: Final = frozenset((LEASE_PATH, MARKER_PATH, REPOSITORY_MARKER_PATH))
+"""Of a database that was written, a lake and a repository."""
 
 
 class Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,6 +102,26 @@ def is_left(store: ObjectStore, name: TableName) -> bool:
         not path.startswith(_SCHEMA_FOLDER)
         and (path.partition("/")[0] in _TABLE_FOLDERS or parse_bucket_folder(path.rpartition("/")[0]) is not None)
         for path in paths
+    )
+
+
+def list_stores_inside(store: ObjectStore, name: TableName) -> list[str]:
+    """The folders of databases, repositories and lakes in a table's folder: by mistake there, and a drop deletes them.
+
+    Only such as are directly in it. Cost: 1 LIST, and 1 for each folder that is not one of a table.
+    """
+    folder = store.sub(name.folder)
+    return [
+        inside
+        for inside in folder.list_with_delimiter("").folders
+        if inside not in _TABLE_FOLDERS and not _OWN_FOLDER.match(inside) and _is_store(folder.sub(inside))
+    ]
+
+
+def _is_store(folder: ObjectStore) -> bool:
+    top = folder.list_with_delimiter("")
+    return any(name.endswith(WAREHOUSE_SUFFIX) for name in top.folders) or not _STORE_MARKERS.isdisjoint(
+        meta.path for meta in top.objects
     )
 
 

@@ -28,7 +28,7 @@ from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake import operations
 from lakebed.lake.adapters.port import Collection, StoreSummary
-from lakebed.lake.drop import drop_table, is_dropped, is_left, leftover
+from lakebed.lake.drop import drop_table, is_dropped, is_left, leftover, list_stores_inside
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
 from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, TableName, parse_table_name
 from lakebed.lake.stores import Stores, root_of
@@ -220,14 +220,15 @@ class Lake(Stores):
         """Delete a table with everything in its folder.
 
         Args:
-            force: also when tags or branches pin versions of it, and also files without a schema, which a writer that
-                died put into the folder of a table that had been dropped.
+            force: also when tags or branches pin versions of it, or someone put a database, a repository or a lake into
+                its folder; and also files without a schema, which a writer that died put into the folder of a table
+                that had been dropped.
             dry_run: report what would be deleted; delete nothing.
             progress: called after each batch of deletes.
 
         Raises:
             NotFound: no such table.
-            InvalidRequest: it has tags or branches and `force` is not given; names them.
+            InvalidRequest: it has tags or branches, or another store inside, and `force` is not given; names them.
         Cost: 1 LIST a thousand objects + 1 DELETE a thousand.
         """
         wanted = parse_table_name(name)
@@ -238,6 +239,7 @@ class Lake(Stores):
             table = self.table(name)
             pins = [f"tag {tag.name}" for tag in table.tags()]
             pins += [f"branch {branch.name}" for branch in table.branches()]
+            pins += [f"the store {inside} in its folder" for inside in list_stores_inside(self.store, wanted)]
             if pins:
                 shown = list_some(pins)
                 raise InvalidRequest(

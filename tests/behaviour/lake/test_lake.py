@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable
 from functools import cache
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed import kv
+from lakebed import kv, repo
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
 from lakebed.lake.lake import Lake
+from lakebed.lake.marker import MARKER_PATH
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model.options import RepositoryOptions
@@ -219,6 +221,31 @@ def test_pinned_tables_are_not_dropped() -> None:
     ]
     assert lake.drop_table("t", force=True).deleted_count > 0
     assert paths(lake.store) == ["lakebed.json"]
+
+
+def test_a_table_with_a_store_in_its_folder_is_not_dropped(tmp_path: Path) -> None:
+    """A database, a repository or a lake that someone put there would go with it; folders of its own are none."""
+    lake = Lake.open(open_store(tmp_path))
+    table = lake.create_table("flights", SCHEMA.append(pa.field("day", pa.string())), partition_keys="day")
+    table.append(rows(1).append_column("day", pa.array(["x.kv"])))
+    folder = Path(table.url.removeprefix("file://"))
+    Lake.open(open_store(folder / "old.lake"))
+    Lake.open(open_store(folder / "moved")).create_table("kept", SCHEMA)
+    (folder / "moved" / MARKER_PATH).unlink()  # as lakes were before they had one
+    with kv.open(folder / "serving") as database:
+        database.put(b"key", b"value")
+    repo.open(folder / "files.repo").close()
+    inside = ("_repositories", "files.repo", "moved", "old.lake", "serving")
+    for dry_run in (False, True):
+        with pytest.raises(InvalidRequest, match="the store serving in its folder") as refused:
+            lake.drop_table("flights", dry_run=dry_run)
+        assert [name for name in inside if f"the store {name} in" not in str(refused.value)] == []
+    with kv.open(folder / "serving") as database:
+        assert database.get(b"key") == b"value"
+    for name in inside:
+        shutil.rmtree(folder / name)
+    lake.drop_table("flights")
+    assert not lake.has_table("flights")
 
 
 @pytest.mark.parametrize("mark", [b'{"external":{},"kept":["snapshot/snapshot-1"]}', b'{"external":'])

@@ -107,6 +107,16 @@ GUARANTEES = [
         set_value(orphans, lambda it: it._OTHER_LAKE, re.compile("(?!)")),
         "behaviour/lake/test_lake.py::test_no_lake_is_made_in_the_folder_of_a_table",
     ),
+    Guarantee(
+        "A drop of a table does not take a store that somebody put into its folder.",
+        returns(lake_drop.list_stores_inside, []),
+        "behaviour/lake/test_lake.py::test_a_table_with_a_store_in_its_folder_is_not_dropped",
+    ),
+    Guarantee(
+        "A database is known for a store by its lease.",
+        set_value(lake_drop, lambda it: it._STORE_MARKERS, frozenset({"lakebed.json", "_repository.json"})),
+        "behaviour/lake/test_lake.py::test_a_table_with_a_store_in_its_folder_is_not_dropped",
+    ),
     # ---- expiry
     Guarantee(
         "A commit after a rollback of another client below the boundary ends.",
