@@ -141,3 +141,20 @@ def test_a_stream_begins_at_a_time_of_the_session(zoned: SparkSession, sql: Run,
     )
     assert query.awaitTermination(120)
     assert sorted(sql("SELECT id FROM begun")) == [(7,), (8,)]
+
+
+def test_times_that_python_has_not_are_found_in_rows_that_a_merge_makes(sql: Run) -> None:
+    """Tasks in Python get a filter with such a time as it is: SELECT finds its rows, and UPDATE changes them."""
+    sql("CREATE TABLE lake.db.far (id INT, z TIMESTAMP, n TIMESTAMP_NTZ, d DATE, v INT, PRIMARY KEY (id))")
+    far = "TIMESTAMP'+10000-01-01 00:00:00', TIMESTAMP_NTZ'-0044-03-15 12:00:00', DATE'+10000-01-01'"
+    sql(f"INSERT INTO lake.db.far VALUES (1, {far}, 0), (2, {far}, 0), (3, NULL, NULL, NULL, 0)")
+    sql("INSERT INTO lake.db.far VALUES (2, TIMESTAMP'2000-01-01 00:00:00', NULL, NULL, 0)")
+    for condition in (
+        "z = TIMESTAMP'+10000-01-01 00:00:00'",
+        "z IN (TIMESTAMP'+10000-01-01 00:00:00', TIMESTAMP'-0044-03-15 12:00:00')",
+        "n <= TIMESTAMP_NTZ'-0044-03-15 12:00:00'",
+        "d > DATE'+9999-12-31' AND d IN (DATE'+10000-01-01', DATE'-0044-03-15')",
+    ):
+        assert sql(f"SELECT id FROM lake.db.far WHERE {condition}") == [(1,)], condition
+        sql(f"UPDATE lake.db.far SET v = v + 1 WHERE {condition}")
+    assert sql("SELECT id, v FROM lake.db.far ORDER BY id") == [(1, 4), (2, 0), (3, 0)]

@@ -55,6 +55,9 @@ class Compare(Predicate):
     op: Comparison
     value: Any
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack_compare, (self.column, self.op, _pack(self.value))
+
     def __str__(self) -> str:
         return f"{_name_text(self.column)} {self.op} {_literal_text(self.value)}"
 
@@ -65,6 +68,9 @@ class In(Predicate):
 
     column: str
     values: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack_in, (self.column, tuple(map(_pack, self.values)))
 
     def __str__(self) -> str:
         return f"{_name_text(self.column)} IN ({', '.join(map(_literal_text, self.values))})"
@@ -157,6 +163,23 @@ class Known(Predicate):
 
     def __str__(self) -> str:
         return f"({_name_text(self.column)} IS NOT NULL) = {str(self.truth).upper()}"
+
+
+def _pack(value: Any) -> Any:
+    """A value as it is pickled: Arrow pickles a scalar as Python's value, which not every date and time has."""
+    return pa.repeat(value, 1) if isinstance(value, pa.Scalar) else value
+
+
+def _unpack(value: Any) -> Any:
+    return value[0] if isinstance(value, pa.Array) else value
+
+
+def _unpack_compare(column: str, op: Comparison, value: Any) -> Compare:
+    return Compare(column, op, _unpack(value))
+
+
+def _unpack_in(column: str, values: tuple[Any, ...]) -> In:
+    return In(column, tuple(map(_unpack, values)))
 
 
 def _depth(predicate: Predicate) -> int:
